@@ -20,19 +20,19 @@ from rich.console import Console
 ROOT = Path(__file__).parents[1]
 
 
-def python_of(environment: str | None, console: Console) -> str:
+def ensure_python(environment: str | None, console: Console) -> str:
     """The interpreter of an environment, which is made if it is not there."""
     if environment is None:
         return sys.executable
     folder, pins = ROOT / ".cache" / "bench" / environment, ROOT / "requirements" / "bench" / f"{environment}.txt"
-    python, made = folder / "bin" / "python", folder / ".installed"
-    if not made.exists() or made.stat().st_mtime < pins.stat().st_mtime:
+    python, stamp = folder / "bin" / "python", folder / ".installed"
+    if not stamp.exists() or stamp.stat().st_mtime < pins.stat().st_mtime:
         console.print(f"installing {environment} into {folder.relative_to(ROOT)}")
         venv.create(folder, with_pip=True, clear=True)
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", pins], check=True
         )
-        made.touch()
+        stamp.touch()
     return str(python)
 
 
@@ -44,23 +44,23 @@ class Contestant:
         self._process = subprocess.Popen(
             worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        self.said = json.loads(self._line())
+        self.info = json.loads(self._read_line())
 
-    def measured_us(self, operation: str, seconds: float) -> float:
+    def measure_us(self, operation: str, seconds: float) -> float:
         """Microseconds for one run of the operation: the median of as many as fit into the time."""
         assert self._process.stdin is not None
         print(json.dumps({"operation": operation, "seconds": seconds}), file=self._process.stdin, flush=True)
-        return float(self._line())
+        return float(self._read_line())
 
-    def told(self, operation: str) -> float:
+    def run_once(self, operation: str) -> float:
         """What the operation gives, where that is a number."""
-        return self.measured_us(operation, 0)
+        return self.measure_us(operation, 0)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """End the process."""
         self._process.communicate()
 
-    def _line(self) -> str:
+    def _read_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline() or '{"able": [], "unable": {"all": "it ended at once"}}'
 
@@ -70,25 +70,27 @@ class Arena:
 
     def __init__(self, contestants: Mapping[str, tuple[str, str | None]], console: Console) -> None:
         self.contestants = {
-            title: Contestant(module, python_of(environment, console))
+            title: Contestant(module, ensure_python(environment, console))
             for title, (module, environment) in contestants.items()
         }
         for title, contestant in self.contestants.items():
-            for operation, why in contestant.said["unable"].items():
+            for operation, why in contestant.info["unable"].items():
                 console.print(f"{title} is not measured ({operation}): {why}", markup=False)
 
-    def measured_us(self, operation: str, rounds: int, seconds: float) -> dict[str, float]:
+    def measure_us(self, operation: str, rounds: int, seconds: float) -> dict[str, float]:
         """Microseconds for one run of an operation, by title."""
-        able = {title: one for title, one in self.contestants.items() if operation in one.said["able"]}
-        turns: dict[str, list[float]] = {title: [] for title in able}
+        participants = {
+            title: contestant for title, contestant in self.contestants.items() if operation in contestant.info["able"]
+        }
+        turns: dict[str, list[float]] = {title: [] for title in participants}
         for turn in range(rounds + 1):
-            for title, contestant in able.items():
-                taken = contestant.measured_us(operation, seconds if turn else 0.02)
+            for title, contestant in participants.items():
+                time_us = contestant.measure_us(operation, seconds if turn else 0.02)
                 if turn:  # the first one warms up
-                    turns[title].append(taken)
-        return {title: statistics.median(taken) for title, taken in turns.items()}
+                    turns[title].append(time_us)
+        return {title: statistics.median(time_us) for title, time_us in turns.items()}
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """End every contestant."""
         for contestant in self.contestants.values():
-            contestant.leave()
+            contestant.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 SIZES = (8, 64, 256)
 DELTAS = tuple(f"word{number:03d} " for number in range(200))
-STREAMED_TEXT = "".join(DELTAS)
+STREAM_TEXT = "".join(DELTAS)
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-5.4"
 _SUBJECTS = (
     "The store the router the catalog a dialect one session every block each message some events no reader".split()
@@ -33,10 +33,10 @@ def prose(length: int, seed: int) -> str:
 
 def chat_request(messages: int) -> dict[str, Any]:
     """An OpenAI chat request of so many messages, a fourth of them calls and a fourth results, with eight tools."""
-    listed: list[dict[str, Any]] = [{"role": "system", "content": prose(80, 1)}]
+    history: list[dict[str, Any]] = [{"role": "system", "content": prose(80, 1)}]
     for at in range(messages - 1):
         call_id = f"call_{at // 4:024d}"
-        listed.append(
+        history.append(
             (
                 {"role": "user", "content": prose(500, at)},
                 {"role": "assistant", "content": prose(500, at), "tool_calls": [_call(call_id, at)]},
@@ -44,9 +44,9 @@ def chat_request(messages: int) -> dict[str, Any]:
                 {"role": "assistant", "content": prose(1000, at)},
             )[at % 4]
         )
-    listed.append({"role": "user", "content": prose(240, messages)})
+    history.append({"role": "user", "content": prose(240, messages)})
     tools = [{"type": "function", "function": _tool(number)} for number in range(8)]
-    return {"model": GPT, "messages": listed, "tools": tools, "max_tokens": 1024, "temperature": 0.2}
+    return {"model": GPT, "messages": history, "tools": tools, "max_tokens": 1024, "temperature": 0.2}
 
 
 def _call(call_id: str, at: int) -> dict[str, Any]:
@@ -66,17 +66,19 @@ def _tool(number: int) -> dict[str, Any]:
     return {"name": f"tool_{number}", "description": prose(150, number), "parameters": schema}
 
 
-def complaint_about(translated: Any, messages: int) -> str | None:
+def find_loss(request: Any, messages: int) -> str | None:
     """What an Anthropic request made of ``chat_request(messages)`` lacks; a translation that loses is not measured."""
-    wire = translated if isinstance(translated, dict) else json.loads(translated)
-    given = chat_request(messages)["messages"]
+    wire = request if isinstance(request, dict) else json.loads(request)
+    source_messages = chat_request(messages)["messages"]
     text = json.dumps(wire["messages"])
-    calls = sum(len(message.get("tool_calls", ())) for message in given)
-    found = text.count('"tool_use_id"'), text.count('"tool_use"')
-    if found != (calls, calls):
-        return f"{calls} calls became {found[1]}, with {found[0]} results"
-    missing = [message["content"] for message in given[1:] if json.dumps(message["content"])[1:-1] not in text]
-    return f"{len(missing)} texts are missing" if missing else None
+    calls = sum(len(message.get("tool_calls", ())) for message in source_messages)
+    counts = text.count('"tool_use_id"'), text.count('"tool_use"')
+    if counts != (calls, calls):
+        return f"{calls} calls became {counts[1]}, with {counts[0]} results"
+    lost_texts = [
+        message["content"] for message in source_messages[1:] if json.dumps(message["content"])[1:-1] not in text
+    ]
+    return f"{len(lost_texts)} texts are missing" if lost_texts else None
 
 
 _USAGE = {"input_tokens": 1200, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 800}

@@ -21,8 +21,8 @@ from starlette.responses import Response, StreamingResponse
 from dragoman import settings
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.server.endpoint import Endpoint, EventStream
-from dragoman.server.options import ServeOptions
-from dragoman.server.serving import allow_many_connections, bound, freeze_loaded_objects, listening, opened_doors
+from dragoman.server.options import ServerConfig
+from dragoman.server.serving import bind_socket, freeze_loaded_objects, open_app_state, raise_file_limit, run_server
 from dragoman.store import Store
 
 LONG, SHORT = "long", "short"
@@ -59,20 +59,20 @@ class LoopWatch:
         self._lag_s = self._busy_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
-    def take(self) -> tuple[float, float]:
+    def read_and_reset(self) -> tuple[float, float]:
         """The largest lag and the largest busy lag since the last call, in milliseconds."""
         self._task = self._task or asyncio.create_task(self._watch())
-        taken = self._lag_s * 1000, self._busy_s * 1000
+        result = self._lag_s * 1000, self._busy_s * 1000
         self._lag_s = self._busy_s = 0.0
-        return taken
+        return result
 
     async def _watch(self) -> None:
         while True:
-            began, computed = time.perf_counter(), time.process_time()
+            start, cpu_start = time.perf_counter(), time.process_time()
             await asyncio.sleep(_TICK_S)
-            lag_s = time.perf_counter() - began - _TICK_S
+            lag_s = time.perf_counter() - start - _TICK_S
             self._lag_s = max(self._lag_s, lag_s)
-            self._busy_s = max(self._busy_s, min(lag_s, time.process_time() - computed))
+            self._busy_s = max(self._busy_s, min(lag_s, time.process_time() - cpu_start))
 
 
 _TICK_S = 0.001
@@ -80,7 +80,7 @@ _WATCH = LoopWatch()
 
 
 async def lag(request: Request) -> Response:  # noqa: ARG001
-    return Response(json.dumps(_WATCH.take()), media_type="application/json")
+    return Response(json.dumps(_WATCH.read_and_reset()), media_type="application/json")
 
 
 async def empty_stream(request: Request) -> Response:  # noqa: ARG001
@@ -91,17 +91,17 @@ async def empty_stream(request: Request) -> Response:  # noqa: ARG001
     return StreamingResponse(still(), media_type="text/event-stream")
 
 
-ALSO = (
-    Endpoint("GET", "/empty", empty, name="empty", summary="Nothing", answers={200: {"type": "object"}}),
-    Endpoint("GET", "/lag", lag, name="lag", summary="The largest lag since the last call", answers={200: {}}),
-    Endpoint("GET", "/stream", empty_stream, name="stream", summary="Nothing, for long", answers={200: EventStream}),
+EXTRA_ENDPOINTS = (
+    Endpoint("GET", "/empty", empty, name="empty", summary="Nothing", responses={200: {"type": "object"}}),
+    Endpoint("GET", "/lag", lag, name="lag", summary="The largest lag since the last call", responses={200: {}}),
+    Endpoint("GET", "/stream", empty_stream, name="stream", summary="Nothing, for long", responses={200: EventStream}),
 )
 
 
-async def filled(store: Store, session_id: str, count: int) -> None:
+async def fill_thread(store: Store, session_id: str, count: int) -> None:
     """A thread with so many messages of about 300 characters."""
     await store.create_session(session_id, user_id="local")
-    began = datetime.now(UTC) - timedelta(seconds=count)
+    first_time = datetime.now(UTC) - timedelta(seconds=count)
     for start in range(0, count, 500):
         messages = [
             Message(
@@ -110,7 +110,7 @@ async def filled(store: Store, session_id: str, count: int) -> None:
                 role=Role.ASSISTANT if number % 2 else Role.USER,
                 content=(TextBlock(f"message {number} " + "with a few words in it " * 12),),
                 metadata=MessageMetadata(),
-                created_at=began + timedelta(seconds=number),
+                created_at=first_time + timedelta(seconds=number),
             )
             for number in range(start, min(start + 500, count))
         ]
@@ -122,20 +122,20 @@ async def serve(folder: Path, upstream: int, count: int, calls: int) -> None:
     file = folder / "config.toml"
     file.write_text(_SETTINGS.format(port=upstream, calls=calls))
     file.chmod(0o600)
-    found = settings.load(environment={}, file=file, keyring=lambda _: None)
-    asked = ServeOptions(store=f"sqlite:///{folder / 'chats.db'}", port=0, max_pending_runs=10_000, grace_s=1)
-    listener, options = bound(asked)
-    async with opened_doors(options, found) as doors:
-        await filled(doors.store, SHORT, PAGE)
-        await filled(doors.store, LONG, count)
+    user_settings = settings.load(environment={}, file=file, keyring=lambda _: None)
+    config = ServerConfig(store=f"sqlite:///{folder / 'chats.db'}", port=0, max_pending_runs=10_000, grace_s=1)
+    listener, options = bind_socket(config)
+    async with open_app_state(options, user_settings) as doors:
+        await fill_thread(doors.store, SHORT, PAGE)
+        await fill_thread(doors.store, LONG, count)
         freeze_loaded_objects()
-        async with listening(doors, listener, ALSO):
+        async with run_server(doors, listener, EXTRA_ENDPOINTS):
             print(options.port, flush=True)
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 def main() -> None:
-    allow_many_connections()
+    raise_file_limit()
     factory = None
     with contextlib.suppress(ImportError):
         import uvloop

@@ -44,34 +44,36 @@ def main() -> None:
     parser.add_argument("--only", default="", help="measure only conversions whose names contain this")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
     parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.work:
-        print(json.dumps(_worked(*asked.work, asked.processes)))
+    options = parser.parse_args()
+    if options.work:
+        print(json.dumps(_run_here(*options.work, options.processes)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        figures = [_measured(Path(folder), count, asked) for count in (asked.messages // 10, asked.messages)]
+        figures = [_measure(Path(folder), count, options) for count in (options.messages // 10, options.messages)]
     short, long = figures
     console = Console()
-    console.print(_table(short, long, asked.messages))
-    if asked.json_to:
-        asked.json_to.write_text(json.dumps({"short": short, "long": long}, indent=1) + "\n")
+    console.print(_table(short, long, options.messages))
+    if options.json_to:
+        options.json_to.write_text(json.dumps({"short": short, "long": long}, indent=1) + "\n")
 
 
-def _measured(folder: Path, count: int, asked: argparse.Namespace) -> dict[str, dict[str, float]]:
+def _measure(folder: Path, count: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Every conversion of a file of so many messages, each beside plain JSON of the same file."""
     files = {"openai_chat": folder / f"openai_chat-{count}.jsonl"}
     _write(files["openai_chat"], count)
     figures: dict[str, dict[str, float]] = {}
-    for one, other in CONVERSIONS:
-        target = folder / f"{other}-{count}.jsonl"
-        files.setdefault(other, target)
-        name = f"{one} → {other}"
-        if asked.only not in name and one != "openai_chat" and other == "canonical":
+    for source_format, target_format in CONVERSIONS:
+        target = folder / f"{target_format}-{count}.jsonl"
+        files.setdefault(target_format, target)
+        name = f"{source_format} → {target_format}"
+        if options.only not in name and source_format != "openai_chat" and target_format == "canonical":
             continue
-        done = _run("convert", files[one], target, other, asked.processes)
-        if asked.only in name:
+        done = _run("convert", files[source_format], target, target_format, options.processes)
+        if options.only in name:
             for plain in ("msgspec", "json"):
-                done |= {f"{plain} {key}": value for key, value in _run(plain, files[one], target, "-", 1).items()}
+                done |= {
+                    f"{plain} {key}": value for key, value in _run(plain, files[source_format], target, "-", 1).items()
+                }
             figures[name] = done
     return figures
 
@@ -83,20 +85,20 @@ def _run(work: str, source: Path, target: Path, to: str, processes: int) -> dict
     done = subprocess.run(
         [*command, "--work", work, str(source), str(out), to], check=True, stdout=subprocess.PIPE, text=True
     )
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
-def _worked(work: str, source: str, target: str, to: str, processes: int) -> dict[str, float]:
+def _run_here(work: str, source: str, target: str, to: str, processes: int) -> dict[str, float]:
     import msgspec
 
     from dragoman import converting, formats
 
     formats.writable()
-    began, cpu = time.perf_counter(), _cpu_s()
+    start, cpu = time.perf_counter(), _cpu_s()
     if work == "convert":
-        with converting.opened(Path(source)) as given, Path(target).open("wb") as out:
-            converting.convert(given, out, to, processes=processes or None)
+        with converting.open_source(Path(source)) as input_source, Path(target).open("wb") as out:
+            converting.convert(input_source, out, to, processes=processes or None)
     else:
         with Path(source).open("rb") as lines, Path(target).open("wb") as out:
             for line in lines:
@@ -104,32 +106,32 @@ def _worked(work: str, source: str, target: str, to: str, processes: int) -> dic
                     out.write(msgspec.json.encode(msgspec.json.decode(line)) + b"\n")
                 else:
                     out.write(json.dumps(json.loads(line)).encode() + b"\n")
-    return {"cpu_s": _cpu_s() - cpu, "wall_s": time.perf_counter() - began, "peak_mb": _peak_mb()}
+    return {"cpu_s": _cpu_s() - cpu, "wall_s": time.perf_counter() - start, "peak_mb": _peak_mb()}
 
 
 def _cpu_s() -> float:
-    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    used = [resource.getrusage(which) for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _peak_mb() -> float:
     unit = 1 if sys.platform == "darwin" else 1024
-    most = max(resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    most = max(resource.getrusage(which).ru_maxrss for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return most * unit / 1e6
 
 
 def _write(file: Path, count: int) -> None:
-    chance = random.Random(1)
+    random_source = random.Random(1)
 
     def words(number: int) -> str:
-        return " ".join(chance.choices(WORDS, k=number))
+        return " ".join(random_source.choices(WORDS, k=number))
 
     with file.open("w", encoding="utf-8") as out:
         for number in range(0, count, 13):
             messages: list[object] = [{"role": "system", "content": words(40)}]
             for turn in range(3):
-                given = json.dumps({"path": words(2), "limit": turn}, separators=(",", ":"))  # as models write it
-                function = {"name": "read_file", "arguments": given}
+                arguments = json.dumps({"path": words(2), "limit": turn}, separators=(",", ":"))  # as models write it
+                function = {"name": "read_file", "arguments": arguments}
                 call = {"id": f"call_{number}_{turn}", "type": "function", "function": function}
                 messages += [
                     {"role": "user", "content": words(30)},
@@ -156,15 +158,15 @@ def _table(short: dict[str, dict[str, float]], long: dict[str, dict[str, float]]
     table = Table(*heads, title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, one in long.items():
+    for name, row in long.items():
         ratios = [
-            f"{one[f'{kind}_s'] / one[f'{plain} {kind}_s']:.1f}"
+            f"{row[f'{kind}_s'] / row[f'{plain} {kind}_s']:.1f}"
             for kind in ("cpu", "wall")
             for plain in ("msgspec", "json")
         ]
-        peak = f"{short[name]['peak_mb']:.0f} {one['peak_mb']:.0f}"
+        peak = f"{short[name]['peak_mb']:.0f} {row['peak_mb']:.0f}"
         table.add_row(
-            name, f"{one['cpu_s']:.2f}", f"{one['wall_s']:.2f}", f"{count / one['wall_s']:,.0f}", *ratios, peak
+            name, f"{row['cpu_s']:.2f}", f"{row['wall_s']:.2f}", f"{count / row['wall_s']:,.0f}", *ratios, peak
         )
     return table
 

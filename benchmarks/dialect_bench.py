@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.arena import Arena
-from benchmarks.side_by_side import show
+from benchmarks.side_by_side import print_figures
 
 LIMIT = "the limit"
 CONTESTANTS = {  # title: module, environment; no environment: ours
@@ -40,19 +40,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="how long a turn takes")
     parser.add_argument("--only", default="", help="measure only contestants whose names contain this, and the limit")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     console = Console()
-    chosen = {name: one for name, one in CONTESTANTS.items() if name == LIMIT or asked.only.lower() in name.lower()}
+    chosen = {
+        name: contestant
+        for name, contestant in CONTESTANTS.items()
+        if name == LIMIT or options.only.lower() in name.lower()
+    }
     arena = Arena(chosen, console)
     figures: dict[str, dict[str, float]] = {}
     try:
         for operation, title in OPERATIONS.items():
-            figures[operation] = arena.measured_us(operation, asked.rounds, asked.seconds)
-            show(console, title, figures[operation], LIMIT)
+            figures[operation] = arena.measure_us(operation, options.rounds, options.seconds)
+            print_figures(console, title, figures[operation], LIMIT)
     finally:
-        arena.leave()
-    if asked.json_to:
-        asked.json_to.write_text(json.dumps({"microseconds": figures, **vars(asked)}, indent=1, default=str) + "\n")
+        arena.stop()
+    if options.json_to:
+        options.json_to.write_text(json.dumps({"microseconds": figures, **vars(options)}, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import pydantic
 from rich.console import Console
 
 import dragoman
-from benchmarks.side_by_side import cpu_us, show
+from benchmarks.side_by_side import measure_cpu_us, print_figures
 from dragoman.message import (
     Message,
     MessageMetadata,
@@ -264,7 +264,7 @@ def message_figures(seconds: float = 6) -> dict[str, float]:
 
     assert ours() == data
     assert ours_with_unknown() == newer
-    return cpu_us(
+    return measure_cpu_us(
         {
             "msgspec alone": lambda: encoder.encode(decoder.decode(data)),
             "dragoman": ours,
@@ -292,9 +292,9 @@ def import_figures(runs: int = 15) -> tuple[float, float, list[str]]:
     run("dragoman")  # the first one may have to compile
     pairs = [(run("msgspec"), run("dragoman")) for _ in range(runs)]
     return (
-        statistics.median(float(one[0]) for one, _ in pairs),
-        statistics.median(float(other[0]) for _, other in pairs),
-        sorted({name for _, other in pairs for name in other[1:]}),
+        statistics.median(float(baseline[0]) for baseline, _ in pairs),
+        statistics.median(float(ours[0]) for _, ours in pairs),
+        sorted({name for _, ours in pairs for name in ours[1:]}),
     )
 
 
@@ -306,9 +306,9 @@ def main() -> None:
     console = Console()
     size = len(dragoman.encode(example_message()))
     title = f"Decode, check and encode one message of {size} bytes and 6 blocks"
-    show(console, title, message_figures(), limit="msgspec alone")
+    print_figures(console, title, message_figures(), limit="msgspec alone")
     alone, package, heavy = import_figures()
-    show(
+    print_figures(
         console,
         "Import in a fresh process",
         {"import msgspec": alone, "import dragoman": package},

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.chat_server import LONG
-from benchmarks.server_bench import RUNS, SSE, begun
+from benchmarks.server_bench import RUNS, SSE, start_process
 
 IDLE = "idle: an empty handler"
 TARGET_MS = 50.0
@@ -41,14 +41,14 @@ class Lag(NamedTuple):
     busy_ms: float
 
 
-Ask = Callable[[aiohttp.ClientSession], Awaitable[Any]]
+Send = Callable[[aiohttp.ClientSession], Awaitable[Any]]
 
 
-async def measure(http: aiohttp.ClientSession, ask: Ask, rounds: int) -> Lag:
+async def measure(http: aiohttp.ClientSession, send: Send, rounds: int) -> Lag:
     """The largest lag while a request is made so often."""
     await _lag(http)
     for _ in range(rounds):
-        await ask(http)
+        await send(http)
     await asyncio.sleep(0.1)  # what the server does after its answer counts, too
     return await _lag(http)
 
@@ -62,16 +62,16 @@ async def _lag(http: aiohttp.ClientSession) -> Lag:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-async def ask_nothing(http: aiohttp.ClientSession) -> None:
+async def send_empty(http: aiohttp.ClientSession) -> None:
     for _ in range(100):
         async with http.get("/empty") as answer:
             await answer.read()
 
 
-def run_of(make: Callable[[], dict[str, Any]], status: int = 200) -> Ask:
+def run_request(make: Callable[[], dict[str, Any]], status: int = 200) -> Send:
     """A run, from the request to its last event."""
 
-    async def ask(http: aiohttp.ClientSession) -> None:
+    async def send(http: aiohttp.ClientSession) -> None:
         number = next(_NUMBERS)
         body = {"threadId": f"t{number}", "runId": f"r{number}", "messages": [_user("hi", f"m{number}")], **make()}
         async with http.post(RUNS, data=json.dumps(body), headers={**SSE, **_JSON}) as answer:
@@ -79,52 +79,52 @@ def run_of(make: Callable[[], dict[str, Any]], status: int = 200) -> Ask:
         assert answer.status == status, text[:500]
         assert status != 200 or b"RUN_FINISHED" in text, text[-500:]
 
-    return ask
+    return send
 
 
-def letter_of(make: Callable[[], dict[str, Any]]) -> Ask:
+def letter_request(make: Callable[[], dict[str, Any]]) -> Send:
     """A letter with this in its context."""
 
-    async def ask(http: aiohttp.ClientSession) -> None:
+    async def send(http: aiohttp.ClientSession) -> None:
         async with http.post("/api/v1/mail", data=json.dumps(_letter(make())), headers=_JSON) as answer:
             text = await answer.read()
         assert answer.status == 201, text[:500]
 
-    return ask
+    return send
 
 
-def get_of(path: str) -> Ask:
-    async def ask(http: aiohttp.ClientSession) -> None:
+def get_request(path: str) -> Send:
+    async def send(http: aiohttp.ClientSession) -> None:
         async with http.get(path) as answer:
             text = await answer.read()
         assert answer.status == 200, text[:500]
 
-    return ask
+    return send
 
 
-def page_of(letters: int, inputs: int) -> Ask:
+def page_request(letters: int, inputs: int) -> Send:
     """The newest letters of a mailbox that was filled with large ones."""
     is_filled = False
 
-    async def ask(http: aiohttp.ClientSession) -> None:
+    async def send(http: aiohttp.ClientSession) -> None:
         nonlocal is_filled
         if not is_filled:
             await fill_mailbox(http, letters, inputs)
             await _lag(http)  # what filling it took is not counted
             is_filled = True
-        await get_of("/api/v1/mail/inbox/AGENT-C?limit=200")(http)
+        await get_request("/api/v1/mail/inbox/AGENT-C?limit=200")(http)
 
-    return ask
+    return send
 
 
 async def fill_mailbox(http: aiohttp.ClientSession, letters: int, inputs: int) -> None:
-    wanted = [{"id": f"i{at}", "type": "string", "description": "x" * 2_000} for at in range(inputs)]
+    requested_inputs = [{"id": f"i{at}", "type": "string", "description": "x" * 2_000} for at in range(inputs)]
     for _ in range(letters):
         body = {
             **_letter({}),
             "type": "needs_input",
             "recipient_id": "AGENT-C",
-            "payload": {"requested_inputs": wanted},
+            "payload": {"requested_inputs": requested_inputs},
         }
         async with http.post("/api/v1/mail", data=json.dumps(body), headers=_JSON) as answer:
             text = await answer.read()
@@ -151,38 +151,44 @@ def _letter(context: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def cases(asked: argparse.Namespace) -> dict[str, Ask]:
+def cases(options: argparse.Namespace) -> dict[str, Send]:
     """Each request by its name."""
     text = "word " * (MAX_BYTES // 5 - 200)
-    state = {"state": {"list": [{"a": 1}] * (asked.values // 2 - 50)}}
-    history = {"messages": [_user(f"message {at}", f"m{at}") for at in range(asked.messages)]}
+    state = {"state": {"list": [{"a": 1}] * (options.values // 2 - 50)}}
+    history = {"messages": [_user(f"message {at}", f"m{at}") for at in range(options.messages)]}
     many = [{"type": "text", "text": "a"}] * 250
-    parts = {"messages": [{**_user("", f"m{at}"), "content": many} for at in range(asked.parts // 250)]}
-    choice = {"properties": {"x": {"enum": list(range(asked.schema_values - 20))}}}
+    parts = {"messages": [{**_user("", f"m{at}"), "content": many} for at in range(options.parts // 250)]}
+    choice = {"properties": {"x": {"enum": list(range(options.schema_values - 20))}}}
     tools = [{"name": f"t{at}", "description": "", "parameters": choice} for at in range(2)]
-    names = [{"name": f"t{at}", "description": "", "parameters": _pattern(at)} for at in range(asked.tools)]
-    needs = {"depends_on": [f"NEED-{at}" for at in range(asked.needs)]}
+    names = [{"name": f"t{at}", "description": "", "parameters": _pattern(at)} for at in range(options.tools)]
+    needs = {"depends_on": [f"NEED-{at}" for at in range(options.needs)]}
     return {
-        IDLE: ask_nothing,
-        "a run: one message of 4 MiB": run_of(lambda: {"messages": [_user(text)]}),
-        f"a run: {asked.messages:,} messages on a new thread": run_of(lambda: history),
-        f"a run: {asked.parts:,} parts in messages of 250": run_of(lambda: parts),
-        f"a run: state of {asked.values:,} JSON values": run_of(lambda: state),
-        "a run: two tools with as many values as allowed": run_of(lambda: {"tools": tools}),
-        f"a run: {asked.tools} tools with a heavy pattern each": run_of(lambda: {"tools": names}),
-        f"a run: an answer with {asked.calls} tool calls": run_of(
-            lambda: {"forwardedProps": {"model": f"fake:calls-{asked.calls}"}, "tools": [_LOOK]}
+        IDLE: send_empty,
+        "a run: one message of 4 MiB": run_request(lambda: {"messages": [_user(text)]}),
+        f"a run: {options.messages:,} messages on a new thread": run_request(lambda: history),
+        f"a run: {options.parts:,} parts in messages of 250": run_request(lambda: parts),
+        f"a run: state of {options.values:,} JSON values": run_request(lambda: state),
+        "a run: two tools with as many values as allowed": run_request(lambda: {"tools": tools}),
+        f"a run: {options.tools} tools with a heavy pattern each": run_request(lambda: {"tools": names}),
+        f"a run: an answer with {options.calls} tool calls": run_request(
+            lambda: {"forwardedProps": {"model": f"fake:calls-{options.calls}"}, "tools": [_LOOK]}
         ),
-        "a run: an answer with 4 MB in one event": run_of(lambda: {"forwardedProps": {"model": "fake:delta-4000000"}}),
-        "a run: an answer of 30,000 events": run_of(lambda: {"forwardedProps": {"model": "fake:letters-30000"}}),
-        f"a run on a thread of {asked.thread:,} messages": run_of(lambda: {"threadId": LONG}),
-        f"a letter that depends on {asked.needs:,} tasks": letter_of(lambda: needs),
-        "a letter of 4 MiB": letter_of(lambda: {"note": text[: MAX_BYTES - 4096]}),
-        f"a letter of {asked.values:,} JSON values": letter_of(lambda: {"note": [{"a": 1}] * (asked.values // 2 - 50)}),
-        f"a page of {asked.letters} letters that ask for {asked.inputs} inputs": page_of(asked.letters, asked.inputs),
-        "a page of 200 messages": get_of(f"/api/v1/agent/history?threadId={LONG}&limit=200"),
-        "a search of 1,000 characters": get_of(SEARCH + "word%20" * 140),
-        "a list of 200 threads": get_of("/api/v1/agent/threads?limit=200"),
+        "a run: an answer with 4 MB in one event": run_request(
+            lambda: {"forwardedProps": {"model": "fake:delta-4000000"}}
+        ),
+        "a run: an answer of 30,000 events": run_request(lambda: {"forwardedProps": {"model": "fake:letters-30000"}}),
+        f"a run on a thread of {options.thread:,} messages": run_request(lambda: {"threadId": LONG}),
+        f"a letter that depends on {options.needs:,} tasks": letter_request(lambda: needs),
+        "a letter of 4 MiB": letter_request(lambda: {"note": text[: MAX_BYTES - 4096]}),
+        f"a letter of {options.values:,} JSON values": letter_request(
+            lambda: {"note": [{"a": 1}] * (options.values // 2 - 50)}
+        ),
+        f"a page of {options.letters} letters that ask for {options.inputs} inputs": page_request(
+            options.letters, options.inputs
+        ),
+        "a page of 200 messages": get_request(f"/api/v1/agent/history?threadId={LONG}&limit=200"),
+        "a search of 1,000 characters": get_request(SEARCH + "word%20" * 140),
+        "a list of 200 threads": get_request("/api/v1/agent/threads?limit=200"),
     }
 
 
@@ -196,15 +202,19 @@ def _pattern(at: int) -> dict[str, Any]:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-async def measure_all(port: int, asked: argparse.Namespace) -> dict[str, Lag]:
+async def measure_all(port: int, options: argparse.Namespace) -> dict[str, Lag]:
     timeout = aiohttp.ClientTimeout(total=600)
     lags: dict[str, Lag] = {}
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=timeout) as http:
-        for ask in (run_of(dict), letter_of(dict), get_of(SEARCH + "word")):  # what is imported when first used
-            await ask(http)
-        for name, ask in cases(asked).items():
-            if asked.only in name:
-                lags[name] = await measure(http, ask, asked.rounds)
+        for send in (
+            run_request(dict),
+            letter_request(dict),
+            get_request(SEARCH + "word"),
+        ):  # what is imported when first used
+            await send(http)
+        for name, send in cases(options).items():
+            if options.only in name:
+                lags[name] = await measure(http, send, options.rounds)
     return lags
 
 
@@ -233,16 +243,19 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=256, help="that each of these letters asks for")
     parser.add_argument("--thread", type=int, default=10_000, help="messages of the long thread")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="loop-bench-", dir=os.environ.get("BENCH_FOLDER")) as folder,
-        begun("benchmarks.turn_server") as (upstream, _),
-        begun("benchmarks.chat_server", folder, str(upstream), str(asked.thread), str(asked.calls)) as (port, _),
+        start_process("benchmarks.turn_server") as (upstream, _),
+        start_process("benchmarks.chat_server", folder, str(upstream), str(options.thread), str(options.calls)) as (
+            port,
+            _,
+        ),
     ):
-        lags = asyncio.run(measure_all(port, asked))
+        lags = asyncio.run(measure_all(port, options))
     show(Console(), lags)
-    if asked.json_to:
-        asked.json_to.write_text(json.dumps({"lag_ms": lags, "rounds": asked.rounds}, indent=1) + "\n")
+    if options.json_to:
+        options.json_to.write_text(json.dumps({"lag_ms": lags, "rounds": options.rounds}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

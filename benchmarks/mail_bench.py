@@ -25,14 +25,14 @@ from typing import Any
 import apsw
 from rich.console import Console
 
-from benchmarks.side_by_side import show
+from benchmarks.side_by_side import print_figures
 from dragoman.letters import Letter, task_result_letter, write_letter
 from dragoman.mail import Mail
 from dragoman.store import Store, open_store
 
 LIMIT = "the limit"
 OURS = "Dragoman"
-AT_ONCE = 64
+BATCH_SIZE = 64
 AGENTS = 16
 Figures = dict[str, dict[str, float]]
 
@@ -69,7 +69,7 @@ class Raw:
         )
         self._connection.execute("CREATE INDEX waiting ON queue (recipient, number) WHERE state = 'ready'")
 
-    def _in_one(self, sql: str, rows: list[tuple[Any, ...]], *, synced: bool = True) -> None:
+    def _write(self, sql: str, rows: list[tuple[Any, ...]], *, synced: bool = True) -> None:
         if not synced:
             self._connection.execute("PRAGMA synchronous=NORMAL").fetchall()
         self._connection.execute("BEGIN IMMEDIATE")
@@ -78,9 +78,9 @@ class Raw:
         if not synced:
             self._connection.execute("PRAGMA synchronous=FULL").fetchall()
 
-    async def send(self, some: list[tuple[str, bytes]]) -> None:
-        rows = [(name, body.decode()) for name, body in some]
-        self._in_one("INSERT INTO queue (id, recipient, state, until, body) VALUES (?, 'ARCH', 'ready', 0, ?)", rows)
+    async def send(self, items: list[tuple[str, bytes]]) -> None:
+        rows = [(name, body.decode()) for name, body in items]
+        self._write("INSERT INTO queue (id, recipient, state, until, body) VALUES (?, 'ARCH', 'ready', 0, ?)", rows)
 
     async def receive(self, count: int) -> list[int]:
         rows = self._connection.execute(
@@ -88,11 +88,11 @@ class Raw:
             " LIMIT ?",
             (count,),
         ).fetchall()
-        self._in_one("UPDATE queue SET until = 2 WHERE number = ?", [(row[0],) for row in rows], synced=False)
+        self._write("UPDATE queue SET until = 2 WHERE number = ?", [(row[0],) for row in rows], synced=False)
         return [row[0] for row in rows]
 
     async def ack(self, numbers: list[int]) -> None:
-        self._in_one("UPDATE queue SET state = 'done' WHERE number = ?", [(number,) for number in numbers])
+        self._write("UPDATE queue SET state = 'done' WHERE number = ?", [(number,) for number in numbers])
 
 
 class Ours:
@@ -101,8 +101,8 @@ class Ours:
     def __init__(self, store: Store) -> None:
         self._mail = Mail(store)
 
-    async def send(self, some: list[Letter]) -> None:
-        await (self._mail.send_all(some) if len(some) > 1 else self._mail.send(some[0]))
+    async def send(self, items: list[Letter]) -> None:
+        await (self._mail.send_all(items) if len(items) > 1 else self._mail.send(items[0]))
 
     async def receive(self, count: int) -> list[Any]:
         return await self._mail.receive("ARCH", limit=count)
@@ -111,62 +111,66 @@ class Ours:
         await (self._mail.ack_all(deliveries) if len(deliveries) > 1 else deliveries[0].ack())
 
 
-async def _timed(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
-    began = perf_counter()
-    made = await work()
-    return perf_counter() - began, made
+async def _measure(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
+    start = perf_counter()
+    result = await work()
+    return perf_counter() - start, result
 
 
-async def _turn(one: Raw | Ours, given: list[Any], at_once: int, agents: int) -> dict[str, float]:
+async def _run_turn(queue: Raw | Ours, batch: list[Any], group_size: int, agents: int) -> dict[str, float]:
     """Letters a second of each verb. Each agent has its share of the letters, so many in one call."""
-    shares = [given[number::agents] for number in range(agents)]
-    groups = [[share[first : first + at_once] for first in range(0, len(share), at_once)] for share in shares]
+    shares = [batch[number::agents] for number in range(agents)]
+    groups = [[share[first : first + group_size] for first in range(0, len(share), group_size)] for share in shares]
 
     async def by_all(work: Callable[[list[Any]], Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*map(work, groups))
 
     async def send(mine: list[Any]) -> None:
         for group in mine:
-            await one.send(group)
+            await queue.send(group)
 
     async def receive(mine: list[Any]) -> list[Any]:
-        return [await one.receive(len(group)) for group in mine]
+        return [await queue.receive(len(group)) for group in mine]
 
     async def ack(mine: list[Any]) -> None:
         for group in mine:
-            await one.ack(group)
+            await queue.ack(group)
 
-    sending, _ = await _timed(lambda: by_all(send))
-    receiving, groups = await _timed(lambda: by_all(receive))
-    assert sum(len(group) for mine in groups for group in mine) == len(given)
-    acking, _ = await _timed(lambda: by_all(ack))
-    return {name: len(given) / taken for name, taken in (("sent", sending), ("received", receiving), ("acked", acking))}
+    send_s, _ = await _measure(lambda: by_all(send))
+    receive_s, groups = await _measure(lambda: by_all(receive))
+    assert sum(len(group) for mine in groups for group in mine) == len(batch)
+    ack_s, _ = await _measure(lambda: by_all(ack))
+    return {
+        name: len(batch) / seconds for name, seconds in (("sent", send_s), ("received", receive_s), ("acked", ack_s))
+    }
 
 
-WAYS = {"one after another": (1, 1), f"by {AGENTS} agents": (1, AGENTS), f"{AT_ONCE} in one call": (AT_ONCE, 1)}
+WAYS = {"one after another": (1, 1), f"by {AGENTS} agents": (1, AGENTS), f"{BATCH_SIZE} in one call": (BATCH_SIZE, 1)}
 
 
-async def embedded(folder: Path, rounds: int, count: int) -> Figures:
+async def measure_embedded(folder: Path, rounds: int, count: int) -> Figures:
     """Letters a second, by what is done and by whom."""
-    taken: dict[str, dict[str, list[float]]] = {}
+    speeds_by_name: dict[str, dict[str, list[float]]] = {}
     raw = Raw(folder / "raw.db")
     async with open_store(f"sqlite:///{folder / 'ours.db'}") as store:
         ours = Ours(store)
         for turn in range(rounds + 1):
-            for number, (way, (at_once, agents)) in enumerate(WAYS.items()):
-                made = letters(count, turn * len(WAYS) + number)
-                plain = [(letter.message_id, write_letter(letter)) for letter in made]
-                for name, one, given in ((LIMIT, raw, plain), (OURS, ours, made)):
-                    for verb, speed in (await _turn(one, given, at_once, agents)).items():  # type: ignore[arg-type]
+            for number, (way, (group_size, agents)) in enumerate(WAYS.items()):
+                batch = letters(count, turn * len(WAYS) + number)
+                plain = [(letter.message_id, write_letter(letter)) for letter in batch]
+                for name, queue, items in ((LIMIT, raw, plain), (OURS, ours, batch)):
+                    for verb, speed in (await _run_turn(queue, items, group_size, agents)).items():  # type: ignore[arg-type]
                         if turn:  # the first one warms up
-                            taken.setdefault(f"{verb} {way}", {}).setdefault(name, []).append(speed)
-    return {what: {name: statistics.median(speeds) for name, speeds in by.items()} for what, by in taken.items()}
+                            speeds_by_name.setdefault(f"{verb} {way}", {}).setdefault(name, []).append(speed)
+    return {
+        case: {name: statistics.median(speeds) for name, speeds in by.items()} for case, by in speeds_by_name.items()
+    }
 
 
 # --- by JetStream ----------------------------------------------------------------------------------------------------
 
 
-async def by_jetstream(folder: Path, rounds: int, count: int) -> Figures:
+async def measure_jetstream(folder: Path, rounds: int, count: int) -> Figures:
     """Letters a second from one store to another, beside plain messages."""
     from tests.mail.brokers import Broker, running
 
@@ -175,17 +179,17 @@ async def by_jetstream(folder: Path, rounds: int, count: int) -> Figures:
     ours: list[float] = []
     with running(broker):
         for turn in range(rounds + 1):
-            made = letters(count, turn)
-            for speeds, measured in (
-                (plain, await _plainly(broker.url, made, turn)),
-                (ours, await _by_mail(folder, broker.url, made, turn)),
+            batch = letters(count, turn)
+            for speeds, speed in (
+                (plain, await _measure_plain(broker.url, batch, turn)),
+                (ours, await _measure_mail(folder, broker.url, batch, turn)),
             ):
                 if turn:
-                    speeds.append(measured)
+                    speeds.append(speed)
     return {"by JetStream, from end to end": {LIMIT: statistics.median(plain), OURS: statistics.median(ours)}}
 
 
-async def _plainly(url: str, made: list[Letter], turn: int) -> float:
+async def _measure_plain(url: str, batch: list[Letter], turn: int) -> float:
     import nats
 
     client = await nats.connect(url)
@@ -193,63 +197,66 @@ async def _plainly(url: str, made: list[Letter], turn: int) -> float:
         js = client.jetstream()
         await js.add_stream(name=f"PLAIN{turn}", subjects=[f"plain{turn}.>"])
         subscription = await js.pull_subscribe(f"plain{turn}.ARCH", durable="plain")
-        began = perf_counter()
+        start = perf_counter()
 
         async def publish() -> None:
-            for first in range(0, len(made), AT_ONCE):
-                some = made[first : first + AT_ONCE]
+            for first in range(0, len(batch), BATCH_SIZE):
+                group = batch[first : first + BATCH_SIZE]
                 await asyncio.gather(
                     *(
                         js.publish(
-                            f"plain{turn}.ARCH", write_letter(one), headers={"Nats-Msg-Id": one.message_id}, timeout=30
+                            f"plain{turn}.ARCH",
+                            write_letter(letter),
+                            headers={"Nats-Msg-Id": letter.message_id},
+                            timeout=30,
                         )
-                        for one in some
+                        for letter in group
                     )
                 )
 
         async def pull() -> None:
             done = 0
-            while done < len(made):
-                messages = await subscription.fetch(AT_ONCE, timeout=5)
+            while done < len(batch):
+                messages = await subscription.fetch(BATCH_SIZE, timeout=5)
                 await asyncio.gather(*(message.ack_sync() for message in messages))
                 done += len(messages)
 
         await asyncio.gather(publish(), pull())
-        return len(made) / (perf_counter() - began)
+        return len(batch) / (perf_counter() - start)
     finally:
         await client.close()
 
 
-async def _by_mail(folder: Path, url: str, made: list[Letter], turn: int) -> float:
+async def _measure_mail(folder: Path, url: str, batch: list[Letter], turn: int) -> float:
     from dragoman.mail.nats import NatsTransport
 
     async with (
-        open_store(f"sqlite:///{folder / f'here-{turn}.db'}") as one,
-        open_store(f"sqlite:///{folder / f'there-{turn}.db'}") as two,
-        Mail(one, transport=NatsTransport(url, stream=f"MAIL{turn}", prefix=f"mail{turn}")) as here,
-        Mail(two, transport=NatsTransport(url, stream=f"MAIL{turn}", prefix=f"mail{turn}")) as there,
+        open_store(f"sqlite:///{folder / f'here-{turn}.db'}") as first_store,
+        open_store(f"sqlite:///{folder / f'there-{turn}.db'}") as second_store,
+        Mail(first_store, transport=NatsTransport(url, stream=f"MAIL{turn}", prefix=f"mail{turn}")) as here,
+        Mail(second_store, transport=NatsTransport(url, stream=f"MAIL{turn}", prefix=f"mail{turn}")) as there,
     ):
         await there.receive("ARCH")
         await asyncio.sleep(0.5)  # until it is attended to
-        began = perf_counter()
+        start = perf_counter()
 
         async def send() -> None:
-            for first in range(0, len(made), AT_ONCE):
-                await here.send_all(made[first : first + AT_ONCE])
+            for first in range(0, len(batch), BATCH_SIZE):
+                await here.send_all(batch[first : first + BATCH_SIZE])
 
         async def handle() -> None:
             done = 0
-            with there.waking.wait_for("/ARCH") as wait:
-                while done < len(made):
-                    deliveries = await there.receive("ARCH", limit=AT_ONCE)
+            with there.notifier.waiter("/ARCH") as wait:
+                while done < len(batch):
+                    deliveries = await there.receive("ARCH", limit=BATCH_SIZE)
                     if not deliveries:
-                        await wait.pause()
+                        await wait.wait()
                         continue
                     await there.ack_all(deliveries)
                     done += len(deliveries)
 
         await asyncio.gather(send(), handle())
-        return len(made) / (perf_counter() - began)
+        return len(batch) / (perf_counter() - start)
 
 
 def main() -> None:
@@ -259,18 +266,18 @@ def main() -> None:
     parser.add_argument("--letters", type=int, default=1_000, help="how many letters a turn has")
     parser.add_argument("--only", choices=("embedded", "jetstream"), help="measure only this")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     console = Console()
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="dragoman-mail-", dir=os.environ.get("BENCH_FOLDER")) as folder:
-        if asked.only != "jetstream":
-            figures |= asyncio.run(embedded(Path(folder), asked.rounds, asked.letters))
-        if asked.only != "embedded":
-            figures |= asyncio.run(by_jetstream(Path(folder), asked.rounds, asked.letters))
-    for what, speeds in figures.items():
-        show(console, f"letters a second {what}", speeds, LIMIT, unit="/s")
-    if asked.json_to:
-        asked.json_to.write_text(json.dumps({"figures": figures, **vars(asked)}, indent=1, default=str) + "\n")
+        if options.only != "jetstream":
+            figures |= asyncio.run(measure_embedded(Path(folder), options.rounds, options.letters))
+        if options.only != "embedded":
+            figures |= asyncio.run(measure_jetstream(Path(folder), options.rounds, options.letters))
+    for case, speeds in figures.items():
+        print_figures(console, f"letters a second {case}", speeds, LIMIT, unit="/s")
+    if options.json_to:
+        options.json_to.write_text(json.dumps({"figures": figures, **vars(options)}, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ import aiohttp
 from rich.console import Console
 
 from benchmarks.chat_server import LONG, PAGE, SHORT
-from benchmarks.side_by_side import show
+from benchmarks.side_by_side import print_figures
 from benchmarks.turn_server import WORDS
-from dragoman.server.serving import allow_many_connections
+from dragoman.server.serving import raise_file_limit
 
 EMPTY = "an empty handler"
 RUNS = "/api/v1/agent/runs"
@@ -38,7 +38,7 @@ _NUMBERS = itertools.count(1)
 
 
 @contextlib.contextmanager
-def begun(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
+def start_process(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
     """A process of ours that says its port; that, and its id."""
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -49,16 +49,16 @@ def begun(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
             process.kill()
 
 
-async def timed(calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
+async def measure_us(calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
     """Microseconds for one call of each, in turns, as the median."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    times_by_name: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 10):
         for name, call in calls.items():
-            began = time.perf_counter()
+            start = time.perf_counter()
             await call()
             if number >= 10:
-                taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(times) * 1e6 for name, times in taken.items()}
+                times_by_name[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) * 1e6 for name, times in times_by_name.items()}
 
 
 def cpu_s(pid: int) -> float:
@@ -69,14 +69,14 @@ def cpu_s(pid: int) -> float:
 
 async def cpu_us(pid: int, calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
     """Microseconds of the server's CPU for one call of each, in turns. What others do on the machine matters less."""
-    taken = dict.fromkeys(calls, 0.0)
+    seconds_by_name = dict.fromkeys(calls, 0.0)
     for _ in range(5):
         for name, call in calls.items():
-            began = cpu_s(pid)
+            start = cpu_s(pid)
             for _ in range(rounds):
                 await call()
-            taken[name] += cpu_s(pid) - began
-    return {name: seconds / (5 * rounds) * 1e6 for name, seconds in taken.items()}
+            seconds_by_name[name] += cpu_s(pid) - start
+    return {name: seconds / (5 * rounds) * 1e6 for name, seconds in seconds_by_name.items()}
 
 
 async def per_second(call: Callable[[], Awaitable[None]], writers: int, count: int) -> float:
@@ -87,9 +87,9 @@ async def per_second(call: Callable[[], Awaitable[None]], writers: int, count: i
         for _ in numbers:
             await call()
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     await asyncio.gather(*(work() for _ in range(writers)))
-    return count / (time.perf_counter() - began)
+    return count / (time.perf_counter() - start)
 
 
 class Client:
@@ -112,45 +112,45 @@ class Client:
         return page
 
     async def run(self) -> None:
-        async with self.http.post(RUNS, json=_asked(), headers=SSE) as answer:
+        async with self.http.post(RUNS, json=_run_input(), headers=SSE) as answer:
             text = await answer.read()
         assert b"RUN_FINISHED" in text, text[-500:]
 
 
-def _asked(model: str | None = None) -> dict[str, Any]:
+def _run_input(model: str | None = None) -> dict[str, Any]:
     number = next(_NUMBERS)
-    said = {"id": f"m{number}", "role": "user", "content": "hi"}
+    message = {"id": f"m{number}", "role": "user", "content": "hi"}
     props = {"forwardedProps": {"model": model}} if model else {}
-    return {"threadId": f"t{number}", "runId": f"r{number}", "messages": [said], **props}
+    return {"threadId": f"t{number}", "runId": f"r{number}", "messages": [message], **props}
 
 
 def memory_mb(pid: int) -> float:
     """What a process holds; Linux tells."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
-async def streams(pid: int, count: int, ask: Callable[[], Any]) -> float:
+async def stream_memory_kb(pid: int, count: int, open_stream: Callable[[], Any]) -> float:
     """Kilobytes of the server's memory for each stream that is open, once each has said its first words."""
     before = memory_mb(pid)
     async with contextlib.AsyncExitStack() as stack:
 
-        async def opened() -> None:
-            answer = await stack.enter_async_context(ask())
+        async def wait_for_text() -> None:
+            answer = await stack.enter_async_context(open_stream())
             assert answer.status == 200
             async for line in answer.content:
                 if line.startswith((b": ", b"data:")) and (b"TEXT_MESSAGE_CONTENT" in line or b"data" not in line):
                     return
 
         for start in range(0, count, 50):
-            await asyncio.gather(*(opened() for _ in range(start, min(start + 50, count))))
+            await asyncio.gather(*(wait_for_text() for _ in range(start, min(start + 50, count))))
         after = memory_mb(pid)
     await asyncio.sleep(1)
     return max(after - before, 0.1) * 1024 / count  # what was free before is used first
 
 
-async def all_figures(console: Console, port: int, pid: int, asked: argparse.Namespace) -> dict[str, Any]:
+async def measure_all(console: Console, port: int, pid: int, options: argparse.Namespace) -> dict[str, Any]:
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=600)
     figures: dict[str, Any] = {}
@@ -160,31 +160,33 @@ async def all_figures(console: Console, port: int, pid: int, asked: argparse.Nam
         pages = {
             EMPTY: client.empty,
             f"{PAGE} of {PAGE} messages": client.page(SHORT),
-            f"{PAGE} of {asked.messages:,} messages": client.page(LONG),
+            f"{PAGE} of {options.messages:,} messages": client.page(LONG),
         }
         runs = {EMPTY: client.empty, "a run": client.run}
         for title, calls in (
             ("a page of the history", pages),
             (f"a run on a new thread, {WORDS} words streamed", runs),
         ):
-            figures[title] = await timed(calls, asked.rounds)
-            show(console, title, figures[title], EMPTY)
+            figures[title] = await measure_us(calls, options.rounds)
+            print_figures(console, title, figures[title], EMPTY)
             if is_linux:
-                figures[f"{title}, CPU of the server"] = measured = await cpu_us(pid, calls, asked.rounds)
-                show(console, f"{title}, CPU of the server", measured, EMPTY)
+                figures[f"{title}, CPU of the server"] = cpu_figures = await cpu_us(pid, calls, options.rounds)
+                print_figures(console, f"{title}, CPU of the server", cpu_figures, EMPTY)
         for writers in (1, 16):
             title = f"per second, {writers} at once"
             figures[title] = {
-                EMPTY: await per_second(client.empty, writers, asked.rounds * 10),
-                "runs": await per_second(client.run, writers, asked.rounds * 2),
+                EMPTY: await per_second(client.empty, writers, options.rounds * 10),
+                "runs": await per_second(client.run, writers, options.rounds * 2),
             }
-            show(console, title, figures[title], EMPTY, "a second")
+            print_figures(console, title, figures[title], EMPTY, "a second")
         if is_linux:
-            title = f"memory of each of {asked.streams:,} open streams"
-            empty_kb = await streams(pid, asked.streams, lambda: http.get("/stream"))
-            run_kb = await streams(pid, asked.streams, lambda: http.post(RUNS, json=_asked("fake:still"), headers=SSE))
+            title = f"memory of each of {options.streams:,} open streams"
+            empty_kb = await stream_memory_kb(pid, options.streams, lambda: http.get("/stream"))
+            run_kb = await stream_memory_kb(
+                pid, options.streams, lambda: http.post(RUNS, json=_run_input("fake:still"), headers=SSE)
+            )
             figures[title] = {EMPTY: empty_kb, "a run under way": run_kb}
-            show(console, title, figures[title], EMPTY, "kB")
+            print_figures(console, title, figures[title], EMPTY, "kB")
             figures["memory of the server at the end, MB"] = round(memory_mb(pid), 1)
             console.print(f"the server has {memory_mb(pid):.0f} MB at the end")
     return figures
@@ -197,16 +199,16 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="of the long thread")
     parser.add_argument("--streams", type=int, default=1_000, help="that are open at once")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
-    asked = parser.parse_args()
-    allow_many_connections()
+    options = parser.parse_args()
+    raise_file_limit()
     with (
         tempfile.TemporaryDirectory(prefix="server-bench-", dir=os.environ.get("BENCH_FOLDER")) as folder,
-        begun("benchmarks.turn_server") as (upstream, _),
-        begun("benchmarks.chat_server", folder, str(upstream), str(asked.messages)) as (port, pid),
+        start_process("benchmarks.turn_server") as (upstream, _),
+        start_process("benchmarks.chat_server", folder, str(upstream), str(options.messages)) as (port, pid),
     ):
-        figures = asyncio.run(all_figures(Console(), port, pid, asked))
-    if asked.json_to:
-        asked.json_to.write_text(json.dumps({"figures": figures, "rounds": asked.rounds}, indent=1) + "\n")
+        figures = asyncio.run(measure_all(Console(), port, pid, options))
+    if options.json_to:
+        options.json_to.write_text(json.dumps({"figures": figures, "rounds": options.rounds}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

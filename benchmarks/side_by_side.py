@@ -12,36 +12,36 @@ from rich.table import Table
 _BAR = 32
 
 
-def cpu_us(
+def measure_cpu_us(
     contestants: Mapping[str, Callable[[], object]], *, rounds: int = 25, seconds: float = 6
 ) -> dict[str, float]:
     """Microseconds of CPU for one call of each, as the median of rounds in which each has its turn."""
     share = seconds / rounds / len(contestants)
-    loops = {name: max(1, int(share / max(_once(call), 1e-7))) for name, call in contestants.items()}
-    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    loops = {name: max(1, int(share / max(_time_once(call), 1e-7))) for name, call in contestants.items()}
+    times_by_name: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():
-            began = time.process_time()
+            start = time.process_time()
             for _ in range(loops[name]):
                 call()
-            taken[name].append((time.process_time() - began) / loops[name])
-    return {name: statistics.median(times) * 1e6 for name, times in taken.items()}
+            times_by_name[name].append((time.process_time() - start) / loops[name])
+    return {name: statistics.median(times) * 1e6 for name, times in times_by_name.items()}
 
 
-def _once(call: Callable[[], object]) -> float:
+def _time_once(call: Callable[[], object]) -> float:
     call()
-    began = time.process_time()
+    start = time.process_time()
     for _ in range(20):
         call()
-    return (time.process_time() - began) / 20
+    return (time.process_time() - start) / 20
 
 
-def show(console: Console, title: str, measured: Mapping[str, float], limit: str, unit: str = "µs") -> None:
+def print_figures(console: Console, title: str, figures: Mapping[str, float], limit: str, unit: str = "µs") -> None:
     """A table with the ratio of each to the limit, and a bar to see it by."""
     table = Table("", unit, f"÷ {limit}", "", title=title, title_justify="left")
     table.columns[1].justify = table.columns[2].justify = "right"
-    longest = max(measured.values())
-    for name, value in measured.items():
+    longest = max(figures.values())
+    for name, value in figures.items():
         bar = "█" * max(1, round(value / longest * _BAR))
-        table.add_row(name, f"{value:.1f}", f"{value / measured[limit]:.2f}", f"[cyan]{bar}[/cyan]")
+        table.add_row(name, f"{value:.1f}", f"{value / figures[limit]:.2f}", f"[cyan]{bar}[/cyan]")
     console.print(table)

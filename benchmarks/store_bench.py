@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.arena import Arena
 from benchmarks.contestants.store_ground import PER_WRITER, WRITERS
-from benchmarks.side_by_side import show
+from benchmarks.side_by_side import print_figures
 
 LIMIT = "the limit"
 CONTESTANTS = {
@@ -45,31 +45,35 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="how long a turn takes")
     parser.add_argument("--only", default="", help="measure only contestants whose names contain this, and the limit")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     console = Console()
-    chosen = {name: one for name, one in CONTESTANTS.items() if name == LIMIT or asked.only.lower() in name.lower()}
+    chosen = {
+        name: contestant
+        for name, contestant in CONTESTANTS.items()
+        if name == LIMIT or options.only.lower() in name.lower()
+    }
     console.print("filling the stores")
     arena = Arena(chosen, console)
     figures: dict[str, dict[str, float]] = {}
     try:
         for operation, title in OPERATIONS.items():
-            figures[operation] = arena.measured_us(operation, asked.rounds, asked.seconds)
-            show(console, title, figures[operation], LIMIT if LIMIT in figures[operation] else "Dragoman")
+            figures[operation] = arena.measure_us(operation, options.rounds, options.seconds)
+            print_figures(console, title, figures[operation], LIMIT if LIMIT in figures[operation] else "Dragoman")
         for writers in WRITERS:
-            taken = arena.measured_us(f"writers {writers}", asked.rounds, asked.seconds)
-            figures[f"writers {writers}"] = {name: writers * PER_WRITER / us * 1e6 for name, us in taken.items()}
+            times_us = arena.measure_us(f"writers {writers}", options.rounds, options.seconds)
+            figures[f"writers {writers}"] = {name: writers * PER_WRITER / us * 1e6 for name, us in times_us.items()}
             title = f"durable appends a second by {writers} writers"
-            show(console, title, figures[f"writers {writers}"], LIMIT, unit="/s")
+            print_figures(console, title, figures[f"writers {writers}"], LIMIT, unit="/s")
         table = Table("", "÷ content", title="bytes on disk after 200 turns of 2 × 2 KB", title_justify="left")
         for name, contestant in arena.contestants.items():
-            if "size" in contestant.said["able"]:
-                figures.setdefault("size", {})[name] = contestant.told("size")
+            if "size" in contestant.info["able"]:
+                figures.setdefault("size", {})[name] = contestant.run_once("size")
                 table.add_row(name, f"{figures['size'][name]:.2f}")
         console.print(table)
     finally:
-        arena.leave()
-    if asked.json_to:
-        asked.json_to.write_text(json.dumps({"figures": figures, **vars(asked)}, indent=1, default=str) + "\n")
+        arena.stop()
+    if options.json_to:
+        options.json_to.write_text(json.dumps({"figures": figures, **vars(options)}, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from pathlib import Path
 import aiohttp
 from rich.console import Console
 
-from benchmarks.side_by_side import show
+from benchmarks.side_by_side import print_figures
 from benchmarks.turn_server import WORDS
 from dragoman import open_store, settings
-from dragoman.turn import Agent, TurnEnded
+from dragoman.turn import Agent, TurnEnd
 
 BARE, OURS = "a bare call", "a turn"
 _SETTINGS = """
@@ -37,17 +37,17 @@ max_context_tokens = 100000
 """
 
 
-async def measured(port: int, folder: Path, rounds: int, *, streamed: bool) -> dict[str, float]:
+async def measure(port: int, folder: Path, rounds: int, *, stream: bool) -> dict[str, float]:
     """Microseconds for one call of each kind, in turns."""
     file = folder / "config.toml"
     file.write_text(_SETTINGS.format(port=port))
     file.chmod(0o600)
-    found = settings.load(environment={}, file=file, keyring=lambda _: None)
-    body = {"model": "m", "stream": streamed, "messages": [{"role": "user", "content": "hi"}]}
+    user_settings = settings.load(environment={}, file=file, keyring=lambda _: None)
+    body = {"model": "m", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
     async with (
-        open_store(f"sqlite:///{folder / f'turns-{streamed}.db'}") as store,
+        open_store(f"sqlite:///{folder / f'turns-{stream}.db'}") as store,
         aiohttp.ClientSession() as http,
-        Agent(store, settings=found, streamed=streamed) as agent,
+        Agent(store, settings=user_settings, stream=stream) as agent,
     ):
 
         async def bare() -> None:
@@ -57,22 +57,22 @@ async def measured(port: int, folder: Path, rounds: int, *, streamed: bool) -> d
 
         async def turn() -> float:
             session = await store.create_session()
-            began = time.perf_counter()
-            told = [event async for event in agent.turn(session.id, "hi")]
-            taken = time.perf_counter() - began
-            assert isinstance(told[-1], TurnEnded)
-            assert told[-1].fault is None
-            return taken
+            start = time.perf_counter()
+            events = [event async for event in agent.turn(session.id, "hi")]
+            seconds = time.perf_counter() - start
+            assert isinstance(events[-1], TurnEnd)
+            assert events[-1].fault is None
+            return seconds
 
-        async def timed(call: Callable[[], Awaitable[float | None]]) -> float:
-            began = time.perf_counter()
-            own = await call()
-            return own if own is not None else time.perf_counter() - began
+        async def time_call(call: Callable[[], Awaitable[float | None]]) -> float:
+            start = time.perf_counter()
+            own_seconds = await call()
+            return own_seconds if own_seconds is not None else time.perf_counter() - start
 
         taken: dict[str, list[float]] = {BARE: [], OURS: []}
         for number in range(rounds + 20):
             for name, call in ((BARE, bare), (OURS, turn)):
-                seconds = await timed(call)  # type: ignore[arg-type]
+                seconds = await time_call(call)  # type: ignore[arg-type]
                 if number >= 20:
                     taken[name].append(seconds)
     return {name: statistics.median(times) * 1e6 for name, times in taken.items()}
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="how many turns each has")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.disable(logging.WARNING)  # nobody has a price for this model
     console = Console()
     command = [sys.executable, "-m", "benchmarks.turn_server"]
@@ -94,16 +94,16 @@ def main() -> None:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         figures = {}
-        for streamed in (False, True):
-            title = f"an answer of {WORDS} words, {'streamed' if streamed else 'whole'}"
-            figures[title] = asyncio.run(measured(port, Path(folder), asked.rounds, streamed=streamed))
-            show(console, title, figures[title], BARE)
-            added = figures[title][OURS] - figures[title][BARE]
-            each = f", {added / WORDS:.1f} µs for each event" if streamed else ""
-            console.print(f"added: {added / 1000:.2f} ms{each}\n")
+        for stream in (False, True):
+            title = f"an answer of {WORDS} words, {'streamed' if stream else 'whole'}"
+            figures[title] = asyncio.run(measure(port, Path(folder), options.rounds, stream=stream))
+            print_figures(console, title, figures[title], BARE)
+            overhead_us = figures[title][OURS] - figures[title][BARE]
+            each = f", {overhead_us / WORDS:.1f} µs for each event" if stream else ""
+            console.print(f"added: {overhead_us / 1000:.2f} ms{each}\n")
         server.kill()
-    if asked.json_to:
-        asked.json_to.write_text(json.dumps({"figures": figures, "rounds": asked.rounds}, indent=1) + "\n")
+    if options.json_to:
+        options.json_to.write_text(json.dumps({"figures": figures, "rounds": options.rounds}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

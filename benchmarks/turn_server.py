@@ -30,7 +30,7 @@ _STREAM = [
     b"data: [DONE]\n\n",
 ]
 _MESSAGE = {"role": "assistant", "content": "".join(f"word{number} " for number in range(WORDS))}
-_WHOLE = json.dumps(
+_REPLY = json.dumps(
     {
         **_CHUNK,
         "object": "chat.completion",
@@ -56,13 +56,13 @@ def _text(size: int, count: int) -> bytes:
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
-    asked = await request.json()
-    if not asked.get("stream"):
-        return web.Response(body=_WHOLE, content_type="application/json")
+    body = await request.json()
+    if not body.get("stream"):
+        return web.Response(body=_REPLY, content_type="application/json")
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
-    kind, _, count = asked["model"].partition("-")
-    if kind == "calls" and asked["messages"][-1]["role"] != "tool":
+    kind, _, count = body["model"].partition("-")
+    if kind == "calls" and body["messages"][-1]["role"] != "tool":
         await response.write(_calls(int(count)))
         await response.write_eof()
         return response
@@ -70,7 +70,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
         await response.write(_text(int(count), 1) if kind == "delta" else _text(1, int(count)))
         await response.write_eof()
         return response
-    if asked["model"] == "still":
+    if body["model"] == "still":
         await response.write(b"".join(_STREAM[:5]))
         await asyncio.sleep(3600)
     for piece in _STREAM:
@@ -85,9 +85,9 @@ def main() -> None:
     app.router.add_post("/{path:.*}", answer)
 
     async def serve() -> None:
-        running = web.AppRunner(app, access_log=None)
-        await running.setup()
-        site = web.TCPSite(running, "127.0.0.1", 0)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         print(site._server.sockets[0].getsockname()[1], flush=True)  # type: ignore[union-attr, attr-defined]
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started it has gone

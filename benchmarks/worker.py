@@ -5,7 +5,7 @@
 Without a time to fill, the answer is what the operation gives, and not how long it takes.
 
 A contestant is a module of ``contestants`` with ``operations()``: for each operation a function that makes its
-argument, the one to measure, and one that complains about a wrong result. If the argument has a list ``taken`` and
+argument, the one to measure, and one that complains about a wrong result. If the argument has a list ``times_ns`` and
 something is in it afterwards, that is how long each of several took. Only the standard library is imported here.
 """
 
@@ -38,9 +38,9 @@ def main() -> None:
     unable = {name: why for name, operation in operations.items() if (why := _complaint(operation)) is not None}
     print(json.dumps({"able": sorted(operations.keys() - unable), "unable": unable}), file=answers)
     for line in sys.stdin:
-        asked = json.loads(line)
-        prepare, run, _ = operations[asked["operation"]]
-        figure = _measured_us(prepare, run, asked["seconds"]) if asked["seconds"] else run(prepare())
+        command = json.loads(line)
+        prepare, run, _ = operations[command["operation"]]
+        figure = _measure_us(prepare, run, command["seconds"]) if command["seconds"] else run(prepare())
         print(json.dumps(figure), file=answers)
 
 
@@ -52,16 +52,16 @@ def _complaint(operation: Operation) -> str | None:
         return f"{type(error).__name__}: {error}"[:300]
 
 
-def _measured_us(prepare: Callable[[], Any], run: Callable[[Any], Any], seconds: float) -> float:
+def _measure_us(prepare: Callable[[], Any], run: Callable[[Any], Any], seconds: float) -> float:
     gc.collect()
-    taken: list[int] = []
+    times_ns: list[int] = []
     until = time.perf_counter() + seconds
-    while len(taken) < 3 or time.perf_counter() < until:
+    while len(times_ns) < 3 or time.perf_counter() < until:
         argument = prepare()
-        began = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         run(argument)
-        taken.extend(getattr(argument, "taken", None) or [time.perf_counter_ns() - began])
-    return statistics.median(taken) / 1000
+        times_ns.extend(getattr(argument, "times_ns", None) or [time.perf_counter_ns() - start])
+    return statistics.median(times_ns) / 1000
 
 
 if __name__ == "__main__":

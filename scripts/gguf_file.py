@@ -39,14 +39,14 @@ def write_gguf(path: Path, fields: dict[str, Any], tensors: dict[str, np.ndarray
         shape = tensor.shape[::-1]  # the fastest dimension first
         out.write(_string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
         out.write(struct.pack("<IQ", _FLOATS, offset))
-        offset += _padded(tensor.nbytes)
-    out.write(bytes(_padded(out.tell()) - out.tell()))
+        offset += _pad(tensor.nbytes)
+    out.write(bytes(_pad(out.tell()) - out.tell()))
     for tensor in tensors.values():
-        out.write(tensor.astype("<f4").tobytes() + bytes(_padded(tensor.nbytes) - tensor.nbytes))
+        out.write(tensor.astype("<f4").tobytes() + bytes(_pad(tensor.nbytes) - tensor.nbytes))
     path.write_bytes(out.getvalue())
 
 
-def _padded(size: int) -> int:
+def _pad(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 

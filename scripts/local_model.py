@@ -32,7 +32,7 @@ HEADS: Final = 10
 CONTEXT: Final = 1024  # short, so that a prompt that is too long is short too
 
 END: Final = "<|end|>"
-BEGINNINGS: Final = ("<|say|>", "<|call|>", "<|think|>")  # how a prompt ends, and so what the model begins with
+PREFIXES: Final = ("<|say|>", "<|call|>", "<|think|>")  # how a prompt ends, and so what the model begins with
 WORDS: Final = (
     "It",
     " is",
@@ -48,11 +48,11 @@ WORDS: Final = (
     "! \U0001f600",
 )
 CALL: Final = ('{"name": "read_file", "arguments": ', '{"path":', ' "', "README", ".md", '"}', "}")
-THOUGHT: Final = ("The", " user", " wants", " it", " short", ".")
-SAID: Final = {
+THINKING: Final = ("The", " user", " wants", " it", " short", ".")
+REPLIES: Final = {
     "<|say|>": (*WORDS, END),
     "<|call|>": ("<tool_call>", "\n", *CALL, "\n\n", "</tool_call>", END),
-    "<|think|>": ("<think>", *THOUGHT, "</think>", *WORDS, END),
+    "<|think|>": ("<think>", *THINKING, "</think>", *WORDS, END),
 }
 
 CHAT_TEMPLATE: Final = """
@@ -100,21 +100,21 @@ def vocabulary() -> dict[str, int]:
     kinds = TokenType
     tokens = {"<unk>": kinds.UNKNOWN}
     tokens |= {f"<0x{byte:02X}>": kinds.BYTE for byte in range(256)}
-    tokens |= {END: kinds.CONTROL} | dict.fromkeys(BEGINNINGS, kinds.CONTROL)
-    for token in itertools.chain(*SAID.values()):
+    tokens |= {END: kinds.CONTROL} | dict.fromkeys(PREFIXES, kinds.CONTROL)
+    for token in itertools.chain(*REPLIES.values()):
         tokens.setdefault(token, kinds.USER_DEFINED)
     return tokens
 
 
-def following(tokens: dict[str, int]) -> np.ndarray:
+def transition_matrix(tokens: dict[str, int]) -> np.ndarray:
     """How likely each token (a row) is after each other one (a column)."""
     number = {token: at for at, token in enumerate(tokens)}
-    likely = np.zeros((len(tokens), WIDTH), np.float32)
-    likely[number[END], :] = 0.5  # whatever else comes: be quiet
-    for beginning, said in SAID.items():
-        for before, after in itertools.pairwise((beginning, *said)):
-            likely[number[after], number[before]] = 2.0
-    return likely
+    weights = np.zeros((len(tokens), WIDTH), np.float32)
+    weights[number[END], :] = 0.5  # whatever else comes: be quiet
+    for prefix, tokens_of_reply in REPLIES.items():
+        for before, after in itertools.pairwise((prefix, *tokens_of_reply)):
+            weights[number[after], number[before]] = 2.0
+    return weights
 
 
 def write_model(path: Path) -> None:
@@ -156,7 +156,7 @@ def write_model(path: Path) -> None:
     tensors = {
         "token_embd.weight": np.eye(len(tokens), WIDTH, dtype=np.float32),
         "output_norm.weight": np.ones(WIDTH, np.float32),
-        "output.weight": following(tokens),
+        "output.weight": transition_matrix(tokens),
         **{f"blk.0.{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()},
         **{f"blk.0.{name}.weight": np.ones(WIDTH, np.float32) for name in ("attn_norm", "ffn_norm")},
     }

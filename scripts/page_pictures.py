@@ -54,8 +54,8 @@ async def _answer(page: Page, it: Site) -> None:
     fake = it.fakes["anthropic"]
     fake.answer_with(think("The README says what it is."), call("read_file", {"path": "README.md"}))
     fake.say(_ANSWER)
-    await _asked(page, "What is this project?", "what it amounts to")
-    await _taken(page, "web-chat")
+    await _ask(page, "What is this project?", "what it amounts to")
+    await _save(page, "web-chat")
 
 
 async def _swap(page: Page) -> None:
@@ -64,7 +64,7 @@ async def _swap(page: Page) -> None:
     await page.get_by_label("Find a model").fill("gemini-3.8-flash")
     await page.keyboard.press("Enter")
     await page.get_by_text("of this conversation").wait_for()
-    await _taken(page, "web-swap")
+    await _save(page, "web-swap")
     await page.keyboard.press("Escape")
 
 
@@ -75,8 +75,8 @@ async def _approval(page: Page, it: Site) -> None:
     it.fakes["anthropic"].answer_with(
         say("I add a sentence on how to put it out."), call("write_file", {"path": "README.md", "content": text})
     )
-    await _asked(page, "Say in the README how to put it out earlier", "May write_file")
-    await _taken(page, "web-approval")
+    await _ask(page, "Say in the README how to put it out earlier", "May write_file")
+    await _save(page, "web-approval")
 
 
 async def _mail(page: Page, it: Site) -> None:
@@ -85,23 +85,23 @@ async def _mail(page: Page, it: Site) -> None:
     await letters.weeks(it)
     await page.goto(f"{it.base_url}/#/mail/task/TASK-12")
     await page.locator(".asking").wait_for()
-    await _taken(page, "web-mail")
+    await _save(page, "web-mail")
     await page.set_viewport_size({"width": 1080, "height": 780})
     await page.emulate_media(color_scheme="dark")
     await page.goto(f"{it.base_url}/#/mail/trends")
     await page.locator(".lines canvas").last.wait_for()
-    await _taken(page, "web-trends")
+    await _save(page, "web-trends")
 
 
-async def _asked(page: Page, question: str, shown: str) -> None:
+async def _ask(page: Page, question: str, expected: str) -> None:
     await page.locator("#words").fill(question)
     await page.keyboard.press("Enter")
-    await page.get_by_text(shown).last.wait_for()
+    await page.get_by_text(expected).last.wait_for()
     await page.locator(".messages[aria-busy=false]").wait_for()
     await page.locator("#m-live").wait_for(state="detached")
 
 
-async def _taken(page: Page, name: str) -> None:
+async def _save(page: Page, name: str) -> None:
     await page.mouse.move(0, 0)
     await page.wait_for_timeout(400)  # until nothing fades any more
     await page.screenshot(path=IMAGES / f"{name}.png", caret="hide")

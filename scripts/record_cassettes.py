@@ -36,7 +36,7 @@ from tests import recorded
 from tests.recorded import Cassette, Received, Sent
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-KEPT_HEADERS: Final = ("content-type", "retry-after")
+HEADERS: Final = ("content-type", "retry-after")
 
 # --- where each dialect is spoken -------------------------------------------------------------------------------------
 
@@ -45,8 +45,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Which server speaks a dialect, and under which paths."""
 
     server: str
-    whole: str
-    streamed: str
+    reply_path: str
+    stream_path: str
     shows_thinking: bool = True  # aimock gives the reasoning of some wires in a form that they do not have
 
 
@@ -71,10 +71,10 @@ COUNTS: Final = {
     "totalTokenCount": 52,
 }
 CALL: Final = {"id": "theirs-1", "name": "read_file", "arguments": '{"path": "README.md"}'}
-LIMITED: Final = {"message": "Too many requests.", "type": "rate_limit_error"}
+RATE_LIMIT_ERROR: Final = {"message": "Too many requests.", "type": "rate_limit_error"}
 # What aimock answers: the first one that matches.
 AIMOCK: Final = [
-    {"match": {"userMessage": "Repeat"}, "response": {"error": LIMITED, "status": 429, "retryAfter": 7}},
+    {"match": {"userMessage": "Repeat"}, "response": {"error": RATE_LIMIT_ERROR, "status": 429, "retryAfter": 7}},
     {"match": {"hasToolResult": True}, "response": {"id": "answer-3", "content": WORDS, "usage": COUNTS}},
     {"match": {"userMessage": "Summarize"}, "response": {"id": "answer-2", "toolCalls": [CALL], "usage": COUNTS}},
     {
@@ -96,34 +96,34 @@ class Server(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def llama_cpp(installed: Path) -> Iterator[Server]:
+def llama_cpp(folder: Path) -> Iterator[Server]:
     """The real llama.cpp around our own model."""
-    python = installed / "venv" / "bin" / "python"
-    ask = "import importlib.metadata as m; print(m.version('xllamacpp'))"
-    version = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
+    python = folder / "venv" / "bin" / "python"
+    version_script = "import importlib.metadata as m; print(m.version('xllamacpp'))"
+    version = subprocess.run([python, "-c", version_script], check=True, capture_output=True, text=True).stdout.strip()
     with (
-        tempfile.TemporaryDirectory() as folder,
-        (Path(folder) / "log").open("w") as log,
-        _running([python, "-m", "scripts.local_model", folder], log) as process,
+        tempfile.TemporaryDirectory() as temporary,
+        (Path(temporary) / "log").open("w") as log,
+        _start_process([python, "-m", "scripts.local_model", temporary], log) as process,
     ):
         yield Server(f"llama.cpp (xllamacpp {version})", _address(process))
 
 
 @contextlib.contextmanager
-def aimock(installed: Path) -> Iterator[Server]:
+def aimock(folder: Path) -> Iterator[Server]:
     """The server for tests, with our answers."""
-    package = installed / "node_modules" / "@copilotkit" / "aimock"
+    package = folder / "node_modules" / "@copilotkit" / "aimock"
     version = json.loads((package / "package.json").read_text("utf-8"))["version"]
-    with tempfile.TemporaryDirectory() as folder:
-        fixtures = Path(folder) / "fixtures.json"
+    with tempfile.TemporaryDirectory() as temporary:
+        fixtures = Path(temporary) / "fixtures.json"
         fixtures.write_text(json.dumps({"fixtures": AIMOCK}), "utf-8")
         command = ["node", package / "dist" / "cli.js", "--port", "0", "--chunk-size", "7", "--fixtures", fixtures]
-        with _running(command, subprocess.STDOUT) as process:
+        with _start_process(command, subprocess.STDOUT) as process:
             yield Server(f"aimock {version}", _address(process))
 
 
 @contextlib.contextmanager
-def _running(command: list[Any], log: Any) -> Iterator[subprocess.Popen[str]]:
+def _start_process(command: list[Any], log: Any) -> Iterator[subprocess.Popen[str]]:
     """A process that says where it listens, and ends with us."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT) as process:
@@ -137,8 +137,8 @@ def _address(process: subprocess.Popen[str]) -> str:
     """Where the process says that it listens."""
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"http://[\d.]+:\d+", line):
-            return found[0]
+        if match := re.search(r"http://[\d.]+:\d+", line):
+            return match[0]
     raise SystemExit(f"{process.args!r} ended before it listened")
 
 
@@ -148,36 +148,36 @@ def _address(process: subprocess.Popen[str]) -> str:
 def record(dialect: str, name: str, server: Server) -> None:
     """Ask, and write the cassette."""
     endpoint = ENDPOINTS[dialect]
-    path = endpoint.streamed if name.endswith(recorded.STREAMED) else endpoint.whole
+    path = endpoint.stream_path if name.endswith(recorded.STREAMED) else endpoint.reply_path
     wire = recorded.sent(dialect, name)
-    response = received(f"{dialect}/{name}", server.address, path, wire)
-    made = Cassette(server=server.title, request=Sent(method="POST", path=path, body=wire), response=response)
+    response = send_request(f"{dialect}/{name}", server.address, path, wire)
+    cassette = Cassette(server=server.title, request=Sent(method="POST", path=path, body=wire), response=response)
     file = recorded.CASSETTES / dialect / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(msgspec.to_builtins(made), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    file.write_text(json.dumps(msgspec.to_builtins(cassette), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def received(seed: str, address: str, path: str, wire: Any) -> Received:
+def send_request(seed: str, address: str, path: str, wire: Any) -> Received:
     """What the server answers, as a cassette keeps it."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     connection.request("POST", path, json.dumps(wire), {"content-type": "application/json"})
     response = connection.getresponse()
     data = response.read()
-    headers = {name: value for name in KEPT_HEADERS if (value := response.headers[name]) is not None}
+    headers = {name: value for name in HEADERS if (value := response.headers[name]) is not None}
     connection.close()
     kind = headers.get("content-type", "")
     if "eventstream" in kind:
-        frames = list(frames_of(data))
+        frames = list(parse_frames(data))
         payloads = tuple(frame[1].decode() for frame in frames)
-        encoded = tuple(base64.b64encode(frame[0]).decode() for frame in frames)
-        return Received(status=response.status, headers=headers, frames=encoded, payloads=payloads)
-    text = steadied(data.decode(), seed)
+        frame_texts = tuple(base64.b64encode(frame[0]).decode() for frame in frames)
+        return Received(status=response.status, headers=headers, frames=frame_texts, payloads=payloads)
+    text = stabilize(data.decode(), seed)
     if "event-stream" in kind or "ndjson" in kind:
         return Received(status=response.status, headers=headers, lines=tuple(text.splitlines(keepends=True)))
     return Received(status=response.status, headers=headers, body=json.loads(text))
 
 
-def frames_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def parse_frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Each frame of AWS's binary stream, and its payload: lengths first, then headers, payload and a checksum."""
     while data:
         length, headers_length = struct.unpack(">II", data[:8])
@@ -186,7 +186,7 @@ def frames_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 # What is different in every recording: ids of 32 signs, the time, and how long something took.
-STEADY: Final = (
+STABLE_VALUES: Final = (
     (re.compile(r'"(created|created_at|completed_at)":\d+'), r'"\1":1767225600'),
     (re.compile(r'"created_at":"[^"]+"'), '"created_at":"2026-01-01T00:00:00.000Z"'),
     (re.compile(r'"((?:prompt|predicted)_(?:ms|per_token_ms|per_second))":[\d.e+-]+'), r'"\1":1.5'),
@@ -194,24 +194,24 @@ STEADY: Final = (
 ID: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Za-z]{32}(?![0-9A-Za-z])")
 
 
-def steadied(text: str, seed: str) -> str:
+def stabilize(text: str, seed: str) -> str:
     """The same text in every recording. An id becomes another one of its length, the same wherever it stands."""
-    for pattern, steady in STEADY:
-        text = pattern.sub(steady, text)
-    found: dict[str, str] = {}
-    return ID.sub(lambda match: found.setdefault(match[0], _stand_in(seed, len(found))), text)
+    for pattern, replacement in STABLE_VALUES:
+        text = pattern.sub(replacement, text)
+    ids: dict[str, str] = {}
+    return ID.sub(lambda match: ids.setdefault(match[0], _stand_in(seed, len(ids))), text)
 
 
 def _stand_in(seed: str, number: int) -> str:
     return hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()[:32]
 
 
-def record_all(installed: Path) -> None:
+def record_all(folder: Path) -> None:
     """Every scene of every dialect, whole and streamed. Calls come before their results, which go on from there."""
     unknown = set(dialects.names()) - set(ENDPOINTS)
     if unknown:
         raise SystemExit(f"nobody says where to find a server for: {', '.join(sorted(unknown))}")
-    with llama_cpp(installed) as real, aimock(installed) as mock:
+    with llama_cpp(folder) as real, aimock(folder) as mock:
         for dialect in dialects.names():
             endpoint = ENDPOINTS[dialect]
             for old in (recorded.CASSETTES / dialect).glob("*.json"):

@@ -32,22 +32,22 @@ from dragoman.bus import catalogue
 from dragoman.fidelity import table
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
-MARKED = re.compile(
+MARKER = re.compile(
     r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells|types|payloads) of (?P<name>[\w.]+) -->\n)"
     r"(?P<body>.*?)(<!-- end -->)",
     re.DOTALL,
 )
 
 
-def filled(text: str) -> str:
+def fill(text: str) -> str:
     """A page with everything between markers written anew."""
-    return MARKED.sub(lambda match: f"{match[1]}\n{_body(match['kind'], match['name'])}\n\n{match[5]}", text)
+    return MARKER.sub(lambda match: f"{match[1]}\n{_body(match['kind'], match['name'])}\n\n{match[5]}", text)
 
 
 def _body(kind: str, name: str) -> str:
     makers = {
         "fields": _fields,
-        "words": _words,
+        "words": _enum_values,
         "blocks": _blocks,
         "rules": _rules,
         "summary": _summary,
@@ -60,7 +60,7 @@ def _body(kind: str, name: str) -> str:
 
 def _fields(name: str) -> Iterable[str]:
     cls = _class(name)
-    explained = _comments(cls)
+    comments = _comments(cls)
     yield "| field | type | default | |"
     yield "|---|---|---|---|"
     tag = cls.__struct_config__.tag
@@ -69,17 +69,17 @@ def _fields(name: str) -> Iterable[str]:
     for field in msgspec.structs.fields(cls):
         if field.name == "unknown_fields":
             continue
-        default = "" if field.required else f"`{_default(field.default)}`"
-        yield f"| `{field.name}` | {_type(cls, field.name)} | {default} | {explained.get(field.name, '')} |"
+        default = "" if field.required else f"`{_default_text(field.default)}`"
+        yield f"| `{field.name}` | {_type(cls, field.name)} | {default} | {comments.get(field.name, '')} |"
 
 
-def _words(name: str) -> Iterable[str]:
+def _enum_values(name: str) -> Iterable[str]:
     cls = _class(name)
-    explained = _comments(cls)
+    comments = _comments(cls)
     yield "| word | |"
     yield "|---|---|"
     for member in cls:
-        yield f"| `{member.value}` | {explained.get(member.name, '')} |"
+        yield f"| `{member.value}` | {comments.get(member.name, '')} |"
 
 
 def _blocks(_name: str) -> Iterable[str]:
@@ -98,17 +98,17 @@ def _rules(_name: str) -> Iterable[str]:
 
 
 def _summary(_name: str) -> Iterable[str]:
-    return table.summary_of_cells(_measured())
+    return table.cells_to_summary(_measure())
 
 
 def _cells(_name: str) -> Iterable[str]:
-    return "\n".join(table.markdown_of_cells(_measured())).strip().split("\n")
+    return "\n".join(table.cells_to_markdown(_measure())).strip().split("\n")
 
 
 @functools.cache
-def _measured() -> tuple[fidelity.Cell, ...]:
-    spoken = (dialects.load(name) for name in dialects.names())
-    return fidelity.cells((*spoken, *fidelity.conversations()))
+def _measure() -> tuple[fidelity.Cell, ...]:
+    modules = (dialects.load(name) for name in dialects.names())
+    return fidelity.make_cells((*modules, *fidelity.transcript_dialects()))
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -117,38 +117,38 @@ def _measured() -> tuple[fidelity.Cell, ...]:
 def _event_types(_name: str) -> Iterable[str]:
     yield "| type | who | how private | what it says |"
     yield "|---|---|---|---|"
-    for name, payload in sorted(catalogue.CATALOGUE.items()):
+    for name, payload in sorted(catalogue.EVENT_TYPES.items()):
         page = f"event-types.md#{re.sub(r'[^a-z_]', '', name)}"
-        says = (inspect.getdoc(payload) or "").split("\n")[0]
-        yield f"| [`{name}`]({page}) | {payload.actor.value} | {payload.floor.value} | {says} |"
+        summary = (inspect.getdoc(payload) or "").split("\n")[0]
+        yield f"| [`{name}`]({page}) | {payload.actor.value} | {payload.floor.value} | {summary} |"
 
 
 def _payloads(_name: str) -> Iterable[str]:
-    for name, payload in sorted(catalogue.CATALOGUE.items()):
-        says = " ".join((inspect.getdoc(payload) or "").split())
-        kept = " It is kept for as long as the store." if payload.is_audit else ""
-        yield f"## {name}\n\n{says} By: {payload.actor.value}. How private: {payload.floor.value}.{kept}\n"
-        yield from _table_of(payload)
+    for name, payload in sorted(catalogue.EVENT_TYPES.items()):
+        summary = " ".join((inspect.getdoc(payload) or "").split())
+        retention = " It is kept for as long as the store." if payload.is_audit else ""
+        yield f"## {name}\n\n{summary} By: {payload.actor.value}. How private: {payload.floor.value}.{retention}\n"
+        yield from _payload_table(payload)
         yield ""
     for part in (catalogue.RouteStep, catalogue.PatternAlternative):
         yield f"## {part.__name__}\n\n{inspect.getdoc(part)}\n"
-        yield from _table_of(part)
+        yield from _payload_table(part)
         yield ""
 
 
-def _table_of(payload: type[msgspec.Struct]) -> Iterable[str]:
-    explained = _comments(payload)
+def _payload_table(payload: type[msgspec.Struct]) -> Iterable[str]:
+    comments = _comments(payload)
     hints = get_type_hints(payload, include_extras=True)
     yield "| field | type | |"
     yield "|---|---|---|"
     for field in msgspec.structs.fields(payload):
         optional = "" if field.required else ", may be left out"
-        yield f"| `{field.name}` | {_said(hints[field.name])}{optional} | {explained.get(field.name, '')} |"
+        yield f"| `{field.name}` | {_type_text(hints[field.name])}{optional} | {comments.get(field.name, '')} |"
 
 
-def _said(hint: Any) -> str:
+def _type_text(hint: Any) -> str:
     """A type in words that need no Python."""
-    named = {
+    names = {
         catalogue.Sha256: "SHA-256",
         catalogue.Count: "integer from 0",
         catalogue.Seconds: "number from 0",
@@ -165,20 +165,20 @@ def _said(hint: Any) -> str:
         Decimal: "decimal, as text",
         datetime: "time",
     }
-    if hint in named:
-        return named[hint]
+    if hint in names:
+        return names[hint]
     arguments = get_args(hint)
     match get_origin(hint):
         case typing.Literal:
             return " or ".join(f"`{word}`" for word in arguments)
         case typing.Annotated:
-            return _said(arguments[0])
+            return _type_text(arguments[0])
         case origin if origin is tuple:
-            return f"list of {_said(arguments[0])}"
+            return f"list of {_type_text(arguments[0])}"
         case origin if origin is dict:
             return "object"
         case _:
-            return " or ".join(_said(part) for part in arguments if part is not type(None))
+            return " or ".join(_type_text(part) for part in arguments if part is not type(None))
 
 
 def _class(name: str) -> Any:
@@ -188,31 +188,31 @@ def _class(name: str) -> Any:
 
 def _comments(cls: type) -> dict[str, str]:
     """The comment beside each field of a class and of those it inherits from."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for part in reversed(cls.__mro__):
         if part.__module__.startswith("dragoman."):
             source = inspect.getsource(part)
             for line in source.split("\n"):
                 match = re.match(r"    (\w+)(?:: | = ).*?  # (.*)$", line)
                 if match:
-                    found[match[1]] = match[2].replace("|", "\\|").replace("<", "&lt;")
-    return found
+                    comments[match[1]] = match[2].replace("|", "\\|").replace("<", "&lt;")
+    return comments
 
 
 def _type(cls: type, field: str) -> str:
     """The annotation as it is written, in words that need no Python."""
     for part in cls.__mro__:
-        written = inspect.get_annotations(part).get(field)
-        if written is not None:
-            return _in_words(str(written))
+        annotation = inspect.get_annotations(part).get(field)
+        if annotation is not None:
+            return _annotation_text(str(annotation))
     raise AssertionError(f"{cls.__name__}.{field} has no annotation")
 
 
-def _in_words(annotation: str) -> str:
+def _annotation_text(annotation: str) -> str:
     if annotation.startswith("Annotated["):
         inner, _, rest = annotation.removeprefix("Annotated[").partition(",")
         annotation = inner + rest.rpartition("]")[2]
-    words = {
+    names = {
         "str": "text",
         "int": "integer",
         "Count": "integer from 0",
@@ -231,11 +231,11 @@ def _in_words(annotation: str) -> str:
     literal = re.fullmatch(r"Literal\[(.*)\]", annotation)
     if literal:
         return " or ".join(f"`{word}`" for word in literal[1].replace("'", '"').split(", "))
-    shown = [words.get(part, f"[{part}](#{part.lower()})") for part in parts if part != "None"]
-    return " or ".join(shown)
+    texts = [names.get(part, f"[{part}](#{part.lower()})") for part in parts if part != "None"]
+    return " or ".join(texts)
 
 
-def _default(value: Any) -> str:
+def _default_text(value: Any) -> str:
     if value is None:
         return "absent"
     if isinstance(value, enum.Enum):
@@ -248,7 +248,7 @@ def main() -> int:
     stale = []
     for page in sorted(PAGES.rglob("*.md")):
         text = page.read_text("utf-8")
-        new = filled(text)
+        new = fill(text)
         if new != text:
             stale.append(page.name)
             if "--check" not in sys.argv:

@@ -21,7 +21,7 @@ from dragoman import settings
 from dragoman.store import open_store
 from dragoman.tools import builtin_tools
 from dragoman.tui import ChatApp
-from dragoman.tui.line import Line
+from dragoman.tui.line import InputLine
 from dragoman.turn import Agent
 from tests.strict import StrictProvider, call, say, strict_provider, think
 
@@ -59,22 +59,22 @@ class Scene:
 
     async def write(self, text: str) -> None:
         """Write a line, and wait until it is answered or a question comes up."""
-        self.app.query_one(Line).post_message(Line.Sent(text))
-        await self.answered()
+        self.app.query_one(InputLine).post_message(InputLine.Submit(text))
+        await self.wait_for_answer()
 
-    async def answered(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Wait until the turn is over, or a question comes up."""
         await asyncio.sleep(0.5)
         while self.app.is_answering and not isinstance(self.app.screen, ModalScreen):
             await asyncio.sleep(0.05)
-        await self.settled()
+        await self.wait_for_drawing()
 
-    async def settled(self) -> None:
+    async def wait_for_drawing(self) -> None:
         """Wait until everything is drawn."""
         for _ in range(10):
             await asyncio.sleep(0.1)
 
-    def take(self, name: str) -> None:
+    def save(self, name: str) -> None:
         """A picture of what is to be seen now."""
         text = _FONTS.sub("", self.app.export_screenshot(title="dragoman chat"))
         (IMAGES / f"{name}.svg").write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")
@@ -84,7 +84,7 @@ class Scene:
 async def main() -> None:
     """Take every picture."""
     IMAGES.mkdir(exist_ok=True)
-    async with _scene() as scene:
+    async with _open_scene() as scene:
         await _confirmation(scene)
         await _swap(scene)
         await _cost(scene)
@@ -101,27 +101,27 @@ async def _confirmation(scene: Scene) -> None:
     )
     anthropic.say("Done: the README says now how to put it out.")
     await scene.write("Say in the README how to put it out earlier")
-    scene.take("chat-confirmation")
+    scene.save("chat-confirmation")
     await scene.app.run_action("screen.dismiss('once')")
-    await scene.answered()
+    await scene.wait_for_answer()
 
 
 async def _swap(scene: Scene) -> None:
     await scene.write("/model gemini-flash")
-    scene.take("chat-swap")
+    scene.save("chat-swap")
     await scene.app.run_action("screen.dismiss('yes')")
-    await scene.settled()
+    await scene.wait_for_drawing()
 
 
 async def _cost(scene: Scene) -> None:
     scene.fakes["gemini"].say("It has one more sentence, on `lantern off`.")
     await scene.write("What has changed in the README?")
     await scene.write("/cost")
-    scene.take("chat-cost")
+    scene.save("chat-cost")
 
 
 @contextlib.asynccontextmanager
-async def _scene() -> AsyncIterator[Scene]:
+async def _open_scene() -> AsyncIterator[Scene]:
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "work").mkdir()
@@ -130,13 +130,15 @@ async def _scene() -> AsyncIterator[Scene]:
         config = folder / "config.toml"
         config.write_text(_CONFIG.format(**{name: fake.base_url for name, fake in fakes.items()}), "utf-8")
         config.chmod(0o600)
-        found = settings.load(environment={}, file=config, keyring=lambda _: None)
+        user_settings = settings.load(environment={}, file=config, keyring=lambda _: None)
         store = await stack.enter_async_context(open_store("memory:"))
         tools = builtin_tools(("read_file", "write_file"))
-        agent = await stack.enter_async_context(Agent(store, settings=found, tools=tools, workspace=folder / "work"))
+        agent = await stack.enter_async_context(
+            Agent(store, settings=user_settings, tools=tools, workspace=folder / "work")
+        )
         app = ChatApp(agent, await store.create_session())
         await stack.enter_async_context(app.run_test(size=SIZE))
-        app.query_one(Line).cursor_blink = False
+        app.query_one(InputLine).cursor_blink = False
         yield Scene(app, fakes)
 
 

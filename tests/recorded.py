@@ -36,7 +36,7 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.pricing import PriceTable, priced, prices_from
+from dragoman.pricing import PriceTable, price_usage, prices_from_mapping
 
 CASSETTES: Final = Path(__file__).parent / "cassettes"
 GOLDEN: Final = Path(__file__).parent / "golden"
@@ -171,7 +171,7 @@ def adapter(dialect: str, ids: ToolIds | None = None) -> Adapter:
 def prices(dialect: str) -> PriceTable:
     """The same prices for every dialect: three dollars, fifteen, and thirty cents for what was cached."""
     rates = {"input_per_mtok_usd": 3, "output_per_mtok_usd": 15, "cached_read_per_mtok_usd": "0.3"}
-    return prices_from({"pricing_version": "2026-01-01", "models": {f"{dialect}:{MODEL_NAME}": rates}})
+    return prices_from_mapping({"pricing_version": "2026-01-01", "models": {f"{dialect}:{MODEL_NAME}": rates}})
 
 
 def events_of(dialect: str, *pieces: bytes) -> list[StreamEvent]:
@@ -202,13 +202,13 @@ def answered(dialect: str, name: str, ids: ToolIds | None = None) -> Message:
         routing=routing,
         usage=usage_of(dialect, reply),
     )
-    return speaking.message_from(reply, context)
+    return speaking.make_message(reply, context)
 
 
 def usage_of(dialect: str, reply: Reply) -> Usage:
     """What the answer consumed, and what that cost."""
     assert reply.usage is not None
-    return priced(prices(dialect), f"{dialect}:{MODEL_NAME}", reply.usage, NOON, latency_ms=0)
+    return price_usage(prices(dialect), f"{dialect}:{MODEL_NAME}", reply.usage, NOON, latency_ms=0)
 
 
 def golden(dialect: str) -> bytes:

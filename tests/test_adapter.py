@@ -83,7 +83,7 @@ def test_a_session_moves_to_other_providers_and_back_and_every_id_resolves() -> 
         spelled[model] = json.dumps(wire)
         assert json.dumps(away.to_wire(history, options=Options(max_output_tokens=5)).wire) == spelled[model]
     assert spelled["openai:gpt-5"].count("call_") >= 2
-    nine = ids.theirs("mistral", spoken.content[2].id)
+    nine = ids.to_provider_id("mistral", spoken.content[2].id)
     assert len(nine) == 9
     assert spelled["mistral:mistral-large-2512"].count(f'"{nine}"') == 2  # the call and its result
     # Back home, the provider gets its own signature and its own id again.
@@ -218,7 +218,7 @@ def test_the_ids_of_streamed_calls_are_learned_like_those_of_whole_answers() -> 
     call = reply.content[1]
     assert isinstance(call, ToolUseBlock)
     assert spoken_to.ids.entries == (("groq", call.id, "call_7"),)
-    assert spoken_to.message_from(reply, CONTEXT).content[1].id == call.id
+    assert spoken_to.make_message(reply, CONTEXT).content[1].id == call.id
     wire = spoken_to.to_wire([result(call.id)]).wire
     assert wire["messages"][0]["tool_call_id"] == "call_7"
 

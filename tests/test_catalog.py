@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import catalog, dialects
-from dragoman.catalog import AdapterCapabilities, Catalog, catalog_from, rows_from
+from dragoman.catalog import AdapterCapabilities, Catalog, catalog_from_toml, rows_from_toml
 from dragoman.errors import FormatError, UnknownModelError
 from tests.conftest import CORPUS
 
@@ -35,7 +35,7 @@ supports_images = false
 
 @pytest.fixture
 def acme() -> Catalog:
-    return catalog_from(ROWS)
+    return catalog_from_toml(ROWS)
 
 
 def test_the_specification_s_models_have_rows() -> None:
@@ -113,7 +113,7 @@ def dialects_by_record() -> dict[str, str]:
     return {
         word: name
         for name in dialects.names()
-        for word in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+        for word in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
     }
 
 
@@ -141,7 +141,7 @@ def test_a_name_of_several_providers_is_an_error_that_names_them() -> None:
         f"[providers.{key}]\ntitle = 'A'\ndialect = '{dialect}'\naliases = ['ann']\n"
         for key, dialect in (("a", "anthropic"), ("b", "gemini"))
     )
-    rows = catalog_from(two)
+    rows = catalog_from_toml(two)
     assert rows.provider("ann", "gemini").key == "b"
     with pytest.raises(UnknownModelError, match=r"several.*Known are a, b"):
         rows.provider("ann")
@@ -188,8 +188,8 @@ def test_an_unknown_name_is_an_error_that_helps(acme: Catalog, name: str, says: 
 
 
 def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
-    own = rows_from(ROWS + '\n[models."anthropic:claude-sonnet-4-6"]\nmax_output_tokens = 7\n')
-    rows = catalog.builtin().overlaid(own)
+    own = rows_from_toml(ROWS + '\n[models."anthropic:claude-sonnet-4-6"]\nmax_output_tokens = 7\n')
+    rows = catalog.builtin().overlay(own)
     assert rows.model("rocket").provider == "acme"
     changed, before = (c.model("anthropic:claude-sonnet-4-6").capabilities for c in (rows, catalog.builtin()))
     assert changed == before.replace(max_output_tokens=7)
@@ -221,7 +221,7 @@ def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
 )
 def test_a_wrong_row_is_refused_with_its_place(rows: str, says: str) -> None:
     with pytest.raises(FormatError, match=says) as caught:
-        catalog_from(rows)
+        catalog_from_toml(rows)
     assert caught.value.code == "invalid_catalog"
 
 

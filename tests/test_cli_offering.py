@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import settings
-from dragoman.cli.offering import offered
+from dragoman.cli.offering import open_tools
 from dragoman.errors import InputError, SettingsError, ToolSourceError
 from dragoman.settings import Settings
 
@@ -23,7 +23,7 @@ def found(folder: Path, text: str) -> Settings:
 
 def names(builtin: tuple[str, ...], servers: tuple[str, ...], known: Settings) -> set[str]:
     async def offer() -> set[str]:
-        async with offered(builtin, servers, known) as tools:
+        async with open_tools(builtin, servers, known) as tools:
             return {tool.name for tool in tools}
 
     return asyncio.run(offer())

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.catalog import builtin
 from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role, TextBlock
-from dragoman.routing import facts_of
+from dragoman.routing import collect_facts
 from dragoman.store import open_store
 from tests import forked
 from tests.routing.models import NOW
@@ -165,7 +165,7 @@ def test_the_next_message_of_a_session_has_its_history_model_and_workspace(with_
 
 def test_what_worked_before_is_taken_from_the_store(home: Home) -> None:
     url = f"sqlite:///{home.folder}/chats.db"
-    looks = facts_of((), (TextBlock("translate this"),), now=NOW).fingerprint()
+    looks = collect_facts((), (TextBlock("translate this"),), now=NOW).fingerprint()
 
     async def fill() -> None:
         async with open_store(url) as store:

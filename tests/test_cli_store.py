@@ -20,7 +20,7 @@ import dragoman
 from dragoman.attachments import Owner, open_attachments
 from dragoman.cli import app
 from dragoman.cli.stats import bar
-from dragoman.cli.store_option import default_path, url_from, without_password
+from dragoman.cli.store_option import default_path, mask_password, resolve_store_url
 from dragoman.cli.tour import example_conversation
 from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
@@ -59,7 +59,7 @@ def kept(file: Path, work: Callable[[Store], Any]) -> Any:
     """Do something with a store."""
 
     async def opened() -> Any:
-        async with dragoman.open_store(url_from(str(file))) as store:
+        async with dragoman.open_store(resolve_store_url(str(file))) as store:
             return await work(store)
 
     return asyncio.run(opened())
@@ -125,9 +125,9 @@ def test_what_is_no_store_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_password_is_never_shown() -> None:
-    assert without_password("postgresql://me:s3cret@host/db") == "postgresql://me:…@host/db"
-    assert "s3cret" not in without_password("postgresql://host/db?user=me&password=s3cret&x=1")
-    assert without_password("sqlite:///a@b:c.db") == "sqlite:///a@b:c.db"
+    assert mask_password("postgresql://me:s3cret@host/db") == "postgresql://me:…@host/db"
+    assert "s3cret" not in mask_password("postgresql://host/db?user=me&password=s3cret&x=1")
+    assert mask_password("sqlite:///a@b:c.db") == "sqlite:///a@b:c.db"
     assert "s3cret" not in run("sessions", store="postgresql://me:s3cret@127.0.0.1:1/none").stderr
 
 

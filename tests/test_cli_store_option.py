@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.store_option import opened, url_from
+from dragoman.cli.store_option import open_store_at, resolve_store_url
 from dragoman.errors import SettingsError
 
 
@@ -18,18 +18,18 @@ def test_the_configuration_file_names_the_store_unless_somebody_does(
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert url_from(None) == f"sqlite:///{tmp_path}/data/dragoman/store.db"
+    assert resolve_store_url(None) == f"sqlite:///{tmp_path}/data/dragoman/store.db"
     file = tmp_path / "dragoman" / "config.toml"
     file.parent.mkdir()
     file.write_text('store = "postgresql://localhost/chats"\n')
     file.chmod(0o600)
-    assert url_from(None) == "postgresql://localhost/chats"
-    assert url_from("mine.db") == "sqlite:///mine.db"
+    assert resolve_store_url(None) == "postgresql://localhost/chats"
+    assert resolve_store_url("mine.db") == "sqlite:///mine.db"
     elsewhere = tmp_path / "other.toml"
     elsewhere.write_text('store = "notes.db"\n')
     elsewhere.chmod(0o600)
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(elsewhere))
-    assert url_from(None) == "sqlite:///notes.db"
+    assert resolve_store_url(None) == "sqlite:///notes.db"
 
 
 def test_the_environment_or_the_configuration_file_makes_a_store_strict(
@@ -40,7 +40,7 @@ def test_the_environment_or_the_configuration_file_makes_a_store_strict(
 
     def is_strict() -> bool:
         async def looked() -> bool:
-            async with opened("memory:") as store:
+            async with open_store_at("memory:") as store:
                 return store.strict
 
         return asyncio.run(looked())

@@ -70,7 +70,7 @@ def test_a_request_of_every_dialect_comes_back_through_our_formats_as_it_was(
 @pytest.mark.parametrize("name", formats.readable())
 def test_what_is_written_in_a_format_is_read_and_written_alike(name: str) -> None:
     first = formats.write(name, formats.asked(example_conversation()))
-    pieces = [formats.Piece(number, line) for number, line in enumerate(first.data.splitlines(), 1)]
+    pieces = [formats.Fragment(number, line) for number, line in enumerate(first.data.splitlines(), 1)]
     by_message = name == formats.CANONICAL
     again = formats.read(name, pieces, "sess_x", by_message=by_message)
     assert formats.write(name, again).data == first.data
@@ -80,7 +80,7 @@ def test_what_is_written_in_a_format_is_read_and_written_alike(name: str) -> Non
 def test_envelopes_and_messages_of_ours_lose_nothing(history: list[Message]) -> None:
     request = Request(model=None, messages=tuple(history))
     text = formats.write("envelopes", request)
-    again = formats.read("envelopes", [formats.Piece(1, text.data)], "", by_message=False)
+    again = formats.read("envelopes", [formats.Fragment(1, text.data)], "", by_message=False)
     assert [codec.encode(message) for message in again.messages] == [codec.encode(message) for message in history]
 
 

@@ -26,7 +26,7 @@ from dragoman.envelope import (
     tool_call,
     tool_result,
 )
-from dragoman.envelope.difference import difference, restored
+from dragoman.envelope.difference import apply_diff, diff
 from dragoman.errors import EnvelopeError
 from dragoman.exchange import Request
 from dragoman.message import (
@@ -182,7 +182,7 @@ def test_envelopes_that_got_out_of_order_are_still_kept(said: list[Message], dat
 
 @given(strategies.plain, strategies.plain)
 def test_a_difference_makes_the_one_out_of_the_other(written: Any, wire: Any) -> None:
-    made = restored(written, difference(written, wire))
+    made = apply_diff(written, diff(written, wire))
     assert msgspec.json.encode(made) == msgspec.json.encode(wire)
 
 
@@ -370,7 +370,7 @@ def test_an_edit_of_a_message_shows_in_its_envelope() -> None:
     (message,) = read(row)
     (call,) = message.content
     edited = message.replace(content=(call.replace(input={"at": 2}),))  # type: ignore[union-attr]
-    (told,) = envelopes_from_messages([edited], as_given=True)
+    (told,) = envelopes_from_messages([edited], verbatim=True)
     assert told["payload"] == {"tool_name": "look", "parameters": {"at": 2}, "turn": 1}
     assert told["metadata"] == {"type": "tool_call", **told["payload"]}
     assert messages_from_envelopes(envelopes_from_messages([edited])) == [edited]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dragoman import codec
 from dragoman.cli.tour import example_conversation
 from dragoman.envelope import bridge, envelopes_from_messages, messages_from_envelopes
-from dragoman.envelope.plain import plain_envelopes, plain_message
-from dragoman.envelope.rendering import Passed
+from dragoman.envelope.plain import read_plain, write_plain
+from dragoman.envelope.rendering import CallHistory
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from tests import strategies
 
@@ -71,15 +71,15 @@ def test_the_short_way_is_the_long_way(messages: list[Message]) -> None:
 
 
 def test_an_ordinary_conversation_goes_the_short_way() -> None:
-    passed, plain = Passed(), []
+    passed, plain = CallHistory(), []
     for message in example_conversation():
-        made = plain_envelopes(message, passed)
+        made = write_plain(message, passed)
         plain.append(made is not None)
         if made is not None:
-            again = plain_message(made, passed)
+            again = read_plain(made, passed)
             assert again is not None
             assert codec.encode(again) == codec.encode(message)
-        passed.saw(message)
+        passed.add(message)
     assert plain == [True, False, True, True]  # the second one begins with a thought
 
 

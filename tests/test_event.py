@@ -23,7 +23,7 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
     fold,
-    judged,
+    mark_unusable,
     unfold,
 )
 from dragoman.exchange import Fault, Reply, StopReason
@@ -52,7 +52,7 @@ def test_the_events_have_the_names_of_the_specification() -> None:
 @given(strategies.replies)
 def test_folding_what_was_unfolded_gives_the_reply_back_as_it_is_judged(reply: Reply) -> None:
     again = fold(unfold(reply))
-    assert again == judged(reply)
+    assert again == mark_unusable(reply)
     assert again.provider_raw == reply.provider_raw
     assert [getattr(b, "provider_raw", None) for b in again.content] == [
         getattr(b, "provider_raw", None) for b in reply.content

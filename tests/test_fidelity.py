@@ -16,12 +16,23 @@ from rich.console import Console
 
 from dragoman import dialects
 from dragoman.cli import fidelity as report
-from dragoman.cli.prove import Proof, proof_of, prove, records_of
+from dragoman.cli.prove import Proof, prove, prove_records, read_records
 from dragoman.exchange import Loss, Request, Written
-from dragoman.fidelity import CASES, Case, Cell, Finding, Tally, cells, conversations, findings_of, own_words, sample
-from dragoman.fidelity.answers import kinds_answered
-from dragoman.fidelity.comparison import JOINED, MOVED, kinds_said
-from dragoman.fidelity.table import group_of, markdown_of_cells, plain
+from dragoman.fidelity import (
+    CASES,
+    Case,
+    Cell,
+    Finding,
+    Tally,
+    make_cells,
+    make_sample,
+    measure_conversion,
+    native_samples,
+    transcript_dialects,
+)
+from dragoman.fidelity.answers import reply_kinds
+from dragoman.fidelity.comparison import JOINED, MOVED, request_kinds
+from dragoman.fidelity.table import cells_to_markdown, column_of, to_plain
 from dragoman.message import ContentBlock, DocumentBlock, TextBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
 from tests.conftest import CORPUS, is_looked_at
 
@@ -43,13 +54,13 @@ FORMS = {
 APART = {
     "vercel": {MOVED}
 }  # a result stands with its call there, and in a few recorded histories it does not follow it
-CONVERSATIONS = {each.NAME: each for each in conversations()}
+CONVERSATIONS = {each.NAME: each for each in transcript_dialects()}
 EVERYTHING = (*dialects.names(), *CONVERSATIONS)
 
 
 @functools.cache
 def measured() -> tuple[Cell, ...]:
-    return cells((*(dialects.load(name) for name in dialects.names()), *CONVERSATIONS.values()))
+    return make_cells((*(dialects.load(name) for name in dialects.names()), *CONVERSATIONS.values()))
 
 
 def case(name: str) -> Case:
@@ -62,7 +73,7 @@ def case(name: str) -> Case:
 @pytest.mark.parametrize("source", EVERYTHING)
 def test_nothing_is_left_out_without_a_word(source: str) -> None:
     row = [cell for cell in measured() if cell.source == source]
-    assert [cell for cell in row if cell.is_short] == []
+    assert [cell for cell in row if cell.is_defect] == []
     assert {cell.target for cell in row} == set(EVERYTHING)
 
 
@@ -85,16 +96,16 @@ def test_every_type_of_block_is_a_case() -> None:
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_what_a_dialect_says_in_its_own_words_is_what_the_case_is_about(name: str) -> None:
     dialect: Any = CONVERSATIONS.get(name) or dialects.load(name)
-    for case_name, wire in own_words(name).items():
+    for case_name, wire in native_samples(name).items():
         about = case(case_name)
         is_request = about.answer is None
-        said = kinds_said(dialect.read_request(wire)) if is_request else kinds_answered(dialect.read_reply(wire))
+        said = request_kinds(dialect.read_request(wire)) if is_request else reply_kinds(dialect.read_reply(wire))
         assert about.kind in said, case_name
 
 
 def test_every_case_can_be_said_by_some_dialect() -> None:
     unsaid = [
-        each.name for each in CASES if all(sample(dialects.load(name), each) is None for name in dialects.names())
+        each.name for each in CASES if all(make_sample(dialects.load(name), each) is None for name in dialects.names())
     ]
     assert unsaid == []
 
@@ -108,10 +119,10 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_other_dialect(sour
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     spoken = {name: dialects.load(name) for name in dialects.names()}
-    recorded = {source.replace("_", "-"), *getattr(spoken[source], "ALSO_RECORDED_AS", ())}
+    recorded = {source.replace("_", "-"), *getattr(spoken[source], "RECORDING_NAMES", ())}
     tally = Tally()
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             if record["dialect"] in recorded and record.get("kind") != "doctored" and is_looked_at(record):
                 report.tally_record(record, source, spoken, tally)
     assert tally.requests[source] > 0
@@ -132,10 +143,10 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_format_of_conversa
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     spoken = {source: dialects.load(source), **CONVERSATIONS}
-    recorded = {source.replace("_", "-"), *getattr(spoken[source], "ALSO_RECORDED_AS", ())}
+    recorded = {source.replace("_", "-"), *getattr(spoken[source], "RECORDING_NAMES", ())}
     tally = Tally()
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             if record["dialect"] in recorded and record.get("kind") != "doctored" and is_looked_at(record):
                 report.tally_record({**record, "response": None}, source, spoken, tally)
     assert tally.requests[source] > 0
@@ -178,8 +189,8 @@ def on_blocks(change: Callable[[ContentBlock], ContentBlock | None]) -> Change:
 def outcome(change: Change, name: str, losses: tuple[Loss, ...] = ()) -> list[Finding]:
     """What is found about a case, read from Anthropic's wire, when the target does that to it."""
     anthropic = dialects.load("anthropic")
-    request = anthropic.read_request(sample(anthropic, case(name)))
-    found = findings_of(request, forgetful(change, losses))
+    request = anthropic.read_request(make_sample(anthropic, case(name)))
+    found = measure_conversion(request, forgetful(change, losses))
     return [finding for finding in found if finding.kind == case(name).kind]
 
 
@@ -259,15 +270,15 @@ def test_a_dialect_that_does_not_give_its_own_wire_back_falls_short() -> None:
         read_request=real.read_request,
         write_request=lambda request: Written({**real.write_request(request).wire, "temperature": 1}),
     )
-    (cell,) = cells([careless], [case("in its own words")])
-    assert cell.is_short
+    (cell,) = make_cells([careless], [case("in its own words")])
+    assert cell.is_defect
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_has_a_line_for_each_case_and_a_column_for_each_target() -> None:
-    lines = list(markdown_of_cells(measured()))
+    lines = list(cells_to_markdown(measured()))
     for name in EVERYTHING:
         assert f"### From {name}" in lines
     assert any(line.startswith("Not said from here: ") and "image, url" in line for line in lines)  # Ollama takes bytes
@@ -277,7 +288,7 @@ def test_the_table_has_a_line_for_each_case_and_a_column_for_each_target() -> No
 
 
 def test_every_kind_that_there_is_has_a_column() -> None:
-    assert [case.kind for case in CASES if group_of(case.kind) == "other"] == []
+    assert [case.kind for case in CASES if column_of(case.kind) == "other"] == []
 
 
 RECORD: dict[str, Any] = {
@@ -311,9 +322,9 @@ def test_what_was_left_out_without_a_word_is_printed_and_is_no_success() -> None
     tally = Tally()
     tally.add("example-1", "anthropic", "ollama", [Finding("text", "silent", "left out", "messages[0].content[0]")])
     out = io.StringIO()
-    assert not report.show(Console(file=out, width=120), (), tally, limit=20)
+    assert not report.print_result(Console(file=out, width=120), (), tally, limit=20)
     assert "example-1 anthropic → ollama messages[0].content[0]  text: left out" in out.getvalue()
-    assert [entry.record for entry in plain((), tally)["shortfalls"]] == ["example-1"]
+    assert [entry.record for entry in to_plain((), tally)["shortfalls"]] == ["example-1"]
 
 
 def test_a_translation_that_breaks_is_told_and_the_next_one_is_tried() -> None:
@@ -330,5 +341,5 @@ def test_a_translation_that_breaks_is_told_and_the_next_one_is_tried() -> None:
 
 
 def test_the_proof_is_the_same_with_and_without_the_table() -> None:
-    with_table = proof_of([RECORD], Proof(Counter(), [], []), tally=Tally())
-    assert with_table.equal == proof_of([RECORD], Proof(Counter(), [], [])).equal
+    with_table = prove_records([RECORD], Proof(Counter(), [], []), tally=Tally())
+    assert with_table.equal == prove_records([RECORD], Proof(Counter(), [], [])).equal

@@ -30,7 +30,7 @@ max_context_tokens = 1000
 
 
 def text_only(name: str = "acme:text-only") -> Adapter:
-    rows = catalog.builtin().overlaid(catalog.rows_from(TEXT_ONLY))
+    rows = catalog.builtin().overlay(catalog.rows_from_toml(TEXT_ONLY))
     return Adapter(rows.provider("acme"), rows.model(name))
 
 

@@ -12,16 +12,16 @@ from dragoman import catalog
 from dragoman.ids import (
     ALPHABET,
     TOOL_ID,
-    IdSpelling,
+    IdFormat,
     ToolIds,
     UlidSource,
-    derived_ulid,
-    spell,
+    derive_ulid,
+    format_id,
     ulid,
     ulid_time_ms,
 )
 
-MISTRAL = IdSpelling(alphabet="".join(map(chr, [*range(48, 58), *range(65, 91), *range(97, 123)])), exact_length=9)
+MISTRAL = IdFormat(alphabet="".join(map(chr, [*range(48, 58), *range(65, 91), *range(97, 123)])), exact_length=9)
 spellings = st.sampled_from([*{provider.tool_ids for provider in catalog.builtin().providers.values()}])
 canonical = st.integers(0, 2**128 - 1).map(lambda number: "tu_" + ulid(number >> 80, number % 2**80))
 
@@ -78,10 +78,9 @@ def test_what_is_no_ulid_is_refused(text: str) -> None:
 
 
 def test_derived_ids_depend_on_every_word_and_on_nothing_else() -> None:
-    assert derived_ulid(5, "a", "b") == derived_ulid(5, "a", "b")
+    assert derive_ulid(5, "a", "b") == derive_ulid(5, "a", "b")
     assert (
-        len({derived_ulid(5, "a", "b"), derived_ulid(5, "ab"), derived_ulid(5, "b", "a"), derived_ulid(6, "a", "b")})
-        == 4
+        len({derive_ulid(5, "a", "b"), derive_ulid(5, "ab"), derive_ulid(5, "b", "a"), derive_ulid(6, "a", "b")}) == 4
     )
 
 
@@ -92,59 +91,59 @@ def test_our_tool_ids_have_their_form(tool_id: str) -> None:
 
 
 @given(canonical, spellings)
-def test_a_spelling_is_accepted_and_always_the_same(tool_id: str, spelling: IdSpelling) -> None:
-    spelled = spell(tool_id, spelling)
+def test_a_spelling_is_accepted_and_always_the_same(tool_id: str, spelling: IdFormat) -> None:
+    spelled = format_id(tool_id, spelling)
     assert spelling.accepts(spelled)
-    assert spelled == spell(tool_id, spelling)
+    assert spelled == format_id(tool_id, spelling)
 
 
 def test_each_provider_gets_the_id_as_it_likes_it() -> None:
     rows = catalog.builtin()
     tool_id = "tu_01KR3ER9E00000000000000QQE"
-    assert spell(tool_id, rows.provider("anthropic").tool_ids) == tool_id
-    assert spell(tool_id, rows.provider("openai").tool_ids) == "call_01KR3ER9E00000000000000QQE"
-    nine = spell(tool_id, rows.provider("mistral").tool_ids)
+    assert format_id(tool_id, rows.provider("anthropic").tool_ids) == tool_id
+    assert format_id(tool_id, rows.provider("openai").tool_ids) == "call_01KR3ER9E00000000000000QQE"
+    nine = format_id(tool_id, rows.provider("mistral").tool_ids)
     assert len(nine) == 9
     assert nine.isalnum()
 
 
 @given(st.lists(canonical, unique=True, max_size=40), spellings)
 def test_no_two_calls_of_a_session_are_spelled_the_same_and_each_is_found_again(
-    tool_ids: list[str], spelling: IdSpelling
+    tool_ids: list[str], spelling: IdFormat
 ) -> None:
     ids = ToolIds()
-    theirs = [ids.theirs("p", tool_id, spelling) for tool_id in tool_ids]
+    theirs = [ids.to_provider_id("p", tool_id, spelling) for tool_id in tool_ids]
     assert len(set(theirs)) == len(theirs)
-    assert [ids.ours("p", spelled) for spelled in theirs] == tool_ids
+    assert [ids.from_provider_id("p", spelled) for spelled in theirs] == tool_ids
     again = ToolIds(ids.entries)
-    assert [again.theirs("p", tool_id, spelling) for tool_id in tool_ids] == theirs
+    assert [again.to_provider_id("p", tool_id, spelling) for tool_id in tool_ids] == theirs
 
 
 def test_what_was_learned_is_rebuilt_in_its_order() -> None:
     ids = ToolIds()
-    ids.learn("q", "tu_A", "call_0")
-    ids.learn("q", "tu_B", "call_0")
-    assert ids.theirs("q", "tu_B") == "call_0"
-    assert ids.theirs("q", "tu_A") != "call_0"  # two calls never go by one name
+    ids.add("q", "tu_A", "call_0")
+    ids.add("q", "tu_B", "call_0")
+    assert ids.to_provider_id("q", "tu_B") == "call_0"
+    assert ids.to_provider_id("q", "tu_A") != "call_0"  # two calls never go by one name
     for ours, theirs in [("tu_A", "x"), ("tu_B", "x"), ("tu_A", "x"), ("tu_A", "y"), ("tu_A", "y")]:
-        ids.learn("p", ours, theirs)
+        ids.add("p", ours, theirs)
     again = ToolIds(ids.entries)
     for theirs in ("x", "y"):
-        assert again.ours("p", theirs) == ids.ours("p", theirs) == "tu_A"
-    assert again.theirs("p", "tu_A") == ids.theirs("p", "tu_A") == "y"
+        assert again.from_provider_id("p", theirs) == ids.from_provider_id("p", theirs) == "tu_A"
+    assert again.to_provider_id("p", "tu_A") == ids.to_provider_id("p", "tu_A") == "y"
     assert again.entries == ids.entries
 
 
 def test_a_spelling_without_room_is_refused_and_one_that_is_used_up_says_so() -> None:
     for wrong in ({"alphabet": ""}, {"prefix": "call_", "max_length": 5}, {"prefix": "call_", "exact_length": 3}):
         with pytest.raises(ValueError, match="room"):
-            IdSpelling(**wrong)
-    assert len(spell("tu_01", IdSpelling(exact_length=50))) == 50
+            IdFormat(**wrong)
+    assert len(format_id("tu_01", IdFormat(exact_length=50))) == 50
     ids = ToolIds()
-    single = IdSpelling(alphabet="a", exact_length=1)
-    assert ids.theirs("p", "tu_1", single) == "a"
+    single = IdFormat(alphabet="a", exact_length=1)
+    assert ids.to_provider_id("p", "tu_1", single) == "a"
     with pytest.raises(ValueError, match="no id is left"):
-        ids.theirs("p", "tu_2", single)
+        ids.to_provider_id("p", "tu_2", single)
 
 
 @pytest.mark.parametrize(("time_ms", "randomness"), [(2**48, 0), (-1, 0), (0, 2**80), (0, -1)])
@@ -154,24 +153,24 @@ def test_what_does_not_fit_a_ulid_is_refused(time_ms: int, randomness: int) -> N
 
 
 def test_a_collision_is_resolved_and_the_resolution_is_kept() -> None:
-    tiny = IdSpelling(alphabet="ab", exact_length=2)
+    tiny = IdFormat(alphabet="ab", exact_length=2)
     ids = ToolIds()
     tool_ids = [f"tu_0{number}" for number in range(4)]
-    theirs = [ids.theirs("p", tool_id, tiny) for tool_id in tool_ids]
+    theirs = [ids.to_provider_id("p", tool_id, tiny) for tool_id in tool_ids]
     assert sorted(theirs) == ["aa", "ab", "ba", "bb"]
-    assert [ToolIds(ids.entries).theirs("p", tool_id, tiny) for tool_id in tool_ids] == theirs
+    assert [ToolIds(ids.entries).to_provider_id("p", tool_id, tiny) for tool_id in tool_ids] == theirs
 
 
 def test_an_id_that_the_provider_issued_is_used_toward_it_and_nobody_else() -> None:
     ids = ToolIds()
-    ids.learn("anthropic", "tu_01HZ", "toolu_01ABC")
-    assert ids.theirs("anthropic", "tu_01HZ") == "toolu_01ABC"
-    assert ids.ours("anthropic", "toolu_01ABC") == "tu_01HZ"
-    assert ids.theirs("openai", "tu_01HZ", IdSpelling(prefix="call_")) == "call_01HZ"
-    assert ids.ours("openai", "toolu_01ABC") is None
+    ids.add("anthropic", "tu_01HZ", "toolu_01ABC")
+    assert ids.to_provider_id("anthropic", "tu_01HZ") == "toolu_01ABC"
+    assert ids.from_provider_id("anthropic", "toolu_01ABC") == "tu_01HZ"
+    assert ids.to_provider_id("openai", "tu_01HZ", IdFormat(prefix="call_")) == "call_01HZ"
+    assert ids.from_provider_id("openai", "toolu_01ABC") is None
 
 
 def test_a_spelling_never_takes_an_id_that_the_provider_issued_for_another_call() -> None:
     ids = ToolIds()
-    ids.learn("openai", "tu_01A", "call_01B")
-    assert ids.theirs("openai", "tu_01B", IdSpelling(prefix="call_")) != "call_01B"
+    ids.add("openai", "tu_01A", "call_01B")
+    assert ids.to_provider_id("openai", "tu_01B", IdFormat(prefix="call_")) != "call_01B"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import PolicyError
-from dragoman.policyfile import MAX_BYTES, PolicyFile, document_from, places_of, policy_from_file
+from dragoman.policyfile import MAX_BYTES, PolicyFile, parse_yaml, policy_from_file, policy_paths
 from dragoman.routing import Policy
 from tests.routing.models import REGISTRY
 
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(file: Path, tmp_path: Path) -> PolicyFile:
-    return PolicyFile.of_workspace(tmp_path, REGISTRY, environment={"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    return PolicyFile.for_workspace(tmp_path, REGISTRY, environment={"XDG_CONFIG_HOME": str(tmp_path / "config")})
 
 
 def write(file: Path, text: str, age_s: int = 0) -> None:
@@ -47,11 +47,11 @@ def test_a_file_is_read_again_when_it_changes_and_its_version_is_the_hash_of_its
 ) -> None:
     write(file, GOOD, age_s=20)
     first = source.read()
-    assert (first.policy.global_default, first.path, first.is_news) == ("acme:big", str(file), True)
+    assert (first.policy.global_default, first.path, first.is_new) == ("acme:big", str(file), True)
     assert first.version == hashlib.sha256(GOOD.encode()).hexdigest()
     again = source.read()
     assert again.policy is first.policy
-    assert not again.is_news
+    assert not again.is_new
     write(file, OTHER)
     assert source.read().policy.global_default == "bolt:quick"
 
@@ -63,7 +63,7 @@ def test_while_a_file_is_wrong_the_last_good_one_holds_and_its_errors_are_news_o
     good = source.read()
     write(file, BAD, age_s=10)
     wrong = source.read()
-    assert (wrong.policy, wrong.version, wrong.is_news) == (good.policy, good.version, True)
+    assert (wrong.policy, wrong.version, wrong.is_new) == (good.policy, good.version, True)
     assert wrong.invalid_payload() == {
         "policy_path": str(file),
         "errors": [
@@ -73,7 +73,7 @@ def test_while_a_file_is_wrong_the_last_good_one_holds_and_its_errors_are_news_o
         "using_last_known_good": True,
     }
     again = source.read()
-    assert (again.errors, again.is_news) == (wrong.errors, False)
+    assert (again.errors, again.is_new) == (wrong.errors, False)
     write(file, OTHER)
     mended = source.read()
     assert (mended.policy.global_default, mended.errors) == ("bolt:quick", ())
@@ -95,7 +95,7 @@ def test_a_file_that_is_taken_away_takes_its_policy_along(source: PolicyFile, fi
 
 
 def test_the_first_place_that_has_a_file_counts(source: PolicyFile, file: Path, tmp_path: Path) -> None:
-    places = places_of(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    places = policy_paths(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "config")})
     assert [place.relative_to(tmp_path).as_posix() for place in places] == [
         ".dragoman/routing.yaml",
         ".metis/routing.yaml",
@@ -124,7 +124,7 @@ def test_the_first_place_that_has_a_file_counts(source: PolicyFile, file: Path, 
 )
 def test_what_is_not_plain_yaml_is_told_with_its_place(text: str, told: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        document_from(text.encode(), "routing.yaml")
+        parse_yaml(text.encode(), "routing.yaml")
     assert told in str(caught.value)
     assert len(caught.value.problems) == 1
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dragoman import catalog
 from dragoman.errors import FormatError, UnknownPriceError
 from dragoman.message import TokenUsage
-from dragoman.pricing import ModelPrice, PriceTable, Rates, library_prices, priced, prices_from, receipt
+from dragoman.pricing import ModelPrice, PriceTable, Rates, library_prices, price_usage, prices_from_mapping, receipt
 
 # The specification's illustrative table, word for word.
 SPECIFIED: dict[str, Any] = {
@@ -37,11 +37,13 @@ MAY = datetime(2026, 5, 8, tzinfo=UTC)
 
 def table_of(**rates: Any) -> PriceTable:
     full = {"input_per_mtok_usd": 1, "output_per_mtok_usd": 10, **rates}
-    return prices_from({"pricing_version": "t", "models": {"a:b": full}})
+    return prices_from_mapping({"pricing_version": "t", "models": {"a:b": full}})
 
 
 def test_the_specification_s_example_comes_out_to_the_last_digit() -> None:
-    usage = priced(prices_from(SPECIFIED), SONNET, TokenUsage(input_tokens=8, output_tokens=42), MAY, latency_ms=820)
+    usage = price_usage(
+        prices_from_mapping(SPECIFIED), SONNET, TokenUsage(input_tokens=8, output_tokens=42), MAY, latency_ms=820
+    )
     assert str(usage.cost_usd) == "0.000654"
     assert usage.pricing_version == "2026-05-08"
     assert (usage.input_tokens, usage.output_tokens, usage.latency_ms) == (8, 42, 820)
@@ -134,11 +136,11 @@ def test_the_total_is_exactly_the_sum_of_the_lines(counts: list[int], rates: lis
 
 
 def test_an_unknown_model_is_an_error_that_says_what_to_do() -> None:
-    for table in (prices_from(SPECIFIED), library_prices()):
+    for table in (prices_from_mapping(SPECIFIED), library_prices()):
         with pytest.raises(UnknownPriceError, match="price file") as caught:
             receipt(table, "nobody:knows", TokenUsage(input_tokens=1, output_tokens=1), MAY)
         assert caught.value.code == "unknown_price"
-        assert not table.knows("nobody:knows")
+        assert not table.has_price("nobody:knows")
 
 
 def test_a_model_charged_by_the_hour_or_the_page_is_not_free() -> None:
@@ -189,8 +191,8 @@ def test_local_models_cost_an_explicit_zero() -> None:
 
 
 def test_an_overlay_goes_over_the_table_and_into_the_version() -> None:
-    base, own = library_prices(), prices_from(SPECIFIED)
-    both = base.overlaid(own)
+    base, own = library_prices(), prices_from_mapping(SPECIFIED)
+    both = base.overlay(own)
     assert both.version == f"{base.version}+2026-05-08"
     assert both.price("openai:gpt-5", MAY).rates.input_per_mtok_usd == Decimal("2.5")
     assert both.price("openai:gpt-4o", MAY) == base.price("openai:gpt-4o", MAY)
@@ -202,17 +204,17 @@ def test_a_price_holds_from_its_date_on() -> None:
         {"input_per_mtok_usd": 1, "output_per_mtok_usd": 1},
         {"input_per_mtok_usd": 2, "output_per_mtok_usd": 2, "effective_from": "2026-06-01"},
     ]
-    table = prices_from({"pricing_version": "t", "models": {"a:b": rows}})
+    table = prices_from_mapping({"pricing_version": "t", "models": {"a:b": rows}})
     before = datetime(2026, 5, 31, 23, 59, 59, tzinfo=UTC)
     assert table.price("a:b", before).rates.input_per_mtok_usd == 1
     assert table.price("a:b", before + timedelta(seconds=1)).rates.input_per_mtok_usd == 2
     # The day is a day in UTC, whatever zone the moment is told in.
     east = datetime(2026, 6, 1, 1, 0, tzinfo=timezone(timedelta(hours=2)))
     assert table.price("a:b", east).rates.input_per_mtok_usd == 1
-    newest_first = prices_from({"pricing_version": "t", "models": {"a:b": rows[::-1]}})
+    newest_first = prices_from_mapping({"pricing_version": "t", "models": {"a:b": rows[::-1]}})
     assert newest_first.price("a:b", before + timedelta(days=9)).rates.input_per_mtok_usd == 2
-    only_later = prices_from({"pricing_version": "t", "models": {"a:b": [rows[1]]}})
-    assert table_of().overlaid(only_later).price("a:b", before).rates.input_per_mtok_usd == 1
+    only_later = prices_from_mapping({"pricing_version": "t", "models": {"a:b": [rows[1]]}})
+    assert table_of().overlay(only_later).price("a:b", before).rates.input_per_mtok_usd == 1
     with pytest.raises(UnknownPriceError, match="2026-05-31"):
         only_later.price("a:b", before)
     with pytest.raises(ValueError, match="time zone"):
@@ -233,7 +235,7 @@ def test_a_price_for_part_of_the_day_holds_in_that_part() -> None:
     def holds(start: int, end: int, hour: int) -> bool:
         rates = Rates(input_per_mtok_usd=Decimal(1), output_per_mtok_usd=Decimal(1))
         price = ModelPrice(rates=rates, daily_from=time(start), daily_until=time(end))
-        return price.holds_at(MAY.replace(hour=hour))
+        return price.is_valid_at(MAY.replace(hour=hour))
 
     assert [holds(9, 17, hour) for hour in (8, 9, 16, 17)] == [False, True, True, False]
     assert [holds(22, 6, hour) for hour in (21, 22, 3, 6)] == [False, True, True, False]
@@ -261,12 +263,15 @@ def test_a_file_may_price_tiers() -> None:
         {"input_per_mtok_usd": 1, "output_per_mtok_usd": 1},
         {"input_per_mtok_usd": 2, "output_per_mtok_usd": 2, "service_tier": "priority"},
     ]
-    table = prices_from({"pricing_version": "t", "models": {"a:b": rows}})
+    table = prices_from_mapping({"pricing_version": "t", "models": {"a:b": rows}})
     assert table.price("a:b", MAY).rates.input_per_mtok_usd == 1
     assert table.price("a:b", MAY, "priority").rates.input_per_mtok_usd == 2
     rows[0]["service_tier"] = "standard"
     assert (
-        prices_from({"pricing_version": "t", "models": {"a:b": rows}}).price("a:b", MAY).rates.input_per_mtok_usd == 1
+        prices_from_mapping({"pricing_version": "t", "models": {"a:b": rows}})
+        .price("a:b", MAY)
+        .rates.input_per_mtok_usd
+        == 1
     )
 
 
@@ -280,7 +285,7 @@ def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_toke
     for provider in providers:
         for entry in provider.models:
             model = f"{provider.id}:{entry.id}"
-            if not table.knows(model):
+            if not table.has_price(model):
                 continue
             tiers = {tier for price in table._find(model) if (tier := price.service_tier)}
             for at, fresh, tier in itertools.product(moments, (1_000, 300_001), (None, *sorted(tiers))):
@@ -310,7 +315,7 @@ def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_toke
 )
 def test_a_wrong_price_file_is_refused_with_its_place(change: dict, says: str) -> None:
     with pytest.raises(FormatError, match=says) as caught:
-        prices_from({**SPECIFIED, **change})
+        prices_from_mapping({**SPECIFIED, **change})
     assert caught.value.code == "invalid_prices"
     if isinstance(change.get("models"), dict):
         assert "a:b" in str(caught.value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.prove import Proof, proof_of
+from dragoman.cli.prove import Proof, prove_records
 
 
 def chunk(finish_reason: str | None = None, **delta: Any) -> str:
@@ -38,7 +38,7 @@ BROKEN = {
 
 def proved(stream: str, provider: str = "openai-chat") -> Proof:
     record = {"id": "r", "dialect": "openai-chat", "provider": provider, "stream": stream, "stream_format": "sse"}
-    return proof_of([record], Proof(Counter(), [], []))
+    return prove_records([record], Proof(Counter(), [], []))
 
 
 @pytest.mark.parametrize("name", WHOLE)

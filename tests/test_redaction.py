@@ -90,7 +90,7 @@ def test_a_key_of_somebody_who_is_known_is_found_anywhere(name: str, around: str
     made = redact(around.format(KEYS[name]))
     assert KEYS[name] not in made
     assert made.count("[redacted:") == 1
-    assert redaction._MARKED.sub("{}", made) == around.format("{}")
+    assert redaction._MARKER.sub("{}", made) == around.format("{}")
 
 
 SECRETS = [

@@ -56,7 +56,7 @@ def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
 
 
 def test_every_field_of_every_event_is_explained(reference: ModuleType) -> None:
-    for payload in (*catalogue.CATALOGUE.values(), catalogue.RouteStep):
+    for payload in (*catalogue.EVENT_TYPES.values(), catalogue.RouteStep):
         explained = reference._comments(payload)
         assert [name for name in payload.__struct_fields__ if name not in explained] == [], payload.__name__
 

@@ -38,8 +38,8 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.pricing import priced, prices_from
-from dragoman.toolschema import REFUSED, Toolbox
+from dragoman.pricing import price_usage, prices_from_mapping
+from dragoman.toolschema import REFUSED, ToolSchemas
 from dragoman.versions import Format, PlainMessage
 from tests import recorded
 from tests.recorded import NOON, READ_FILE, README, SESSION
@@ -107,7 +107,7 @@ def play_turn(kept: Kept, dialect: str, scenes: tuple[str, ...]) -> None:
             routing=RoutingDecisionRecord(RoutingMode.MANUAL, speaking.model.id, "it is its turn"),
             usage=recorded.usage_of(dialect, recorded.reply_of(dialect, scene)),
         )
-        spoken = speaking.message_from(recorded.reply_of(dialect, scene), context)
+        spoken = speaking.make_message(recorded.reply_of(dialect, scene), context)
         kept.append(spoken)
         for call in (block for block in spoken.content if isinstance(block, ToolUseBlock)):
             content = (ToolResultBlock(call.id, (TextBlock(README),)),)
@@ -177,7 +177,7 @@ max_context_tokens = 1000
 
 
 def modest() -> Adapter:
-    rows = catalog.builtin().overlaid(catalog.rows_from(FEW_ROWS))
+    rows = catalog.builtin().overlay(catalog.rows_from_toml(FEW_ROWS))
     return Adapter(rows.provider("acme"), rows.model("acme:modest"))
 
 
@@ -254,7 +254,7 @@ def test_required_4_a_version_1_message_is_migrated_when_it_is_read_under_versio
 def test_required_5_a_tool_whose_schema_leaves_the_subset_cannot_be_registered(construct: str) -> None:
     deep = {"type": "array", "items": {"type": "object", "properties": {"y": {construct: {}}}}}
     schema = {"type": "object", construct: {}, "properties": {"x": {construct: {}}, "z": deep}}
-    box = Toolbox([READ_FILE])
+    box = ToolSchemas([READ_FILE])
     with pytest.raises(ToolSchemaError, match="search_files") as caught:
         box.add(ToolDefinition("search_files", "Search.", schema, SideEffects.READ))
     assert caught.value.code == "invalid_tool_schema"
@@ -357,7 +357,7 @@ CONVERSATION: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_required_7_a_known_conversation_costs_what_the_price_table_says_to_the_last_digit(is_streamed: bool) -> None:
-    rows, table = catalog.builtin(), prices_from(SPECIFIED)
+    rows, table = catalog.builtin(), prices_from_mapping(SPECIFIED)
     bill = []
     for model_id, answer, expected in CONVERSATION:
         speaking = Adapter(rows.provider(rows.model(model_id).provider), rows.model(model_id))
@@ -367,9 +367,9 @@ def test_required_7_a_known_conversation_costs_what_the_price_table_says_to_the_
             data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
             reply = fold([*reader.feed(data), *reader.close()])
         assert reply.usage is not None
-        usage = priced(table, model_id, reply.usage, NOON, latency_ms=1)
+        usage = price_usage(table, model_id, reply.usage, NOON, latency_ms=1)
         context = RequestContext(session_id=SESSION, message_id="01KE", created_at=NOON, usage=usage)
-        message = decode(encode(speaking.message_from(reply, context)))
+        message = decode(encode(speaking.make_message(reply, context)))
         assert message.metadata.usage is not None
         assert str(message.metadata.usage.cost_usd) == expected
         assert message.metadata.usage.pricing_version == "2026-05-08"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 import dragoman
 from dragoman.errors import ToolSchemaError
 from dragoman.exchange import SideEffects, ToolDefinition
-from dragoman.mending import NOT_RECORDED, Repaired, repair
+from dragoman.mending import NOT_RECORDED, RepairResult, repair
 from dragoman.message import (
     Attachment,
     AudioBlock,
@@ -39,7 +39,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.rules import RULES, check
-from dragoman.toolschema import Toolbox
+from dragoman.toolschema import ToolSchemas
 from dragoman.value import RawJson
 from tests import strategies
 
@@ -117,7 +117,7 @@ def test_the_specification_s_own_conversation_breaks_no_rule() -> None:
     history = [user(TEXT), assistant(TEXT, CALL), result(), assistant(TEXT)]
     assert check(history) == ()
     assert all(check(one) == () for one in history)
-    assert repair(history) == Repaired(tuple(history), ())
+    assert repair(history) == RepairResult(tuple(history), ())
 
 
 # --- one message -----------------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ READ_FILE = ToolDefinition(
 
 
 def test_tool_input_fits() -> None:
-    problems = Toolbox([READ_FILE]).problems
+    problems = ToolSchemas([READ_FILE]).problems
     assert broken_rules([assistant(CALL)], problems) == []
     wrong = assistant(CALL.replace(input={"file": 1}))
     assert broken_rules([wrong, result()], problems) == ["tool-input-fits", "tool-input-fits"]
@@ -461,7 +461,7 @@ def test_provider_raw_is_opaque() -> None:
 
 def test_tool_schema_subset() -> None:
     with pytest.raises(ToolSchemaError, match="anyOf"):
-        Toolbox([READ_FILE.replace(input_schema={"type": "object", "anyOf": []})])
+        ToolSchemas([READ_FILE.replace(input_schema={"type": "object", "anyOf": []})])
 
 
 # --- our own ---------------------------------------------------------------------------------------------------------
@@ -620,7 +620,7 @@ def test_a_repaired_history_breaks_no_rule(history: list[Message]) -> None:
 @given(strategies.histories)
 def test_repairing_again_changes_nothing(history: list[Message]) -> None:
     once = repair(history).messages
-    assert repair(once) == Repaired(once, ())
+    assert repair(once) == RepairResult(once, ())
 
 
 @given(strategies.histories)

@@ -12,7 +12,7 @@ from dragoman.errors import SchemaSizeError, ToolSchemaError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.schema_limits import MAX_CHARACTERS, MAX_DEPTH, MAX_PATTERNS, MAX_VALUES, measure_schema
 from dragoman.tools import easing
-from dragoman.toolschema import Toolbox, problems_of_tool, problems_of_value
+from dragoman.toolschema import ToolSchemas, tool_problems, value_problems
 
 Doubled = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -71,18 +71,18 @@ def test_a_schema_beyond_a_limit_is_refused_with_the_place_and_the_limit(bomb: d
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_nothing_is_made_of_a_schema_beyond_a_limit(bomb: dict[str, Any]) -> None:
-    for make in (easing.eased, lambda schema: problems_of_value(schema, {"x": 1})):
+    for make in (easing.to_portable_schema, lambda schema: value_problems(schema, {"x": 1})):
         with pytest.raises(SchemaSizeError):
             make(bomb)
     tool = ToolDefinition("probe", "", {"type": "object", **bomb}, SideEffects.NONE)
-    assert len(problems_of_tool(tool)) == 1  # the limit, and no second look at the rest
+    assert len(tool_problems(tool)) == 1  # the limit, and no second look at the rest
     with pytest.raises(ToolSchemaError, match=r"more than|deeper than"):
-        Toolbox([tool])
+        ToolSchemas([tool])
 
 
 def test_a_schema_at_every_limit_is_measured_and_taken() -> None:
     for schema in (nested(MAX_DEPTH - 4), patterns(MAX_PATTERNS), chain(8, lambda ref: {"items": ref})):
-        easing.eased(schema)
+        easing.to_portable_schema(schema)
     assert measure_schema(patterns(7)).patterns == 7
 
 
@@ -90,8 +90,8 @@ def test_a_recursive_schema_is_no_bomb() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/T"}, "right": {"$ref": "#/$defs/T"}}}
     schema = {"$ref": "#/$defs/T", "$defs": {"T": tree}}
     assert measure_schema(schema).is_recursive
-    assert problems_of_value(schema, {"left": {"right": {}}}) == ()
-    assert problems_of_value(schema, {"left": {"right": 1}}) == ("$: it does not fit the schema",)
+    assert value_problems(schema, {"left": {"right": {}}}) == ()
+    assert value_problems(schema, {"left": {"right": 1}}) == ("$: it does not fit the schema",)
 
 
 def test_a_reference_in_data_is_no_reference() -> None:
@@ -101,31 +101,31 @@ def test_a_reference_in_data_is_no_reference() -> None:
 
 def test_a_pattern_that_compiles_to_much_is_refused_by_its_place_and_left_off_a_foreign_schema() -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": r"^\p{L}{200}$"}}}
-    (problem,) = problems_of_tool(ToolDefinition("probe", "", schema, SideEffects.NONE))
+    (problem,) = tool_problems(ToolDefinition("probe", "", schema, SideEffects.NONE))
     assert problem.startswith("$.properties.x.pattern: ")
-    made = easing.eased(schema)
+    made = easing.to_portable_schema(schema)
     assert made.schema["properties"]["x"] == {"type": "string"}
-    assert made.widened == ("$.properties.x: pattern",)
+    assert made.widenings == ("$.properties.x: pattern",)
 
 
 def test_all_patterns_of_a_schema_share_one_limit() -> None:
     weight = r"^\p{L}{5}"  # which one pattern may have, and not every one of many
     alone, many = ({"type": "object", "properties": {f"p{at}": {"pattern": weight}}} for at in range(2))
-    assert easing.eased(alone).widened == ()
+    assert easing.to_portable_schema(alone).widenings == ()
     many["properties"] = {f"p{at}": {"pattern": f"{weight}{at}$"} for at in range(MAX_PATTERNS)}
-    assert len(easing.eased(many).widened) == MAX_PATTERNS
+    assert len(easing.to_portable_schema(many).widenings) == MAX_PATTERNS
 
 
 def test_one_problem_is_named_of_a_large_input_that_is_wrong_everywhere() -> None:
     schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "string"}}}}
-    box = Toolbox([ToolDefinition("probe", "", schema, SideEffects.NONE)])
+    box = ToolSchemas([ToolDefinition("probe", "", schema, SideEffects.NONE)])
     assert box.problems("probe", {"x": [1] * 200_000}) == ('$.x[0]: 1 is not of type "string"',)
     assert len(box.problems("probe", {"x": [1] * 100})) == 51  # each one, up to fifty, and that there are more
 
 
 def test_alternatives_are_joined_in_steps_that_grow_little_faster_than_they(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = itertools.count()
-    join = easing._either_property
+    join = easing._union_property
 
     def counted(*terms: Any) -> dict[str, Any]:
         next(steps)
@@ -133,6 +133,6 @@ def test_alternatives_are_joined_in_steps_that_grow_little_faster_than_they(monk
 
     monkeypatch.setattr(easing, "_either_property", counted)
     kinds = [{"type": "object", "properties": {f"p{at}": {}}, "additionalProperties": False} for at in range(1_000)]
-    made = easing.eased({"properties": {"x": {"anyOf": kinds}}}).schema["properties"]["x"]
+    made = easing.to_portable_schema({"properties": {"x": {"anyOf": kinds}}}).schema["properties"]["x"]
     assert len(made["properties"]) == 1_000
     assert next(steps) <= 1_000 * 10  # 2^10 alternatives; one by one there would be half a million

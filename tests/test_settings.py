@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dragoman import catalog, settings
-from dragoman.client.addresses import headers_of
+from dragoman.client.addresses import build_headers
 from dragoman.errors import FormatError, SettingsError
 from dragoman.settings import Secret, Setting, Settings
 
@@ -78,7 +78,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_key_is_found_in_the_variable_of_the_provider_s_own_sdk(provider: str, variable: str, header: str) -> None:
     endpoint = found({variable: KEY}).endpoint(provider, base_url="https://host.example")
     assert (endpoint.key, endpoint.key_origin) == (Secret(KEY), variable)
-    carried = [name for name, value in headers_of(endpoint, streamed=False).items() if KEY in value]
+    carried = [name for name, value in build_headers(endpoint, stream=False).items() if KEY in value]
     assert carried == [header]
 
 
@@ -232,7 +232,7 @@ def test_the_file_holds_endpoints_of_one_s_own_and_choices(file: Path) -> None:
     endpoint = known.endpoint("acme")
     assert (endpoint.base_url, endpoint.key_origin) == ("https://llm.acme.example/v1", "ACME_KEY")
     assert (endpoint.provider.dialect, endpoint.provider.quirks) == ("openai_chat", ("max_tokens",))
-    headers = headers_of(endpoint, streamed=True)
+    headers = build_headers(endpoint, stream=True)
     assert (headers["x-team"], headers["authorization"]) == ("blue", f"Bearer {OTHER}")
     assert known.default_model == Setting("acme:rocket", str(file))
     assert known.store == Setting("sqlite:///chats.db", str(file))
@@ -326,7 +326,7 @@ def test_a_key_is_kept_in_the_system_s_keyring_and_found_there(monkeypatch: pyte
     try:
         known = found({}, keyring=settings.system_keyring)
         assert not known.has_key("openai")
-        settings.keep_key(known.catalog.provider("openai"), KEY)
+        settings.store_key(known.catalog.provider("openai"), KEY)
         assert known.endpoint("openai").key == Secret(KEY)
         assert InMemory.kept == {("dragoman", "openai"): KEY}
     finally:
@@ -342,7 +342,7 @@ def test_a_machine_without_a_keyring_has_no_keys_in_it_and_keeps_none() -> None:
     try:
         assert settings.system_keyring("openai") is None
         with pytest.raises(SettingsError) as caught:
-            settings.keep_key(catalog.builtin().provider("openai"), KEY)
+            settings.store_key(catalog.builtin().provider("openai"), KEY)
         assert caught.value.code == "keyring_failed"
         assert KEY not in str(caught.value)
     finally:

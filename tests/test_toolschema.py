@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ToolInputError, ToolSchemaError
 from dragoman.exchange import ResponseFormat, SideEffects, ToolDefinition
-from dragoman.toolschema import ALLOWED, FORMATS, REFUSED, TYPES, Toolbox, output_problems, problems_of_tool
+from dragoman.toolschema import ALLOWED, FORMATS, REFUSED, TYPES, ToolSchemas, output_problems, tool_problems
 from tests import strategies
 
 
@@ -43,18 +43,18 @@ FULL = {
 
 
 def test_the_whole_subset_is_accepted() -> None:
-    assert problems_of_tool(tool(FULL)) == ()
+    assert tool_problems(tool(FULL)) == ()
     used = set(FULL) | {key for inner in FULL["properties"].values() for key in inner}  # type: ignore[attr-defined]
     assert used == set(ALLOWED)
     for name in TYPES:
-        assert problems_of_tool(with_property({"type": name})) == ()
+        assert tool_problems(with_property({"type": name})) == ()
     for name in FORMATS:
-        assert problems_of_tool(with_property({"type": "string", "format": name})) == ()
+        assert tool_problems(with_property({"type": "string", "format": name})) == ()
 
 
 @pytest.mark.parametrize("keyword", REFUSED)
 def test_what_not_every_provider_accepts_is_refused_by_name(keyword: str) -> None:
-    assert problems_of_tool(with_property({keyword: {}})) == (
+    assert tool_problems(with_property({keyword: {}})) == (
         f"$.properties.x: {keyword!r} is not accepted by every provider",
     )
 
@@ -92,13 +92,15 @@ def test_what_not_every_provider_accepts_is_refused_by_name(keyword: str) -> Non
     ],
 )
 def test_a_problem_is_named_with_its_place(schema: Any, place: str) -> None:
-    (problem,) = problems_of_tool(with_property(schema))
+    (problem,) = tool_problems(with_property(schema))
     assert problem.startswith(f"{place}: ")
 
 
 def test_every_problem_is_collected_before_the_registration_fails() -> None:
     with pytest.raises(ToolSchemaError) as caught:
-        Toolbox([tool({"type": "array", "$ref": "#", "properties": {"a": {"not": {}}, "b": {"foo": 1}}}, "Read-File")])
+        ToolSchemas(
+            [tool({"type": "array", "$ref": "#", "properties": {"a": {"not": {}}, "b": {"foo": 1}}}, "Read-File")]
+        )
     assert caught.value.code == "invalid_tool_schema"
     assert [problem.partition(":")[0] for problem in caught.value.problems] == [
         "name",
@@ -113,18 +115,18 @@ def test_every_problem_is_collected_before_the_registration_fails() -> None:
     "name", ["", "ReadFile", "read-file", "1read", "read__", "a__b__c", "read___file", "read_", "a" * 65, "réad", "a\n"]
 )
 def test_a_tool_s_name_is_snake_case(name: str) -> None:
-    assert problems_of_tool(tool({"type": "object"}, name))
+    assert tool_problems(tool({"type": "object"}, name))
 
 
 def test_one_name_is_registered_once() -> None:
-    box = Toolbox([tool({"type": "object"})])
+    box = ToolSchemas([tool({"type": "object"})])
     with pytest.raises(ToolSchemaError, match="registered already"):
         box.add(tool({"type": "object"}))
     assert list(box.definitions) == ["read_file"]
 
 
 def test_an_input_is_checked_and_every_problem_has_its_place() -> None:
-    box = Toolbox([tool(FULL)])
+    box = ToolSchemas([tool(FULL)])
     assert box.problems("read_file", {"path": "a", "tags": ["x"], "when": None}) == ()
     problems = box.problems(
         "read_file", {"count": 9, "when": "noon", "tags": [1, "b", "c"], "nested": {"deep": 1}, "zzz": 1}
@@ -160,13 +162,13 @@ def test_an_input_is_checked_and_every_problem_has_its_place() -> None:
     ],
 )
 def test_every_format_is_an_assertion(name: str, good: str, bad: str) -> None:
-    box = Toolbox([with_property({"type": "string", "format": name})])
+    box = ToolSchemas([with_property({"type": "string", "format": name})])
     assert box.problems("read_file", {"x": good}) == ()
     assert box.problems("read_file", {"x": bad}) != ()
 
 
 def test_problems_are_bounded_in_number_and_length() -> None:
-    box = Toolbox([with_property({"type": "array", "items": {"type": "integer"}})])
+    box = ToolSchemas([with_property({"type": "array", "items": {"type": "integer"}})])
     problems = box.problems("read_file", {"x": ["y" * 10_000] * 10_000})
     assert len(problems) == 51
     assert problems[-1] == "$: and more"
@@ -175,18 +177,18 @@ def test_problems_are_bounded_in_number_and_length() -> None:
 
 def test_a_registered_tool_cannot_be_changed_from_outside() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
-    box = Toolbox([tool(schema)])
+    box = ToolSchemas([tool(schema)])
     schema["properties"]["x"] = {"anyOf": []}
     assert box.definitions["read_file"].input_schema == {"type": "object", "properties": {}}
 
 
 def test_an_input_with_a_lone_surrogate_has_a_problem() -> None:
-    assert Toolbox([tool(FULL)]).problems("read_file", {"path": "\ud800"}) == ("$: a lone surrogate in a text",)
+    assert ToolSchemas([tool(FULL)]).problems("read_file", {"path": "\ud800"}) == ("$: a lone surrogate in a text",)
 
 
 def test_an_evil_pattern_costs_no_more_than_a_good_one() -> None:
     """On a backtracking engine the first of these takes longer than the age of the universe."""
-    box = Toolbox([with_property({"type": "string", "pattern": pattern}).replace(name=f"t{index}") for index, pattern in
+    box = ToolSchemas([with_property({"type": "string", "pattern": pattern}).replace(name=f"t{index}") for index, pattern in
                    enumerate(["(a+)+$", "(a|aa)+$", "(.*a){12}$", "^(([a-z])+.)+[A-Z]([a-z])+$"])])  # fmt: skip
     for index in range(4):
         assert box.problems(f"t{index}", {"x": "a" * 50_000 + "!"})
@@ -197,9 +199,9 @@ def test_validation_agrees_with_the_published_suite_of_draft_7(suites: Path) -> 
     checked = 0
     for file in sorted((suites / "json-schema-test-suite" / "tests" / "draft7").glob("*.json")):
         for group in json.loads(file.read_text("utf-8")):
-            if not isinstance(group["schema"], dict) or problems_of_tool(with_property(group["schema"])):
+            if not isinstance(group["schema"], dict) or tool_problems(with_property(group["schema"])):
                 continue
-            box = Toolbox([with_property(group["schema"])])
+            box = ToolSchemas([with_property(group["schema"])])
             for case in group["tests"]:
                 where = f"{file.name}: {group['description']}: {case['description']}"
                 assert (box.problems("read_file", {"x": case["data"]}) == ()) is case["valid"], where
@@ -220,11 +222,11 @@ anything: st.SearchStrategy[Any] = st.deferred(
 def test_whatever_the_schema_is_registration_either_works_or_says_why(schema: Any) -> None:
     definition = with_property(schema)
     try:
-        Toolbox([definition])
+        ToolSchemas([definition])
     except ToolSchemaError as error:
-        assert error.problems == problems_of_tool(definition) != ()  # noqa: PT017
+        assert error.problems == tool_problems(definition) != ()  # noqa: PT017
     else:
-        assert problems_of_tool(definition) == ()
+        assert tool_problems(definition) == ()
 
 
 # --- structured output -----------------------------------------------------------------------------------------------

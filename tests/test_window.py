@@ -27,13 +27,13 @@ from dragoman import (
 from dragoman.ids import ulid
 from dragoman.rules import calls_of, results_of
 from dragoman.window import (
-    Fitted,
+    FittedHistory,
     SummaryPlan,
     fit,
     is_summary,
     plan_summary,
     summary_message,
-    turns,
+    turn_starts,
     with_summary,
 )
 from tests import strategies
@@ -110,7 +110,7 @@ def talk(count: int, size: int = 40, calls: int = 0) -> list[Message]:
 def test_what_fits_is_sent_as_it_is() -> None:
     messages = talk(3)
     fitted = fit(messages, 1_000, estimate)
-    assert fitted == Fitted(tuple(messages), (), estimate(messages), 1_000)
+    assert fitted == FittedHistory(tuple(messages), (), estimate(messages), 1_000)
     assert fitted.over_by == 0
 
 
@@ -127,13 +127,13 @@ def test_whole_turns_are_left_out_from_the_oldest_and_the_system_prompt_stays() 
 def test_the_last_turns_stay_and_it_says_by_how_much_that_is_too_much() -> None:
     messages = talk(10, size=400)
     fitted = fit(messages, 300, estimate, keep_last_turns=3)
-    assert turns(fitted.messages) == [1, 3, 5]
+    assert turn_starts(fitted.messages) == [1, 3, 5]
     assert fitted.over_by == estimate(fitted.messages) - 300 > 0
 
 
 def test_a_growing_conversation_begins_the_same_for_many_turns() -> None:
     whole = talk(200, size=100)
-    ends = [place - 1 for place in turns(whole)[1:]]
+    ends = [place - 1 for place in turn_starts(whole)[1:]]
     sent = [fit(whole[: end + 1], 2_000, estimate).messages for end in ends]
     beginnings = [messages[1].id for messages in sent if len(messages) > 1]
     assert all(estimate(messages) <= 2_000 for messages in sent)
@@ -200,7 +200,7 @@ def test_what_is_sent_only_ever_moves_on(shape: list[tuple[int, int]], budget: i
     for size, calls in shape:
         made.turn(size, calls)
         fitted = fit(made.messages, budget, estimate, keep_last_turns=keep)
-        assert fitted.over_by == 0 or len(turns(fitted.messages)) == min(keep, len(turns(made.messages)))
+        assert fitted.over_by == 0 or len(turn_starts(fitted.messages)) == min(keep, len(turn_starts(made.messages)))
         first.append(fitted.messages[1].id)
     assert first == list(accumulate(first, max))
 
@@ -240,7 +240,7 @@ def test_a_stored_summary_is_found_wherever_it_was_stored() -> None:
     summary = summary_message(plan_of(made.messages), "They spoke.", id=ulid(9, 1), created_at=NOON)
     stored = [*made.messages, summary]
     assert with_summary(stored) == (summary, *made.messages[8:])
-    assert turns(with_summary(stored)) == [1, 3]
+    assert turn_starts(with_summary(stored)) == [1, 3]
 
 
 def test_a_newer_summary_is_made_of_the_older_one_and_takes_its_place() -> None:
@@ -258,7 +258,7 @@ def test_a_newer_summary_is_made_of_the_older_one_and_takes_its_place() -> None:
     second = summary_message(plan, "They spoke more.", id=ulid(9, 2), created_at=NOON)
     shown = with_summary([*made.messages, second])
     assert [message for message in shown if is_summary(message)] == [second]
-    assert len(turns(shown)) == 2
+    assert len(turn_starts(shown)) == 2
 
 
 def test_a_summary_of_what_is_no_longer_there_does_not_hold() -> None:
@@ -317,4 +317,4 @@ def test_a_history_with_a_summary_breaks_no_rule_and_loses_no_system_prompt(
 def test_a_plan_keeps_as_many_turns_as_it_was_told(keep: int) -> None:
     messages = talk(8, calls=2)
     plan = plan_of(messages, above=10, keep=keep)
-    assert len(turns(messages)) - len(turns(plan.messages)) == keep
+    assert len(turn_starts(messages)) - len(turn_starts(plan.messages)) == keep

@@ -28,21 +28,21 @@ def operations() -> dict[str, Operation]:
     chat = ChatOpenAI(
         model=bodies.GPT, base_url="http://memory/v1", http_client=client, use_responses_api=False, **base
     )
-    made: dict[str, Operation] = {
+    operations_by_name: dict[str, Operation] = {
         f"request {size}": (
             lambda body=bodies.chat_request(size): body,
-            lambda body: _translated(model, body),
-            lambda wire, size=size: bodies.complaint_about(wire, size),
+            lambda body: _translate(model, body),
+            lambda wire, size=size: bodies.find_loss(wire, size),
         )
         for size in bodies.SIZES
     }
-    made["reply"] = (lambda: bodies.REPLY, lambda data: _read(model, data), _complaint_about_reply)
-    made["stream anthropic"] = (lambda: model.stream([("user", "Hello.")]), list, _complaint_about_stream)
-    made["stream openai"] = (lambda: chat.stream([("user", "Hello.")]), list, _complaint_about_stream)
-    return made
+    operations_by_name["reply"] = (lambda: bodies.REPLY, lambda data: _read(model, data), _complaint_about_reply)
+    operations_by_name["stream anthropic"] = (lambda: model.stream([("user", "Hello.")]), list, _complaint_about_stream)
+    operations_by_name["stream openai"] = (lambda: chat.stream([("user", "Hello.")]), list, _complaint_about_stream)
+    return operations_by_name
 
 
-def _translated(model: Any, body: dict[str, Any]) -> Any:
+def _translate(model: Any, body: dict[str, Any]) -> Any:
     bound = model.bind_tools(body["tools"])
     return model._get_request_payload(convert_to_messages(body["messages"]), **bound.kwargs)
 
@@ -58,7 +58,7 @@ def _complaint_about_reply(message: Any) -> str | None:
 
 def _complaint_about_stream(chunks: list[Any]) -> str | None:
     text = "".join(_text(chunk.content) for chunk in chunks)
-    return None if text == bodies.STREAMED_TEXT else "the text is not what was streamed"
+    return None if text == bodies.STREAM_TEXT else "the text is not what was streamed"
 
 
 def _text(content: Any) -> str:

@@ -51,7 +51,7 @@ class _Chunk(msgspec.Struct):
 
 def operations() -> dict[str, Operation]:
     decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
-    made: dict[str, Operation] = {
+    operations_by_name: dict[str, Operation] = {
         f"request {size}": (
             lambda data=encode(bodies.chat_request(size)): data,
             lambda data: encode(decode(data)),
@@ -61,15 +61,15 @@ def operations() -> dict[str, Operation]:
     }
     reply = msgspec.json.Decoder(_Reply).decode
     anthropic, chat = msgspec.json.Decoder(_AnthropicEvent).decode, msgspec.json.Decoder(_Chunk).decode
-    made["reply"] = (lambda: bodies.REPLY, reply, lambda _: None)
-    made["stream anthropic"] = (
+    operations_by_name["reply"] = (lambda: bodies.REPLY, reply, lambda _: None)
+    operations_by_name["stream anthropic"] = (
         bodies.anthropic_stream,
         lambda chunks: [anthropic(chunk[chunk.index(b"\ndata: ") + 7 :]) for chunk in chunks],
         lambda _: None,
     )
-    made["stream openai"] = (
+    operations_by_name["stream openai"] = (
         bodies.chat_stream,
         lambda chunks: [chat(chunk[6:]) for chunk in chunks[:-1]],
         lambda _: None,
     )
-    return made
+    return operations_by_name

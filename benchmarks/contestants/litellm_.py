@@ -22,35 +22,39 @@ _HI = [{"role": "user", "content": "Hello."}]
 def operations() -> dict[str, Operation]:
     litellm.suppress_debug_info = litellm.drop_params = True
     config, httpx = AnthropicConfig(), http_handler.httpx
-    made: dict[str, Operation] = {
+    operations_by_name: dict[str, Operation] = {
         f"request {size}": (
             lambda data=json.dumps(bodies.chat_request(size)): json.loads(data),  # it edits what it is given
-            lambda body: _translated(config, body),
-            lambda wire, size=size: bodies.complaint_about(wire, size),
+            lambda body: _translate(config, body),
+            lambda wire, size=size: bodies.find_loss(wire, size),
         )
         for size in bodies.SIZES
     }
-    made["reply"] = (lambda: _response(httpx), lambda response: _read(config, response), _complaint_about_reply)
+    operations_by_name["reply"] = (
+        lambda: _response(httpx),
+        lambda response: _read(config, response),
+        _complaint_about_reply,
+    )
     handler = http_handler.HTTPHandler()
     handler.client, _ = clients(httpx)
-    made["stream anthropic"] = (
+    operations_by_name["stream anthropic"] = (
         lambda: _completion("anthropic/" + bodies.CLAUDE, client=handler, api_base="http://memory"),
         list,
         _complaint_about_stream,
     )
-    made["stream openai"] = (
+    operations_by_name["stream openai"] = (
         lambda: _completion("openai/" + bodies.GPT, client=_openai()),
         list,
         _complaint_about_stream,
     )
-    return made
+    return operations_by_name
 
 
-def _translated(config: Any, body: dict[str, Any]) -> Any:
+def _translate(config: Any, body: dict[str, Any]) -> Any:
     options = {key: body[key] for key in ("max_tokens", "temperature", "tools")}
-    mapped = config.map_openai_params(options, {}, bodies.CLAUDE, True)
-    given = {"optional_params": mapped, "litellm_params": {}, "headers": {}}
-    return config.transform_request(model=bodies.CLAUDE, messages=body["messages"], **given)
+    parameters = config.map_openai_params(options, {}, bodies.CLAUDE, True)
+    arguments = {"optional_params": parameters, "litellm_params": {}, "headers": {}}
+    return config.transform_request(model=bodies.CLAUDE, messages=body["messages"], **arguments)
 
 
 def _response(httpx: Any) -> Any:
@@ -82,8 +86,8 @@ def _read(config: Any, response: Any) -> Any:
     )
 
 
-def _completion(model: str, **given: Any) -> Any:
-    return litellm.completion(model=model, messages=_HI, api_key="none", stream=True, **given)
+def _completion(model: str, **arguments: Any) -> Any:
+    return litellm.completion(model=model, messages=_HI, api_key="none", stream=True, **arguments)
 
 
 def _openai() -> Any:
@@ -99,4 +103,4 @@ def _complaint_about_reply(reply: Any) -> str | None:
 
 def _complaint_about_stream(chunks: list[Any]) -> str | None:
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    return None if text == bodies.STREAMED_TEXT else "the text is not what was streamed"
+    return None if text == bodies.STREAM_TEXT else "the text is not what was streamed"

@@ -15,18 +15,18 @@ from dragoman.message import TextBlock
 
 def operations() -> dict[str, Operation]:
     anthropic, chat = dialects.load("anthropic"), dialects.load("openai_chat")
-    made: dict[str, Operation] = {
+    operations_by_name: dict[str, Operation] = {
         f"request {size}": (
             lambda body=bodies.chat_request(size): body,
             lambda body: anthropic.write_request(chat.read_request(body)).wire,
-            lambda wire, size=size: bodies.complaint_about(wire, size),
+            lambda wire, size=size: bodies.find_loss(wire, size),
         )
         for size in bodies.SIZES
     }
-    made["reply"] = (lambda: bodies.REPLY, anthropic.read_reply, _complaint_about_reply)
-    made["stream anthropic"] = (bodies.anthropic_stream, _events(anthropic), _complaint_about_stream)
-    made["stream openai"] = (bodies.chat_stream, _events(chat), _complaint_about_stream)
-    return made
+    operations_by_name["reply"] = (lambda: bodies.REPLY, anthropic.read_reply, _complaint_about_reply)
+    operations_by_name["stream anthropic"] = (bodies.anthropic_stream, _events(anthropic), _complaint_about_stream)
+    operations_by_name["stream openai"] = (bodies.chat_stream, _events(chat), _complaint_about_stream)
+    return operations_by_name
 
 
 def _events(dialect: ModuleType) -> Callable[[list[bytes]], list[StreamEvent]]:
@@ -43,4 +43,4 @@ def _complaint_about_reply(reply: Any) -> str | None:
 
 
 def _complaint_about_stream(events: list[StreamEvent]) -> str | None:
-    return None if fold(events).content == (TextBlock(bodies.STREAMED_TEXT),) else "the text is not what was streamed"
+    return None if fold(events).content == (TextBlock(bodies.STREAM_TEXT),) else "the text is not what was streamed"

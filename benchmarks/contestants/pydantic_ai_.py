@@ -30,21 +30,21 @@ def operations() -> dict[str, Operation]:
     _, client = clients(httpx_of("openai"))
     chat_sdk = openai.AsyncOpenAI(api_key="none", base_url="http://memory/v1", http_client=client)
     chat = OpenAIChatModel(bodies.GPT, provider=OpenAIProvider(openai_client=chat_sdk))
-    made: dict[str, Operation] = {
+    operations_by_name: dict[str, Operation] = {
         f"request {size}": (
             lambda body=bodies.chat_request(size): body,
-            lambda body: _translated(model, body),
-            lambda wire, size=size: bodies.complaint_about(wire, size),
+            lambda body: _translate(model, body),
+            lambda wire, size=size: bodies.find_loss(wire, size),
         )
         for size in bodies.SIZES
     }
-    made["reply"] = (lambda: bodies.REPLY, lambda data: _read(model, data), _complaint_about_reply)
-    made["stream anthropic"] = (lambda: None, _events(model), _complaint_about_stream)
-    made["stream openai"] = (lambda: None, _events(chat), _complaint_about_stream)
-    return made
+    operations_by_name["reply"] = (lambda: bodies.REPLY, lambda data: _read(model, data), _complaint_about_reply)
+    operations_by_name["stream anthropic"] = (lambda: None, _events(model), _complaint_about_stream)
+    operations_by_name["stream openai"] = (lambda: None, _events(chat), _complaint_about_stream)
+    return operations_by_name
 
 
-def _translated(model: Any, body: dict[str, Any]) -> dict[str, Any]:
+def _translate(model: Any, body: dict[str, Any]) -> dict[str, Any]:
     functions = [tool["function"] for tool in body["tools"]]
     tools = [
         ToolDefinition(name=f["name"], description=f["description"], parameters_json_schema=f["parameters"])
@@ -59,26 +59,28 @@ def _translated(model: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(body: dict[str, Any]) -> list[Any]:
-    made: list[Any] = []
+    messages_out: list[Any] = []
     names: dict[str, str] = {}
     for message in body["messages"]:
         match message["role"]:
             case "system":
-                made.append(parts.ModelRequest(parts=[parts.SystemPromptPart(content=message["content"])]))
+                messages_out.append(parts.ModelRequest(parts=[parts.SystemPromptPart(content=message["content"])]))
             case "user":
-                made.append(parts.ModelRequest(parts=[parts.UserPromptPart(content=message["content"])]))
+                messages_out.append(parts.ModelRequest(parts=[parts.UserPromptPart(content=message["content"])]))
             case "tool":
                 call_id = message["tool_call_id"]
                 result = parts.ToolReturnPart(names[call_id], message["content"], tool_call_id=call_id)
-                made.append(parts.ModelRequest(parts=[result]))
+                messages_out.append(parts.ModelRequest(parts=[result]))
             case _:
-                said: list[Any] = [parts.TextPart(content=message["content"])]
+                response_parts: list[Any] = [parts.TextPart(content=message["content"])]
                 for call in message.get("tool_calls", ()):
                     function = call["function"]
                     names[call["id"]] = function["name"]
-                    said.append(parts.ToolCallPart(function["name"], function["arguments"], tool_call_id=call["id"]))
-                made.append(parts.ModelResponse(parts=said))
-    return made
+                    response_parts.append(
+                        parts.ToolCallPart(function["name"], function["arguments"], tool_call_id=call["id"])
+                    )
+                messages_out.append(parts.ModelResponse(parts=response_parts))
+    return messages_out
 
 
 def _read(model: Any, data: bytes) -> Any:
@@ -108,4 +110,4 @@ def _complaint_about_stream(events: list[Any]) -> str | None:
             text += getattr(event.part, "content", "")
         else:
             text += getattr(getattr(event, "delta", None), "content_delta", "") or ""
-    return None if text == bodies.STREAMED_TEXT else "the text is not what was streamed"
+    return None if text == bodies.STREAM_TEXT else "the text is not what was streamed"

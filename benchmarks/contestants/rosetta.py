@@ -15,22 +15,22 @@ from benchmarks.worker import Operation
 
 def operations() -> dict[str, Operation]:
     anthropic, chat = AnthropicConverter(), OpenAIChatConverter()
-    made: dict[str, Operation] = {
+    operations_by_name: dict[str, Operation] = {
         f"request {size}": (
             lambda body=bodies.chat_request(size): copy.deepcopy(body),
             lambda body: convert(body, "anthropic", source_provider="openai_chat"),
-            lambda wire, size=size: bodies.complaint_about(wire, size),
+            lambda wire, size=size: bodies.find_loss(wire, size),
         )
         for size in bodies.SIZES
     }
-    made["reply"] = (
+    operations_by_name["reply"] = (
         lambda: bodies.REPLY,
         lambda data: anthropic.response_from_provider(json.loads(data)),
         lambda reply: None if bodies.REPLY_TEXT in json.dumps(reply) else "the text is missing",
     )
-    made["stream anthropic"] = (bodies.anthropic_stream, _events(anthropic), _complaint)
-    made["stream openai"] = (bodies.chat_stream, _events(chat), _complaint)
-    return made
+    operations_by_name["stream anthropic"] = (bodies.anthropic_stream, _events(anthropic), _complaint)
+    operations_by_name["stream openai"] = (bodies.chat_stream, _events(chat), _complaint)
+    return operations_by_name
 
 
 def _events(converter: Any) -> Callable[[list[bytes]], list[dict[str, Any]]]:
@@ -48,4 +48,4 @@ def _events(converter: Any) -> Callable[[list[bytes]], list[dict[str, Any]]]:
 
 def _complaint(events: list[dict[str, Any]]) -> str | None:
     text = "".join(event.get("text", "") for event in events if "text_delta" in str(event.get("type")))
-    return None if text == bodies.STREAMED_TEXT else "the text is not what was streamed"
+    return None if text == bodies.STREAM_TEXT else "the text is not what was streamed"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agents import SQLiteSession
 
-from benchmarks.contestants.store_ground import PER_WRITER, operations_of, text
+from benchmarks.contestants.store_ground import PER_WRITER, make_operations, text
 from benchmarks.worker import Operation
 
 _LOOP = asyncio.new_event_loop()
@@ -26,15 +26,15 @@ class AgentsStore:
         return self._sessions[name]
 
     def seed(self, session: str, texts: list[str]) -> None:
-        items = [{"role": "assistant", "content": said} for said in texts]
+        items = [{"role": "assistant", "content": text_item} for text_item in texts]
         _LOOP.run_until_complete(self._session(session).add_items(items))
 
-    async def appended(self, session: str, said: str) -> None:
+    async def append_async(self, session: str, content: str) -> None:
         """An append where a loop runs."""
-        await self._session(session).add_items([{"role": "assistant", "content": said}])
+        await self._session(session).add_items([{"role": "assistant", "content": content}])
 
-    def append(self, session: str, said: str) -> None:
-        _LOOP.run_until_complete(self.appended(session, said))
+    def append(self, session: str, content: str) -> None:
+        _LOOP.run_until_complete(self.append_async(session, content))
 
     def last(self, session: str, count: int) -> int:
         return len(_LOOP.run_until_complete(self._session(session).get_items(limit=count)))
@@ -43,16 +43,16 @@ class AgentsStore:
         for session in self._sessions.values():
             session.close()
 
-    def written_by(self, writers: int) -> None:
+    def write_concurrently(self, writers: int) -> None:
         async def write(number: int) -> None:
             for _ in range(PER_WRITER):
                 await self._session(f"of {number}").add_items([{"role": "assistant", "content": text()}])
 
-        async def everybody() -> None:
+        async def write_all() -> None:
             await asyncio.gather(*(write(number) for number in range(writers)))
 
-        _LOOP.run_until_complete(everybody())
+        _LOOP.run_until_complete(write_all())
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(AgentsStore)[1]
+    return make_operations(AgentsStore)[1]

@@ -42,20 +42,20 @@ sqlite3.connect = sqlite3.dbapi2.connect = safe_connect  # type: ignore[attr-def
 
 
 class Contestant(Protocol):
-    """A store with the few things that are measured; an asynchronous one has ``loop`` and ``appended``, too."""
+    """A store with the few things that are measured; an asynchronous one has ``loop`` and ``append_async``, too."""
 
     def seed(self, session: str, texts: list[str]) -> None: ...
-    def append(self, session: str, text: str) -> None: ...
+    def append(self, session: str, content: str) -> None: ...
     def last(self, session: str, count: int) -> int: ...
     def close(self) -> None: ...
 
 
-class Ground:
+class StoreBench:
     """The stores of one contestant. One is open at a time: what it does behind the scenes disturbs no other."""
 
-    def __init__(self, opened: Callable[[Path], Contestant]) -> None:
+    def __init__(self, open_store: Callable[[Path], Contestant]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="store-bench-", dir=os.environ.get("BENCH_FOLDER")))
-        self._opened = opened
+        self._open_store = open_store
         self._name = ""
         self._store: Contestant | None = None
 
@@ -65,7 +65,7 @@ class Ground:
             self.close()
             path = self.folder / f"{name}.db"
             is_new = not path.exists()
-            self._store, self._name = self._opened(path), name
+            self._store, self._name = self._open_store(path), name
             if is_new:
                 fill(self._store)
         return self._store
@@ -77,81 +77,83 @@ class Ground:
         self._store, self._name = None, ""
 
 
-def operations_of(opened: Callable[[Path], Contestant], *, up_to: int = 20_000) -> tuple[Ground, dict[str, Operation]]:
+def make_operations(
+    open_store: Callable[[Path], Contestant], *, up_to: int = 20_000
+) -> tuple[StoreBench, dict[str, Operation]]:
     """What can be measured of a store, and where."""
-    ground = Ground(opened)
-    made: dict[str, Operation] = {}
+    bench = StoreBench(open_store)
+    operations: dict[str, Operation] = {}
     for size, sessions in (SIZES | {LONGEST: 1}).items():
         if size <= up_to:
-            made[f"append {size}"] = _appends(ground, size, sessions, is_awaited=True)
-    made["append from outside"] = _appends(ground, 10, SIZES[10], is_awaited=False)
-    made["last 50"] = (
-        lambda: of_size(ground, 20_000, 1),
+            operations[f"append {size}"] = _append_operation(bench, size, sessions, is_async=True)
+    operations["append from outside"] = _append_operation(bench, 10, SIZES[10], is_async=False)
+    operations["last 50"] = (
+        lambda: store_of_size(bench, 20_000, 1),
         lambda store: store.last("0", 50),
         lambda count: None if count == 50 else f"{count} messages",
     )
     for writers in WRITERS:
-        made[f"writers {writers}"] = (
-            lambda writers=writers: (_for_writers(ground, writers), writers),
-            lambda given: (getattr(given[0], "written_by", None) or in_threads(given[0]))(given[1]),
+        operations[f"writers {writers}"] = (
+            lambda writers=writers: (_writers_store(bench, writers), writers),
+            lambda given: (getattr(given[0], "write_concurrently", None) or in_threads(given[0]))(given[1]),
             lambda _: None,
         )
-    made["size"] = (
-        lambda: ground.folder / f"size-{next(_numbers)}.db",
-        lambda path: _ratio(opened, path),
+    operations["size"] = (
+        lambda: bench.folder / f"size-{next(_numbers)}.db",
+        lambda path: _disk_ratio(open_store, path),
         lambda _: None,
     )
-    return ground, made
+    return bench, operations
 
 
-def of_size(ground: Ground, size: int, sessions: int) -> Any:
+def store_of_size(bench: StoreBench, size: int, sessions: int) -> Any:
     """A store with so many sessions of so many messages; their names are numbers."""
 
     def fill(store: Contestant) -> None:
         for number in range(sessions):
             store.seed(str(number), [text() if size < LONGEST else "a short message" for _ in range(size)])
 
-    return ground.store(str(size), fill)
+    return bench.store(str(size), fill)
 
 
-def _for_writers(ground: Ground, writers: int) -> Any:
+def _writers_store(bench: StoreBench, writers: int) -> Any:
     def fill(store: Contestant) -> None:
         for number in range(writers):
             store.seed(f"of {number}", [text()])
 
-    return ground.store(f"writers-{writers}", fill)
+    return bench.store(f"writers-{writers}", fill)
 
 
-class _Appends:
+class _AppendJob:
     """What is to be appended, to which store, and how long each one took."""
 
-    def __init__(self, store: Any, given: list[tuple[str, str]]) -> None:
+    def __init__(self, store: Any, items: list[tuple[str, str]]) -> None:
         self.store = store
-        self.given = given
-        self.taken: list[int] = []
+        self.items = items
+        self.times_ns: list[int] = []
 
-    async def awaited(self) -> None:
+    async def run_async(self) -> None:
         """Do it where an event loop runs already."""
-        for session, said in self.given:
-            began = time.perf_counter_ns()
-            await self.store.appended(session, said)
-            self.taken.append(time.perf_counter_ns() - began)
+        for session, content in self.items:
+            start = time.perf_counter_ns()
+            await self.store.append_async(session, content)
+            self.times_ns.append(time.perf_counter_ns() - start)
 
 
-def _appends(ground: Ground, size: int, sessions: int, *, is_awaited: bool) -> Operation:
+def _append_operation(bench: StoreBench, size: int, sessions: int, *, is_async: bool) -> Operation:
     """Appends to sessions of a size, each to the next one, so that they stay as long as they are."""
     turns = itertools.count()
 
-    def prepare() -> _Appends:
-        store = of_size(ground, size, sessions)
-        count = IN_A_ROW if is_awaited and hasattr(store, "appended") else 1
-        return _Appends(store, [(str(next(turns) % sessions), text()) for _ in range(count)])
+    def prepare() -> _AppendJob:
+        store = store_of_size(bench, size, sessions)
+        count = IN_A_ROW if is_async and hasattr(store, "append_async") else 1
+        return _AppendJob(store, [(str(next(turns) % sessions), text()) for _ in range(count)])
 
-    def append(appends: _Appends) -> None:
-        if len(appends.given) > 1:
-            appends.store.loop.run_until_complete(appends.awaited())
+    def append(appends: _AppendJob) -> None:
+        if len(appends.items) > 1:
+            appends.store.loop.run_until_complete(appends.run_async())
         else:
-            appends.store.append(*appends.given[0])
+            appends.store.append(*appends.items[0])
 
     return prepare, append, lambda _: None
 
@@ -159,7 +161,7 @@ def _appends(ground: Ground, size: int, sessions: int, *, is_awaited: bool) -> O
 def in_threads(store: Contestant) -> Callable[[int], None]:
     """So many writers, each in a thread and a session of its own."""
 
-    def written_by(writers: int) -> None:
+    def write_concurrently(writers: int) -> None:
         failures: list[Exception] = []
 
         def write(number: int) -> None:
@@ -177,12 +179,12 @@ def in_threads(store: Contestant) -> Callable[[int], None]:
         if failures:
             raise failures[0]
 
-    return written_by
+    return write_concurrently
 
 
-def _ratio(opened: Callable[[Path], Contestant], path: Path) -> float:
+def _disk_ratio(open_store: Callable[[Path], Contestant], path: Path) -> float:
     """Bytes on disk for each byte of content, after so many turns of two messages."""
-    store = opened(path)
+    store = open_store(path)
     store.seed("one", [text(), text()])
     for _ in range(TURNS - 1):
         store.append("one", text())

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from benchmarks.contestants.store_ground import operations_of
+from benchmarks.contestants.store_ground import make_operations
 from benchmarks.worker import Operation
 
 
@@ -26,8 +26,8 @@ class LangGraphStore:
     def seed(self, session: str, texts: list[str]) -> None:
         self._graph.update_state(_of(session), {"messages": [AIMessage(said) for said in texts]}, as_node="say")
 
-    def append(self, session: str, said: str) -> None:
-        self._graph.update_state(_of(session), {"messages": [AIMessage(said)]}, as_node="say")
+    def append(self, session: str, content: str) -> None:
+        self._graph.update_state(_of(session), {"messages": [AIMessage(content)]}, as_node="say")
 
     def last(self, session: str, count: int) -> int:
         return len(self._graph.get_state(_of(session)).values["messages"][-count:])
@@ -41,4 +41,4 @@ def _of(session: str) -> Any:
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(LangGraphStore)[1]
+    return make_operations(LangGraphStore)[1]

@@ -9,7 +9,7 @@ import sqlite_utils
 from llm.logs import LogStore
 from llm.parts import Message, TextPart
 
-from benchmarks.contestants.store_ground import operations_of
+from benchmarks.contestants.store_ground import make_operations
 from benchmarks.worker import Operation
 
 
@@ -17,19 +17,19 @@ class LlmStore:
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, timeout=60, check_same_thread=False)
         self._log = LogStore(sqlite_utils.Database(self._connection))
-        self._known: set[str] = set()
+        self._thread_ids: set[str] = set()
 
     def _thread(self, session: str) -> str:
-        if session not in self._known:
+        if session not in self._thread_ids:
             self._log.ensure_thread(session)
-            self._known.add(session)
+            self._thread_ids.add(session)
         return session
 
     def seed(self, session: str, texts: list[str]) -> None:
         self._log.append(self._thread(session), [_message(said) for said in texts])
 
-    def append(self, session: str, said: str) -> None:
-        self._log.append(self._thread(session), [_message(said)])
+    def append(self, session: str, content: str) -> None:
+        self._log.append(self._thread(session), [_message(content)])
 
     def last(self, session: str, count: int) -> int:
         return len(self._log.thread_messages(session)[-count:])
@@ -38,9 +38,9 @@ class LlmStore:
         self._connection.close()
 
 
-def _message(said: str) -> Message:
-    return Message(role="assistant", parts=[TextPart(text=said)])
+def _message(content: str) -> Message:
+    return Message(role="assistant", parts=[TextPart(text=content)])
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(LlmStore)[1]
+    return make_operations(LlmStore)[1]

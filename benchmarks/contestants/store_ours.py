@@ -6,17 +6,17 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.contestants.store_ground import LONGEST, PER_WRITER, of_size, operations_of, text
+from benchmarks.contestants.store_ground import LONGEST, PER_WRITER, make_operations, store_of_size, text
 from benchmarks.worker import Operation
 from dragoman import Message, MessageMetadata, Role, TextBlock, open_store
 
 _LOOP = asyncio.new_event_loop()
-_AT_ONCE = 10_000
+_BATCH_SIZE = 10_000
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _message(said: str) -> Message:
-    return Message("", "", Role.USER, (TextBlock(said),), MessageMetadata(), _NEVER)
+def _message(content: str) -> Message:
+    return Message("", "", Role.USER, (TextBlock(content),), MessageMetadata(), _NEVER)
 
 
 class OurStore:
@@ -28,16 +28,16 @@ class OurStore:
 
     def seed(self, session: str, texts: list[str]) -> None:
         _LOOP.run_until_complete(self._store.create_session(session))
-        for first in range(0, len(texts), _AT_ONCE):
-            _LOOP.run_until_complete(self._store.append(session, map(_message, texts[first : first + _AT_ONCE])))
+        for first in range(0, len(texts), _BATCH_SIZE):
+            _LOOP.run_until_complete(self._store.append(session, map(_message, texts[first : first + _BATCH_SIZE])))
         _LOOP.run_until_complete(self._store.search("nothing"))  # the index is not behind when measuring begins
 
-    async def appended(self, session: str, said: str) -> None:
+    async def append_async(self, session: str, content: str) -> None:
         """An append where a loop runs."""
-        await self._store.append(session, _message(said))
+        await self._store.append(session, _message(content))
 
-    def append(self, session: str, said: str) -> None:
-        _LOOP.run_until_complete(self.appended(session, said))
+    def append(self, session: str, content: str) -> None:
+        _LOOP.run_until_complete(self.append_async(session, content))
 
     def last(self, session: str, count: int) -> int:
         return len(_LOOP.run_until_complete(self._store.tail(session, count)))
@@ -45,22 +45,26 @@ class OurStore:
     def close(self) -> None:
         _LOOP.run_until_complete(self._store.close())
 
-    def written_by(self, writers: int) -> None:
-        _LOOP.run_until_complete(self._all(writers))
+    def write_concurrently(self, writers: int) -> None:
+        _LOOP.run_until_complete(self._write_all(writers))
 
-    async def _all(self, writers: int) -> None:
-        await asyncio.gather(*(self._one(number) for number in range(writers)))
+    async def _write_all(self, writers: int) -> None:
+        await asyncio.gather(*(self._write_share(number) for number in range(writers)))
 
-    async def _one(self, number: int) -> None:
+    async def _write_share(self, number: int) -> None:
         for _ in range(PER_WRITER):
             await self._store.append(f"of {number}", _message(text()))
 
-    def forked(self, session: str) -> None:
+    def fork(self, session: str) -> None:
         """A fork of a session."""
         _LOOP.run_until_complete(self._store.fork(session))
 
 
 def operations() -> dict[str, Operation]:
-    ground, made = operations_of(OurStore, up_to=LONGEST)
-    made["fork"] = (lambda: of_size(ground, LONGEST, 1), lambda store: store.forked("0"), lambda _: None)
-    return made
+    bench, operations_by_name = make_operations(OurStore, up_to=LONGEST)
+    operations_by_name["fork"] = (
+        lambda: store_of_size(bench, LONGEST, 1),
+        lambda store: store.fork("0"),
+        lambda _: None,
+    )
+    return operations_by_name

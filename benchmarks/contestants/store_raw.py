@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.contestants.store_ground import LONGEST, PER_WRITER, operations_of, text
+from benchmarks.contestants.store_ground import LONGEST, PER_WRITER, make_operations, text
 from benchmarks.worker import Operation
 
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
@@ -30,8 +30,8 @@ class RawStore:
             self.append(session, said)
         self._connection.execute("COMMIT")
 
-    def append(self, session: str, said: str) -> None:
-        body = _encode({"role": "assistant", "content": [{"type": "text", "text": said}]})
+    def append(self, session: str, content: str) -> None:
+        body = _encode({"role": "assistant", "content": [{"type": "text", "text": content}]})
         self._connection.execute("INSERT INTO messages (session, body) VALUES (?, ?)", (session, body))
 
     def last(self, session: str, count: int) -> int:
@@ -43,36 +43,36 @@ class RawStore:
     def close(self) -> None:
         self._connection.close()
 
-    def written_by(self, writers: int) -> None:
+    def write_concurrently(self, writers: int) -> None:
         """Everybody hands over what there is to write and waits until it is committed."""
-        waiting: queue.SimpleQueue[tuple[str, str, threading.Event]] = queue.SimpleQueue()
+        pending: queue.SimpleQueue[tuple[str, str, threading.Event]] = queue.SimpleQueue()
 
         def commit() -> None:
-            left = writers * PER_WRITER
-            while left:
-                batch = [waiting.get()]
-                while not waiting.empty():
-                    batch.append(waiting.get())
+            remaining = writers * PER_WRITER
+            while remaining:
+                batch = [pending.get()]
+                while not pending.empty():
+                    batch.append(pending.get())
                 self._connection.execute("BEGIN")
-                for session, said, _ in batch:
-                    self.append(session, said)
+                for session, content, _ in batch:
+                    self.append(session, content)
                 self._connection.execute("COMMIT")
                 for _, _, done in batch:
                     done.set()
-                left -= len(batch)
+                remaining -= len(batch)
 
         def write(number: int) -> None:
             for _ in range(PER_WRITER):
                 done = threading.Event()
-                waiting.put((f"of {number}", text(), done))
+                pending.put((f"of {number}", text(), done))
                 done.wait()
 
         threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
-        for thread in (*threads, committing := threading.Thread(target=commit)):
+        for thread in (*threads, committer := threading.Thread(target=commit)):
             thread.start()
-        for thread in (*threads, committing):
+        for thread in (*threads, committer):
             thread.join()
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(RawStore, up_to=LONGEST)[1]
+    return make_operations(RawStore, up_to=LONGEST)[1]

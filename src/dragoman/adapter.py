@@ -20,7 +20,7 @@ import msgspec
 
 from dragoman import dialects
 from dragoman.catalog import AdapterCapabilities, Model, Provider
-from dragoman.dialects.parts.residue import notes_of
+from dragoman.dialects.parts.residue import get_notes
 from dragoman.errors import CriticalLossError
 from dragoman.event import (
     BlockComplete,
@@ -31,10 +31,10 @@ from dragoman.event import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
-    judged,
+    mark_unusable,
 )
 from dragoman.exchange import Fault, Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
-from dragoman.ids import AS_IT_IS, ToolIds, derived_ulid, ulid
+from dragoman.ids import DEFAULT_ID_FORMAT, ToolIds, derive_ulid, ulid
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -56,11 +56,11 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
-from dragoman.rules import MAX_NAME_LENGTH, plain_tool_name
+from dragoman.rules import MAX_NAME_LENGTH, to_tool_name
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _CHARACTERS_PER_MEDIUM: Final = 1024
-_AT_NO_TIME: Final = "tu_" + ulid(0, 0)[:10]
+_TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,28 +94,28 @@ class Adapter:
         options: Options | None = None,
     ) -> Written:
         """The request as the provider takes it; ``CriticalLossError`` if a critical message would lose a part."""
-        given = tuple(messages)
-        written: Written = self.dialect.write_request(self.request(given, tools, options), self.provider.quirks)
-        written = _in_session(written, given)
+        history = tuple(messages)
+        written: Written = self.dialect.write_request(self.make_request(history, tools, options), self.provider.quirks)
+        written = _add_session(written, history)
         log_losses(written.losses)
-        critical = {message.id for message in given if message.metadata.critical}
-        lost = [loss for loss in written.losses if loss.message_id in critical]
-        if lost:
-            raise CriticalLossError(lost[0])
+        critical = {message.id for message in history if message.metadata.critical}
+        critical_losses = [loss for loss in written.losses if loss.message_id in critical]
+        if critical_losses:
+            raise CriticalLossError(critical_losses[0])
         return written
 
-    def request(
+    def make_request(
         self,
         messages: Iterable[Message],
         tools: Iterable[ToolDefinition | OpaqueTool] = (),
         options: Options | None = None,
     ) -> Request:
         """What would be asked, with every call under the name that the provider knows or accepts."""
-        given = tuple(messages)
-        names = self._names_of_calls(given)
+        history = tuple(messages)
+        names = self._call_wire_ids(history)
         return Request(
             model=self.model.name,
-            messages=tuple(self._spelled(message, names) for message in given),
+            messages=tuple(self._prepare_message(message, names) for message in history),
             tools=tuple(tools),
             options=options or Options(),
         )
@@ -123,13 +123,13 @@ class Adapter:
     def from_wire_response(self, response: Any, context: RequestContext) -> Message:
         """A whole answer as a message. One that failed is a message too, with what had arrived."""
         reply: Reply = self.dialect.read_reply(response)
-        content = tuple(_with_possible_name(block) for block in reply.content)
+        content = tuple(_validate_block_name(block) for block in reply.content)
         if content != reply.content:
-            reply = judged(reply.replace(content=content))
-        return self.message_from(reply, context)
+            reply = mark_unusable(reply.replace(content=content))
+        return self.make_message(reply, context)
 
-    def message_from(
-        self, reply: Reply, context: RequestContext, status: MessageStatus | None = None, **told: Any
+    def make_message(
+        self, reply: Reply, context: RequestContext, status: MessageStatus | None = None, **metadata_fields: Any
     ) -> Message:
         """A reply, whole or folded from a stream, as a message; ``told`` is what else its metadata say."""
         metadata = MessageMetadata(
@@ -138,12 +138,12 @@ class Adapter:
             routing=context.routing,
             usage=context.usage,
             status=status or (MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR),
-            provider_raw=_notes_on_message(reply),
-            **told,
+            provider_raw=_message_notes(reply),
+            **metadata_fields,
         )
-        content = tuple(_under_own_id(block, context) for block in reply.content)
+        content = tuple(_set_block_id(block, context) for block in reply.content)
         for block in content:
-            self._learn(block)
+            self._learn_block(block)
         return Message(context.message_id, context.session_id, Role.ASSISTANT, content, metadata, context.created_at)
 
     async def stream_response(
@@ -156,38 +156,38 @@ class Adapter:
         """
         reader = self.dialect.stream_reader(None, self.provider.quirks)
         calls: dict[int, str] = {}
-        refused: set[int] = set()
+        rejected: set[int] = set()
         async for chunk in chunks:
             for event in reader.feed(chunk):
-                if (named := _with_possible_names(event, refused)) is not None:
-                    yield self._heard(named, calls, context)
+                if (valid_event := _validate_event_name(event, rejected)) is not None:
+                    yield self._record_event(valid_event, calls, context)
         for event in reader.close():
-            if (named := _with_possible_names(event, refused)) is not None:
-                yield self._heard(named, calls, context)
+            if (valid_event := _validate_event_name(event, rejected)) is not None:
+                yield self._record_event(valid_event, calls, context)
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Roughly how many tokens the prompt has."""
-        return estimated_tokens(messages, tools)
+        return estimate_tokens(messages, tools)
 
-    def _names_of_calls(self, messages: Iterable[Message]) -> dict[str, str]:
+    def _call_wire_ids(self, messages: Iterable[Message]) -> dict[str, str]:
         """What this provider is to call each call: as it or another one named it, if it takes that, else a spelling.
 
         Several providers may speak one dialect, and one may refuse the names that another one gives.
         """
-        names: dict[str, str] = {}
+        wire_ids: dict[str, str] = {}
         spelling = self.provider.tool_ids
         for message in messages:
-            is_own = message.metadata.provider == self.provider.key
+            is_native = message.metadata.provider == self.provider.key
             for block in message.content:
                 if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-                    issued = notes_of(block.provider_raw, self.dialect.NAME).get("id")
-                    if issued and (is_own or spelling == AS_IT_IS or spelling.accepts(issued)):
-                        names[block.id] = issued
+                    issued = get_notes(block.provider_raw, self.dialect.NAME).get("id")
+                    if issued and (is_native or spelling == DEFAULT_ID_FORMAT or spelling.accepts(issued)):
+                        wire_ids[block.id] = issued
                     else:
-                        names[block.id] = self.ids.theirs(self.provider.key, block.id, spelling)
-        return names
+                        wire_ids[block.id] = self.ids.to_provider_id(self.provider.key, block.id, spelling)
+        return wire_ids
 
-    def _spelled(self, message: Message, names: dict[str, str]) -> Message:
+    def _prepare_message(self, message: Message, wire_ids: dict[str, str]) -> Message:
         """The message, with calls of other origin under the names that this provider knows or accepts.
 
         What another provider noted stays at home, also where it speaks the same dialect: its reasoning above all.
@@ -197,24 +197,24 @@ class Adapter:
         metadata, content = message.metadata, message.content
         if metadata.provider not in (None, self.provider.key):
             metadata = msgspec.structs.replace(metadata, provider_raw=None)
-            content = tuple(_without_notes(block) for block in content)
-        blocks = tuple(self._spelled_block(block, names) for block in content)
+            content = tuple(_drop_notes(block) for block in content)
+        blocks = tuple(self._prepare_block(block, wire_ids) for block in content)
         return msgspec.structs.replace(message, content=blocks, metadata=metadata)
 
-    def _spelled_block(self, block: ContentBlock, names: dict[str, str]) -> ContentBlock:
+    def _prepare_block(self, block: ContentBlock, wire_ids: dict[str, str]) -> ContentBlock:
         match block:
             case ToolUseBlock(id=call_id) | InvalidToolUseBlock(id=call_id) | ToolResultBlock(tool_use_id=call_id):
-                notes = notes_of(block.provider_raw, self.dialect.NAME)
-                theirs = names.get(call_id) or notes.get("id")
-                theirs = theirs or self.ids.theirs(self.provider.key, call_id, self.provider.tool_ids)
-                raw = {**notes, "dialect": self.dialect.NAME, "id": theirs}
+                notes = get_notes(block.provider_raw, self.dialect.NAME)
+                wire_id = wire_ids.get(call_id) or notes.get("id")
+                wire_id = wire_id or self.ids.to_provider_id(self.provider.key, call_id, self.provider.tool_ids)
+                raw = {**notes, "dialect": self.dialect.NAME, "id": wire_id}
                 return msgspec.structs.replace(block, provider_raw=raw)
             case _:
                 return block
 
-    def _heard(self, event: StreamEvent, calls: dict[int, str], context: RequestContext) -> StreamEvent:
+    def _record_event(self, event: StreamEvent, calls: dict[int, str], context: RequestContext) -> StreamEvent:
         """The event, under ids of the session's own, after what it tells about calls and faults was noted."""
-        event = _with_own_id(event, context)
+        event = _set_event_id(event, context)
         match event:
             case ToolUseStart(index=index, id=call_id, provider_raw=raw):
                 calls[index] = call_id
@@ -222,48 +222,48 @@ class Adapter:
             case ToolUseEnd(index=index, provider_raw=raw) if index in calls:
                 self._learn_id(calls[index], raw)
             case BlockComplete(block=block):
-                self._learn(block)
+                self._learn_block(block)
             case StreamError(fault=fault):
                 _log_fault(fault, self.model.id, context)
         return event
 
-    def _learn(self, block: ContentBlock) -> None:
+    def _learn_block(self, block: ContentBlock) -> None:
         if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
             self._learn_id(block.id, block.provider_raw)
 
     def _learn_id(self, call_id: str, raw: ProviderRaw | None) -> None:
-        theirs = notes_of(raw, self.dialect.NAME).get("id")
-        if theirs:
-            self.ids.learn(self.provider.key, call_id, theirs)
+        wire_id = get_notes(raw, self.dialect.NAME).get("id")
+        if wire_id:
+            self.ids.add(self.provider.key, call_id, wire_id)
 
 
-def estimated_tokens(messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
+def estimate_tokens(messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
     """A quarter of the characters, and a round figure for each picture: the same for every model."""
-    characters = sum(_characters(block) for message in messages for block in message.content)
+    characters = sum(_count_characters(block) for message in messages for block in message.content)
     characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
     return max(1, characters // _CHARACTERS_PER_TOKEN)
 
 
-def _without_notes(block: ContentBlock) -> ContentBlock:
+def _drop_notes(block: ContentBlock) -> ContentBlock:
     """The block without what only its provider can say about it; one that nobody else understands stays as it is."""
     if isinstance(block, OpaqueBlock | UnknownBlock) or block.provider_raw is None:
         return block
     return msgspec.structs.replace(block, provider_raw=None)
 
 
-def _notes_on_message(reply: Reply) -> ProviderRaw | None:
+def _message_notes(reply: Reply) -> ProviderRaw | None:
     """What was noted about an answer, as its message keeps it.
 
     Around its message an answer has fields that no message in a request may have, so notes about these stand apart.
     """
     if reply.provider_raw is None:
         return None
-    around = {name: note for name, note in reply.provider_raw.items() if name not in ("dialect", "message")}
+    reply_notes = {name: note for name, note in reply.provider_raw.items() if name not in ("dialect", "message")}
     notes = {**(reply.provider_raw.get("message") or {}), "dialect": reply.provider_raw["dialect"]}
-    return {**notes, "reply": around} if around else notes
+    return {**notes, "reply": reply_notes} if reply_notes else notes
 
 
-def _with_possible_names(event: StreamEvent, refused: set[int]) -> StreamEvent | None:
+def _validate_event_name(event: StreamEvent, rejected: set[int]) -> StreamEvent | None:
     """The event; a call under a name that no tool can have as a whole block, and nothing for the rest of that call.
 
     ``refused`` collects the indexes of such calls.
@@ -273,23 +273,23 @@ def _with_possible_names(event: StreamEvent, refused: set[int]) -> StreamEvent |
             return event
         case ToolUseStart(index=index, id=call_id, name=name, provider_raw=raw):
             if (problem := _name_problem(name)) is not None:
-                refused.add(index)
-                return BlockComplete(index, InvalidToolUseBlock(call_id, plain_tool_name(name), "", problem, raw))
-        case ToolUseInputDelta(index=index) | ToolUseEnd(index=index) if index in refused:
+                rejected.add(index)
+                return BlockComplete(index, InvalidToolUseBlock(call_id, to_tool_name(name), "", problem, raw))
+        case ToolUseInputDelta(index=index) | ToolUseEnd(index=index) if index in rejected:
             return None
         case BlockComplete(index=index, block=block):
-            return BlockComplete(index, _with_possible_name(block))
+            return BlockComplete(index, _validate_block_name(block))
     return event
 
 
-def _with_possible_name(block: ContentBlock) -> ContentBlock:
+def _validate_block_name(block: ContentBlock) -> ContentBlock:
     """The block; for a call under a name that no tool can have, one that is never executed, under a shorter name."""
     match block:
         case ToolUseBlock(call_id, name, value, raw) if (problem := _name_problem(name)) is not None:
             text = msgspec.json.encode(value).decode()
-            return InvalidToolUseBlock(call_id, plain_tool_name(name), text, problem, raw)
+            return InvalidToolUseBlock(call_id, to_tool_name(name), text, problem, raw)
         case InvalidToolUseBlock(name=name) if _name_problem(name) is not None:
-            return block.replace(name=plain_tool_name(name))
+            return block.replace(name=to_tool_name(name))
         case _:
             return block
 
@@ -301,35 +301,35 @@ def _name_problem(name: str) -> str | None:
     return "the tool's name holds a NUL" if "\0" in name else None
 
 
-def _with_own_id(event: StreamEvent, context: RequestContext) -> StreamEvent:
+def _set_event_id(event: StreamEvent, context: RequestContext) -> StreamEvent:
     match event:
-        case ToolUseStart(id=made):
-            return msgspec.structs.replace(event, id=_own_id(made, context))
+        case ToolUseStart(id=derived_id):
+            return msgspec.structs.replace(event, id=_make_call_id(derived_id, context))
         case BlockComplete(block=block):
-            return msgspec.structs.replace(event, block=_under_own_id(block, context))
+            return msgspec.structs.replace(event, block=_set_block_id(block, context))
         case _:
             return event
 
 
-def _under_own_id(block: ContentBlock, context: RequestContext) -> ContentBlock:
+def _set_block_id(block: ContentBlock, context: RequestContext) -> ContentBlock:
     if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-        return msgspec.structs.replace(block, id=_own_id(block.id, context))
+        return msgspec.structs.replace(block, id=_make_call_id(block.id, context))
     return block
 
 
-def _own_id(made: str, context: RequestContext) -> str:
+def _make_call_id(derived_id: str, context: RequestContext) -> str:
     """An id that no other call of the session has.
 
     A dialect sees one answer alone and makes an id of what stands in it, at no time. Some providers give every answer
     the same ids, or none; so the answer's own id goes into it here. The same answer always gets the same ids.
     """
-    if not made.startswith(_AT_NO_TIME):
-        return made
+    if not derived_id.startswith(_TIMELESS_PREFIX):
+        return derived_id
     time_ms = int(context.created_at.timestamp() * 1000)
-    return "tu_" + derived_ulid(time_ms, context.session_id, context.message_id, made)
+    return "tu_" + derive_ulid(time_ms, context.session_id, context.message_id, derived_id)
 
 
-def _in_session(written: Written, messages: tuple[Message, ...]) -> Written:
+def _add_session(written: Written, messages: tuple[Message, ...]) -> Written:
     """What was written, with the session in losses that belong to no message: those of options and tools."""
     if not messages or all(loss.session_id for loss in written.losses):
         return written
@@ -374,14 +374,14 @@ def log_losses(losses: Iterable[Loss]) -> None:
         )
 
 
-def _characters(block: ContentBlock) -> int:
+def _count_characters(block: ContentBlock) -> int:
     match block:
         case TextBlock(text) | ThinkingBlock(text):
             return len(text)
         case ToolUseBlock(_, name, value):
             return len(name) + len(msgspec.json.encode(value))
         case ToolResultBlock(_, content):
-            return sum(_characters(inner) for inner in content)
+            return sum(_count_characters(inner) for inner in content)
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             return _CHARACTERS_PER_MEDIUM
         case _:

@@ -29,7 +29,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from dragoman import permissions
-from dragoman.errors import DamagedError, StorageError, StoreUnusableError
+from dragoman.errors import CorruptDataError, StorageError, StoreUnusableError
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -76,19 +76,19 @@ def blobs_from_url(url: str) -> Blobs:
     )
 
 
-def checked_name(sha256: str) -> str:
+def validate_name(sha256: str) -> str:
     """The name, if it is one."""
     if not _is_name(sha256):
-        raise DamagedError("it is not a SHA-256", where=repr(sha256[:80]))
+        raise CorruptDataError("it is not a SHA-256", where=repr(sha256[:80]))
     return sha256
 
 
-def checked(sha256: str, data: bytes | None, where: str) -> bytes:
+def verify_blob(sha256: str, data: bytes | None, where: str) -> bytes:
     """The content, if it is what its name says."""
     if data is None:
-        raise DamagedError("large content that a message names is gone", where=f"{where}/{sha256}")
+        raise CorruptDataError("large content that a message names is gone", where=f"{where}/{sha256}")
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise DamagedError("large content is not what was stored", where=f"{where}/{sha256}")
+        raise CorruptDataError("large content is not what was stored", where=f"{where}/{sha256}")
     return data
 
 
@@ -96,20 +96,20 @@ class MemoryBlobs:
     """In memory, for stores that are."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[bytes, float]] = {}
+        self._blobs: dict[str, tuple[bytes, float]] = {}
 
     async def put(self, sha256: str, data: bytes) -> None:
-        self._kept[checked_name(sha256)] = data, time.time()
+        self._blobs[validate_name(sha256)] = data, time.time()
 
     async def get(self, sha256: str) -> bytes:
-        data, _ = self._kept.get(checked_name(sha256), (None, 0.0))
-        return checked(sha256, data, "memory")
+        data, _ = self._blobs.get(validate_name(sha256), (None, 0.0))
+        return verify_blob(sha256, data, "memory")
 
     async def delete(self, sha256: str) -> None:
-        self._kept.pop(sha256, None)
+        self._blobs.pop(sha256, None)
 
     async def list(self) -> AsyncIterator[Blob]:
-        for sha256, (data, touched) in tuple(self._kept.items()):
+        for sha256, (data, touched) in tuple(self._blobs.items()):
             yield Blob(sha256, len(data), touched)
 
 
@@ -127,7 +127,7 @@ class FolderBlobs:
         await asyncio.to_thread(self._put, sha256, data)
 
     async def get(self, sha256: str) -> bytes:
-        return await asyncio.to_thread(lambda: checked(sha256, self._get(sha256), str(self.folder)))
+        return await asyncio.to_thread(lambda: verify_blob(sha256, self._get(sha256), str(self.folder)))
 
     async def delete(self, sha256: str) -> None:
         await asyncio.to_thread(self._path(sha256).unlink, missing_ok=True)
@@ -141,18 +141,18 @@ class FolderBlobs:
             if _is_name(path.name):
                 yield Blob(path.name, status.st_size, status.st_mtime)
 
-    async def tidy(self, older_than_s: float) -> None:
+    async def remove_partial_files(self, older_than_s: float) -> None:
         """Let go of what interrupted writes have left so long ago, by the clock of the files."""
-        await asyncio.to_thread(self._tidy, time.time() - older_than_s)
+        await asyncio.to_thread(self._remove_partial_files, time.time() - older_than_s)
 
-    def _tidy(self, before: float) -> None:
+    def _remove_partial_files(self, cutoff: float) -> None:
         for path in self.folder.glob("??/.*"):
             with contextlib.suppress(FileNotFoundError):  # it was about to be done
-                if path.stat().st_mtime < before:
+                if path.stat().st_mtime < cutoff:
                     path.unlink()
 
     def _path(self, sha256: str) -> Path:
-        return self.folder / checked_name(sha256)[:2] / sha256
+        return self.folder / validate_name(sha256)[:2] / sha256
 
     def _get(self, sha256: str) -> bytes | None:
         try:
@@ -160,19 +160,19 @@ class FolderBlobs:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _failed(error) from error
+            raise _storage_error(error) from error
 
     def _put(self, sha256: str, data: bytes) -> None:
         path = self._path(sha256)
         try:
-            if not self._touched(path, len(data)):
+            if not self._touch(path, len(data)):
                 self._write(path, data)
             for folder in (path.parent, self.folder):  # also if somebody else has just written it, and not got here
                 _sync(folder)
         except OSError as error:
-            raise _failed(error) from error
+            raise _storage_error(error) from error
 
-    def _touched(self, path: Path, size: int) -> bool:
+    def _touch(self, path: Path, size: int) -> bool:
         try:
             os.utime(path)
             return path.stat().st_size == size
@@ -182,15 +182,15 @@ class FolderBlobs:
     def _write(self, path: Path, data: bytes) -> None:
         is_new = not self.folder.exists()
         permissions.make_folder(path.parent)
-        made = path.with_name(f".{secrets.token_hex(8)}")
+        partial = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            with permissions.open_new(made) as file:
+            with permissions.open_new(partial) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            made.replace(path)
+            partial.replace(path)
         finally:
-            made.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         if is_new:
             _sync(self.folder.parent)
 
@@ -203,7 +203,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _failed(error: OSError) -> StorageError:
+def _storage_error(error: OSError) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError("the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full")
     return StorageError(f"large content could not be read or written ({error})")
@@ -238,13 +238,13 @@ class S3Blobs:
                 remedy="Write s3://bucket/prefix?endpoint=https://…&region=…; keys come from the environment",
                 code="not_a_store",
             )
-        self._obstore, self._faults = obstore, BaseError
-        self._missing = (FileNotFoundError, NotFoundError)
+        self._obstore, self._errors = obstore, BaseError
+        self._missing_errors = (FileNotFoundError, NotFoundError)
         self._where = f"s3://{parts.netloc}{parts.path}"
         self._prefix = parts.path.strip("/")
-        self._bucket = self._opened(S3Store, parts.netloc, options)
+        self._bucket = self._open(S3Store, parts.netloc, options)
 
-    def _opened(self, kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
+    def _open(self, kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
         endpoint = options.get("endpoint")
         config: dict[str, Any] = {"virtual_hosted_style_request": options.get("path_style", "true") == "false"}
         if endpoint is not None:
@@ -262,44 +262,44 @@ class S3Blobs:
         )
 
     def _key(self, sha256: str) -> str:
-        name = f"{checked_name(sha256)[:2]}/{sha256}"
+        name = f"{validate_name(sha256)[:2]}/{sha256}"
         return f"{self._prefix}/{name}" if self._prefix else name
 
     async def put(self, sha256: str, data: bytes) -> None:
         try:
             await self._obstore.put_async(self._bucket, self._key(sha256), data)
-        except self._faults as error:
-            raise self._failed(error) from error
+        except self._errors as error:
+            raise self._storage_error(error) from error
 
     async def get(self, sha256: str) -> bytes:
         data = None
         try:
             answer = await self._obstore.get_async(self._bucket, self._key(sha256))
             data = bytes(await answer.bytes_async())
-        except self._missing:
+        except self._missing_errors:
             pass
-        except self._faults as error:
-            raise self._failed(error) from error
-        return checked(sha256, data, self._where)
+        except self._errors as error:
+            raise self._storage_error(error) from error
+        return verify_blob(sha256, data, self._where)
 
     async def delete(self, sha256: str) -> None:
         try:
             await self._obstore.delete_async(self._bucket, self._key(sha256))
-        except self._missing:
+        except self._missing_errors:
             pass
-        except self._faults as error:
-            raise self._failed(error) from error
+        except self._errors as error:
+            raise self._storage_error(error) from error
 
     async def list(self) -> AsyncIterator[Blob]:
         try:
             async for page in self._obstore.list(self._bucket, self._prefix or None):
-                for found in page:
-                    name = found["path"].rpartition("/")[2]
+                for item in page:
+                    name = item["path"].rpartition("/")[2]
                     if _is_name(name):
-                        yield Blob(name, found["size"], found["last_modified"].timestamp())
-        except self._faults as error:
-            raise self._failed(error) from error
+                        yield Blob(name, item["size"], item["last_modified"].timestamp())
+        except self._errors as error:
+            raise self._storage_error(error) from error
 
-    def _failed(self, error: Exception) -> StorageError:
+    def _storage_error(self, error: Exception) -> StorageError:
         first = str(error).partition("\n")[0]
         return StorageError(f"the bucket could not be reached ({type(error).__name__}: {first})", where=self._where)

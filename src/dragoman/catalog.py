@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from dragoman.errors import FormatError, UnknownModelError
-from dragoman.ids import AS_IT_IS, IdSpelling
+from dragoman.ids import DEFAULT_ID_FORMAT, IdFormat
 from dragoman.value import Value
 
 QUIRKS: Final = {
@@ -98,7 +98,7 @@ class Provider(Value, frozen=True, kw_only=True, omit_defaults=False):
     key_header: str | None = None  # the header that carries the key, where it is not the dialect's
     runs_locally: bool = False  # on one's own machine: no key, and its models cost an explicit zero
     prices_as: str | None = None  # what the price library calls it, where that differs
-    tool_ids: IdSpelling = AS_IT_IS  # which ids of tool calls it accepts from others
+    tool_ids: IdFormat = DEFAULT_ID_FORMAT  # which ids of tool calls it accepts from others
     quirks: tuple[str, ...] = ()  # where it differs from its dialect, by name
 
 
@@ -136,39 +136,39 @@ class Catalog:
 
     def provider(self, name: str, dialect: str | None = None) -> Provider:
         """The provider of that key or alias; with a dialect, the one that is spoken to in it."""
-        keyed = self.providers.get(name)
-        if keyed is not None and dialect in (None, keyed.dialect):
-            return keyed
-        fitting = [row for row in self.providers.values() if dialect in (None, row.dialect)]
-        match [row for row in fitting if name in row.aliases]:
+        direct = self.providers.get(name)
+        if direct is not None and dialect in (None, direct.dialect):
+            return direct
+        candidates = [row for row in self.providers.values() if dialect in (None, row.dialect)]
+        match [row for row in candidates if name in row.aliases]:
             case [row]:
                 return row
             case []:
-                what, known = f"no provider {name!r}" + (f" that speaks {dialect!r}" if dialect else ""), fitting
-            case several:
-                what, known = f"{name!r} is what several providers are called", several
-        keys = ", ".join(sorted(row.key for row in known))
+                what, choices = f"no provider {name!r}" + (f" that speaks {dialect!r}" if dialect else ""), candidates
+            case matches:
+                what, choices = f"{name!r} is what several providers are called", matches
+        keys = ", ".join(sorted(row.key for row in choices))
         raise UnknownModelError(what, where=self._origin, remedy=f"Known are {keys}")
 
     def model(self, name: str) -> Model:
         """The model of that id or alias. A model without a row gets its provider's defaults and says so."""
         model_id = self._aliases.get(name, name)
-        key, colon, bare = model_id.partition(":")
-        if not colon or not bare:
+        key, colon, model_name = model_id.partition(":")
+        if not colon or not model_name:
             raise UnknownModelError(
                 f"no model {name!r}", where=self._origin, remedy="Name it as provider:model, or by one of its aliases"
             )
         provider = self.provider(key)
-        model_id = f"{provider.key}:{bare}"
-        declared = self.models.get(model_id) or self._snapshot_of(model_id)
-        if declared is not None:
-            return declared if declared.id == model_id else declared.replace(id=model_id, name=bare, aliases=())
+        model_id = f"{provider.key}:{model_name}"
+        row = self.models.get(model_id) or self._find_by_snapshot(model_id)
+        if row is not None:
+            return row if row.id == model_id else row.replace(id=model_id, name=model_name, aliases=())
         capabilities = self._capabilities(provider.key, {}, model_id)
-        return Model(id=model_id, provider=provider.key, name=bare, capabilities=capabilities, is_declared=False)
+        return Model(id=model_id, provider=provider.key, name=model_name, capabilities=capabilities, is_declared=False)
 
-    def overlaid(self, rows: Mapping[str, Any], origin: str = "overlay") -> Catalog:
+    def overlay(self, rows: Mapping[str, Any], origin: str = "overlay") -> Catalog:
         """This catalog with further rows; a row of the same name is changed field by field."""
-        return Catalog(_merged(self._rows, rows), f"{self._origin}+{origin}")
+        return Catalog(_merge(self._rows, rows), f"{self._origin}+{origin}")
 
     @property
     def price_names(self) -> dict[str, str]:
@@ -180,10 +180,10 @@ class Catalog:
         provider = self.providers.get(model_id.partition(":")[0])
         return provider is not None and provider.runs_locally
 
-    def _snapshot_of(self, model_id: str) -> Model | None:
+    def _find_by_snapshot(self, model_id: str) -> Model | None:
         """A dated snapshot of a model is that model: gpt-4o-2024-11-20 is gpt-4o, but gpt-4o-mini is not."""
-        dated = _SNAPSHOT.search(model_id, max(0, len(model_id) - len("-2026-05-08")))
-        return self.models.get(model_id[: dated.start()]) if dated else None
+        match = _SNAPSHOT.search(model_id, max(0, len(model_id) - len("-2026-05-08")))
+        return self.models.get(model_id[: match.start()]) if match else None
 
     def _provider(self, key: str, row: Mapping[str, Any]) -> Provider:
         fields = {name: value for name, value in row.items() if name != "capabilities"}
@@ -239,12 +239,12 @@ class Catalog:
         return FormatError(what, where=f"{self._origin}, {where}", code="invalid_catalog")
 
 
-def catalog_from(text: str, origin: str = "catalog") -> Catalog:
+def catalog_from_toml(text: str, origin: str = "catalog") -> Catalog:
     """A catalog from TOML text."""
-    return Catalog(rows_from(text, origin), origin)
+    return Catalog(rows_from_toml(text, origin), origin)
 
 
-def rows_from(text: str, origin: str = "catalog") -> dict[str, Any]:
+def rows_from_toml(text: str, origin: str = "catalog") -> dict[str, Any]:
     """The rows of a catalog file, unread."""
     try:
         return tomllib.loads(text)
@@ -256,12 +256,14 @@ def rows_from(text: str, origin: str = "catalog") -> dict[str, Any]:
 def builtin() -> Catalog:
     """The rows that come with this package."""
     # Part of this package's own code that happens to be data; nothing of the user's is opened on this floor.
-    return catalog_from(importlib.resources.files("dragoman").joinpath("catalog.toml").read_text("utf-8"), "built-in")
+    return catalog_from_toml(
+        importlib.resources.files("dragoman").joinpath("catalog.toml").read_text("utf-8"), "built-in"
+    )
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(below)
     for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if both else value
-    return merged
+        are_mappings = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merge(result[key], value) if are_mappings else value
+    return result

@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman import value
 from dragoman.errors import FormatError, InputError, NewerVersionError
-from dragoman.jsontext import OWN, read_json, utf8
+from dragoman.jsontext import OWN, encode_utf8, read_json
 from dragoman.message import Message, Usage
 from dragoman.versions import FORMAT, Format
 
@@ -31,7 +31,7 @@ def encode(message: Message) -> bytes:
     """The canonical JSON of a message."""
     try:
         data = _encode_fast(message)
-    except (value.NeedsCareError, UnicodeEncodeError):
+    except (value.SlowPathRequired, UnicodeEncodeError):
         data = value.encode(message)
     return data if message.created_at.microsecond else _with_microseconds(data, message)
 
@@ -45,23 +45,23 @@ def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
             encode(message) == data
             and message.schema_version == schema.current
             and message.created_at.tzinfo is UTC
-            and (usage is None or _is_plainly_finite(usage))
+            and (usage is None or _has_finite_cost(usage))
         ):
             return message
-    except value.NOT_SO_FAST:
+    except value.FAST_PATH_ERRORS:
         pass
-    return _decode_carefully(utf8(data) if isinstance(data, str) else data, schema)
+    return _decode_general(encode_utf8(data) if isinstance(data, str) else data, schema)
 
 
-def _is_plainly_finite(usage: Usage) -> bool:
+def _has_finite_cost(usage: Usage) -> bool:
     """Whether its amounts are numbers, and it has only its own."""
     return usage.provider_cost_usd is None and (usage.cost_usd is None or usage.cost_usd.is_finite())
 
 
 def content_hash(message: Message) -> str:
     """What is said and by whom: SHA-256 over role and content, the same for the same words in any session."""
-    spoken = _Spoken(role=message.role, content=message.content)
-    return hashlib.sha256(value.identity(spoken)).hexdigest()
+    content = _HashedContent(role=message.role, content=message.content)
+    return hashlib.sha256(value.identity(content)).hexdigest()
 
 
 def message_hash(message: Message) -> str:
@@ -70,7 +70,7 @@ def message_hash(message: Message) -> str:
     return hashlib.sha256(data if message.created_at.microsecond else _with_microseconds(data, message)).hexdigest()
 
 
-class _Spoken(value.Value, frozen=True):
+class _HashedContent(value.Value, frozen=True):
     role: Any
     content: Any
 
@@ -84,7 +84,7 @@ def _with_microseconds(data: bytes, message: Message) -> bytes:
     return data[:at] + b".000000" + data[at:]
 
 
-def _decode_carefully(data: bytes, schema: Format) -> Message:
+def _decode_general(data: bytes, schema: Format) -> Message:
     plain = read_json(data, OWN)
     if not isinstance(plain, dict):
         raise FormatError(f"a message is a JSON object, not {type(plain).__name__}", where="$")
@@ -92,32 +92,33 @@ def _decode_carefully(data: bytes, schema: Format) -> Message:
     if type(version) is not int or version < 1:
         raise FormatError("schema_version is a whole number from 1", where="$.schema_version")
     if version < schema.current:
-        data = msgspec.json.encode(schema.migrated(plain, version))
-    found = value.Found(lenient=version > schema.current)
+        data = msgspec.json.encode(schema.upgrade(plain, version))
+    unknown_parts = value.UnknownParts(lenient=version > schema.current)
     try:
-        message = value.decode_carefully(Message, data, found)
+        message = value.decode_lenient(Message, data, unknown_parts)
     except InputError as error:
-        if not found.lenient:
+        if not unknown_parts.lenient:
             raise
         what = f"schema version {version}; this Dragoman knows up to {schema.current} and cannot read it ({error})"
         raise NewerVersionError(what, data=data, version=version, where="$.schema_version") from None
     usage = message.metadata.usage
     if usage is not None and not usage.is_finite():
         raise FormatError("an amount that is no number", where="$.metadata.usage.cost_usd")
-    if found.places:
-        _warn_of_unknown(message, found)
+    if unknown_parts.places:
+        _log_unknown_parts(message, unknown_parts)
     try:
         return message.replace()  # which puts the time into UTC
     except ValueError as error:
         raise FormatError(str(error), where="$.created_at") from None
 
 
-def _warn_of_unknown(message: Message, found: value.Found) -> None:
+def _log_unknown_parts(message: Message, unknown_parts: value.UnknownParts) -> None:
     import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
     logging.getLogger("dragoman.format").warning(
         "kept what this version does not know, in message %s: %s",
         message.id,
-        ", ".join(found.places) + (f" and {more} more" if (more := found.count - len(found.places)) else ""),
-        extra={"session_id": message.session_id, "message_id": message.id, "places": tuple(found.places)},
+        ", ".join(unknown_parts.places)
+        + (f" and {more} more" if (more := unknown_parts.count - len(unknown_parts.places)) else ""),
+        extra={"session_id": message.session_id, "message_id": message.id, "places": tuple(unknown_parts.places)},
     )

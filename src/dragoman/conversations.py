@@ -34,14 +34,14 @@ from dragoman.message import Message
 from dragoman.store import Row, Session, Store
 
 UserId = int | str
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
-KEY: Final = "agents-api.conversation"  # where in a session's metadata
+METADATA_KEY: Final = "agents-api.conversation"  # where in a session's metadata
 _ATTEMPTS: Final = 20
 _PAGE: Final = 100
 
 
-class Conversations:
+class EnvelopeStore:
     """Sessions of envelopes in a store. Sessions in which nothing happened for ``expires_after`` are not found."""
 
     def __init__(self, store: Store, *, expires_after: timedelta | None = timedelta(hours=24)) -> None:
@@ -59,7 +59,7 @@ class Conversations:
     ) -> str:
         """A new and empty session; its id is a UUID. ``token`` names the login that it was made under."""
         session_id = str(uuid.uuid4())
-        about = {
+        fields = {
             "id": session_id,  # a fork has all of this as well, and another id
             "user_id": user_id,
             "agent_id": agent_id,
@@ -67,16 +67,16 @@ class Conversations:
             "metadata": dict(metadata or {}),
             "token": token,
         }
-        await self.store.create_session(session_id, user_id=str(user_id), metadata={KEY: about})
+        await self.store.create_session(session_id, user_id=str(user_id), metadata={METADATA_KEY: fields})
         return session_id
 
     async def get_session(self, session_id: str) -> dict[str, Any] | None:
         """The session with all its messages, or None if there is none of that id, or no more."""
-        session = await self._found(session_id)
+        session = await self._find(session_id)
         if session is None:
             return None
         messages = [row.message for row in await self._rows(session)]
-        return self._told(session, envelopes_from_messages(messages, as_given=True))
+        return self._to_row(session, envelopes_from_messages(messages, verbatim=True))
 
     async def update_session(
         self,
@@ -87,27 +87,27 @@ class Conversations:
         model: str = "",
     ) -> bool:
         """Replace the whole list of messages, and what else is given; false if there is no such session."""
-        given = normalize_many(messages)
-        session = await self._found(session_id)
+        envelopes = normalize_many(messages)
+        session = await self._find(session_id)
         if session is None:
             return False
-        session, branch = await self._first(session, lambda current: self._replaced(current, given))
+        session, branch = await self._retry_on_conflict(session, lambda current: self._replace(current, envelopes))
         changes: dict[str, Any] = {"provider": provider, "model": model}
         changes = {name: value for name, value in changes.items() if value}
         if metadata is not None:
             changes["metadata"] = dict(metadata)
         if branch != _head(session):
-            changes |= {"head": branch, "branches": [*_about(session).get("branches", []), branch]}
+            changes |= {"head": branch, "branches": [*_host_fields(session).get("branches", []), branch]}
         await self._change(session, changes)
         return True
 
     async def append(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> bool:
         """Add messages at the end, whatever others add meanwhile; false if there is no such session."""
-        given = normalize_many(messages)
-        session = await self._found(session_id)
+        envelopes = normalize_many(messages)
+        session = await self._find(session_id)
         if session is None:
             return False
-        await self._first(session, lambda current: self._appended(current, given))
+        await self._retry_on_conflict(session, lambda current: self._append(current, envelopes))
         return True
 
     async def delete_session(self, session_id: str) -> bool:
@@ -116,42 +116,42 @@ class Conversations:
             session = await self.store.get_session(session_id)
         except UnknownSessionError:
             return True
-        for one in (*_about(session).get("branches", ()), session_id):
+        for branch_id in (*_host_fields(session).get("branches", ()), session_id):
             try:
-                await self.store.delete_session(one)
+                await self.store.delete_session(branch_id)
             except UnknownSessionError:
                 continue
         return True
 
     async def update_title(self, session_id: str, title: str) -> bool:
         """Give a session a title; false if there is no such session."""
-        if await self._found(session_id) is None:
+        if await self._find(session_id) is None:
             return False
         await self.store.rename_session(session_id, title)
         return True
 
     async def mark_read(self, session_id: str) -> bool:
         """Note that its user has seen it now; false if there is no such session."""
-        session = await self._found(session_id)
+        session = await self._find(session_id)
         if session is None:
             return False
-        await self._change(session, {"last_read_at": _written(self.store.clock())})
+        await self._change(session, {"last_read_at": _format_time(self.store.clock())})
         return True
 
     async def list_sessions(
         self, user_id: UserId, agent_id: int | str = 0, context: str = "chat", limit: int = 50
     ) -> list[dict[str, Any]]:
         """The sessions of a user with an agent, the one that changed last first; without their messages."""
-        found: list[dict[str, Any]] = []
-        async for session in self._of(user_id):
-            about = session.metadata[KEY]
-            if about["agent_id"] == agent_id and about["context"] == context:
-                told = self._told(session, [])
-                del told["messages"]
-                found.append(told)
-            if len(found) >= limit:
+        rows: list[dict[str, Any]] = []
+        async for session in self._user_sessions(user_id):
+            fields = session.metadata[METADATA_KEY]
+            if fields["agent_id"] == agent_id and fields["context"] == context:
+                row = self._to_row(session, [])
+                del row["messages"]
+                rows.append(row)
+            if len(rows) >= limit:
                 break
-        return found
+        return rows
 
     async def get_recent_pending_session(
         self, user_id: UserId, seconds: float = 600, context: str = "chat", token: int | str | None = None
@@ -163,30 +163,33 @@ class Conversations:
         since = self.store.clock() - timedelta(seconds=seconds)
         pending = [
             session
-            async for session in self._of(user_id)
+            async for session in self._user_sessions(user_id)
             if session.created_at >= since
-            and session.metadata[KEY]["context"] == context
-            and (token is None or session.metadata[KEY]["token"] == token)
-            and (await self._is_empty(session) or session.metadata[KEY]["metadata"].get("status") == "processing")
+            and session.metadata[METADATA_KEY]["context"] == context
+            and (token is None or session.metadata[METADATA_KEY]["token"] == token)
+            and (
+                await self._is_empty(session)
+                or session.metadata[METADATA_KEY]["metadata"].get("status") == "processing"
+            )
         ]
         newest = max(pending, key=lambda session: session.created_at, default=None)
         return None if newest is None else await self.get_session(newest.id)
 
     # --- in the store ------------------------------------------------------------------------------------------------
 
-    async def _found(self, session_id: str) -> Session | None:
+    async def _find(self, session_id: str) -> Session | None:
         try:
             session = await self.store.get_session(session_id)
         except UnknownSessionError:
             return None
         return session if not self._is_expired(session) else None
 
-    async def _of(self, user_id: UserId) -> AsyncIterator[Session]:
+    async def _user_sessions(self, user_id: UserId) -> AsyncIterator[Session]:
         """The conversations of a user, the one that changed last first."""
         before: Session | None = None
         while page := await self.store.list_sessions(user_id=str(user_id), before=before, limit=_PAGE):
             for session in page:
-                if _about(session).get("id") == session.id and not self._is_expired(session):
+                if _host_fields(session).get("id") == session.id and not self._is_expired(session):
                     yield session
             before = page[-1]
 
@@ -196,7 +199,9 @@ class Conversations:
     async def _is_empty(self, session: Session) -> bool:
         return not await self.store.tail(_head(session), limit=1)
 
-    async def _first(self, session: Session, change: Callable[[Session], Awaitable[Made]]) -> tuple[Session, Made]:
+    async def _retry_on_conflict(
+        self, session: Session, change: Callable[[Session], Awaitable[Result]]
+    ) -> tuple[Session, Result]:
         """Change a history; again, if somebody else was first, because it is another history then."""
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(ConflictError):
@@ -204,86 +209,88 @@ class Conversations:
             session = await self.store.get_session(session.id)
         return session, await change(session)
 
-    async def _appended(self, session: Session, given: list[Envelope]) -> None:
+    async def _append(self, session: Session, envelopes: list[Envelope]) -> None:
         head = _head(session)
         rows = await self.store.tail(head, limit=_PAGE)  # in which the calls are that may be answered
-        said, last = [row.message for row in rows], rows[-1].seq if rows else 0
-        made = messages_from_envelopes(given, after=said, first=last - len(said))
-        await self.store.append(head, _unowned(made), expected_seq=last)
+        history, last = [row.message for row in rows], rows[-1].seq if rows else 0
+        messages = messages_from_envelopes(envelopes, after=history, first=last - len(history))
+        await self.store.append(head, _without_session(messages), expected_seq=last)
 
-    async def _replaced(self, session: Session, given: list[Envelope]) -> str:
+    async def _replace(self, session: Session, envelopes: list[Envelope]) -> str:
         """Make a list the history of a session, and say in which session of the store it is."""
         rows = await self._rows(session)
-        said = [row.message for row in rows]
-        kept, used = _in_common(said, given)
-        tail = _unowned(messages_from_envelopes(given[used:], after=said[:kept]))
+        history = [row.message for row in rows]
+        common, used = _common_prefix(history, envelopes)
+        tail = _without_session(messages_from_envelopes(envelopes[used:], after=history[:common]))
         head = _head(session)
         last = rows[-1].seq if rows else 0
-        if kept == len(rows):
+        if common == len(rows):
             if tail:
                 await self.store.append(head, tail, expected_seq=last)
             return head
-        branch = await self.store.fork(head, rows[kept - 1].seq if kept else 0)
+        branch = await self.store.fork(head, rows[common - 1].seq if common else 0)
         await self.store.append(branch.id, tail)
         return branch.id
 
     async def _change(self, session: Session, changes: Mapping[str, Any]) -> None:
         current = await self.store.get_session(session.id)
-        await self.store.change_session(session.id, metadata={**current.metadata, KEY: {**_about(current), **changes}})
+        await self.store.change_session(
+            session.id, metadata={**current.metadata, METADATA_KEY: {**_host_fields(current), **changes}}
+        )
 
     def _is_expired(self, session: Session) -> bool:
-        ends = self._ends(session)
-        return ends is not None and ends <= self.store.clock()
+        expires_at = self._expires_at(session)
+        return expires_at is not None and expires_at <= self.store.clock()
 
-    def _ends(self, session: Session) -> datetime | None:
+    def _expires_at(self, session: Session) -> datetime | None:
         return None if self.expires_after is None else session.updated_at + self.expires_after
 
-    def _told(self, session: Session, messages: list[Envelope]) -> dict[str, Any]:
-        about = _about(session)
-        ends = self._ends(session)
+    def _to_row(self, session: Session, messages: list[Envelope]) -> dict[str, Any]:
+        fields = _host_fields(session)
+        expires_at = self._expires_at(session)
         return {
             "session_id": session.id,
-            "user_id": about.get("user_id", session.user_id),
-            "agent_id": about.get("agent_id", 0),
+            "user_id": fields.get("user_id", session.user_id),
+            "agent_id": fields.get("agent_id", 0),
             "title": session.title,
             "messages": messages,
-            "metadata": about.get("metadata", {}),
-            "provider": about.get("provider", ""),
-            "model": about.get("model", ""),
-            "context": about.get("context", "chat"),
-            "created_at": _written(session.created_at),
-            "updated_at": _written(session.updated_at),
-            "last_read_at": about.get("last_read_at"),
-            "expires_at": None if ends is None else _written(ends),
+            "metadata": fields.get("metadata", {}),
+            "provider": fields.get("provider", ""),
+            "model": fields.get("model", ""),
+            "context": fields.get("context", "chat"),
+            "created_at": _format_time(session.created_at),
+            "updated_at": _format_time(session.updated_at),
+            "last_read_at": fields.get("last_read_at"),
+            "expires_at": None if expires_at is None else _format_time(expires_at),
         }
 
 
-def _about(session: Session) -> dict[str, Any]:
+def _host_fields(session: Session) -> dict[str, Any]:
     """What a host said about a session; of a session that no host made, nothing."""
-    about: dict[str, Any] = session.metadata.get(KEY, {})
-    return about
+    fields: dict[str, Any] = session.metadata.get(METADATA_KEY, {})
+    return fields
 
 
 def _head(session: Session) -> str:
     """Where in the store its history is: in itself, until a host replaces what is there."""
-    head: str = _about(session).get("head", session.id)
+    head: str = _host_fields(session).get("head", session.id)
     return head
 
 
-def _in_common(said: list[Message], given: list[Envelope]) -> tuple[int, int]:
+def _common_prefix(history: list[Message], envelopes: list[Envelope]) -> tuple[int, int]:
     """With how many messages of the history the list begins, and how many envelopes these are."""
     used = 0
-    for kept, group in enumerate(envelope_groups(said, as_given=True)):
-        if msgspec.json.encode(given[used : used + len(group)]) != msgspec.json.encode(group):
-            return kept, used
+    for count, group in enumerate(envelope_groups(history, verbatim=True)):
+        if msgspec.json.encode(envelopes[used : used + len(group)]) != msgspec.json.encode(group):
+            return count, used
         used += len(group)
-    return len(said), used
+    return len(history), used
 
 
-def _unowned(messages: list[Message]) -> list[Message]:
+def _without_session(messages: list[Message]) -> list[Message]:
     """Messages that belong to no session yet, so that the one they go to gives them their ids."""
     return [message.replace(session_id="") for message in messages]
 
 
-def _written(when: datetime) -> str:
+def _format_time(when: datetime) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S}"

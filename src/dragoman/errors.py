@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from dragoman.exchange import Fault, Loss
     from dragoman.mending import Action
     from dragoman.message import Message
-    from dragoman.rules import Breach
+    from dragoman.rules import Violation
 
 
 class DragomanError(Exception):
@@ -72,10 +72,10 @@ class DragomanError(Exception):
         super().__init__(f"{text}. {remedy}" if remedy else text)
 
     def __reduce__(self) -> Any:
-        return _unpickled, (type(self), self.args, self.__dict__)
+        return _unpickle, (type(self), self.args, self.__dict__)
 
 
-def _unpickled(cls: type[DragomanError], args: tuple[Any, ...], fields: dict[str, Any]) -> DragomanError:
+def _unpickle(cls: type[DragomanError], args: tuple[Any, ...], fields: dict[str, Any]) -> DragomanError:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(fields)
@@ -100,23 +100,23 @@ class FormatError(InputError):
     code = "invalid_message"
 
 
-class BreachError(InputError):
+class RuleViolationError(InputError):
     """``breaches`` lists every one; ``repaired`` are messages to append instead, and ``actions`` how they were made."""
 
     code = "breaks_rules"
 
     def __init__(
         self,
-        breaches: tuple[Breach, ...],
-        repaired: tuple[Message, ...] = (),
+        violations: tuple[Violation, ...],
+        repaired_messages: tuple[Message, ...] = (),
         actions: tuple[Action, ...] = (),
         *,
         where: str = "",
     ) -> None:
-        said = "; ".join(f"{breach.where}: {breach.what} [{breach.rule}]" for breach in breaches)
-        super().__init__(said, where=where, remedy="Append error.repaired instead, or correct the messages")
-        self.breaches = breaches
-        self.repaired = repaired
+        text = "; ".join(f"{violation.where}: {violation.what} [{violation.rule}]" for violation in violations)
+        super().__init__(text, where=where, remedy="Append error.repaired instead, or correct the messages")
+        self.violations = violations
+        self.repaired_messages = repaired_messages
         self.actions = actions
 
 
@@ -288,8 +288,8 @@ class RoutingConstraintError(RoutingError):
     def __init__(
         self, what: str, *, source: str, model: str, validation_failure: str, would_fall_back_to: str | None
     ) -> None:
-        instead = f"; without a choice {would_fall_back_to} would answer" if would_fall_back_to else ""
-        super().__init__(what, remedy=f"Active model unchanged. Choose another one{instead}")
+        alternative = f"; without a choice {would_fall_back_to} would answer" if would_fall_back_to else ""
+        super().__init__(what, remedy=f"Active model unchanged. Choose another one{alternative}")
         self.source = source
         self.model = model
         self.validation_failure = validation_failure
@@ -308,9 +308,9 @@ class RoutingFailedError(RoutingError):
     code = "routing_failed"
 
     def __init__(self, tried: tuple[dict[str, Any], ...], alternative_providers_configured: tuple[str, ...]) -> None:
-        told = ", ".join(f"{candidate['model']} ({candidate['reason']})" for candidate in tried)
+        candidates = ", ".join(f"{candidate['model']} ({candidate['reason']})" for candidate in tried)
         super().__init__(
-            f"no model may answer: {told}" if told else "no model may answer: none is named anywhere",
+            f"no model may answer: {candidates}" if candidates else "no model may answer: none is named anywhere",
             remedy="Choose one with /model or @model, or write a global_default into the routing policy",
         )
         self.tried = tried
@@ -334,7 +334,7 @@ class ConflictError(StoreError):
     code = "seq_conflict"
 
 
-class DamagedError(StoreError):
+class CorruptDataError(StoreError):
     """It is never served as good: whoever asked for it gets this, and ``verify`` lists it."""
 
     code = "damaged"

@@ -172,13 +172,13 @@ def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
 
 def fold(events: Iterable[StreamEvent]) -> Reply:
     """The reply that these events tell. It has a fault unless they tell of a proper end."""
-    folding = Folding()
+    accumulator = Accumulator()
     for event in events:
-        folding.take(event)
-    return folding.reply()
+        accumulator.add(event)
+    return accumulator.reply()
 
 
-def _violation(what: str) -> Fault:
+def _protocol_fault(what: str) -> Fault:
     return Fault(code="protocol_violation", message=what, error_class=ErrorClass.SERVER_ERROR, retryable=True)
 
 
@@ -211,40 +211,42 @@ def _is_empty(content: Iterable[ContentBlock], stop_reason: StopReason) -> bool:
     return stop_reason in _PROPER_ENDS and all(isinstance(block, TextBlock) and not block.text for block in content)
 
 
-def _unusable(call: InvalidToolUseBlock, *, was_cut: bool) -> Fault:
+def _invalid_call_fault(call: InvalidToolUseBlock, *, is_truncated: bool) -> Fault:
     return Fault(
-        code="tool_input_truncated" if was_cut else "tool_input_invalid",
+        code="tool_input_truncated" if is_truncated else "tool_input_invalid",
         message=f"a call of {call.name!r} cannot be used and was not made: {call.reason}",
         retryable=True,
     )
 
 
-def judged(reply: Reply) -> Reply:
+def mark_unusable(reply: Reply) -> Reply:
     """A whole reply as ``fold`` would have found it: with a call that cannot be used, or without a word, it failed."""
     if reply.fault is not None:
         return reply
     for block in reply.content:
         if type(block) is InvalidToolUseBlock:
-            return _failed(reply, _unusable(block, was_cut=reply.stop_reason is StopReason.MAX_TOKENS))
-    return _failed(reply, _EMPTY) if _is_empty(reply.content, reply.stop_reason) else reply
+            return _with_fault(
+                reply, _invalid_call_fault(block, is_truncated=reply.stop_reason is StopReason.MAX_TOKENS)
+            )
+    return _with_fault(reply, _EMPTY) if _is_empty(reply.content, reply.stop_reason) else reply
 
 
-def _failed(reply: Reply, fault: Fault) -> Reply:
+def _with_fault(reply: Reply, fault: Fault) -> Reply:
     return reply.replace(stop_reason=StopReason.ERROR, stop_sequence=None, fault=fault)
 
 
-def salvaged(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
+def storable_blocks(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
     """The blocks that can be stored, without what only their dialect can say about them."""
-    made = []
+    blocks = []
     for block in content:
         try:
-            made.append(_storable(block))
+            blocks.append(_to_storable(block))
         except (ValueError, InputError):
             continue
-    return tuple(made)
+    return tuple(blocks)
 
 
-def _storable(block: ContentBlock) -> ContentBlock:
+def _to_storable(block: ContentBlock) -> ContentBlock:
     """The block without ``provider_raw``, if it can be written down; else ``ValueError`` or ``InputError``."""
     bare = block if getattr(block, "provider_raw", None) is None else block.replace(provider_raw=None)
     encode(bare)
@@ -261,19 +263,21 @@ class _OpenText:
         self.provider_raw: ProviderRaw | None = None
 
     def block(self) -> ContentBlock:
-        text = _whole("".join(self.parts))
+        text = _join_surrogates("".join(self.parts))
         if self.kind is TextDelta:
             return TextBlock(text, self.provider_raw)
         return ThinkingBlock(text, self.signature, self.provider_raw)
 
 
-def _whole(text: str) -> str:
+def _join_surrogates(text: str) -> str:
     """A text, the halves of a character joined that arrived in two deltas. A half that stayed alone is left out."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
 
 
-def _has_lone_half(text: str) -> bool:
-    return not text.isascii() and _whole(text).encode("utf-16-le") != text.encode("utf-16-le", "surrogatepass")
+def _has_lone_surrogate(text: str) -> bool:
+    return not text.isascii() and _join_surrogates(text).encode("utf-16-le") != text.encode(
+        "utf-16-le", "surrogatepass"
+    )
 
 
 class _OpenCall:
@@ -287,9 +291,9 @@ class _OpenCall:
         """The call, if its input is a JSON object. No text at all is how providers send the input of no arguments."""
         text = "".join(self.parts)
         if not text.isascii():
-            if _has_lone_half(text):
+            if _has_lone_surrogate(text):
                 return self.invalid("half of a character", provider_raw)
-            text = _whole(text)
+            text = _join_surrogates(text)
         try:
             value: Any = read_json(text, OWN) if text.strip() else {}
             if not isinstance(value, dict):
@@ -299,7 +303,9 @@ class _OpenCall:
             return self.invalid(str(error), provider_raw)
 
     def invalid(self, reason: str, provider_raw: ProviderRaw | None = None) -> InvalidToolUseBlock:
-        return InvalidToolUseBlock(self.start.id, self.start.name, _whole("".join(self.parts)), reason, provider_raw)
+        return InvalidToolUseBlock(
+            self.start.id, self.start.name, _join_surrogates("".join(self.parts)), reason, provider_raw
+        )
 
 
 def later_usage(earlier: TokenUsage | None, later: TokenUsage) -> TokenUsage:
@@ -312,7 +318,7 @@ def _has_tokens(usage: TokenUsage) -> bool:
     return any(parts)
 
 
-class Folding:
+class Accumulator:
     """The state of one fold: what each block is so far, and whether it has ended."""
 
     def __init__(self) -> None:
@@ -320,30 +326,32 @@ class Folding:
         self.start: MessageStart | None = None
         self.end: MessageComplete | None = None
         self.provider_raw: ProviderRaw | None = None
-        self.silent: dict[int, InvalidToolUseBlock] = {}  # calls without any input, as they would be if cut off
-        self.unusable: InvalidToolUseBlock | None = None  # the first call whose input turned out to be no input
+        self.calls_without_input: dict[
+            int, InvalidToolUseBlock
+        ] = {}  # calls without any input, as they would be if cut off
+        self.invalid_call: InvalidToolUseBlock | None = None  # the first call whose input turned out to be no input
         self.usage: TokenUsage | None = None
         self.fault: Fault | None = None
-        self.late = False
+        self.has_late_events = False
 
-    def take(self, event: StreamEvent) -> None:
+    def add(self, event: StreamEvent) -> None:
         """One more event."""
         if type(event) is UsageUpdate:  # at any time: what was consumed is charged, also for an answer that failed
             self.usage = later_usage(self.usage, event.usage)
         elif self.fault is not None:
             return
         elif self.end is not None:
-            self._ignore_late(event)
+            self._log_late_event(event)
         else:
-            problem = self._take_content(event)
+            problem = self._add_content(event)
             if problem is not None:
-                self.fault = _violation(problem)
+                self.fault = _protocol_fault(problem)
 
-    def _take_content(self, event: StreamEvent) -> str | None:
+    def _add_content(self, event: StreamEvent) -> str | None:
         """Take one event; what it breaks of the order of events, if anything."""
         match event:
             case TextDelta() | ThinkingDelta():
-                return self._take_text(event)
+                return self._add_text(event)
             case ToolUseInputDelta(index, fragment):
                 call = self.blocks.get(index)
                 if type(call) is not _OpenCall:
@@ -352,16 +360,18 @@ class Folding:
             case ToolUseStart(index) | BlockComplete(index):
                 if index in self.blocks:
                     return f"block {index} begins a second time"
-                self._open(index, event)
+                self._open_block(index, event)
             case ToolUseEnd(index, provider_raw):
                 call = self.blocks.get(index)
                 if type(call) is not _OpenCall:
                     return f"the end of block {index}, which is no open tool call"
                 block = self.blocks[index] = call.block(provider_raw)
                 if isinstance(block, InvalidToolUseBlock):
-                    self.unusable = self.unusable or block
+                    self.invalid_call = self.invalid_call or block
                 elif not "".join(call.parts).strip():
-                    self.silent[index] = call.invalid("the output limit came before its input", provider_raw)
+                    self.calls_without_input[index] = call.invalid(
+                        "the output limit came before its input", provider_raw
+                    )
             case MessageStart():
                 if self.start is not None:
                     return "the message begins a second time"
@@ -374,15 +384,15 @@ class Folding:
                 raise TypeError(f"{type(event).__name__} is not a stream event")
         return None
 
-    def _open(self, index: int, event: ToolUseStart | BlockComplete) -> None:
+    def _open_block(self, index: int, event: ToolUseStart | BlockComplete) -> None:
         if isinstance(event, ToolUseStart):
             self.blocks[index] = _OpenCall(event)
             return
         self.blocks[index] = event.block
         if isinstance(event.block, InvalidToolUseBlock):
-            self.unusable = self.unusable or event.block
+            self.invalid_call = self.invalid_call or event.block
 
-    def _take_text(self, delta: TextDelta | ThinkingDelta) -> str | None:
+    def _add_text(self, delta: TextDelta | ThinkingDelta) -> str | None:
         block = self.blocks.get(delta.index)
         if block is None:
             block = self.blocks[delta.index] = _OpenText(type(delta))
@@ -395,67 +405,69 @@ class Folding:
             block.signature = delta.signature
         return None
 
-    def _ignore_late(self, event: StreamEvent) -> None:
-        if not self.late:
+    def _log_late_event(self, event: StreamEvent) -> None:
+        if not self.has_late_events:
             import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
             log = logging.getLogger("dragoman.stream")
             log.warning("ignored what came after the end of a message, from %s on", type(event).__name__)
-        self.late = True
+        self.has_late_events = True
 
     def content(self) -> tuple[ContentBlock, ...]:
         """The blocks as far as they have arrived, in order."""
-        return tuple(self._closed(self.blocks[index]) for index in sorted(self.blocks))
+        return tuple(self._to_block(self.blocks[index]) for index in sorted(self.blocks))
 
-    def salvage(self) -> tuple[ContentBlock, ...]:
+    def storable_content(self) -> tuple[ContentBlock, ...]:
         """The same as far as it can be stored: of a block that cannot, its words alone."""
         blocks = (self.blocks[index] for index in sorted(self.blocks))
-        return tuple(made for block in blocks if (made := self._salvaged(block)) is not None)
+        return tuple(stored for block in blocks if (stored := self._to_storable_block(block)) is not None)
 
-    def _salvaged(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock | None:
+    def _to_storable_block(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock | None:
         try:
-            return _storable(self._closed(block))
+            return _to_storable(self._to_block(block))
         except (ValueError, InputError):
-            words = _whole("".join(getattr(block, "parts", ())))
-            return TextBlock(words) if words else None
+            text = _join_surrogates("".join(getattr(block, "parts", ())))
+            return TextBlock(text) if text else None
 
     def reply(self) -> Reply:
         """What has arrived. It has a fault until the end has come."""
         if self.end is not None and self.end.stop_reason is StopReason.MAX_TOKENS:
-            for index, cut in self.silent.items():
-                self.blocks[index] = cut
-                self.unusable = self.unusable or cut
+            for index, call in self.calls_without_input.items():
+                self.blocks[index] = call
+                self.invalid_call = self.invalid_call or call
         content = self.content()
-        fault = self.fault or self._fault_of_the_end(content)
-        finished = self.end if fault is None else None
+        fault = self.fault or self._find_fault(content)
+        completion = self.end if fault is None else None
         return Reply(
             content=content,
-            stop_reason=finished.stop_reason if finished else StopReason.ERROR,
-            stop_sequence=finished.stop_sequence if finished else None,
+            stop_reason=completion.stop_reason if completion else StopReason.ERROR,
+            stop_sequence=completion.stop_sequence if completion else None,
             usage=self.usage,
             model=self.start.model if self.start else None,
             fault=fault,
             provider_raw=self.provider_raw,
         )
 
-    def _closed(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock:
+    def _to_block(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock:
         if isinstance(block, _OpenText):
             return block.block()
         return block.invalid("the call was cut off") if isinstance(block, _OpenCall) else block
 
-    def _fault_of_the_end(self, content: tuple[ContentBlock, ...]) -> Fault | None:
+    def _find_fault(self, content: tuple[ContentBlock, ...]) -> Fault | None:
         """What is wrong although no event said so: no end, nothing said, or a call that cannot be used."""
         if self.end is None:
             return _INCOMPLETE
         if self.end.stop_reason is StopReason.ERROR:
             return _UNEXPLAINED
         texts = ["".join(block.parts) for block in self.blocks.values() if isinstance(block, _OpenText)]
-        if any(_has_lone_half(text) for text in texts):
+        if any(_has_lone_surrogate(text) for text in texts):
             return Fault(code="bad_event", message="half of a character in a text", retryable=True)
         if set(self.blocks) != set(range(len(self.blocks))):
-            return _violation("a block is missing between the others")
-        cut = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)
-        call = cut.invalid("it was cut off") if cut is not None else self.unusable
+            return _protocol_fault("a block is missing between the others")
+        open_call = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)
+        call = open_call.invalid("it was cut off") if open_call is not None else self.invalid_call
         if call is None:
             return _EMPTY if _is_empty(content, self.end.stop_reason) else None
-        return _unusable(call, was_cut=cut is not None or self.end.stop_reason is StopReason.MAX_TOKENS)
+        return _invalid_call_fault(
+            call, is_truncated=open_call is not None or self.end.stop_reason is StopReason.MAX_TOKENS
+        )

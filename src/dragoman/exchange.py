@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.message import ContentBlock, Message, ProviderRaw, TokenUsage, blocks_from
-from dragoman.value import MadeByHand, Value, check_plain
+from dragoman.value import ValidatedMeta, Value, validate_json
 
 
 class SideEffects(enum.StrEnum):
@@ -27,7 +27,7 @@ class SideEffects(enum.StrEnum):
     NETWORK = "network"  # outbound network mutation (POST, etc.)
 
 
-class ToolDefinition(Value, metaclass=MadeByHand, frozen=True):
+class ToolDefinition(Value, metaclass=ValidatedMeta, frozen=True):
     """A tool that a model may call."""
 
     name: str  # canonical, snake_case, globally unique
@@ -37,21 +37,21 @@ class ToolDefinition(Value, metaclass=MadeByHand, frozen=True):
     requires_workspace: bool = True  # it works on files of a workspace
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
 
-    def check_made(self) -> None:
-        super().check_made()
-        check_plain(self.input_schema, "input_schema")
+    def validate(self) -> None:
+        super().validate()
+        validate_json(self.input_schema, "input_schema")
         if self.provider_raw is not None:
-            check_plain(self.provider_raw, "provider_raw")
+            validate_json(self.provider_raw, "provider_raw")
 
 
-class OpaqueTool(Value, metaclass=MadeByHand, frozen=True):
+class OpaqueTool(Value, metaclass=ValidatedMeta, frozen=True):
     """A tool that only one dialect understands, for example a web search that the provider runs itself."""
 
     dialect: str  # the only dialect that may write it out again
     wire: dict[str, Any]  # the object as it stood on the wire
 
-    def check_made(self) -> None:
-        check_plain(self.wire, "wire")
+    def validate(self) -> None:
+        validate_json(self.wire, "wire")
 
 
 class ToolChoice(Value, frozen=True):
@@ -182,7 +182,7 @@ FAULT_CODES: Final = {
 }
 
 
-class Fault(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
+class Fault(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
     """A failure of the other side. Its texts are for people: half of a character in one is left out."""
 
     code: str  # stable, ours: one of FAULT_CODES
@@ -195,14 +195,14 @@ class Fault(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     provider_code: str | None = None  # what the provider calls it
     request_id: str | None = None  # the provider's name for the request, to ask them about it
 
-    def check_made(self) -> None:
+    def validate(self) -> None:
         for name in ("code", "message", "provider", "provider_code", "request_id"):
             text = getattr(self, name)
             if type(text) is str and not text.isascii():
                 msgspec.structs.force_setattr(self, name, text.encode("utf-8", "ignore").decode())
 
 
-class Reply(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
+class Reply(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
     """What a model answered."""
 
     content: tuple[ContentBlock, ...] = ()  # blocks, in order
@@ -213,7 +213,7 @@ class Reply(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     fault: Fault | None = None  # set if, and only if, it did not end well; the content is what arrived before
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
 
-    def check_made(self) -> None:
+    def validate(self) -> None:
         msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
         if (self.fault is not None) != (self.stop_reason is StopReason.ERROR):
             raise ValueError("stop_reason: a reply has a fault if, and only if, it stops with 'error'")

@@ -91,31 +91,31 @@ def plan_swap(
     """
     if policy == "describe" and describe is None:
         raise ValueError("describe: the policy 'describe' needs somebody who describes")
-    given, offered = tuple(history), tuple(tools)
-    projecting = _Projecting(adapter.capabilities, policy, describe)
-    messages = tuple(projecting.message(message) for message in given)
-    written = adapter.dialect.write_request(adapter.request(messages, offered), adapter.provider.quirks)
-    lost = {(loss.message_id, loss.block_type): loss.reason for loss in written.losses}
-    blocks = tuple(_with_losses(plan, lost) for plan in projecting.plans)
-    tokens = adapter.estimate_input_tokens(messages, offered)
+    original, tool_definitions = tuple(history), tuple(tools)
+    projection = _Projection(adapter.capabilities, policy, describe)
+    messages = tuple(projection.project_message(message) for message in original)
+    written = adapter.dialect.write_request(adapter.make_request(messages, tool_definitions), adapter.provider.quirks)
+    loss_reasons = {(loss.message_id, loss.block_type): loss.reason for loss in written.losses}
+    blocks = tuple(_apply_losses(plan, loss_reasons) for plan in projection.plans)
+    tokens = adapter.estimate_input_tokens(messages, tool_definitions)
     fits = tokens <= adapter.capabilities.max_context_tokens
-    found = tuple(_blockers(given, offered, adapter, projecting, tokens, fits=fits))
+    blockers = tuple(_find_blockers(original, tool_definitions, adapter, projection, tokens, fits=fits))
     if unreachable is not None:
-        why = f"Cannot swap to {adapter.model.id}: {unreachable}. Active model unchanged."
-        found = (("not_configured", why), *found)
+        problem = f"Cannot swap to {adapter.model.id}: {unreachable}. Active model unchanged."
+        blockers = (("not_configured", problem), *blockers)
     return SwapPlan(
         model=adapter.model.id,
         messages=messages,
         blocks=blocks,
-        blockers=tuple(blocker for _, blocker in found),
+        blockers=tuple(blocker for _, blocker in blockers),
         estimated_input_tokens=tokens,
         fits=fits,
-        first_turn_usd=_cost(prices, adapter.model.id, tokens, at),
-        failures=tuple(failure for failure, _ in found),
+        first_turn_usd=_estimate_cost(prices, adapter.model.id, tokens, at),
+        failures=tuple(failure for failure, _ in blockers),
     )
 
 
-def projected(
+def project_history(
     history: Iterable[Message],
     capabilities: AdapterCapabilities,
     *,
@@ -125,11 +125,11 @@ def projected(
     """What a model may be shown of a history. With ``strict``, what it cannot take stays, and is refused elsewhere."""
     if policy == "strict":
         return tuple(history)
-    projecting = _Projecting(capabilities, policy, describe)
-    return tuple(projecting.message(message) for message in history)
+    projection = _Projection(capabilities, policy, describe)
+    return tuple(projection.project_message(message) for message in history)
 
 
-class _Projecting:
+class _Projection:
     """The history as the model may see it, and the plan for each block on the way."""
 
     def __init__(self, capabilities: AdapterCapabilities, policy: Policy, describe: Describe | None) -> None:
@@ -137,42 +137,44 @@ class _Projecting:
         self.policy = policy
         self._describe = describe
         self.plans: list[BlockPlan] = []
-        self.unseen: dict[str, int] = {}  # kinds of media that the model cannot take, and how many
+        self.unsupported: dict[str, int] = {}  # kinds of media that the model cannot take, and how many
 
-    def message(self, message: Message) -> Message:
-        blocks = tuple(self._block(block, message.id, f"content[{at}]") for at, block in enumerate(message.content))
-        unchanged = all(ours is theirs for ours, theirs in zip(blocks, message.content, strict=True))
-        return message if unchanged else msgspec.structs.replace(message, content=blocks)
+    def project_message(self, message: Message) -> Message:
+        blocks = tuple(
+            self._project_block(block, message.id, f"content[{at}]") for at, block in enumerate(message.content)
+        )
+        is_unchanged = all(ours is theirs for ours, theirs in zip(blocks, message.content, strict=True))
+        return message if is_unchanged else msgspec.structs.replace(message, content=blocks)
 
-    def _block(self, block: ContentBlock, message_id: str, place: str) -> ContentBlock:
+    def _project_block(self, block: ContentBlock, message_id: str, place: str) -> ContentBlock:
         if isinstance(block, ToolResultBlock):
             self.plans.append(BlockPlan(message_id, place, block.type, "kept"))
             inner = tuple(
-                self._block(part, message_id, f"{place}.content[{at}]") for at, part in enumerate(block.content)
+                self._project_block(part, message_id, f"{place}.content[{at}]") for at, part in enumerate(block.content)
             )
-            unchanged = all(ours is theirs for ours, theirs in zip(inner, block.content, strict=True))
-            return block if unchanged else msgspec.structs.replace(block, content=inner)
-        if isinstance(block, _MEDIA) and not _takes(self._capabilities, block):
-            return self._in_place_of(block, message_id, place)
+            is_unchanged = all(ours is theirs for ours, theirs in zip(inner, block.content, strict=True))
+            return block if is_unchanged else msgspec.structs.replace(block, content=inner)
+        if isinstance(block, _MEDIA) and not _supports_medium(self._capabilities, block):
+            return self._replace_medium(block, message_id, place)
         self.plans.append(BlockPlan(message_id, place, block.type, "kept"))
         return block
 
-    def _in_place_of(self, block: Medium, message_id: str, place: str) -> ContentBlock:
-        self.unseen[block.type] = self.unseen.get(block.type, 0) + 1
+    def _replace_medium(self, block: Medium, message_id: str, place: str) -> ContentBlock:
+        self.unsupported[block.type] = self.unsupported.get(block.type, 0) + 1
         if self.policy == "strict":
             reason = f"this model takes no {block.type}"
             self.plans.append(BlockPlan(message_id, place, block.type, "left_out", reason))
             return block
-        told = (
+        text = (
             self._describe(block)
             if self.policy == "describe" and self._describe
             else f"[{block.type} ({block.media_type})]"
         )
-        self.plans.append(BlockPlan(message_id, place, block.type, "projected", f"as text: {told[:60]}"))
-        return TextBlock(told)
+        self.plans.append(BlockPlan(message_id, place, block.type, "projected", f"as text: {text[:60]}"))
+        return TextBlock(text)
 
 
-def _takes(capabilities: AdapterCapabilities, block: Medium) -> bool:
+def _supports_medium(capabilities: AdapterCapabilities, block: Medium) -> bool:
     match block:
         case ImageBlock(media_type=media_type):
             accepted = capabilities.accepted_image_media_types
@@ -185,43 +187,43 @@ def _takes(capabilities: AdapterCapabilities, block: Medium) -> bool:
             return capabilities.supports_video
 
 
-def _with_losses(plan: BlockPlan, lost: dict[tuple[str, str], str]) -> BlockPlan:
+def _apply_losses(plan: BlockPlan, loss_reasons: dict[tuple[str, str], str]) -> BlockPlan:
     """The plan, corrected by what the dialect really does."""
     if plan.outcome != "kept":
         return plan
-    reason = lost.get((plan.message_id, plan.block_type))
+    reason = loss_reasons.get((plan.message_id, plan.block_type))
     if reason is not None:
         return msgspec.structs.replace(plan, outcome="left_out", reason=reason)
-    mark = lost.get((plan.message_id, "is_error")) if plan.block_type == "tool_result" else None
+    mark = loss_reasons.get((plan.message_id, "is_error")) if plan.block_type == "tool_result" else None
     return plan if mark is None else msgspec.structs.replace(plan, reason=f"without a mark: {mark}")
 
 
-def _blockers(
+def _find_blockers(
     history: tuple[Message, ...],
     tools: tuple[ToolDefinition, ...],
     adapter: Adapter,
-    projecting: _Projecting,
+    projection: _Projection,
     tokens: int,
     *,
     fits: bool,
 ) -> Iterable[tuple[str, str]]:
     """The constraints that the model fails: each as the routing names it, and as people read it."""
     capabilities, name = adapter.capabilities, adapter.model.id
-    for kind, count in projecting.unseen.items():
-        if projecting.policy == "strict":
+    for kind, count in projection.unsupported.items():
+        if projection.policy == "strict":
             yield (
                 "no_vision_support" if kind == "image" else f"no_{kind}_support",
                 f"Cannot swap to {name}: session contains {kind}s that this model can't process. Active model "
                 f"unchanged. There are {count}. Choose a model that takes {kind}s, or swap with policy 'placeholder' "
                 "or 'describe'.",
             )
-    calls = any(isinstance(b, ToolUseBlock | InvalidToolUseBlock) for m in history for b in m.content)
-    if (calls or tools) and not capabilities.supports_tools:
-        why = "session uses tools, and this model calls none"
-        yield "no_tool_support", f"Cannot swap to {name}: {why}. Active model unchanged."
+    has_calls = any(isinstance(b, ToolUseBlock | InvalidToolUseBlock) for m in history for b in m.content)
+    if (has_calls or tools) and not capabilities.supports_tools:
+        reason = "session uses tools, and this model calls none"
+        yield "no_tool_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
-        why = "session has a system prompt, and this model takes none"
-        yield "no_system_prompt_support", f"Cannot swap to {name}: {why}. Active model unchanged."
+        reason = "session has a system prompt, and this model takes none"
+        yield "no_system_prompt_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if not fits:
         limit = capabilities.max_context_tokens
         yield (
@@ -231,7 +233,7 @@ def _blockers(
         )
 
 
-def _cost(prices: PriceTable | None, model: str, tokens: int, at: datetime | None) -> Decimal | None:
+def _estimate_cost(prices: PriceTable | None, model: str, tokens: int, at: datetime | None) -> Decimal | None:
     if prices is None or at is None:
         return None
     try:

@@ -42,7 +42,7 @@ def ulid_time_ms(text: str) -> int:
     return _int_from_ulid(text) >> _RANDOM_BITS
 
 
-def derived_ulid(time_ms: int, *seeds: str) -> str:
+def derive_ulid(time_ms: int, *seeds: str) -> str:
     """The same ULID whenever it is derived from the same words: for what is made up rather than received."""
     digest = hashlib.sha256("\0".join(seeds).encode("utf-8", "surrogatepass")).digest()
     return ulid(time_ms, int.from_bytes(digest[:10]))
@@ -61,8 +61,8 @@ def ids_for_owner(name: str, *owner: str | None) -> tuple[str, ...]:
 
 def name_from_id(text: str) -> str:
     """The name that an owner knows it by: what ``id_for_owner`` was given, or else the id itself."""
-    found = _FOR_OWNER.fullmatch(text)
-    return found[1] if found is not None else text
+    match = _FOR_OWNER.fullmatch(text)
+    return match[1] if match is not None else text
 
 
 def with_names(text: str) -> str:
@@ -85,13 +85,13 @@ class UlidSource:
         """A new id, greater than every id before."""
         time_ms = self._clock_ms()
         if time_ms > self._last >> _RANDOM_BITS:
-            made = (time_ms << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
+            number = (time_ms << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
         else:  # same millisecond, or the clock stepped back
-            made = self._last + 1
-        if made > _LAST:
+            number = self._last + 1
+        if number > _LAST:
             raise OverflowError("the ids of this session are used up: its last one is the greatest ULID there is")
-        self._last = made
-        return _ulid_from_int(made)
+        self._last = number
+        return _ulid_from_int(number)
 
     def next_tool_id(self) -> str:
         """A new id for a tool call."""
@@ -124,7 +124,7 @@ def _int_from_ulid(text: str) -> int:
 # --- tool ids, as dialects spell them --------------------------------------------------------------------------------
 
 
-class IdSpelling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IdFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a provider accepts as the id of a tool call that it did not issue itself."""
 
     alphabet: str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-"
@@ -147,29 +147,29 @@ class IdSpelling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return fits and text.startswith(self.prefix) and set(text[len(self.prefix) :]) <= set(self.alphabet)
 
 
-AS_IT_IS: Final = IdSpelling()
+DEFAULT_ID_FORMAT: Final = IdFormat()
 _MAX_ATTEMPTS: Final = 1_000
 
 
 @functools.lru_cache(maxsize=16_384)  # a history is written again in every turn
-def spelled(tool_id: str) -> str:
+def format_default_id(tool_id: str) -> str:
     """The id as most providers take it: as it is, unless it is too long or has other signs than most accept."""
-    return spell(tool_id, AS_IT_IS)
+    return format_id(tool_id, DEFAULT_ID_FORMAT)
 
 
-def spell(tool_id: str, spelling: IdSpelling, attempt: int = 0) -> str:
+def format_id(tool_id: str, id_format: IdFormat, attempt: int = 0) -> str:
     """The id in a provider's spelling: as it is, under its prefix, or digested, whichever is the first to fit."""
     if attempt == 0:
         bare = tool_id.removeprefix("tu_")
-        for candidate in (tool_id, spelling.prefix + bare):
-            if spelling.accepts(candidate):
+        for candidate in (tool_id, id_format.prefix + bare):
+            if id_format.accepts(candidate):
                 return candidate
     # Letters and digits where there are any: some providers refuse an id that begins with a sign.
-    letters = "".join(sign for sign in spelling.alphabet if sign.isalnum()) or spelling.alphabet
-    length = spelling.room if spelling.exact_length else min(spelling.room, 26)
+    letters = "".join(character for character in id_format.alphabet if character.isalnum()) or id_format.alphabet
+    length = id_format.room if id_format.exact_length else min(id_format.room, 26)
     digest = hashlib.shake_256(f"{attempt}\0{tool_id}".encode("utf-8", "surrogatepass")).digest(length * 4)
-    signs = [letters[int.from_bytes(digest[at : at + 4]) % len(letters)] for at in range(0, len(digest), 4)]
-    return spelling.prefix + "".join(signs)
+    characters = [letters[int.from_bytes(digest[at : at + 4]) % len(letters)] for at in range(0, len(digest), 4)]
+    return id_format.prefix + "".join(characters)
 
 
 class ToolIds:
@@ -179,40 +179,43 @@ class ToolIds:
     """
 
     def __init__(self, entries: tuple[tuple[str, str, str], ...] = ()) -> None:
-        self._theirs: dict[tuple[str, str], str] = {}
-        self._ours: dict[tuple[str, str], str] = {}
-        self._learned: list[tuple[str, str, str]] = []
+        self._provider_ids: dict[tuple[str, str], str] = {}
+        self._tool_ids: dict[tuple[str, str], str] = {}
+        self._entries: list[tuple[str, str, str]] = []
         for provider, tool_id, provider_id in entries:
-            self.learn(provider, tool_id, provider_id)
+            self.add(provider, tool_id, provider_id)
 
     @property
     def entries(self) -> tuple[tuple[str, str, str], ...]:
         """Everything learned so far, in its order."""
-        return tuple(self._learned)
+        return tuple(self._entries)
 
-    def learn(self, provider: str, tool_id: str, provider_id: str) -> None:
+    def add(self, provider: str, tool_id: str, provider_id: str) -> None:
         """A provider issued this id for that call. Where it uses one id again, the newest call answers to it."""
-        if self._theirs.get((provider, tool_id)) == provider_id and self._ours[provider, provider_id] == tool_id:
+        if (
+            self._provider_ids.get((provider, tool_id)) == provider_id
+            and self._tool_ids[provider, provider_id] == tool_id
+        ):
             return
-        older = self._ours.get((provider, provider_id))
+        older = self._tool_ids.get((provider, provider_id))
         if older is not None and older != tool_id:
-            self._theirs.pop((provider, older), None)  # it needs another name from now on
-        self._theirs[provider, tool_id] = provider_id
-        self._ours[provider, provider_id] = tool_id
-        self._learned.append((provider, tool_id, provider_id))
+            self._provider_ids.pop((provider, older), None)  # it needs another name from now on
+        self._provider_ids[provider, tool_id] = provider_id
+        self._tool_ids[provider, provider_id] = tool_id
+        self._entries.append((provider, tool_id, provider_id))
 
-    def ours(self, provider: str, provider_id: str) -> str | None:
+    def from_provider_id(self, provider: str, provider_id: str) -> str | None:
         """Our id for what a provider calls so, if it was ever seen."""
-        return self._ours.get((provider, provider_id))
+        return self._tool_ids.get((provider, provider_id))
 
-    def theirs(self, provider: str, tool_id: str, spelling: IdSpelling = AS_IT_IS) -> str:
+    def to_provider_id(self, provider: str, tool_id: str, id_format: IdFormat = DEFAULT_ID_FORMAT) -> str:
         """What to call it toward a provider: its own id if it issued one, else a spelling that it accepts."""
-        known = self._theirs.get((provider, tool_id))
-        if known is not None:
-            return known
+        provider_id = self._provider_ids.get((provider, tool_id))
+        if provider_id is not None:
+            return provider_id
         for attempt in range(_MAX_ATTEMPTS):
-            candidate = spell(tool_id, spelling, attempt)
-            if self._ours.get((provider, candidate), tool_id) == tool_id:
-                self.learn(provider, tool_id, candidate)
+            candidate = format_id(tool_id, id_format, attempt)
+            if self._tool_ids.get((provider, candidate), tool_id) == tool_id:
+                self.add(provider, tool_id, candidate)
                 return candidate
         raise ValueError(f"{provider}: no id is left for {tool_id!r}; its spelling has room for too few")

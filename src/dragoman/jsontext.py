@@ -51,42 +51,44 @@ OWN: Final = JsonLimits(
 def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
     """The value of a JSON text, or a ``JsonError`` that says where and what."""
     if isinstance(data, str):
-        data = utf8(data)
+        data = encode_utf8(data)
     if limits.max_bytes is not None and len(data) > limits.max_bytes:
         raise JsonError(f"{len(data)} bytes are more than the {limits.max_bytes} allowed", code="too_large")
     check_structure(data, limits)
     if limits.max_keys is None or data.count(b":") <= limits.max_keys:
         try:
             value = msgspec.json.decode(data)
-            again = msgspec.json.encode(value)
+            encoded = msgspec.json.encode(value)
             # Nothing was dropped, so it need not be looked for: many times faster than to look.
-            if (again == data or has_every_key(data, again)) and not (
+            if (encoded == data or has_every_key(data, encoded)) and not (
                 limits.integers_of_64_bits and _has_long_number(data)
             ):
                 return value
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # the careful reader knows what to say about it
-    return _read_carefully(data, limits)
+    return _parse_general(data, limits)
 
 
 def check_structure(data: bytes, limits: JsonLimits = REQUEST) -> None:
     """Refuse what is nested too deep or has too many values, before a parser sees it."""
     brackets = data.count(b"[") + data.count(b"{")
-    most = limits.max_values
-    if brackets > limits.max_depth or (most is not None and brackets + data.count(b",") >= most):  # else it cannot be
-        skeleton = _without_strings(data, most)
-        _refuse_depth(skeleton, limits)
-        _refuse_count(skeleton, most)
+    max_values = limits.max_values
+    if brackets > limits.max_depth or (
+        max_values is not None and brackets + data.count(b",") >= max_values
+    ):  # else it cannot be
+        skeleton = _strip_strings(data, max_values)
+        _check_depth(skeleton, limits)
+        _check_count(skeleton, max_values)
 
 
-def _read_carefully(data: bytes, limits: JsonLimits) -> Any:
+def _parse_general(data: bytes, limits: JsonLimits) -> Any:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise JsonError(f"not UTF-8 ({error.reason})", where=f"byte {error.start}") from None
-    value = _parsed(text, limits)
+    value = _parse(text, limits)
     if _SURROGATE_ESCAPE.search(text):
-        _refuse_lone_surrogates(value, text)
+        _reject_lone_surrogates(value, text)
     return value
 
 
@@ -100,35 +102,35 @@ _DIGITS_ONLY = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" "
 _LONG = b"0" * 19  # an integer of fewer digits fits 64 bits
 
 
-def has_every_key(data: bytes, again: bytes) -> bool:
+def has_every_key(data: bytes, encoded: bytes) -> bool:
     """Whether the text that was made of a value has as many pairs as the one that it was read from.
 
     A pair has one colon outside of texts, and those in texts are the same in both, unless one was written as an escape.
     """
-    return data.count(b":") == again.count(b":") and b"\\u003a" not in data and b"\\u003A" not in data
+    return data.count(b":") == encoded.count(b":") and b"\\u003a" not in data and b"\\u003A" not in data
 
 
 def _has_long_number(data: bytes) -> bool:
     return _LONG in data.translate(_DIGITS_ONLY)
 
 
-def _parsed(text: str, limits: JsonLimits) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs) and limits.unique_keys:
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise JsonError(f"the key {twice!r} occurs twice in one object", code="duplicate_key")
+def _parse(text: str, limits: JsonLimits) -> Any:
+    def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs) and limits.unique_keys:
+            keys: set[str] = set()
+            duplicate = next(key for key, _ in pairs if key in keys or keys.add(key))  # type: ignore[func-returns-value]
+            raise JsonError(f"the key {duplicate!r} occurs twice in one object", code="duplicate_key")
         if limits.max_keys is not None and len(pairs) > limits.max_keys:
             what = f"an object has {len(pairs)} keys, more than the {limits.max_keys} allowed"
             raise JsonError(what, code="too_many_keys")
-        return made
+        return result
 
     decoder = json.JSONDecoder(
-        object_pairs_hook=unique,
-        parse_constant=lambda name: _refuse_constant(name, text),
-        parse_int=_integer_of_64_bits if limits.integers_of_64_bits else _integer,
-        parse_float=_float,
+        object_pairs_hook=build_object,
+        parse_constant=lambda name: _reject_constant(name, text),
+        parse_int=_parse_64bit_integer if limits.integers_of_64_bits else _parse_integer,
+        parse_float=_parse_float,
     )
     try:
         return decoder.decode(text)
@@ -138,7 +140,7 @@ def _parsed(text: str, limits: JsonLimits) -> Any:
         raise JsonError("nested deeper than this interpreter can follow", code="too_deep") from None
 
 
-def utf8(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """A text as bytes, or a ``JsonError`` where it holds what no bytes can say."""
     try:
         return text.encode("utf-8")
@@ -146,38 +148,38 @@ def utf8(text: str) -> bytes:
         raise JsonError("a lone surrogate", where=f"character {error.start}", code="invalid_unicode") from None
 
 
-def _refuse_constant(name: str, text: str) -> None:
-    raise JsonError(f"{name} is not JSON", where=_place_outside_strings(name, text))
+def _reject_constant(name: str, text: str) -> None:
+    raise JsonError(f"{name} is not JSON", where=_position_outside_strings(name, text))
 
 
-def _place_outside_strings(name: str, text: str) -> str:
+def _position_outside_strings(name: str, text: str) -> str:
     """Return the line and the column at which a word first stands outside of strings."""
     offset = _STRING_IN_TEXT.sub(lambda string: " " * len(string[0]), text).index(name)
     return f"line {text.count(chr(10), 0, offset) + 1} column {offset - text.rfind(chr(10), 0, offset)}"
 
 
-def _integer(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:  # reading a number takes time that grows with the square of its digits
-        raise _too_large(digits)
+        raise _integer_error(digits)
     return int(digits)
 
 
-def _integer_of_64_bits(digits: str) -> int:
+def _parse_64bit_integer(digits: str) -> int:
     if len(digits) > 20 or not INT_MIN <= (number := int(digits)) <= INT_MAX:
-        raise _too_large(digits)
+        raise _integer_error(digits)
     return number
 
 
 _MAX_DIGITS = 4_300
 
 
-def _too_large(digits: str) -> JsonError:
+def _integer_error(digits: str) -> JsonError:
     shown = digits if len(digits) <= 40 else f"{digits[:20]}… ({len(digits)} digits)"
     what = f"the integer {shown} is too large"
     return JsonError(what, code="number_out_of_range", remedy="Send it as a string")
 
 
-def _float(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     number = float(digits)
     if number in (float("inf"), float("-inf")):
         shown = digits if len(digits) <= 40 else f"{digits[:20]}…"
@@ -185,12 +187,12 @@ def _float(digits: str) -> float:
     return number
 
 
-def _without_strings(data: bytes, max_values: int | None) -> bytes:
+def _strip_strings(data: bytes, max_values: int | None) -> bytes:
     """A JSON text without its strings; refused as soon as there are more of them than values allow.
 
     Of a large text one string after the other is found, not all in one call: another thread can run in between.
     """
-    if max_values is None or len(data) <= _AT_ONCE:
+    if max_values is None or len(data) <= _SINGLE_CALL_BYTES:
         return _STRING.sub(b"", data)
     gaps: list[bytes] = []
     end = 0
@@ -198,34 +200,34 @@ def _without_strings(data: bytes, max_values: int | None) -> bytes:
         gaps.append(data[end : string.start()])
         end = string.end()
         if len(gaps) > 2 * max_values:  # each value has at most a key besides
-            raise _too_many_values(max_values)
+            raise _count_error(max_values)
     return b"".join((*gaps, data[end:]))
 
 
-_AT_ONCE = 64 * 1024
+_SINGLE_CALL_BYTES = 64 * 1024
 
 
-def _refuse_count(skeleton: bytes, max_values: int | None) -> None:
+def _check_count(skeleton: bytes, max_values: int | None) -> None:
     """Each value but the outermost stands behind a bracket or a comma."""
     if max_values is None:
         return
     if 1 + skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{") > max_values:
-        raise _too_many_values(max_values)
+        raise _count_error(max_values)
 
 
-def _too_many_values(max_values: int) -> JsonError:
+def _count_error(max_values: int) -> JsonError:
     return JsonError(f"it has more than the {max_values} values allowed", code="too_many_values", remedy="Send less")
 
 
-def _refuse_depth(skeleton: bytes, limits: JsonLimits) -> None:
+def _check_depth(skeleton: bytes, limits: JsonLimits) -> None:
     """Count the levels down and up, as far as values may go. Whether they fit each other is the parser's business."""
-    max_depth, most = limits.max_depth, limits.max_values
-    steps = skeleton.translate(_STEPS, _NOT_BRACKETS)[: None if most is None else 2 * most]
+    max_depth, max_values = limits.max_depth, limits.max_values
+    steps = skeleton.translate(_STEPS, _NOT_BRACKETS)[: None if max_values is None else 2 * max_values]
     if max(itertools.accumulate(memoryview(steps).cast("b")), default=0) > max_depth:
         raise JsonError(f"nested deeper than {max_depth} levels", code="too_deep", remedy="Flatten it")
 
 
-def _refuse_lone_surrogates(value: Any, text: str) -> None:
+def _reject_lone_surrogates(value: Any, text: str) -> None:
     # Paired escapes have become one character by now, so what still does not encode was alone.
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")

@@ -34,58 +34,58 @@ class KeyFile(Generic[Key]):
         self._new = new
         self._missing, self._remedy = missing, remedy
         self._keys: tuple[Key, ...] = ()
-        self._seen: tuple[int, ...] = ()
+        self._stamp: tuple[int, ...] = ()
 
     def keys(self) -> tuple[Key, ...]:
         """What is in it."""
         try:
             self._read()
         except FileNotFoundError:
-            self._make()
+            self._create()
             self._read()
         return self._keys
 
     def replace(self, keys: tuple[Key, ...]) -> None:
         """Put these in place of what is in it."""
-        self._written(keys).replace(self._path)
+        self._write_temporary(keys).replace(self._path)
 
     def _read(self) -> None:
         status = self._path.stat()
-        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if seen == self._seen:
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp == self._stamp:
             return
-        with self._path.open("rb") as opened:
-            self._refuse_if_readable_by_others(os.fstat(opened.fileno()))
-            text = opened.read()
+        with self._path.open("rb") as file:
+            self._require_private(os.fstat(file.fileno()))
+            text = file.read()
         try:
             self._keys = self._decode(text)
         except (msgspec.MsgspecError, ValueError):
             self._keys = ()
         if not self._keys:
             raise SettingsError(self._missing, where=str(self._path), remedy=self._remedy, code="invalid_key")
-        self._seen = seen
+        self._stamp = stamp
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         """Write the first key, unless another process was faster."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = self._written((self._new(),))
+        temporary = self._write_temporary((self._new(),))
         try:
             with contextlib.suppress(FileExistsError):
-                os.link(made, self._path)
+                os.link(temporary, self._path)
         finally:
-            made.unlink()
+            temporary.unlink()
 
-    def _written(self, keys: tuple[Key, ...]) -> Path:
+    def _write_temporary(self, keys: tuple[Key, ...]) -> Path:
         """A file with these keys that nobody else can read, under a name of its own."""
-        made = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode(keys))
             file.flush()
             os.fsync(descriptor)
-        return made
+        return temporary
 
-    def _refuse_if_readable_by_others(self, status: os.stat_result) -> None:
+    def _require_private(self, status: os.stat_result) -> None:
         if os.name == "posix" and (status.st_mode & 0o077 or status.st_uid not in (os.geteuid(), 0)):
             raise SettingsError(
                 "others on this machine can read it, or it is somebody else's, and it holds keys",

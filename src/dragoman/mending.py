@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.ids import derived_ulid
+from dragoman.ids import derive_ulid
 from dragoman.message import (
     NOT_RECORDED,
     ContentBlock,
@@ -39,13 +39,13 @@ from dragoman.message import (
 )
 from dragoman.rules import (
     CALL,
-    IN_RESULT,
-    NOT_OURS_TO_READ,
-    Breach,
+    OPAQUE_FIELDS,
+    RESULT_BLOCKS,
     Call,
     InputProblems,
     Medium,
-    allowed_in,
+    Violation,
+    allowed_blocks,
     calls_of,
     check,
     check_assistant_metadata,
@@ -54,11 +54,11 @@ from dragoman.rules import (
     is_blank,
     is_tool_id,
     is_tool_name,
-    left_streaming,
     media_problem,
-    plain_tool_name,
-    readable,
+    repair_media,
     results_of,
+    to_tool_name,
+    unfinished_messages,
 )
 from dragoman.value import Value
 
@@ -71,7 +71,7 @@ class Action(msgspec.Struct, frozen=True):
     what: str
 
 
-class SetAside(msgspec.Struct, frozen=True):
+class RemovedContent(msgspec.Struct, frozen=True):
     """What repair took out of the history: a message that holds only the content that was removed."""
 
     rule: str
@@ -79,17 +79,17 @@ class SetAside(msgspec.Struct, frozen=True):
     what: str
 
 
-class Repaired(msgspec.Struct, frozen=True):
+class RepairResult(msgspec.Struct, frozen=True):
     """A history that breaks no rule, and how it came about. No actions: it is the history that was given."""
 
     messages: tuple[Message, ...]
     actions: tuple[Action, ...]
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[RemovedContent, ...] = ()
 
 
 def repair(
-    messages: Iterable[Message], input_problems: InputProblems | None = None, *, fills_in_origin: bool = True
-) -> Repaired:
+    messages: Iterable[Message], input_problems: InputProblems | None = None, *, fill_origin: bool = True
+) -> RepairResult:
     """A valid history made from one that may not be. What is given, and what is stored, stays as it is.
 
     ``fills_in_origin=False`` is for messages of a format that has no place for the provider, the model, the routing and
@@ -97,77 +97,77 @@ def repair(
     """
     messages = tuple(messages)
     if not check(messages, input_problems):
-        return Repaired(messages, ())
-    mending = _Mending(messages)
-    kept = _closed(messages, mending)
-    kept = [_with_plain_names(message, mending) for message in kept]
-    kept = [_with_plain_calls(message, mending) for message in kept]
-    kept = _of_one_session(kept, mending)
-    kept = _with_ids_once(kept, mending)
-    kept = [_readable(message, mending) for message in kept]
-    kept = [shaped for message in kept for shaped in _shaped(message, mending)]
-    kept = _with_answers(kept, mending)
-    kept = [_with_usable_inputs(message, input_problems, mending) for message in kept]
-    if fills_in_origin:
-        kept = [_with_origin(message, mending) for message in kept]
-        kept = [_with_assistant_metadata(message, mending) for message in kept]
-    return Repaired(tuple(kept), tuple(mending.actions), tuple(mending.removed))
+        return RepairResult(messages, ())
+    log = _RepairLog(messages)
+    result = _close_unfinished(messages, log)
+    result = [_with_plain_names(message, log) for message in result]
+    result = [_with_plain_calls(message, log) for message in result]
+    result = _keep_one_session(result, log)
+    result = _with_unique_ids(result, log)
+    result = [_with_readable_content(message, log) for message in result]
+    result = [part for message in result for part in _fit_to_role(message, log)]
+    result = _with_answers(result, log)
+    result = [_with_usable_inputs(message, input_problems, log) for message in result]
+    if fill_origin:
+        result = [_with_origin(message, log) for message in result]
+        result = [_with_assistant_metadata(message, log) for message in result]
+    return RepairResult(tuple(result), tuple(log.actions), tuple(log.removed))
 
 
-class _Mending:
+class _RepairLog:
     """What was done so far, and which ids are taken."""
 
     def __init__(self, messages: tuple[Message, ...]) -> None:
         self.actions: list[Action] = []
-        self.removed: list[SetAside] = []
-        self._taken = {message.id for message in messages}
-        self._taken |= {call.id for message in messages for _, call in calls_of(message)}
+        self.removed: list[RemovedContent] = []
+        self._used_ids = {message.id for message in messages}
+        self._used_ids |= {call.id for message in messages for _, call in calls_of(message)}
 
-    def note(self, rule: str, message_id: str, what: str) -> None:
+    def add(self, rule: str, message_id: str, what: str) -> None:
         self.actions.append(Action(rule, message_id, what))
 
-    def set_aside(self, rule: str, message: Message, what: str, *blocks: ContentBlock) -> None:
+    def remove(self, rule: str, message: Message, what: str, *blocks: ContentBlock) -> None:
         """Note what is taken out of the history: these blocks of the message, or all of it."""
-        self.note(rule, message.id, what)
+        self.add(rule, message.id, what)
         removed = message.replace(content=blocks) if blocks else message
-        self.removed.append(SetAside(rule, removed, what))
+        self.removed.append(RemovedContent(rule, removed, what))
 
-    def fresh_id(self, message: Message, *seeds: str, prefix: str = "") -> str:
+    def new_id(self, message: Message, *seeds: str, prefix: str = "") -> str:
         """An id for something made for this message: always the same one, and no other's."""
         time_ms = max(0, int(message.created_at.timestamp() * 1000))
         for attempt in itertools.count():
-            again = (str(attempt),) if attempt else ()
-            made = prefix + derived_ulid(time_ms, message.session_id, message.id, *seeds, *again)
-            if made not in self._taken:
+            suffix = (str(attempt),) if attempt else ()
+            candidate = prefix + derive_ulid(time_ms, message.session_id, message.id, *seeds, *suffix)
+            if candidate not in self._used_ids:
                 break
-        self._taken.add(made)
-        return made
+        self._used_ids.add(candidate)
+        return candidate
 
 
-def _closed(messages: tuple[Message, ...], mending: _Mending) -> list[Message]:
+def _close_unfinished(messages: tuple[Message, ...], log: _RepairLog) -> list[Message]:
     """Messages that a crash left streaming will never be complete: they end as cancelled, with what had arrived."""
-    left = left_streaming(messages)
-    kept = []
+    unfinished = unfinished_messages(messages)
+    result = []
     for index, message in enumerate(messages):
-        if index in left:
-            mending.note("partial-is-last", message.id, "closed as cancelled: others have spoken since")
+        if index in unfinished:
+            log.add("partial-is-last", message.id, "closed as cancelled: others have spoken since")
             metadata = message.metadata.replace(status=MessageStatus.CANCELLED)
-            kept.append(message.replace(metadata=metadata))
+            result.append(message.replace(metadata=metadata))
         else:
-            kept.append(message)
-    return kept
+            result.append(message)
+    return result
 
 
-def _with_plain_names(message: Message, mending: _Mending) -> Message:
-    breaches: list[Breach] = []
+def _with_plain_names(message: Message, log: _RepairLog) -> Message:
+    violations: list[Violation] = []
     if message.metadata.status is MessageStatus.PARTIAL:
         return message
-    check_names(message, "$", breaches)
+    check_names(message, "$", violations)
     if any(isinstance(block, CALL) and "\0" in block.name for block in message.content):
-        breaches.append(Breach("names-are-plain", "$.content", "a tool's name holds a NUL", message.id))
-    if not breaches:
+        violations.append(Violation("names-are-plain", "$.content", "a tool's name holds a NUL", message.id))
+    if not violations:
         return message
-    made = message.replace(
+    result = message.replace(
         id=message.id.replace("\0", ""),
         session_id=message.session_id.replace("\0", ""),
         content=tuple(
@@ -176,20 +176,20 @@ def _with_plain_names(message: Message, mending: _Mending) -> Message:
         ),
         metadata=_without_nul(message.metadata),
     )
-    mending.note("names-are-plain", made.id, f"took the NUL out of {', '.join(b.where for b in breaches)}")
-    return made
+    log.add("names-are-plain", result.id, f"took the NUL out of {', '.join(b.where for b in violations)}")
+    return result
 
 
-def _with_plain_calls(message: Message, mending: _Mending) -> Message:
+def _with_plain_calls(message: Message, log: _RepairLog) -> Message:
     """Calls under names that every provider takes: what is no sign of theirs becomes an underscore."""
     if _is_partial(message):
         return message
     blocks: list[ContentBlock] = list(message.content)
     for index, call in calls_of(message):
         if is_tool_name(call.name) is None:
-            name = plain_tool_name(call.name)
+            name = to_tool_name(call.name)
             blocks[index] = call.replace(name=name)
-            mending.note("tool-name-is-plain", message.id, f"the tool {call.name!r} is now called {name!r}")
+            log.add("tool-name-is-plain", message.id, f"the tool {call.name!r} is now called {name!r}")
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
 
 
@@ -197,51 +197,51 @@ def _without_nul(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, enum.Enum):
         return value.replace("\0", "")
     if isinstance(value, Value):
-        names = [name for name in value.__struct_fields__ if name not in NOT_OURS_TO_READ]
+        names = [name for name in value.__struct_fields__ if name not in OPAQUE_FIELDS]
         return value.replace(**{name: _without_nul(getattr(value, name)) for name in names})
     if isinstance(value, dict):
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, item in value.items():
-            plain = _without_nul(key)
-            while plain in made or (plain != key and plain in value):
-                plain += "_"
-            made[plain] = _without_nul(item)
-        return made
+            new_key = _without_nul(key)
+            while new_key in result or (new_key != key and new_key in value):
+                new_key += "_"
+            result[new_key] = _without_nul(item)
+        return result
     if isinstance(value, list | tuple):
         return type(value)(_without_nul(item) for item in value)
     return value
 
 
-def _of_one_session(messages: list[Message], mending: _Mending) -> list[Message]:
+def _keep_one_session(messages: list[Message], log: _RepairLog) -> list[Message]:
     """Those of the session that most of them name; of several such, the first."""
     session_id = Counter(message.session_id for message in messages).most_common(1)[0][0]
-    kept = []
+    result = []
     for message in messages:
         if message.session_id == session_id:
-            kept.append(message)
+            result.append(message)
         else:
-            mending.set_aside("one-session", message, f"set aside: it belongs to {message.session_id!r}")
-    return kept
+            log.remove("one-session", message, f"set aside: it belongs to {message.session_id!r}")
+    return result
 
 
-def _with_ids_once(messages: list[Message], mending: _Mending) -> list[Message]:
-    seen: dict[str, Message] = {}
-    kept = []
+def _with_unique_ids(messages: list[Message], log: _RepairLog) -> list[Message]:
+    first_by_id: dict[str, Message] = {}
+    result = []
     for index, message in enumerate(messages):
-        if message.id not in seen:
-            seen[message.id] = message
-        elif seen[message.id] == message:
-            mending.set_aside("message-id-once", message, "set aside: the same message again")
+        if message.id not in first_by_id:
+            first_by_id[message.id] = message
+        elif first_by_id[message.id] == message:
+            log.remove("message-id-once", message, "set aside: the same message again")
             continue
         else:
-            made = message.replace(id=mending.fresh_id(message, "again", str(index)))
-            mending.note("message-id-once", made.id, f"renamed: {message.id!r} was taken")
-            message = made  # noqa: PLW2901
-        kept.append(message)
-    return kept
+            renamed = message.replace(id=log.new_id(message, "again", str(index)))
+            log.add("message-id-once", renamed.id, f"renamed: {message.id!r} was taken")
+            message = renamed  # noqa: PLW2901
+        result.append(message)
+    return result
 
 
-def _readable(message: Message, mending: _Mending) -> Message:
+def _with_readable_content(message: Message, log: _RepairLog) -> Message:
     """The message without blank texts, and with media that can be read; what was all blank is set aside later."""
     if _is_partial(message):
         return message
@@ -249,146 +249,146 @@ def _readable(message: Message, mending: _Mending) -> Message:
     for block in message.content:
         if isinstance(block, ToolResultBlock):
             inner = tuple(
-                made for part in block.content if (made := _readable_block(part, message, mending)) is not None
+                made for part in block.content if (made := _to_readable_block(part, message, log)) is not None
             )
             blocks.append(block if inner == block.content else block.replace(content=inner))
-        elif (made := _readable_block(block, message, mending)) is not None:
+        elif (made := _to_readable_block(block, message, log)) is not None:
             blocks.append(made)
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
 
 
-def _readable_block(block: ContentBlock, message: Message, mending: _Mending) -> ContentBlock | None:
+def _to_readable_block(block: ContentBlock, message: Message, log: _RepairLog) -> ContentBlock | None:
     if isinstance(block, TextBlock) and is_blank(block.text):
-        mending.set_aside("text-says-something", message, "set aside a blank text", block)
+        log.remove("text-says-something", message, "set aside a blank text", block)
         return None
     if not isinstance(block, Medium) or (problem := media_problem(block)) is None:
         return block
     field, what = problem
-    made = readable(block)
-    if made is None:
+    result = repair_media(block)
+    if result is None:
         what = f"set aside a block of type {block.type}: {field}: {what}"
-        mending.set_aside("media-is-readable", message, what, block)
+        log.remove("media-is-readable", message, what, block)
     else:
-        mending.note("media-is-readable", message.id, f"corrected {field}: {what}")
-    return made
+        log.add("media-is-readable", message.id, f"corrected {field}: {what}")
+    return result
 
 
-def _shaped(message: Message, mending: _Mending) -> list[Message]:
+def _fit_to_role(message: Message, log: _RepairLog) -> list[Message]:
     """The message with nothing in it that does not belong to its role; results become messages of their own."""
     status = message.metadata.status
-    if status is MessageStatus.PARTIAL or allowed_in(message.role) is None:
+    if status is MessageStatus.PARTIAL or allowed_blocks(message.role) is None:
         return [message]
     if message.role is Role.TOOL:
-        return _shaped_tool_message(message, mending)
+        return _fit_tool_message(message, log)
     if status is not MessageStatus.COMPLETE:
         return [message]
-    allowed = allowed_in(message.role) or frozenset()
+    allowed = allowed_blocks(message.role) or frozenset()
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]
     blocks = []
     for block in message.content:
         if type(block) in allowed:
             blocks.append(block)
         elif not isinstance(block, ToolResultBlock):
-            mending.set_aside(f"{message.role}-content", message, f"set aside a {block.type} block", block)
-    answers = [_tool_message(message, result, index, mending) for index, result in enumerate(results)]
+            log.remove(f"{message.role}-content", message, f"set aside a {block.type} block", block)
+    answers = [_make_tool_message(message, result, index, log) for index, result in enumerate(results)]
     for answer in answers:
-        mending.note(f"{message.role}-content", answer.id, "made a tool message of a result")
-    answers = [shaped for answer in answers for shaped in _shaped_tool_message(answer, mending)]
+        log.add(f"{message.role}-content", answer.id, "made a tool message of a result")
+    answers = [part for answer in answers for part in _fit_tool_message(answer, log)]
     if not blocks and message.role is not Role.SYSTEM:
         if not results:
-            mending.set_aside("content-not-empty", message.replace(content=()), "set aside: it is empty")
+            log.remove("content-not-empty", message.replace(content=()), "set aside: it is empty")
         return answers
-    kept = message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))
-    return [kept, *answers] if message.role is Role.ASSISTANT else [*answers, kept]
+    rest = message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))
+    return [rest, *answers] if message.role is Role.ASSISTANT else [*answers, rest]
 
 
-def _shaped_tool_message(message: Message, mending: _Mending) -> list[Message]:
+def _fit_tool_message(message: Message, log: _RepairLog) -> list[Message]:
     parent = message.metadata.parent_tool_use_id
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]
     others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
     if not results and parent and len(others) == 1 and isinstance(others[0], UnknownBlock):
         return [message]
-    usable = tuple(block for block in others if type(block) in IN_RESULT)
+    usable = tuple(block for block in others if type(block) in RESULT_BLOCKS)
     if not results and parent and usable:
-        mending.note("tool-content", message.id, "made a result of its content")
+        log.add("tool-content", message.id, "made a result of its content")
         results = [ToolResultBlock(tool_use_id=parent, content=usable)]
-        others = [block for block in others if type(block) not in IN_RESULT]
+        others = [block for block in others if type(block) not in RESULT_BLOCKS]
     for block in others:
-        mending.set_aside("tool-content", message, f"set aside a {block.type} block", block)
+        log.remove("tool-content", message, f"set aside a {block.type} block", block)
     if not results:
-        mending.set_aside("tool-content", message.replace(content=()), "set aside: it holds no result")
-    made = []
+        log.remove("tool-content", message.replace(content=()), "set aside: it holds no result")
+    messages = []
     for index, result in enumerate(results):
-        fitting = tuple(block for block in result.content if type(block) in IN_RESULT)
-        if len(fitting) != len(result.content):
-            unfit = [block for block in result.content if type(block) not in IN_RESULT]
-            mending.set_aside("result-content", message, "set aside blocks that a result cannot hold", *unfit)
-            result = result.replace(content=fitting)  # noqa: PLW2901
+        allowed = tuple(block for block in result.content if type(block) in RESULT_BLOCKS)
+        if len(allowed) != len(result.content):
+            rejected = [block for block in result.content if type(block) not in RESULT_BLOCKS]
+            log.remove("result-content", message, "set aside blocks that a result cannot hold", *rejected)
+            result = result.replace(content=allowed)  # noqa: PLW2901
         if index > 0:
-            made.append(_tool_message(message, result, index, mending))
-            mending.note("tool-content", made[-1].id, f"split from {message.id!r}")
+            messages.append(_make_tool_message(message, result, index, log))
+            log.add("tool-content", messages[-1].id, f"split from {message.id!r}")
         elif parent != result.tool_use_id:
             metadata = message.metadata.replace(parent_tool_use_id=result.tool_use_id)
-            made.append(message.replace(content=(result,), metadata=metadata))
-            mending.note("tool-names-parent", message.id, "named the call that its result answers")
+            messages.append(message.replace(content=(result,), metadata=metadata))
+            log.add("tool-names-parent", message.id, "named the call that its result answers")
         else:
-            made.append(message if message.content == (result,) else message.replace(content=(result,)))
-    return made
+            messages.append(message if message.content == (result,) else message.replace(content=(result,)))
+    return messages
 
 
-def _tool_message(origin: Message, result: ToolResultBlock, index: int, mending: _Mending) -> Message:
+def _make_tool_message(origin: Message, result: ToolResultBlock, index: int, log: _RepairLog) -> Message:
     """A message for a result that stood in another one. It keeps what was known of that, but for what it cost."""
     metadata = origin.metadata.replace(
         parent_tool_use_id=result.tool_use_id, model=None, provider=None, routing=None, usage=None, provider_raw=None
     )
-    made_id = mending.fresh_id(origin, "result", str(index))
-    return origin.replace(id=made_id, role=Role.TOOL, content=(result,), metadata=metadata)
+    message_id = log.new_id(origin, "result", str(index))
+    return origin.replace(id=message_id, role=Role.TOOL, content=(result,), metadata=metadata)
 
 
-def _with_answers(messages: list[Message], mending: _Mending) -> list[Message]:
+def _with_answers(messages: list[Message], log: _RepairLog) -> list[Message]:
     """Every call under an id of its own, followed by its one result; results without a call are set aside."""
-    messages, places = _with_call_ids(messages, mending)
+    messages, places = _with_call_ids(messages, log)
     in_place: dict[int, Message] = {}  # answers to calls that are still streaming stay where they are
     answers: dict[str, Message] = {}
     for position, message in enumerate(messages):
         for _, result in results_of(message):
-            target = _call_answered_by(position, places.get(result.tool_use_id, []), answers)
+            target = _find_call(position, places.get(result.tool_use_id, []), answers)
             if target is None or not target[1]:
                 what = f"set aside: no call has the id {result.tool_use_id!r}"
-                mending.set_aside("result-has-call", message, what, result)
+                log.remove("result-has-call", message, what, result)
             elif target[1] in answers:
                 what = "set aside: the call has its result already"
-                mending.set_aside("one-result-per-call", message, what, result)
+                log.remove("one-result-per-call", message, what, result)
             else:
-                answers[target[1]] = answer = _answering(message, result, target[1])
+                answers[target[1]] = answer = _with_call_id(message, result, target[1])
                 if target[2]:
                     in_place[position] = answer
-    return _placed(messages, answers, in_place, mending)
+    return _place_answers(messages, answers, in_place, log)
 
 
 _Place = tuple[int, str, bool]  # the message's position, the call's id, whether the message is still streaming
 
 
-def _with_call_ids(messages: list[Message], mending: _Mending) -> tuple[list[Message], dict[str, list[_Place]]]:
+def _with_call_ids(messages: list[Message], log: _RepairLog) -> tuple[list[Message], dict[str, list[_Place]]]:
     used = {call.id for message in messages if _is_partial(message) for _, call in calls_of(message)}
     places: dict[str, list[_Place]] = {}
-    made = []
+    result = []
     for position, message in enumerate(messages):
         blocks: list[ContentBlock] = list(message.content)
         for index, call in calls_of(message):
             call_id = call.id
             if not _is_partial(message) and (call_id in used or is_tool_id(call_id) is None):
                 rule = "call-id-once" if call_id in used else "tool-id-is-ours"
-                call_id = mending.fresh_id(message, "call", str(index), call_id, prefix="tu_")
+                call_id = log.new_id(message, "call", str(index), call_id, prefix="tu_")
                 blocks[index] = call.replace(id=call_id)
-                mending.note(rule, message.id, f"the call {call.id!r} is now {call_id!r}")
+                log.add(rule, message.id, f"the call {call.id!r} is now {call_id!r}")
             used.add(call_id)
             places.setdefault(call.id, []).append((position, call_id, _is_partial(message)))
-        made.append(message if tuple(blocks) == message.content else message.replace(content=tuple(blocks)))
-    return made, places
+        result.append(message if tuple(blocks) == message.content else message.replace(content=tuple(blocks)))
+    return result, places
 
 
-def _call_answered_by(position: int, places: list[_Place], answers: Container[str]) -> _Place | None:
+def _find_call(position: int, places: list[_Place], answers: Container[str]) -> _Place | None:
     """The call that a result answers: in the nearest message before it, the first that has no answer yet.
 
     If no call of that id stands before it, the first one after it, unless that one is still streaming.
@@ -402,50 +402,50 @@ def _call_answered_by(position: int, places: list[_Place], answers: Container[st
     return next((place for place in places[nearest:at] if place[1] not in answers), places[at - 1])
 
 
-def _answering(message: Message, result: ToolResultBlock, call_id: str) -> Message:
+def _with_call_id(message: Message, result: ToolResultBlock, call_id: str) -> Message:
     if result.tool_use_id == call_id and message.metadata.parent_tool_use_id == call_id:
         return message
     metadata = message.metadata.replace(parent_tool_use_id=call_id)
     return message.replace(content=(result.replace(tool_use_id=call_id),), metadata=metadata)
 
 
-def _placed(
-    messages: list[Message], answers: dict[str, Message], in_place: dict[int, Message], mending: _Mending
+def _place_answers(
+    messages: list[Message], answers: dict[str, Message], in_place: dict[int, Message], log: _RepairLog
 ) -> list[Message]:
-    being_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
-    speaking = [index for index, message in enumerate(messages) if message.role is not Role.TOOL]
-    last = max((index for index in speaking if not _is_partial(messages[index])), default=-1)
+    partially_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
+    speakers = [index for index, message in enumerate(messages) if message.role is not Role.TOOL]
+    last = max((index for index in speakers if not _is_partial(messages[index])), default=-1)
     order = {id(answer): position for position, answer in enumerate(answers.values())}
-    placed: list[Message] = []
+    ordered: list[Message] = []
     for position, message in enumerate(messages):
         if position in in_place:
-            placed.append(in_place[position])
+            ordered.append(in_place[position])
         elif message.role is not Role.TOOL or _is_partial(message) or not any(results_of(message)):
-            placed.append(message)
+            ordered.append(message)
         if _is_partial(message):
             continue
         calls = [call for _, call in calls_of(message)]
-        given = [answers[call.id] for call in calls if call.id in answers]
-        placed.extend(sorted(given, key=lambda answer: order[id(answer)]))
+        call_answers = [answers[call.id] for call in calls if call.id in answers]
+        ordered.extend(sorted(call_answers, key=lambda answer: order[id(answer)]))
         for call in calls:
-            if call.id not in answers and call.id not in being_answered and position != last:
-                placed.append(_cancelled(message, call, mending))
-                mending.note("call-is-answered", message.id, f"answered the call {call.id!r} as cancelled")
-    _report_moves(messages, placed, mending)
-    return placed
+            if call.id not in answers and call.id not in partially_answered and position != last:
+                ordered.append(_make_cancelled_result(message, call, log))
+                log.add("call-is-answered", message.id, f"answered the call {call.id!r} as cancelled")
+    _report_moves(messages, ordered, log)
+    return ordered
 
 
-def _report_moves(before: list[Message], after: list[Message], mending: _Mending) -> None:
-    kept, known = {message.id for message in after}, {message.id for message in before}
-    old_order = [message.id for message in before if message.id in kept]
-    new_order = [message.id for message in after if message.id in known]
+def _report_moves(before: list[Message], after: list[Message], log: _RepairLog) -> None:
+    after_ids, before_ids = {message.id for message in after}, {message.id for message in before}
+    old_order = [message.id for message in before if message.id in after_ids]
+    new_order = [message.id for message in after if message.id in before_ids]
     for old, new in zip(old_order, new_order, strict=False):
         if old != new:
-            mending.note("call-is-answered", new, "moved: results stand right behind their calls")
+            log.add("call-is-answered", new, "moved: results stand right behind their calls")
             return
 
 
-def _cancelled(message: Message, call: Call, mending: _Mending) -> Message:
+def _make_cancelled_result(message: Message, call: Call, log: _RepairLog) -> Message:
     result = ToolResultBlock(
         tool_use_id=call.id,
         content=(TextBlock(text="cancelled: this call was never answered"),),
@@ -459,7 +459,7 @@ def _cancelled(message: Message, call: Call, mending: _Mending) -> Message:
         stage="repair",
     )
     return Message(
-        mending.fresh_id(message, "cancelled", call.id),
+        log.new_id(message, "cancelled", call.id),
         message.session_id,
         Role.TOOL,
         (result,),
@@ -468,60 +468,60 @@ def _cancelled(message: Message, call: Call, mending: _Mending) -> Message:
     )
 
 
-def _with_usable_inputs(message: Message, problems: InputProblems | None, mending: _Mending) -> Message:
+def _with_usable_inputs(message: Message, problems: InputProblems | None, log: _RepairLog) -> Message:
     if problems is None or _is_partial(message):
         return message
     blocks: list[ContentBlock] = list(message.content)
     for index, call in calls_of(message):
-        wrong = problems(call.name, call.input) if isinstance(call, ToolUseBlock) else ()
-        if isinstance(call, ToolUseBlock) and wrong:
+        errors = problems(call.name, call.input) if isinstance(call, ToolUseBlock) else ()
+        if isinstance(call, ToolUseBlock) and errors:
             blocks[index] = InvalidToolUseBlock(
                 id=call.id,
                 name=call.name,
                 input_text=msgspec.json.encode(call.input).decode(),
-                reason="; ".join(wrong),
+                reason="; ".join(errors),
                 provider_raw=call.provider_raw,
                 unknown_fields=call.unknown_fields,
             )
-            mending.note("tool-input-fits", message.id, f"marked the call {call.id!r} as invalid")
+            log.add("tool-input-fits", message.id, f"marked the call {call.id!r} as invalid")
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
 
 
-def _with_origin(message: Message, mending: _Mending) -> Message:
+def _with_origin(message: Message, log: _RepairLog) -> Message:
     """Reasoning whose origin nobody recorded came from nobody that we know, so that it is sent to nobody."""
-    missing: list[Breach] = []
+    missing: list[Violation] = []
     if message.role is Role.ASSISTANT and not _is_partial(message):
         check_origin(message, "$", missing)
     if not missing:
         return message
-    named, colon, _ = (message.metadata.model or "").partition(":")
-    provider = (named if colon else "") or NOT_RECORDED
-    mending.note("reasoning-names-origin", message.id, f"the provider is filled in as {provider!r}")
+    prefix, colon, _ = (message.metadata.model or "").partition(":")
+    provider = (prefix if colon else "") or NOT_RECORDED
+    log.add("reasoning-names-origin", message.id, f"the provider is filled in as {provider!r}")
     return message.replace(metadata=message.metadata.replace(provider=provider))
 
 
-def _with_assistant_metadata(message: Message, mending: _Mending) -> Message:
+def _with_assistant_metadata(message: Message, log: _RepairLog) -> Message:
     """Fill in what was never recorded, so marked that no report can take it for a fact."""
     metadata = message.metadata
     if message.role is not Role.ASSISTANT or metadata.status is not MessageStatus.COMPLETE:
         return message
-    missing: list[Breach] = []
+    missing: list[Violation] = []
     check_assistant_metadata(message, "$", missing)
     if not missing:
         return message
-    named, colon, _ = (metadata.model or "").partition(":")
-    provider = metadata.provider or (named if colon else "") or NOT_RECORDED
+    prefix, colon, _ = (metadata.model or "").partition(":")
+    provider = metadata.provider or (prefix if colon else "") or NOT_RECORDED
     model = metadata.model or f"{provider}:{NOT_RECORDED}"
-    filled = metadata.replace(
+    complete = metadata.replace(
         model=model,
         provider=provider,
         routing=metadata.routing or RoutingDecisionRecord(RoutingMode.DEFAULT, model, NOT_RECORDED),
         usage=metadata.usage
         or Usage(input_tokens=0, output_tokens=0, cost_usd=None, pricing_version=NOT_RECORDED, latency_ms=0),
     )
-    for rule in dict.fromkeys(breach.rule for breach in missing):
-        mending.note(rule, message.id, f"filled in as {NOT_RECORDED!r}")
-    return message.replace(metadata=filled)
+    for rule in dict.fromkeys(violation.rule for violation in missing):
+        log.add(rule, message.id, f"filled in as {NOT_RECORDED!r}")
+    return message.replace(metadata=complete)
 
 
 def _is_partial(message: Message) -> bool:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from dragoman.value import UNSET, MadeByHand, OpenEnum, UnknownFields, Unreadable, UnsetType, Value, check_plain
+from dragoman.value import UNSET, OpenEnum, UnknownFields, UnknownValue, UnsetType, ValidatedMeta, Value, validate_json
 
 SCHEMA_VERSION: Final = 1
 
@@ -53,9 +53,9 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 # What one message can have consumed and cost at most. Larger figures are errors or forgeries: no reader of a provider's
 # answer passes them on, and no store accepts them. A message that was stored before this bound existed stays readable.
-MOST_TOKENS: Final = 10**12
-MOST_USD: Final = Decimal(10**9)
-_MOST_DECIMALS: Final = 100
+MAX_TOKENS: Final = 10**12
+MAX_USD: Final = Decimal(10**9)
+_MAX_DECIMALS: Final = 100
 
 NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that nobody wrote down
 UNPRICED: Final = "unpriced"  # the pricing version of a call for which no price was known
@@ -64,17 +64,17 @@ UNPRICED: Final = "unpriced"  # the pricing version of a call for which no price
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
-class Block(Value, metaclass=MadeByHand, frozen=True):
+class Block(Value, metaclass=ValidatedMeta, frozen=True):
     """The base of every block that we know."""
 
-    def check_made(self) -> None:
-        super().check_made()
+    def validate(self) -> None:
+        super().validate()
         raw = getattr(self, "provider_raw", None)
         if raw is not None:
-            check_plain(raw, "provider_raw")
+            validate_json(raw, "provider_raw")
 
 
-class ImageSource(Value, metaclass=MadeByHand, frozen=True):
+class ImageSource(Value, metaclass=ValidatedMeta, frozen=True):
     """Where the bytes of an image, document, audio or video are."""
 
     kind: Literal["base64", "url", "file_ref"]  # how to read data
@@ -101,9 +101,9 @@ class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
     unknown_fields: Unknown = UNSET
 
-    def check_made(self) -> None:
-        super().check_made()
-        check_plain(self.input, "input")
+    def validate(self) -> None:
+        super().validate()
+        validate_json(self.input, "input")
 
 
 class InvalidToolUseBlock(Block, frozen=True, tag_field="type", tag="invalid_tool_use"):
@@ -131,8 +131,8 @@ class ToolResultBlock(Block, frozen=True, tag_field="type", tag="tool_result"):
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
     unknown_fields: Unknown = UNSET
 
-    def check_made(self) -> None:
-        super().check_made()
+    def validate(self) -> None:
+        super().validate()
         msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
 
 
@@ -205,12 +205,12 @@ class OpaqueBlock(Block, frozen=True, tag_field="type", tag="opaque"):
     provider_raw: ProviderRaw | None = None  # what else that dialect has to remember
     unknown_fields: Unknown = UNSET
 
-    def check_made(self) -> None:
-        super().check_made()
-        check_plain(self.wire, "wire")
+    def validate(self) -> None:
+        super().validate()
+        validate_json(self.wire, "wire")
 
 
-class UnknownBlock(Unreadable, frozen=True, tag_field="type", tag="unknown_block"):
+class UnknownBlock(UnknownValue, frozen=True, tag_field="type", tag="unknown_block"):
     """A block whose ``type`` a newer version added. It is kept, written back byte for byte, and otherwise ignored."""
 
     @property
@@ -267,7 +267,7 @@ class RoutingMode(enum.StrEnum):
     DEFAULT = "default"  # workspace or global default
 
 
-class RoutingDecisionRecord(Value, metaclass=MadeByHand, frozen=True):
+class RoutingDecisionRecord(Value, metaclass=ValidatedMeta, frozen=True):
     """A compact summary of the routing decision behind an assistant message."""
 
     mode: RoutingMode  # which kind of reason decided
@@ -278,8 +278,8 @@ class RoutingDecisionRecord(Value, metaclass=MadeByHand, frozen=True):
     alternatives_considered: tuple[str, ...] = ()  # model ids that were weighed and not taken
     unknown_fields: Unknown = UNSET
 
-    def check_made(self) -> None:
-        super().check_made()
+    def validate(self) -> None:
+        super().validate()
         msgspec.structs.force_setattr(self, "mode", RoutingMode(self.mode))
         if self.confidence is not None:
             if not 0 <= self.confidence <= 1:
@@ -289,7 +289,7 @@ class RoutingDecisionRecord(Value, metaclass=MadeByHand, frozen=True):
             msgspec.structs.force_setattr(self, "alternatives_considered", tuple(self.alternatives_considered))
 
 
-class TokenUsage(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
+class TokenUsage(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
     """What a call consumed. The buckets are disjoint: input, cached and cache creation add up to the whole prompt."""
 
     input_tokens: Count  # prompt tokens neither read from nor written to a cache
@@ -306,8 +306,8 @@ class TokenUsage(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     provider_cost_usd: Decimal | None = None  # what the provider said it cost: for comparison, never used
     unknown_fields: Unknown = UNSET
 
-    def check_made(self) -> None:
-        super().check_made()
+    def validate(self) -> None:
+        super().validate()
         counts = [value for name in self.__struct_fields__ if type(value := getattr(self, name)) is int]
         if min([*counts, *(self.server_tool_calls or {}).values()]) < 0:
             raise ValueError("a count is a number from 0")
@@ -322,8 +322,8 @@ class Usage(TokenUsage, frozen=True, kw_only=True):
     pricing_version: str  # which price table that was; "unpriced" if none had a price
     latency_ms: Count  # from the request to the last byte
 
-    def check_made(self) -> None:
-        super().check_made()
+    def validate(self) -> None:
+        super().validate()
         if not self.is_finite():
             raise ValueError(f"cost_usd: {self.cost_usd} is not an amount")
 
@@ -342,22 +342,24 @@ class Usage(TokenUsage, frozen=True, kw_only=True):
         return "unpriced" if self.amount_usd is None else "priced"
 
 
-def usage_problems(usage: TokenUsage, most: int = MOST_TOKENS) -> dict[str, str]:
+def usage_problems(usage: TokenUsage, max_count: int = MAX_TOKENS) -> dict[str, str]:
     """What is impossible about a usage: fields, and what is wrong with them; empty if it is possible.
 
     ``most`` is the largest possible count.
     """
-    found = {}
+    problems = {}
     for name in usage.__struct_fields__:
         figure = getattr(usage, name)
-        if type(figure) is int and not 0 <= figure <= most:
-            found[name] = f"{name}: {_short(figure)} is not between 0 and {most}"
+        if type(figure) is int and not 0 <= figure <= max_count:
+            problems[name] = f"{name}: {_format_figure(figure)} is not between 0 and {max_count}"
         elif isinstance(figure, Decimal) and not is_possible_cost(figure):
-            found[name] = f"{name}: {_short(figure)} is not an amount between 0 and {MOST_USD}"
+            problems[name] = f"{name}: {_format_figure(figure)} is not an amount between 0 and {MAX_USD}"
     for name, calls in (usage.server_tool_calls or {}).items():
-        if not 0 <= calls <= most:
-            found["server_tool_calls"] = f"server_tool_calls.{name}: {_short(calls)} is not between 0 and {most}"
-    return found
+        if not 0 <= calls <= max_count:
+            problems["server_tool_calls"] = (
+                f"server_tool_calls.{name}: {_format_figure(calls)} is not between 0 and {max_count}"
+            )
+    return problems
 
 
 AnyUsage = TypeVar("AnyUsage", bound=TokenUsage)
@@ -371,10 +373,10 @@ def without_figures(usage: AnyUsage, names: Iterable[str]) -> AnyUsage:
 def is_possible_cost(amount: Decimal) -> bool:
     """Whether a message can have cost so much: a finite amount from 0 to MOST_USD, with at most 100 decimals."""
     exponent = amount.as_tuple().exponent
-    return isinstance(exponent, int) and exponent >= -_MOST_DECIMALS and 0 <= amount <= MOST_USD
+    return isinstance(exponent, int) and exponent >= -_MAX_DECIMALS and 0 <= amount <= MAX_USD
 
 
-def _short(figure: int | Decimal) -> str:
+def _format_figure(figure: int | Decimal) -> str:
     if isinstance(figure, Decimal):
         return f"{figure:.3e}" if figure.is_finite() else str(figure)
     return str(figure) if figure.bit_length() <= 128 else "a number of too many digits"
@@ -389,7 +391,7 @@ class Attachment(Value, frozen=True):
     unknown_fields: Unknown = UNSET
 
 
-class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
+class MessageMetadata(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
     """Who produced a message, why, at what cost, and how it ended."""
 
     model: str | None = None  # canonical model id, e.g. "anthropic:claude-sonnet-4-6"
@@ -410,32 +412,32 @@ class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     extra: dict[str, Any] | None = None  # anything else an application wants to keep with it
     unknown_fields: Unknown = UNSET
 
-    def check_made(self) -> None:
-        super().check_made()
+    def validate(self) -> None:
+        super().validate()
         if type(self.status) is not MessageStatus:
             msgspec.structs.force_setattr(self, "status", MessageStatus(self.status))
         if self.extra is not None:
-            check_plain(self.extra, "extra")
+            validate_json(self.extra, "extra")
         if self.provider_raw is not None:
-            check_plain(self.provider_raw, "provider_raw")
+            validate_json(self.provider_raw, "provider_raw")
         if self.latency_ms is not None and not math.isfinite(self.latency_ms):
             raise ValueError(f"latency_ms: {self.latency_ms} is not a time")
         if self.user_message_attachments is not None:
             attachments = self.attachments  # one is written as itself, several as a list, none not at all
-            told = attachments if len(attachments) > 1 else attachments[0] if attachments else None
-            msgspec.structs.force_setattr(self, "user_message_attachments", told)
+            value = attachments if len(attachments) > 1 else attachments[0] if attachments else None
+            msgspec.structs.force_setattr(self, "user_message_attachments", value)
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
         """Files that came with a user's message, always as a list."""
-        told = self.user_message_attachments
-        return () if told is None else (told,) if isinstance(told, Attachment) else tuple(told)
+        value = self.user_message_attachments
+        return () if value is None else (value,) if isinstance(value, Attachment) else tuple(value)
 
 
 # --- the message -----------------------------------------------------------------------------------------------------
 
 
-class Message(Value, metaclass=MadeByHand, frozen=True, omit_defaults=False):
+class Message(Value, metaclass=ValidatedMeta, frozen=True, omit_defaults=False):
     """One message of a session: a role, and blocks in order."""
 
     id: str  # ULID, monotonic within its session
@@ -447,17 +449,17 @@ class Message(Value, metaclass=MadeByHand, frozen=True, omit_defaults=False):
     schema_version: int = SCHEMA_VERSION  # the version of this format that it conforms to
     unknown_fields: Unknown = UNSET
 
-    def check_made(self) -> None:
-        super().check_made()
+    def validate(self) -> None:
+        super().validate()
         if type(self.role) is not Role:
             msgspec.structs.force_setattr(self, "role", Role(self.role))
         if (blocks := blocks_from(self.content)) is not self.content:
             msgspec.structs.force_setattr(self, "content", blocks)
         if self.created_at.tzinfo is not UTC:
-            msgspec.structs.force_setattr(self, "created_at", _in_utc(self.created_at))
+            msgspec.structs.force_setattr(self, "created_at", _to_utc(self.created_at))
 
 
-def _in_utc(when: datetime) -> datetime:
+def _to_utc(when: datetime) -> datetime:
     if when.tzinfo is None:
         raise ValueError("created_at: a time without a time zone")
     try:

@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 LARGE: Final = 64 * 1024  # bytes, or what takes as long as reading so many
-A_MESSAGE: Final = 256  # what a message of a history counts as,
-A_BLOCK: Final = 256  # and each of its blocks
+MESSAGE_SIZE: Final = 256  # what a message of a history counts as,
+BLOCK_SIZE: Final = 256  # and each of its blocks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_AN_ITEM: Final = LARGE // 64
+_ITEM_SIZE: Final = LARGE // 64
 
 
 class HasContent(Protocol):
@@ -29,24 +29,24 @@ class HasContent(Protocol):
     def content(self) -> tuple[Any, ...]: ...
 
 
-async def off_loop(size: int, call: Callable[..., Result], *arguments: object) -> Result:
+async def run_off_loop(size: int, call: Callable[..., Result], *arguments: object) -> Result:
     """What a function returns, or raises. ``size`` is how much it has to look at, in bytes."""
     if size < LARGE:
         return call(*arguments)
     return await asyncio.to_thread(call, *arguments)
 
 
-async def in_turns(items: Iterable[Item], size: Callable[[Item], int] = lambda _: 0) -> AsyncIterator[Item]:
+async def iterate_fairly(items: Iterable[Item], size: Callable[[Item], int] = lambda _: 0) -> AsyncIterator[Item]:
     """Items of which each takes a moment, or longer by its size. The event loop runs other tasks after some of them."""
     total = 0
     for item in items:
         yield item
-        total += _AN_ITEM + size(item)
+        total += _ITEM_SIZE + size(item)
         if total >= LARGE:
             total = 0
             await asyncio.sleep(0)
 
 
-def size_of(messages: Iterable[HasContent]) -> int:
+def estimate_size(messages: Iterable[HasContent]) -> int:
     """What messages count as: a message with many short blocks takes as long as many messages."""
-    return sum(A_MESSAGE + A_BLOCK * len(message.content) for message in messages)
+    return sum(MESSAGE_SIZE + BLOCK_SIZE * len(message.content) for message in messages)

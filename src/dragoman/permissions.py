@@ -44,8 +44,8 @@ def make_folder(folder: Path) -> list[Path]:
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
-    for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
     return missing
 
 
@@ -53,10 +53,10 @@ def restrict(*paths: Path) -> None:
     """Take the rights of others from what is ours and exists. What cannot be changed, as on read-only media, stays."""
     for path in paths if _POSIX else ():
         try:
-            facts = path.stat()
-            if not facts.st_mode & _OTHERS or facts.st_uid != os.geteuid():
+            status = path.stat()
+            if not status.st_mode & _OTHERS or status.st_uid != os.geteuid():
                 continue
-            path.chmod(facts.st_mode & 0o7777 & ~_OTHERS)
+            path.chmod(status.st_mode & 0o7777 & ~_OTHERS)
         except FileNotFoundError:
             continue
         except OSError as error:

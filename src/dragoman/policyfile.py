@@ -23,20 +23,20 @@ import msgspec
 from dragoman.errors import PolicyError
 from dragoman.routing import Policy, Registry, read_policy
 
-IN_WORKSPACE: Final = (".dragoman/routing.yaml", ".metis/routing.yaml")
+WORKSPACE_PATHS: Final = (".dragoman/routing.yaml", ".metis/routing.yaml")
 MAX_BYTES: Final = 256 * 1024
 
 _Stamp = tuple[str, int, int, int]  # path, time of change, size, inode
 
 
-class PolicyRead(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What holds now, and how the file is."""
 
     policy: Policy
     path: str | None = None  # of the file; none if there is none
     version: str = ""  # SHA-256 of the text that the policy was read from; empty without one
     errors: tuple[str, ...] = ()  # of the file as it is; then the policy is the last good one, or empty
-    is_news: bool = False  # the file was not seen in this state before: errors are to be told now
+    is_new: bool = False  # the file was not seen in this state before: errors are to be told now
     uses_last_good: bool = False
 
     def invalid_payload(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class PolicyRead(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-_NOTHING: Final = PolicyRead(policy=Policy())
+_NO_POLICY: Final = PolicyStatus(policy=Policy())
 
 
 class PolicyFile:
@@ -59,26 +59,26 @@ class PolicyFile:
         self._registry = registry
         self._home = str(Path.home()) if home is None else home
         self._stamp: _Stamp | None = None
-        self._last: PolicyRead = _NOTHING
-        self._good: PolicyRead | None = None
+        self._last: PolicyStatus = _NO_POLICY
+        self._good: PolicyStatus | None = None
 
     @classmethod
-    def of_workspace(
+    def for_workspace(
         cls, workspace: Path | str, registry: Registry, *, environment: Mapping[str, str] | None = None
     ) -> PolicyFile:
         """The policy that holds in a workspace."""
-        return cls(places_of(workspace, os.environ if environment is None else environment), registry)
+        return cls(policy_paths(workspace, os.environ if environment is None else environment), registry)
 
-    def read(self) -> PolicyRead:
+    def read(self) -> PolicyStatus:
         """What holds now. The file is read only if it changed since the last time."""
-        found = self._find()
-        if found is None:
-            self._stamp, self._good, self._last = None, None, _NOTHING
-        elif found != self._stamp:
-            self._last = self._read(found[0])
-            self._stamp = found
+        stamp = self._find()
+        if stamp is None:
+            self._stamp, self._good, self._last = None, None, _NO_POLICY
+        elif stamp != self._stamp:
+            self._last = self._read(stamp[0])
+            self._stamp = stamp
             return self._last
-        return msgspec.structs.replace(self._last, is_news=False) if self._last.is_news else self._last
+        return msgspec.structs.replace(self._last, is_news=False) if self._last.is_new else self._last
 
     def _find(self) -> _Stamp | None:
         for place in self._places:
@@ -91,46 +91,46 @@ class PolicyFile:
             return place, status.st_mtime_ns, status.st_size, status.st_ino
         return None
 
-    def _read(self, path: str) -> PolicyRead:
+    def _read(self, path: str) -> PolicyStatus:
         try:
-            text = _text_of(path)
-            policy = read_policy(document_from(text, path), self._registry, home=self._home, origin=path)
+            text = _read_text(path)
+            policy = read_policy(parse_yaml(text, path), self._registry, home=self._home, origin=path)
         except PolicyError as error:
             good = self._good if self._good is not None and self._good.path == path else None
-            return PolicyRead(
+            return PolicyStatus(
                 policy=good.policy if good else Policy(),
                 version=good.version if good else "",
                 path=path,
                 errors=error.problems,
-                is_news=True,
+                is_new=True,
                 uses_last_good=good is not None,
             )
         version = hashlib.sha256(text).hexdigest()
-        self._good = PolicyRead(policy=policy, path=path, version=version, is_news=True)
+        self._good = PolicyStatus(policy=policy, path=path, version=version, is_new=True)
         return self._good
 
 
-def places_of(workspace: Path | str, environment: Mapping[str, str]) -> tuple[Path, ...]:
+def policy_paths(workspace: Path | str, environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Where a policy for a workspace may be, in the order in which they are looked at."""
     if sys.platform == "win32":
         folder = Path(environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
     else:
         folder = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return (*(Path(workspace) / name for name in IN_WORKSPACE), folder / "dragoman" / "routing.yaml")
+    return (*(Path(workspace) / name for name in WORKSPACE_PATHS), folder / "dragoman" / "routing.yaml")
 
 
 def policy_from_file(path: Path | str, registry: Registry) -> Policy:
     """The policy of one file; ``PolicyError`` if it has errors or is not there."""
-    document = document_from(_text_of(str(path)), str(path))
+    document = parse_yaml(_read_text(str(path)), str(path))
     return read_policy(document, registry, home=str(Path.home()), origin=str(path))
 
 
-def _text_of(path: str) -> bytes:
+def _read_text(path: str) -> bytes:
     try:
         if not Path(path).is_file():  # a pipe would be waited for
             raise PolicyError(("$: there is no such file",), where=path)
-        with Path(path).open("rb") as opened:
-            text = opened.read(MAX_BYTES + 1)
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise PolicyError((f"$: it cannot be read ({error.strerror})",), where=path) from None
     if len(text) > MAX_BYTES:
@@ -138,7 +138,7 @@ def _text_of(path: str) -> bytes:
     return text
 
 
-def document_from(text: bytes, origin: str = "routing policy") -> Any:
+def parse_yaml(text: bytes, origin: str = "routing policy") -> Any:
     """What stands in a YAML text. Two equal keys are an error here, and so are references to other parts."""
     import yaml  # noqa: PLC0415  only those who have a file pay for it
 
@@ -153,12 +153,12 @@ def document_from(text: bytes, origin: str = "routing policy") -> Any:
             return node
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
+            keys: set[str] = set()
             for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                if isinstance(key, yaml.ScalarNode) and key.value in keys:
                     what = f"the key {key.value!r} is there twice"
                     raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
-                seen.add(str(key.value))
+                keys.add(str(key.value))
             return super().construct_mapping(node, deep)
 
     try:
@@ -168,5 +168,5 @@ def document_from(text: bytes, origin: str = "routing policy") -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "$"
         raise PolicyError((f"{place}: not YAML as it is taken here ({error.problem})",), where=origin) from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        told = " ".join(str(error).split())[:200] or type(error).__name__
-        raise PolicyError((f"$: not YAML as it is taken here ({told})",), where=origin) from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PolicyError((f"$: not YAML as it is taken here ({reason})",), where=origin) from None

@@ -30,7 +30,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dragoman.errors import FormatError, UnknownPriceError
-from dragoman.message import MOST_USD, TokenUsage, Usage, is_possible_cost
+from dragoman.message import MAX_USD, TokenUsage, Usage, is_possible_cost
 from dragoman.value import Value
 
 MILLION: Final = Decimal(1_000_000)
@@ -70,7 +70,7 @@ class ModelPrice(Value, frozen=True, kw_only=True):
     daily_from: time | None = None  # in UTC: only between these times of day
     daily_until: time | None = None
 
-    def holds_at(self, at: datetime) -> bool:
+    def is_valid_at(self, at: datetime) -> bool:
         """Whether this is the price at that time."""
         at = at.astimezone(UTC)
         if self.effective_from is not None and at.date() < self.effective_from:
@@ -105,24 +105,24 @@ class PriceTable:
         """What the model cost at that time, or ``UnknownPriceError``. A tier without a price of its own is standard."""
         if at.tzinfo is None:
             raise ValueError("at: a time without a time zone")
-        holding = [price for price in self._find(model) if price.holds_at(at)]
+        valid = [price for price in self._find(model) if price.is_valid_at(at)]
         for tier in (service_tier, None):
-            of_tier = [price for price in holding if price.service_tier == tier]
-            if of_tier:
-                return of_tier[-1]
+            matches = [price for price in valid if price.service_tier == tier]
+            if matches:
+                return matches[-1]
         raise UnknownPriceError(
             f"no price for {model!r} at {at.astimezone(UTC):%Y-%m-%d}",
             where=f"price table {self.version}",
             remedy="Add the model to a price file; if it is free, give it rates of 0",
         )
 
-    def knows(self, model: str) -> bool:
+    def has_price(self, model: str) -> bool:
         """Whether the model has any price at all."""
         return bool(self._find(model))
 
-    def overlaid(self, overlay: PriceTable) -> PriceTable:
+    def overlay(self, other: PriceTable) -> PriceTable:
         """This table, and over it the overlay's prices wherever and whenever they hold."""
-        return PriceTable(f"{self.version}+{overlay.version}", lambda model: self._find(model) + overlay._find(model))
+        return PriceTable(f"{self.version}+{other.version}", lambda model: self._find(model) + other._find(model))
 
 
 # --- receipts --------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
     rates, tier = table.price(model, at, usage.service_tier).rates_for(prompt)
     with localcontext(_EXACT):
         lines = tuple(_lines(rates, usage, model))
-        total = _shortest(sum((line.amount_usd for line in lines), Decimal(0)))
+        total = _to_shortest(sum((line.amount_usd for line in lines), Decimal(0)))
     return Receipt(
         model=model,
         lines=lines,
@@ -166,15 +166,13 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
     )
 
 
-def priced(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
+def price_usage(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
     """The usage with its price, as a message carries it. A cost that is not possible is a ``FormatError``."""
-    made = receipt(table, model, usage, at)
-    if not is_possible_cost(made.total_usd):
-        raise FormatError(
-            f"a cost of ${made.total_usd:.3e} is not between 0 and ${MOST_USD}", where=f"usage of {model}"
-        )
+    bill = receipt(table, model, usage, at)
+    if not is_possible_cost(bill.total_usd):
+        raise FormatError(f"a cost of ${bill.total_usd:.3e} is not between 0 and ${MAX_USD}", where=f"usage of {model}")
     counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
-    return Usage(**counts, cost_usd=made.total_usd, pricing_version=made.pricing_version, latency_ms=latency_ms)
+    return Usage(**counts, cost_usd=bill.total_usd, pricing_version=bill.pricing_version, latency_ms=latency_ms)
 
 
 def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]:
@@ -183,16 +181,16 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
     write = rates.cache_write_per_mtok_usd
     write_1h = rates.cache_write_1h_per_mtok_usd
     plain_input, plain_output = rates.input_per_mtok_usd, rates.output_per_mtok_usd
-    short_lived = usage.cache_creation_input_tokens - usage.cache_creation_1h_input_tokens
-    fresh = usage.input_tokens - usage.input_audio_tokens
-    spoken = usage.output_tokens - usage.reasoning_tokens - usage.output_audio_tokens
+    cache_write_5m = usage.cache_creation_input_tokens - usage.cache_creation_1h_input_tokens
+    text_input = usage.input_tokens - usage.input_audio_tokens
+    text_output = usage.output_tokens - usage.reasoning_tokens - usage.output_audio_tokens
     buckets: tuple[tuple[str, int, tuple[Decimal | None, ...]], ...] = (
-        ("input", fresh, (plain_input,)),
+        ("input", text_input, (plain_input,)),
         ("input_audio", usage.input_audio_tokens, (rates.input_audio_per_mtok_usd, plain_input)),
         ("cache_read", usage.cached_input_tokens, (read, plain_input)),
-        ("cache_write_5m", short_lived, (write, plain_input)),
+        ("cache_write_5m", cache_write_5m, (write, plain_input)),
         ("cache_write_1h", usage.cache_creation_1h_input_tokens, (write_1h, write, plain_input)),
-        ("output", spoken, (plain_output,)),
+        ("output", text_output, (plain_output,)),
         ("reasoning", usage.reasoning_tokens, (rates.reasoning_per_mtok_usd, plain_output)),
         ("output_audio", usage.output_audio_tokens, (rates.output_audio_per_mtok_usd, plain_output)),
     )
@@ -201,29 +199,29 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
             raise FormatError(f"the {bucket} tokens are negative, or a part is larger than its whole", where="usage")
         if tokens:
             rate = next(candidate for candidate in candidates if candidate is not None)
-            yield ReceiptLine(bucket, tokens, rate, int(MILLION), _shortest(tokens * rate / MILLION))
+            yield ReceiptLine(bucket, tokens, rate, int(MILLION), _to_shortest(tokens * rate / MILLION))
     if rates.requests_per_thousand_usd is not None:
         per_request = rates.requests_per_thousand_usd
-        yield ReceiptLine("request", 1, per_request, int(THOUSAND), _shortest(per_request / THOUSAND))
+        yield ReceiptLine("request", 1, per_request, int(THOUSAND), _to_shortest(per_request / THOUSAND))
     for tool, calls in (usage.server_tool_calls or {}).items():
         if calls == 0:
             continue
         if calls < 0:
             raise FormatError(f"the calls of {tool} are negative", where="usage")
-        rate_of_tool = (rates.server_tools_per_thousand_usd or {}).get(tool)
-        if rate_of_tool is None:
+        tool_rate = (rates.server_tools_per_thousand_usd or {}).get(tool)
+        if tool_rate is None:
             raise UnknownPriceError(
                 f"no price for calls of the provider's tool {tool!r}",
                 where=model,
                 remedy="Add server_tools_per_thousand_usd to the model in a price file; 0 if it is free",
             )
-        yield ReceiptLine(tool, calls, rate_of_tool, int(THOUSAND), _shortest(calls * rate_of_tool / THOUSAND))
+        yield ReceiptLine(tool, calls, tool_rate, int(THOUSAND), _to_shortest(calls * tool_rate / THOUSAND))
 
 
 _EXACT: Final = Context(prec=1_000)  # more digits than any price has, whatever the caller's own context is
 
 
-def _shortest(amount: Decimal) -> Decimal:
+def _to_shortest(amount: Decimal) -> Decimal:
     """The same amount in its shortest writing: 0.000654, never 0.00065400."""
     return Decimal(format(amount.normalize(), "f"))
 
@@ -253,9 +251,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     models: dict[str, Any]
 
 
-def prices_from(mapping: Mapping[str, Any]) -> PriceTable:
+def prices_from_mapping(mapping: Mapping[str, Any]) -> PriceTable:
     """A table from the shape above. A model may have a list of prices, with ``effective_from`` or ``service_tier``."""
-    file = _converted(mapping, _File, "price file")
+    file = _convert(mapping, _File, "price file")
     prices = {model: _prices(model, rows) for model, rows in file.models.items()}
     return PriceTable(file.pricing_version, lambda model: prices.get(model, ()))
 
@@ -263,7 +261,7 @@ def prices_from(mapping: Mapping[str, Any]) -> PriceTable:
 Shape = TypeVar("Shape")
 
 
-def _converted(value: Any, shape: type[Shape], where: str) -> Shape:
+def _convert(value: Any, shape: type[Shape], where: str) -> Shape:
     try:
         return msgspec.convert(value, shape, strict=False)
     except msgspec.ValidationError as error:
@@ -273,26 +271,26 @@ def _converted(value: Any, shape: type[Shape], where: str) -> Shape:
 
 def _prices(model: str, rows: Any) -> tuple[ModelPrice, ...]:
     where = f"price file, {model}"
-    listed = _converted(_texts_for_amounts(rows if isinstance(rows, list) else [rows]), list[_Row], where)
-    return tuple(_price(row, where) for row in sorted(listed, key=lambda row: row.effective_from or date.min))
+    price_rows = _convert(_amounts_to_text(rows if isinstance(rows, list) else [rows]), list[_Row], where)
+    return tuple(_price(row, where) for row in sorted(price_rows, key=lambda row: row.effective_from or date.min))
 
 
 def _price(row: _Row, where: str) -> ModelPrice:
     amounts = {name: getattr(row, name) for name in Rates.__struct_fields__}
-    every = [amount for amount in amounts.values() if isinstance(amount, Decimal)]
-    every.extend((row.server_tools_per_thousand_usd or {}).values())
-    if any(not amount.is_finite() or not 0 <= amount <= MILLION for amount in every):
+    all_rates = [amount for amount in amounts.values() if isinstance(amount, Decimal)]
+    all_rates.extend((row.server_tools_per_thousand_usd or {}).values())
+    if any(not amount.is_finite() or not 0 <= amount <= MILLION for amount in all_rates):
         raise FormatError("a rate is a number from 0 to a million", where=where, code="invalid_prices")
     tier = None if row.service_tier == STANDARD else row.service_tier
     return ModelPrice(rates=Rates(**amounts), service_tier=tier, effective_from=row.effective_from)
 
 
-def _texts_for_amounts(value: Any) -> Any:
+def _amounts_to_text(value: Any) -> Any:
     """Numbers as the texts that a person wrote: 0.1 is a tenth here, not the double next to it."""
     if isinstance(value, Mapping):
-        return {key: _texts_for_amounts(item) for key, item in value.items()}
+        return {key: _amounts_to_text(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_texts_for_amounts(item) for item in value]
+        return [_amounts_to_text(item) for item in value]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return repr(value) if is_number else value.isoformat() if isinstance(value, date) else value
 
@@ -307,7 +305,7 @@ def library_prices(names: Mapping[str, str] | None = None, is_free: Callable[[st
     import importlib.metadata  # noqa: PLC0415
 
     def find(model: str) -> tuple[ModelPrice, ...]:
-        return (FREE,) if is_free is not None and is_free(model) else _library_price(names or {}, model)
+        return (FREE,) if is_free is not None and is_free(model) else _find_library_prices(names or {}, model)
 
     return PriceTable(f"genai-prices-{importlib.metadata.version('genai-prices')}", find)
 
@@ -315,17 +313,17 @@ def library_prices(names: Mapping[str, str] | None = None, is_free: Callable[[st
 FREE: Final = ModelPrice(rates=Rates(input_per_mtok_usd=Decimal(0), output_per_mtok_usd=Decimal(0)))
 
 
-def _library_price(names: Mapping[str, str], model: str) -> tuple[ModelPrice, ...]:
+def _find_library_prices(names: Mapping[str, str], model: str) -> tuple[ModelPrice, ...]:
     from genai_prices.data import providers  # noqa: PLC0415
 
     key, _, name = model.partition(":")
-    wanted = names.get(key, key)
-    provider = next((provider for provider in providers if provider.id == wanted), None)
-    found = provider.find_model(name, all_providers=providers) if provider and name else None
-    if found is None:
+    provider_id = names.get(key, key)
+    provider = next((provider for provider in providers if provider.id == provider_id), None)
+    library_model = provider.find_model(name, all_providers=providers) if provider and name else None
+    if library_model is None:
         return ()
-    prices = found.prices if isinstance(found.prices, list) else [found]
-    return tuple(made for price in prices for made in _from_library(price, found.price_variants or ()))
+    prices = library_model.prices if isinstance(library_model.prices, list) else [library_model]
+    return tuple(entry for price in prices for entry in _prices_from_library(price, library_model.price_variants or ()))
 
 
 _LIBRARY_RATES: Final = {
@@ -342,29 +340,29 @@ _LIBRARY_RATES: Final = {
 _LIBRARY_TOOLS: Final = {"web_searches_kcount": "web_search", "storage_searches_kcount": "file_search"}
 
 
-def _from_library(price: Any, variants: Sequence[Any]) -> Iterable[ModelPrice]:
+def _prices_from_library(price: Any, variants: Sequence[Any]) -> Iterable[ModelPrice]:
     """One price of the library, and the same for each tier that changes part of it."""
     amounts = _amounts(price)
     if "input_mtok" not in amounts or "output_mtok" not in amounts:
         return  # charged by the hour, the page or the character: tokens would come out as free
     constraint = getattr(price, "constraint", None)
     start = getattr(constraint, "start_date", None)
-    made = ModelPrice(
+    base = ModelPrice(
         rates=_library_rates(amounts, 0),
         long_prompts=_long_prompts(amounts),
         effective_from=start,
         daily_from=_utc_time(getattr(constraint, "start_time", None)),
         daily_until=_utc_time(getattr(constraint, "end_time", None)),
     )
-    yield made
+    yield base
     for variant in reversed(variants):  # with the library the first one counts, with us the last one
         if set(variant.when) <= {"service_tier", "processing"} and len(variant.when) == 1:
             (tier,) = variant.when.values()
-            varied = {**amounts, **_amounts(variant)}
+            tier_amounts = {**amounts, **_amounts(variant)}
             starts = [day for day in (start, getattr(variant.constraint, "start_date", None)) if day is not None]
-            yield made.replace(
-                rates=_library_rates(varied, 0),
-                long_prompts=_long_prompts(varied),
+            yield base.replace(
+                rates=_library_rates(tier_amounts, 0),
+                long_prompts=_long_prompts(tier_amounts),
                 service_tier=tier,
                 effective_from=max(starts, default=None),
             )
@@ -387,9 +385,9 @@ def _utc_time(clock: time | None) -> time | None:
 
 def _library_rates(amounts: Mapping[str, Any], prompt_tokens: int) -> Rates:
     def amount(value: Any) -> Decimal:
-        reached = [tier.price for tier in getattr(value, "tiers", ()) if prompt_tokens > tier.start]
-        chosen: Decimal = reached[-1] if reached else getattr(value, "base", value)
-        return chosen
+        tier_prices = [tier.price for tier in getattr(value, "tiers", ()) if prompt_tokens > tier.start]
+        result: Decimal = tier_prices[-1] if tier_prices else getattr(value, "base", value)
+        return result
 
     rates = {ours: amount(amounts[theirs]) for theirs, ours in _LIBRARY_RATES.items() if theirs in amounts}
     tools = {ours: amount(amounts[theirs]) for theirs, ours in _LIBRARY_TOOLS.items() if theirs in amounts}

@@ -67,8 +67,8 @@ _KEYS: Final = {
 }
 _LEAD: Final = r"(?:^|[^0-9A-Za-z_-]|\\[bfnrt]|%[0-9A-Fa-f]{2})"  # a text may itself be the inside of a JSON string
 
-_SAYS: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}["'\\]{0,3}"""  # what stands between a name and its value
-_SAYS_QUOTED: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}\\?["']"""
+_ASSIGNS: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}["'\\]{0,3}"""  # what stands between a name and its value
+_ASSIGNS_QUOTED: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}\\?["']"""
 _QUOTED: Final = r"""[^"'\\\r\n\[\]]"""
 _VALUE: Final = r"""[^\s"'\\,;&<>(){}\[\]]"""
 _PASSWORD_NAMES: Final = r"(?:passwords?|passwd|passphrase|passwort|pwd)"
@@ -81,14 +81,14 @@ _FORMS: Final = {
     "private_key": r"(?P<private_key>-----BEGIN [0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)"
     r"(?:-----END [0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z))",
     "url_password": r"""[0-9A-Za-z+.]://[^\s/?#@:"'<>\\]{0,64}:(?P<url_password>[^\s/?#@"'<>\\]{1,128})@""",
-    "authorization": r"(?i:authorization)" + _SAYS + r"(?i:[a-z][0-9a-z-]{0,30} {1,4})?"
+    "authorization": r"(?i:authorization)" + _ASSIGNS + r"(?i:[a-z][0-9a-z-]{0,30} {1,4})?"
     rf"(?P<authorization>{_VALUE}{{8,64}})",
     "bearer": rf"(?i:\bbearer) {{1,4}}(?P<bearer>{_VALUE}{{8,64}})",
-    "quoted": rf"(?i:{_PASSWORD_NAMES}|secret){_SAYS_QUOTED}(?P<quoted>{_QUOTED}{{4,64}})",
-    "password": rf"(?i:{_PASSWORD_NAMES}){_SAYS}(?P<password>{_VALUE}{{4,64}})",
-    "named": rf"(?i:{_KEY_NAMES}){_SAYS}(?P<named>{_VALUE}{{8,64}})",
+    "quoted": rf"(?i:{_PASSWORD_NAMES}|secret){_ASSIGNS_QUOTED}(?P<quoted>{_QUOTED}{{4,64}})",
+    "password": rf"(?i:{_PASSWORD_NAMES}){_ASSIGNS}(?P<password>{_VALUE}{{4,64}})",
+    "named": rf"(?i:{_KEY_NAMES}){_ASSIGNS}(?P<named>{_VALUE}{{8,64}})",
 }
-_MORE_OF_IT: Final = {  # what is checked is matched up to some length, so that texts full of names cost no more
+_CONTINUATIONS: Final = {  # what is checked is matched up to some length, so that texts full of names cost no more
     **dict.fromkeys(("authorization", "bearer", "password", "named"), re.compile(_VALUE.encode() + b"*")),
     "quoted": re.compile(_QUOTED.encode() + b"*"),
     "api_key": re.compile(rb"[0-9A-Za-z_-]*"),
@@ -108,7 +108,7 @@ _PLACEHOLDER: Final = re.compile(
 )
 
 
-def _is_made_by_chance(text: str) -> bool:
+def _is_random(text: str) -> bool:
     """Whether nobody could have made it up: letters and digits mixed, and not words."""
     if _PLACEHOLDER.match(text) or _WORDS.fullmatch(text):
         return False
@@ -130,14 +130,14 @@ def _is_password(text: str) -> bool:
 
 
 _CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
-    "api_key": lambda text: _is_made_by_chance(text[3:]),
+    "api_key": lambda text: _is_random(text[3:]),
     "quoted": _is_password,
     "password": _is_password,
-    "authorization": _is_made_by_chance,
-    "bearer": _is_made_by_chance,
-    "named": _is_made_by_chance,
+    "authorization": _is_random,
+    "bearer": _is_random,
+    "named": _is_random,
 }
-_SHOWN_AS: Final = {"bearer": "authorization", "named": "secret", "quoted": "password"}
+_LABELS: Final = {"bearer": "authorization", "named": "secret", "quoted": "password"}
 
 
 # --- redacting -------------------------------------------------------------------------------------------------------
@@ -157,27 +157,27 @@ class Redactor:
     """Takes secrets out. ``emails`` takes addresses out as well; ``secrets`` are known by their value."""
 
     def __init__(self, *, emails: bool = False, rules: Iterable[Rule] = (), secrets: Iterable[str] = ()) -> None:
-        known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
+        known_secrets = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
         own = list(rules)
-        if known:
-            own.insert(0, Rule("secret", "|".join(_escaped(secret) for secret in known)))
+        if known_secrets:
+            own.insert(0, Rule("secret", "|".join(_escape(secret) for secret in known_secrets)))
         if emails:
             own.append(Rule("email", _EMAIL))
-        self._own = tuple((rule.kind, _compiled(rule.pattern)) for rule in own)
+        self._own = tuple((rule.kind, _compile(rule.pattern)) for rule in own)
 
     def text(self, text: str) -> str:
         """The text without secrets; ``WITHHELD`` if that cannot be made."""
         try:
             data = text.encode("utf-8", "surrogatepass")
-            made = self._redacted(data)
-            return text if made is data else made.decode("utf-8", "surrogatepass")
+            redacted = self._redact_bytes(data)
+            return text if redacted is data else redacted.decode("utf-8", "surrogatepass")
         except Exception:  # noqa: BLE001  whatever it is, nothing may pass
             return WITHHELD
 
     def value(self, value: Any) -> Any:
         """A JSON value without secrets; ``WITHHELD`` if that cannot be made."""
         try:
-            return self._value(value)
+            return self._redact_value(value)
         except Exception:  # noqa: BLE001  whatever it is, nothing may pass
             return WITHHELD
 
@@ -185,65 +185,65 @@ class Redactor:
         """The text of a JSON value without secrets; a text that is not JSON is withheld."""
         try:
             value = msgspec.json.decode(data)
-            if self._is_sound(value):
+            if self._is_clean(value):
                 return data
             return msgspec.json.encode(self.value(value))
         except Exception:  # noqa: BLE001  whatever it is, nothing may pass
             return msgspec.json.encode(WITHHELD)
 
-    def _is_sound(self, value: Any) -> bool:
+    def _is_clean(self, value: Any) -> bool:
         """Whether there is nothing to take out, found at once: most of what is written has no secrets."""
         texts: list[str] = []
         if not _collect(value, texts):
             return False
-        said = "\n".join(texts)
-        return self.text(said) == said
+        text = "\n".join(texts)
+        return self.text(text) == text
 
-    def _value(self, value: Any) -> Any:
+    def _redact_value(self, value: Any) -> Any:
         match value:
             case str():
                 return self.text(value)
             case dict():
-                made: dict[Any, Any] = {}
+                result: dict[Any, Any] = {}
                 for name, inner in value.items():
-                    made[self._new_name(name, made)] = self._named(name, inner)
-                return made
+                    result[self._redact_name(name, result)] = self._redact_named(name, inner)
+                return result
             case list() | tuple():
-                return [self._value(inner) for inner in value]
+                return [self._redact_value(inner) for inner in value]
             case None | bool() | int() | float():
                 return value
             case _:
                 raise TypeError(f"{type(value).__name__} is not JSON")
 
-    def _new_name(self, name: Any, taken: Mapping[Any, Any]) -> Any:
-        made = self.text(name) if isinstance(name, str) else name
+    def _redact_name(self, name: Any, used: Mapping[Any, Any]) -> Any:
+        candidate = self.text(name) if isinstance(name, str) else name
         number = 1
-        while made != name and made in taken:  # two secrets as names stay two
+        while candidate != name and candidate in used:  # two secrets as names stay two
             number += 1
-            made = f"{self.text(name)} ({number})"
-        return made
+            candidate = f"{self.text(name)} ({number})"
+        return candidate
 
-    def _named(self, name: Any, value: Any) -> Any:
+    def _redact_named(self, name: Any, value: Any) -> Any:
         kind = _kind_of_name(name) if isinstance(name, str) else None
         if kind is None:
-            return self._value(value)
+            return self._redact_value(value)
         match value:
             case str():
-                is_one = _is_password(value) if kind == "password" else _is_made_by_chance(value)
-                return _marker(kind) if is_one and not _MARKED.fullmatch(value) else self.text(value)
+                is_secret = _is_password(value) if kind == "password" else _is_random(value)
+                return _marker(kind) if is_secret and not _MARKER.fullmatch(value) else self.text(value)
             case int() | float() if kind == "password" and not isinstance(value, bool):
                 return _marker(kind)
             case dict():
-                return {inner: self._named(name, one) for inner, one in self._value(value).items()}
+                return {inner: self._redact_named(name, one) for inner, one in self._redact_value(value).items()}
             case list() | tuple():
-                return [self._named(name, one) for one in value]
+                return [self._redact_named(name, one) for one in value]
             case _:
-                return self._value(value)
+                return self._redact_value(value)
 
-    def _redacted(self, data: bytes) -> bytes:
+    def _redact_bytes(self, data: bytes) -> bytes:
         for kind, pattern in self._own:
-            data = _without(data, pattern, kind)
-        return _without(data, _patterns(), None)
+            data = _remove_secrets(data, pattern, kind)
+        return _remove_secrets(data, _patterns(), None)
 
 
 def _collect(value: Any, texts: list[str]) -> bool:
@@ -259,43 +259,43 @@ def _collect(value: Any, texts: list[str]) -> bool:
     return True
 
 
-_MARKED: Final = re.compile(r"\[redacted:[0-9a-z_]+\]")
+_MARKER: Final = re.compile(r"\[redacted:[0-9a-z_]+\]")
 
 
 def _marker(kind: str) -> str:
-    return f"[redacted:{_SHOWN_AS.get(kind, kind)}]"
+    return f"[redacted:{_LABELS.get(kind, kind)}]"
 
 
-def _without(data: bytes, pattern: Any, kind: str | None) -> bytes:
+def _remove_secrets(data: bytes, pattern: Any, kind: str | None) -> bytes:
     pieces: list[bytes] = []
-    done = at = 0
-    while (found := pattern.search(data, at)) is not None:
-        name, (start, end) = _place(found, kind)
+    copied_to = at = 0
+    while (match := pattern.search(data, at)) is not None:
+        name, (start, end) = _locate(match, kind)
         secret = data[start:end]
         check = _CHECKS.get(name) if kind is None else None
         if start == end or (check is not None and not check(secret.decode("utf-8", "replace"))):
             at = max(start, at + 1)  # inside of what is no secret there may be one
             continue
         if kind is None:
-            end = _whole_end(name, data, end)
-        pieces.extend((data[done:start], _marker(name).encode()))
-        done = at = end
-    return b"".join([*pieces, data[done:]]) if pieces else data
+            end = _extend_end(name, data, end)
+        pieces.extend((data[copied_to:start], _marker(name).encode()))
+        copied_to = at = end
+    return b"".join([*pieces, data[copied_to:]]) if pieces else data
 
 
-def _place(found: Any, kind: str | None) -> tuple[str, tuple[int, int]]:
+def _locate(match: Any, kind: str | None) -> tuple[str, tuple[int, int]]:
     """The kind of secret that was found, and where."""
     if kind is not None:
-        groups = found.re.groups
-        return kind, found.span(1) if groups and found.span(1)[0] >= 0 else found.span()
+        groups = match.re.groups
+        return kind, match.span(1) if groups and match.span(1)[0] >= 0 else match.span()
     for number, name in _names():
-        if (span := found.span(number))[0] >= 0:
+        if (span := match.span(number))[0] >= 0:
             return name, span
     raise LookupError("a pattern without a name")
 
 
-def _whole_end(name: str, data: bytes, end: int) -> int:
-    more = _MORE_OF_IT[name].match(data, end) if name in _MORE_OF_IT else None
+def _extend_end(name: str, data: bytes, end: int) -> int:
+    more = _CONTINUATIONS[name].match(data, end) if name in _CONTINUATIONS else None
     return end if more is None else more.end()
 
 
@@ -303,7 +303,7 @@ def _whole_end(name: str, data: bytes, end: int) -> int:
 def _patterns() -> Any:
     """Everything that is looked for, as one pattern."""
     keys = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KEYS.items())
-    return _compiled("|".join((f"{_LEAD}(?:{keys})", *_FORMS.values())))
+    return _compile("|".join((f"{_LEAD}(?:{keys})", *_FORMS.values())))
 
 
 @functools.cache
@@ -311,7 +311,7 @@ def _names() -> tuple[tuple[int, str], ...]:
     return tuple(sorted((number, name.decode()) for name, number in _patterns().groupindex.items()))
 
 
-def _compiled(pattern: str) -> Any:
+def _compile(pattern: str) -> Any:
     import re2  # type: ignore[import-untyped]  # noqa: PLC0415  only who redacts pays for it
 
     options = re2.Options()
@@ -321,7 +321,7 @@ def _compiled(pattern: str) -> Any:
     return re2.compile(pattern.encode(), options)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return re.sub(r"([^0-9A-Za-z_])", r"\\\1", text) if text.isascii() else re.escape(text)
 
 
@@ -367,16 +367,16 @@ def redact_json(value: Any) -> Any:
 def redact_record(record: LogRecord) -> bool:
     """A filter for a handler of the standard logging: what it writes has no secrets, tracebacks included."""
     try:
-        said = record.getMessage()
+        text = record.getMessage()
         if record.exc_info is not None and record.exc_text is None:
             record.exc_text = "".join(_traceback(record.exc_info)).rstrip("\n")
     except Exception:  # noqa: BLE001  a message that does not fit its arguments; nothing of it may pass
-        said = WITHHELD
-    record.msg, record.args = redact(said), None
+        text = WITHHELD
+    record.msg, record.args = redact(text), None
     if record.exc_text is not None:
         record.exc_text, record.exc_info = redact(record.exc_text), None
     for name, value in record.__dict__.items():
-        if name not in _OF_EVERY_RECORD and isinstance(value, str):
+        if name not in _STANDARD_FIELDS and isinstance(value, str):
             record.__dict__[name] = redact(value)
     return True
 
@@ -387,6 +387,6 @@ def _traceback(exc_info: Any) -> list[str]:
     return traceback.format_exception(exc_info[1])
 
 
-_OF_EVERY_RECORD: Final = frozenset(
+_STANDARD_FIELDS: Final = frozenset(
     ("name", "msg", "levelname", "pathname", "filename", "module", "exc_text", "funcName", "threadName", "processName")
 )

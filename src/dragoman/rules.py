@@ -52,7 +52,7 @@ class Rule(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Breach(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """One rule broken at one place."""
 
     rule: str
@@ -242,13 +242,13 @@ RULES: Final = {
 }
 
 _MEDIA: Final = frozenset({ImageBlock, DocumentBlock, AudioBlock, VideoBlock})
-_IN_USER: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}
-_IN_ASSISTANT: Final = frozenset(
+_USER_BLOCKS: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}
+_ASSISTANT_BLOCKS: Final = frozenset(
     {TextBlock, ToolUseBlock, InvalidToolUseBlock, ThinkingBlock, RedactedThinkingBlock, OpaqueBlock, UnknownBlock}
 )
-_IN_SYSTEM: Final = frozenset({TextBlock, UnknownBlock})
-_IN_TOOL: Final = frozenset({ToolResultBlock, UnknownBlock})
-IN_RESULT: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}
+_SYSTEM_BLOCKS: Final = frozenset({TextBlock, UnknownBlock})
+_TOOL_BLOCKS: Final = frozenset({ToolResultBlock, UnknownBlock})
+RESULT_BLOCKS: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}
 Call = ToolUseBlock | InvalidToolUseBlock
 CALL: Final = (ToolUseBlock, InvalidToolUseBlock)
 
@@ -262,7 +262,7 @@ _USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role
 _COMPLETE, _PARTIAL, _CANCELLED = MessageStatus.COMPLETE, MessageStatus.PARTIAL, MessageStatus.CANCELLED
 
 
-def plain_tool_name(name: str) -> str:
+def to_tool_name(name: str) -> str:
     """A tool name that every provider accepts, from any text: other characters become underscores, and it is cut."""
     plain = _NOT_IN_TOOL_NAME.sub("_", name[:MAX_NAME_LENGTH])
     return (plain if is_tool_name(plain[:1]) else f"_{plain}")[:MAX_NAME_LENGTH]
@@ -274,20 +274,20 @@ def plain_tool_name(name: str) -> str:
 def check(
     subject: Message | Iterable[Message],
     input_problems: InputProblems | None = None,
-) -> tuple[Breach, ...]:
+) -> tuple[Violation, ...]:
     """Every breach. For a session, first those of each message, then those between messages."""
-    breaches: list[Breach] = []
+    violations: list[Violation] = []
     if type(subject) is Message:  # isinstance asks the metaclass, which takes as long as the check
-        _check_message(subject, "$", breaches, input_problems)
+        _check_message(subject, "$", violations, input_problems)
     else:
         messages = tuple(subject)  # type: ignore[arg-type]
         for index, message in enumerate(messages):
-            _check_message(message, f"$[{index}]", breaches, input_problems)
-        _check_session(messages, breaches)
-    return tuple(breaches)
+            _check_message(message, f"$[{index}]", violations, input_problems)
+        _check_session(messages, violations)
+    return tuple(violations)
 
 
-def _check_message(message: Message, where: str, breaches: list[Breach], problems: InputProblems | None) -> None:
+def _check_message(message: Message, where: str, violations: list[Violation], problems: InputProblems | None) -> None:
     # Every message passes here on its way in and out, so this decides quickly and leaves the explaining to others.
     metadata = message.metadata
     status = metadata.status
@@ -296,9 +296,9 @@ def _check_message(message: Message, where: str, breaches: list[Breach], problem
     role = message.role
     is_complete = status is _COMPLETE
     if role is _TOOL:
-        _check_tool_message(message, where, breaches)
+        _check_tool_message(message, where, violations)
     else:
-        allowed = allowed_in(role) if is_complete else None
+        allowed = allowed_blocks(role) if is_complete else None
         for block in message.content:
             kind = type(block)
             if kind is TextBlock and not is_blank(block.text):  # type: ignore[union-attr]
@@ -313,92 +313,92 @@ def _check_message(message: Message, where: str, breaches: list[Breach], problem
                     and (problems is not None or is_tool_id(block.id) is None or is_tool_name(block.name) is None)  # type: ignore[union-attr,arg-type]
                 )
             ):
-                _check_blocks(message, allowed, where, breaches, problems)
+                _check_blocks(message, allowed, where, violations, problems)
                 break
         if allowed is not None and not message.content and role is not _SYSTEM:
-            breaches.append(Breach("content-not-empty", f"{where}.content", "no content", message.id))
+            violations.append(Violation("content-not-empty", f"{where}.content", "no content", message.id))
     if role is _ASSISTANT and not metadata.provider:
-        check_origin(message, where, breaches)
+        check_origin(message, where, violations)
     if (
         role is _ASSISTANT
         and is_complete
         and not (metadata.model and metadata.provider and metadata.routing and metadata.usage)
     ):
-        check_assistant_metadata(message, where, breaches)
+        check_assistant_metadata(message, where, violations)
     if "\0" in message.id or "\0" in message.session_id or _may_hold_nul(metadata):
-        check_names(message, where, breaches)
+        check_names(message, where, violations)
 
 
-def allowed_in(role: Role) -> frozenset[type] | None:
+def allowed_blocks(role: Role) -> frozenset[type] | None:
     """What a role may hold; ``None`` for a role that a newer version added, of which we know no rule."""
     if role is _ASSISTANT:
-        return _IN_ASSISTANT
+        return _ASSISTANT_BLOCKS
     if role is _USER:
-        return _IN_USER
+        return _USER_BLOCKS
     if role is _SYSTEM:
-        return _IN_SYSTEM
-    return _IN_TOOL if role is _TOOL else None
+        return _SYSTEM_BLOCKS
+    return _TOOL_BLOCKS if role is _TOOL else None
 
 
 def _check_blocks(
     message: Message,
     allowed: frozenset[type] | None,
     where: str,
-    breaches: list[Breach],
+    violations: list[Violation],
     problems: InputProblems | None,
 ) -> None:
     for index, block in enumerate(message.content):
         place = f"{where}.content[{index}]"
         if allowed is not None and type(block) not in allowed:
             what = f"{message.role} messages do not hold {block.type} blocks"
-            breaches.append(Breach(f"{message.role}-content", place, what, message.id))
+            violations.append(Violation(f"{message.role}-content", place, what, message.id))
         elif message.role is _ASSISTANT and isinstance(block, CALL):
-            _check_call(block, message.id, place, breaches, problems)
+            _check_call(block, message.id, place, violations, problems)
         else:
-            _check_readable(block, message.id, place, breaches)
+            _check_readable(block, message.id, place, violations)
 
 
-def _check_readable(block: Any, message_id: str, where: str, breaches: list[Breach]) -> None:
+def _check_readable(block: Any, message_id: str, where: str, violations: list[Violation]) -> None:
     kind = type(block)
     if kind is TextBlock and is_blank(block.text):
-        breaches.append(Breach("text-says-something", where, "nothing but white space", message_id))
+        violations.append(Violation("text-says-something", where, "nothing but white space", message_id))
     elif kind in _MEDIA and (problem := media_problem(block)) is not None:
         field, what = problem
-        breaches.append(Breach("media-is-readable", f"{where}.{field}", what, message_id))
+        violations.append(Violation("media-is-readable", f"{where}.{field}", what, message_id))
 
 
-def _check_tool_message(message: Message, where: str, breaches: list[Breach]) -> None:
+def _check_tool_message(message: Message, where: str, violations: list[Violation]) -> None:
     if len(message.content) != 1:
         what = f"{len(message.content)} blocks where exactly one tool result belongs"
-        breaches.append(Breach("tool-content", f"{where}.content", what, message.id))
-    elif type(message.content[0]) not in _IN_TOOL:
+        violations.append(Violation("tool-content", f"{where}.content", what, message.id))
+    elif type(message.content[0]) not in _TOOL_BLOCKS:
         what = f"tool messages do not hold {message.content[0].type} blocks"
-        breaches.append(Breach("tool-content", f"{where}.content[0]", what, message.id))
+        violations.append(Violation("tool-content", f"{where}.content[0]", what, message.id))
     parent = message.metadata.parent_tool_use_id
     if not parent:
         place = f"{where}.metadata.parent_tool_use_id"
-        breaches.append(Breach("tool-names-parent", place, "it is not set", message.id))
+        violations.append(Violation("tool-names-parent", place, "it is not set", message.id))
     for index, result in results_of(message):
         if parent and result.tool_use_id != parent:
             what = f"the result answers {result.tool_use_id!r}, the metadata names {parent!r}"
-            breaches.append(Breach("tool-names-parent", f"{where}.content[{index}].tool_use_id", what, message.id))
+            violations.append(Violation("tool-names-parent", f"{where}.content[{index}].tool_use_id", what, message.id))
         for inner, block in enumerate(result.content):
-            if type(block) not in IN_RESULT:
+            if type(block) not in RESULT_BLOCKS:
                 place = f"{where}.content[{index}].content[{inner}]"
                 what = f"a result does not hold {block.type} blocks"
-                breaches.append(Breach("result-content", place, what, message.id))
+                violations.append(Violation("result-content", place, what, message.id))
             elif type(block) is TextBlock or type(block) in _MEDIA:
-                _check_readable(block, message.id, f"{where}.content[{index}].content[{inner}]", breaches)
+                _check_readable(block, message.id, f"{where}.content[{index}].content[{inner}]", violations)
 
 
-def check_origin(message: Message, where: str, breaches: list[Breach]) -> None:
+def check_origin(message: Message, where: str, violations: list[Violation]) -> None:
     for index, block in enumerate(message.content):
         if isinstance(block, ThinkingBlock | RedactedThinkingBlock) and not message.metadata.provider:
             what = "reasoning, and no provider is named"
-            breaches.append(Breach("reasoning-names-origin", f"{where}.content[{index}]", what, message.id))
+            violations.append(Violation("reasoning-names-origin", f"{where}.content[{index}]", what, message.id))
 
 
-def check_assistant_metadata(message: Message, where: str, breaches: list[Breach]) -> None:
+def check_assistant_metadata(message: Message, where: str, violations: list[Violation]) -> None:
     metadata = message.metadata
     for rule, field in (
         ("assistant-names-model", "model"),
@@ -407,29 +407,31 @@ def check_assistant_metadata(message: Message, where: str, breaches: list[Breach
         ("assistant-has-usage", "usage"),
     ):
         if not getattr(metadata, field):
-            breaches.append(Breach(rule, f"{where}.metadata.{field}", "it is not set", message.id))
+            violations.append(Violation(rule, f"{where}.metadata.{field}", "it is not set", message.id))
 
 
 def _check_call(
-    block: Call, message_id: str, where: str, breaches: list[Breach], problems: InputProblems | None
+    block: Call, message_id: str, where: str, violations: list[Violation], problems: InputProblems | None
 ) -> None:
     if is_tool_id(block.id) is None:
-        breaches.append(Breach("tool-id-is-ours", f"{where}.id", f"{block.id!r} is not one of our ids", message_id))
+        violations.append(
+            Violation("tool-id-is-ours", f"{where}.id", f"{block.id!r} is not one of our ids", message_id)
+        )
     if "\0" in block.name:
-        breaches.append(Breach("names-are-plain", f"{where}.name", "it holds a NUL", message_id))
+        violations.append(Violation("names-are-plain", f"{where}.name", "it holds a NUL", message_id))
     elif is_tool_name(block.name) is None:
-        breaches.append(Breach("tool-name-is-plain", f"{where}.name", f"{block.name!r} is not plain", message_id))
+        violations.append(Violation("tool-name-is-plain", f"{where}.name", f"{block.name!r} is not plain", message_id))
     if problems is not None and type(block) is ToolUseBlock:
         for problem in problems(block.name, block.input):
-            breaches.append(Breach("tool-input-fits", f"{where}.input", problem, message_id))
+            violations.append(Violation("tool-input-fits", f"{where}.input", problem, message_id))
 
 
-def check_names(message: Message, where: str, breaches: list[Breach]) -> None:
+def check_names(message: Message, where: str, violations: list[Violation]) -> None:
     for name in ("id", "session_id"):
         if "\0" in getattr(message, name):
-            breaches.append(Breach("names-are-plain", f"{where}.{name}", "it holds a NUL", message.id))
+            violations.append(Violation("names-are-plain", f"{where}.{name}", "it holds a NUL", message.id))
     for place in _nul_places(message.metadata, f"{where}.metadata"):
-        breaches.append(Breach("names-are-plain", place, "it holds a NUL", message.id))
+        violations.append(Violation("names-are-plain", place, "it holds a NUL", message.id))
 
 
 def _may_hold_nul(metadata: MessageMetadata) -> bool:
@@ -458,7 +460,7 @@ def _nul_places(value: Any, where: str) -> Iterable[str]:
             yield where
     elif isinstance(value, Value):
         for name in value.__struct_fields__:
-            if name not in NOT_OURS_TO_READ:
+            if name not in OPAQUE_FIELDS:
                 yield from _nul_places(getattr(value, name), f"{where}.{name}")
     elif isinstance(value, dict):
         for key, item in value.items():
@@ -469,70 +471,70 @@ def _nul_places(value: Any, where: str) -> Iterable[str]:
             yield from _nul_places(item, f"{where}[{index}]")
 
 
-NOT_OURS_TO_READ: Final = ("provider_raw", "unknown_fields")
+OPAQUE_FIELDS: Final = ("provider_raw", "unknown_fields")
 
 
-def _check_session(messages: tuple[Message, ...], breaches: list[Breach]) -> None:
+def _check_session(messages: tuple[Message, ...], violations: list[Violation]) -> None:
     message_ids: set[str] = set()
     calls: set[str] = set()
-    streaming: set[str] = set()  # calls of messages that are not complete yet
+    partial_calls: set[str] = set()  # calls of messages that are not complete yet
     answered: set[str] = set()
-    being_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
-    waiting: dict[str, Breach] = {}
-    left = left_streaming(messages)
+    partially_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
+    unanswered: dict[str, Violation] = {}
+    unfinished = unfinished_messages(messages)
     for index, message in enumerate(messages):
         where = f"$[{index}]"
-        if index in left:
+        if index in unfinished:
             what = "still streaming, and others have spoken since"
-            breaches.append(Breach("partial-is-last", f"{where}.metadata.status", what, message.id))
+            violations.append(Violation("partial-is-last", f"{where}.metadata.status", what, message.id))
         if message.session_id != messages[0].session_id:
             what = f"{message.session_id!r} among messages of {messages[0].session_id!r}"
-            breaches.append(Breach("one-session", f"{where}.session_id", what, message.id))
+            violations.append(Violation("one-session", f"{where}.session_id", what, message.id))
         if message.id in message_ids:
-            breaches.append(Breach("message-id-once", f"{where}.id", f"{message.id!r} again", message.id))
+            violations.append(Violation("message-id-once", f"{where}.id", f"{message.id!r} again", message.id))
         message_ids.add(message.id)
         if message.metadata.status is _PARTIAL:
-            streaming.update(call.id for _, call in calls_of(message))
+            partial_calls.update(call.id for _, call in calls_of(message))
             continue
         if message.role is not _TOOL:
-            breaches.extend(waiting.values())
-            waiting.clear()
+            violations.extend(unanswered.values())
+            unanswered.clear()
         for block_index, result in results_of(message):
             place = f"{where}.content[{block_index}]"
-            if result.tool_use_id not in calls and result.tool_use_id not in streaming:
+            if result.tool_use_id not in calls and result.tool_use_id not in partial_calls:
                 what = f"no call before it has the id {result.tool_use_id!r}"
-                breaches.append(Breach("result-has-call", place, what, message.id))
+                violations.append(Violation("result-has-call", place, what, message.id))
                 continue
             if result.tool_use_id in answered:
                 what = f"the call {result.tool_use_id!r} has its result already"
-                breaches.append(Breach("one-result-per-call", place, what, message.id))
+                violations.append(Violation("one-result-per-call", place, what, message.id))
             answered.add(result.tool_use_id)
-            waiting.pop(result.tool_use_id, None)
+            unanswered.pop(result.tool_use_id, None)
         for block_index, call in calls_of(message):
             place = f"{where}.content[{block_index}]"
             if call.id in calls:
-                breaches.append(Breach("call-id-once", f"{place}.id", f"{call.id!r} again", message.id))
+                violations.append(Violation("call-id-once", f"{place}.id", f"{call.id!r} again", message.id))
             calls.add(call.id)
-            if call.id not in being_answered:
+            if call.id not in partially_answered:
                 what = f"the call {call.id!r} has no result before the next message"
-                waiting[call.id] = Breach("call-is-answered", place, what, message.id)
+                unanswered[call.id] = Violation("call-is-answered", place, what, message.id)
 
 
-def left_streaming(messages: Sequence[Message]) -> set[int]:
+def unfinished_messages(messages: Sequence[Message]) -> set[int]:
     """Which assistant messages are still streaming although somebody has spoken since."""
-    streaming = [
+    partial = [
         index
         for index, message in enumerate(messages)
         if message.metadata.status is _PARTIAL and message.role is _ASSISTANT
     ]
-    if not streaming:
+    if not partial:
         return set()
-    spoken = [
+    complete = [
         index
         for index, message in enumerate(messages)
         if message.metadata.status is not _PARTIAL and (message.role is _USER or message.role is _ASSISTANT)
     ]
-    return {index for index in streaming if spoken and index < spoken[-1]}
+    return {index for index in partial if complete and index < complete[-1]}
 
 
 def calls_of(message: Message) -> Iterable[tuple[int, Call]]:
@@ -552,16 +554,16 @@ def results_of(message: Message, *, partial: bool = False) -> Iterable[tuple[int
 # --- what can be read ------------------------------------------------------------------------------------------------
 
 Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
-_BEGINNINGS: Final = {
+_SIGNATURES: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
     b"%PDF": "application/pdf",
 }
-_TELLABLE: Final = frozenset({*_BEGINNINGS.values(), "image/webp"})
+_DETECTABLE_TYPES: Final = frozenset({*_SIGNATURES.values(), "image/webp"})
 _BASE64: Final = string.ascii_letters.encode() + b"0123456789+/"
-_STANDARD: Final = str.maketrans("-_", "+/", " \t\r\n")
+_STANDARD_ALPHABET: Final = str.maketrans("-_", "+/", " \t\r\n")
 
 
 def is_blank(text: str) -> bool:
@@ -573,44 +575,44 @@ def media_problem(block: Medium) -> tuple[str, str] | None:
     """What is wrong with a medium: in which field, and how. What is kept elsewhere is not looked at."""
     if block.source.kind != "base64":
         return None
-    data = _first_bytes(block.source.data)
+    data = _decode_first_bytes(block.source.data)
     if not data:
         return "source.data", "it is not base64"
-    claimed, seen = block.media_type, media_type_of(data)
-    if seen is not None and seen != claimed and _could_be(block, seen):
-        return "media_type", f"it claims to be {claimed!r}, and is {seen}"
-    if seen != claimed and claimed in _TELLABLE:
-        return "source.data", f"it is no {claimed}"
-    if "/" not in claimed:
-        return "media_type", f"{claimed!r} is no media type"
+    declared, detected = block.media_type, detect_media_type(data)
+    if detected is not None and detected != declared and _can_hold(block, detected):
+        return "media_type", f"it claims to be {declared!r}, and is {detected}"
+    if detected != declared and declared in _DETECTABLE_TYPES:
+        return "source.data", f"it is no {declared}"
+    if "/" not in declared:
+        return "media_type", f"{declared!r} is no media type"
     return None
 
 
-def readable(block: Medium) -> Medium | None:
+def repair_media(block: Medium) -> Medium | None:
     """The medium with nothing wrong in it, as far as what is wrong can be told from its data; else nothing."""
-    found = re.fullmatch(r"data:[^,]*;base64,(.*)", block.source.data, flags=re.DOTALL)
-    text = (found[1] if found else block.source.data).translate(_STANDARD).rstrip("=")
+    match = re.fullmatch(r"data:[^,]*;base64,(.*)", block.source.data, flags=re.DOTALL)
+    text = (match[1] if match else block.source.data).translate(_STANDARD_ALPHABET).rstrip("=")
     text += "=" * (-len(text) % 4)
-    seen = media_type_of(_first_bytes(text))
-    media_type = seen if seen is not None and _could_be(block, seen) else block.media_type
-    made = block.replace(source=block.source.replace(data=text), media_type=media_type)
-    return made if media_problem(made) is None else None
+    detected = detect_media_type(_decode_first_bytes(text))
+    media_type = detected if detected is not None and _can_hold(block, detected) else block.media_type
+    result = block.replace(source=block.source.replace(data=text), media_type=media_type)
+    return result if media_problem(result) is None else None
 
 
-def media_type_of(data: bytes) -> str | None:
+def detect_media_type(data: bytes) -> str | None:
     """What the first bytes tell, of the types that everybody takes."""
-    for beginning, media_type in _BEGINNINGS.items():
-        if data.startswith(beginning):
+    for signature, media_type in _SIGNATURES.items():
+        if data.startswith(signature):
             return media_type
     return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
-def _could_be(block: Medium, media_type: str) -> bool:
+def _can_hold(block: Medium, media_type: str) -> bool:
     """Whether a block of this kind can hold data of that type."""
     return media_type.startswith("image/") if type(block) is ImageBlock else type(block) is DocumentBlock
 
 
-def _first_bytes(text: str) -> bytes:
+def _decode_first_bytes(text: str) -> bytes:
     """The first bytes of what base64 text says, enough to tell its type; none if the text is no base64.
 
     A history is checked in every turn, and its pictures are large: only what is needed is decoded.

@@ -24,7 +24,7 @@ MAX_PATTERN_BYTES: Final = 512 * 1024  # of one compiled pattern
 MAX_PATTERNS_BYTES: Final = 2 * 1024 * 1024  # of all patterns of a schema together
 _DEFINITIONS: Final = ("$defs", "definitions")
 _DATA: Final = ("const", "default", "enum", "example", "examples")
-_SHOWN: Final = 40  # characters of a name in a path
+_MAX_NAME_LENGTH: Final = 40  # characters of a name in a path
 
 
 class SchemaSize(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def find_reference(root: Any, reference: str) -> Any:
 def shorten_name(name: object) -> str:
     """A property's name as a path shows it."""
     text = str(name)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_NAME_LENGTH else f"{text[:_MAX_NAME_LENGTH]}…"
 
 
 class _Measurement:
@@ -72,40 +72,42 @@ class _Measurement:
         self.patterns = 0
         self.is_recursive = False
 
-    def visit(self, value: Any, where: str, depth: int, through: tuple[str, ...] | None) -> None:
+    def visit(self, value: Any, where: str, depth: int, references: tuple[str, ...] | None) -> None:
         """Count a value and everything in it. ``through``: the references that led here; none: follow none."""
         self.values += 1
         if self.values > MAX_VALUES:
-            raise _too_large(where, f"more than {MAX_VALUES} values once its references are written out")
+            raise _size_error(where, f"more than {MAX_VALUES} values once its references are written out")
         if depth > MAX_DEPTH:
-            raise _too_large(where, f"nested deeper than {MAX_DEPTH} levels")
+            raise _size_error(where, f"nested deeper than {MAX_DEPTH} levels")
         match value:
             case str():
                 self._count_text(value, where)
             case dict() | Mapping():
-                self._visit_object(value, where, depth, through)
+                self._visit_object(value, where, depth, references)
             case list():
                 for index, item in enumerate(value):
-                    self.visit(item, f"{where}[{index}]", depth + 1, through)
+                    self.visit(item, f"{where}[{index}]", depth + 1, references)
 
-    def _visit_object(self, value: Mapping[str, Any], where: str, depth: int, through: tuple[str, ...] | None) -> None:
+    def _visit_object(
+        self, value: Mapping[str, Any], where: str, depth: int, references: tuple[str, ...] | None
+    ) -> None:
         for key, inner in value.items():
             self._count_text(key, where)
             self._count_patterns(key, inner, where)
-            is_apart = key in _DATA or (key in _DEFINITIONS and value is self._root)
-            self.visit(inner, f"{where}.{shorten_name(key)}", depth + 1, None if is_apart else through)
+            is_data = key in _DATA or (key in _DEFINITIONS and value is self._root)
+            self.visit(inner, f"{where}.{shorten_name(key)}", depth + 1, None if is_data else references)
         reference = value.get("$ref")
-        if through is None or not isinstance(reference, str):
+        if references is None or not isinstance(reference, str):
             return
-        if reference in through:
+        if reference in references:
             self.is_recursive = True
         else:
-            self.visit(find_reference(self._root, reference), where, depth + 1, (*through, reference))
+            self.visit(find_reference(self._root, reference), where, depth + 1, (*references, reference))
 
     def _count_text(self, text: str, where: str) -> None:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
-            raise _too_large(where, f"more than {MAX_CHARACTERS} characters once its references are written out")
+            raise _size_error(where, f"more than {MAX_CHARACTERS} characters once its references are written out")
 
     def _count_patterns(self, key: str, inner: Any, where: str) -> None:
         if key == "pattern" and isinstance(inner, str):
@@ -113,8 +115,8 @@ class _Measurement:
         elif key == "patternProperties" and isinstance(inner, dict):
             self.patterns += len(inner)
         if self.patterns > MAX_PATTERNS:
-            raise _too_large(where, f"more than {MAX_PATTERNS} patterns")
+            raise _size_error(where, f"more than {MAX_PATTERNS} patterns")
 
 
-def _too_large(where: str, what: str) -> SchemaSizeError:
+def _size_error(where: str, what: str) -> SchemaSizeError:
     return SchemaSizeError(what, where=where)

@@ -83,7 +83,7 @@ _NAME: Final = re.compile(rf"{_PART}(?:__{_PART})?")  # a tool's, or a server's 
 _MAX_NAME_LENGTH: Final = 64
 
 
-def problems_of_tool(tool: ToolDefinition, *, is_foreign: bool = False) -> tuple[str, ...]:
+def tool_problems(tool: ToolDefinition, *, is_foreign: bool = False) -> tuple[str, ...]:
     """Everything wrong with a definition, each with its place; empty if it can be registered.
 
     A foreign tool has the name that somebody else gave it: any that every provider takes.
@@ -102,11 +102,11 @@ def problems_of_tool(tool: ToolDefinition, *, is_foreign: bool = False) -> tuple
         size = measure_schema(tool.input_schema)
     except SchemaSizeError as error:
         return (*problems, f"{error.where}: {error.what}")
-    problems.extend(_problems_of_schema(tool.input_schema, "$", size.pattern_bytes))
+    problems.extend(_schema_problems(tool.input_schema, "$", size.pattern_bytes))
     return _first(problems)
 
 
-class Toolbox:
+class ToolSchemas:
     """Registered tools, by name."""
 
     def __init__(self, definitions: Iterable[ToolDefinition] = ()) -> None:
@@ -117,7 +117,7 @@ class Toolbox:
 
     def add(self, tool: ToolDefinition, *, is_foreign: bool = False) -> None:
         """Register a tool, or raise ``ToolSchemaError`` with everything that is wrong with it."""
-        problems = problems_of_tool(tool, is_foreign=is_foreign)
+        problems = tool_problems(tool, is_foreign=is_foreign)
         if tool.name in self._definitions:
             problems = (f"name: {tool.name!r} is registered already", *problems)
         if problems:
@@ -154,14 +154,14 @@ def output_problems(response_format: ResponseFormat | None, text: str) -> tuple[
         value = read_json(text)
         if response_format.kind == "json":
             return ()
-        return problems_of_value(response_format.json_schema or {}, value)
+        return value_problems(response_format.json_schema or {}, value)
     except JsonError as error:
         return (f"$: the answer is not JSON: {error}",)
     except InputError as error:
         return (f"$: the schema cannot be used ({error})",)
 
 
-def problems_of_value(schema: Any, value: Any) -> tuple[str, ...]:
+def value_problems(schema: Any, value: Any) -> tuple[str, ...]:
     """Everything wrong with a value, by a schema of any draft and with any keyword; empty if it fits.
 
     Raises ``SchemaSizeError`` for a schema beyond a limit, and ``ToolSchemaError`` for one that is none.
@@ -182,11 +182,11 @@ class _Validator:
 
         self._size = measure_schema(schema)
         self._is_subset = is_subset
-        make = jsonschema_rs.Draft7Validator if is_subset else jsonschema_rs.validator_for
+        factory = jsonschema_rs.Draft7Validator if is_subset else jsonschema_rs.validator_for
         try:
-            self._compiled = make(schema, **_terms(self._size.pattern_bytes))
+            self._compiled = factory(schema, **_validator_options(self._size.pattern_bytes))
         except (ValueError, jsonschema_rs.ValidationError) as error:
-            raise ToolSchemaError("", (_cut(f"$: {error}"),)) from None
+            raise ToolSchemaError("", (_truncate(f"$: {error}"),)) from None
 
     def problems(self, value: Any) -> tuple[str, ...]:
         """Everything wrong with a value, or what can be said in bounded time."""
@@ -210,7 +210,7 @@ class _Validator:
         return ()
 
 
-def _terms(pattern_bytes: int) -> dict[str, Any]:
+def _validator_options(pattern_bytes: int) -> dict[str, Any]:
     import jsonschema_rs  # noqa: PLC0415
 
     options = jsonschema_rs.RegexOptions(size_limit=pattern_bytes)
@@ -225,15 +225,15 @@ def _count_values(value: Any) -> int:
 
 def _problems(errors: Iterable[Any]) -> tuple[str, ...]:
     """The first of them, each of a length that can be shown to a model."""
-    return _first(f"{_path(error.instance_path)}: {_cut(error.message)}" for error in errors)
+    return _first(f"{_path(error.instance_path)}: {_truncate(error.message)}" for error in errors)
 
 
 def _first(problems: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(itertools.islice(problems, _MAX_PROBLEMS + 1))
-    return (*found[:_MAX_PROBLEMS], "$: and more") if len(found) > _MAX_PROBLEMS else found
+    result = tuple(itertools.islice(problems, _MAX_PROBLEMS + 1))
+    return (*result[:_MAX_PROBLEMS], "$: and more") if len(result) > _MAX_PROBLEMS else result
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}…"
 
 
@@ -262,23 +262,23 @@ def _path(steps: Iterable[str | int]) -> str:
 # --- the subset ------------------------------------------------------------------------------------------------------
 
 
-def _problems_of_schema(schema: Any, where: str, pattern_bytes: int) -> Iterable[str]:
+def _schema_problems(schema: Any, where: str, pattern_bytes: int) -> Iterable[str]:
     if not isinstance(schema, dict):
-        yield f"{where}: a schema is an object, not {_cut(repr(schema))}"
+        yield f"{where}: a schema is an object, not {_truncate(repr(schema))}"
         return
     for keyword, value in schema.items():
         if keyword in REFUSED:
             yield f"{where}: {keyword!r} is not accepted by every provider"
         elif keyword not in ALLOWED:
-            yield f"{where}: unknown keyword {_cut(repr(keyword))}"
+            yield f"{where}: unknown keyword {_truncate(repr(keyword))}"
         elif not fits_subset(keyword, value, pattern_bytes):
-            yield f"{where}.{keyword}: {_cut(repr(value))} is not {ALLOWED[keyword]}"
+            yield f"{where}.{keyword}: {_truncate(repr(value))} is not {ALLOWED[keyword]}"
     properties = schema.get("properties")
     if isinstance(properties, dict):
         for name, inner in properties.items():
-            yield from _problems_of_schema(inner, f"{where}.properties.{shorten_name(name)}", pattern_bytes)
+            yield from _schema_problems(inner, f"{where}.properties.{shorten_name(name)}", pattern_bytes)
     if isinstance(schema.get("items"), dict):
-        yield from _problems_of_schema(schema["items"], f"{where}.items", pattern_bytes)
+        yield from _schema_problems(schema["items"], f"{where}.items", pattern_bytes)
 
 
 def fits_subset(keyword: str, value: Any, pattern_bytes: int = MAX_PATTERN_BYTES) -> bool:
@@ -319,7 +319,7 @@ def _is_linear_pattern(pattern: str, pattern_bytes: int) -> bool:
     import jsonschema_rs  # noqa: PLC0415
 
     try:
-        jsonschema_rs.Draft7Validator({"pattern": pattern}, **_terms(pattern_bytes))
+        jsonschema_rs.Draft7Validator({"pattern": pattern}, **_validator_options(pattern_bytes))
     except (ValueError, jsonschema_rs.ValidationError):
         return False
     return True

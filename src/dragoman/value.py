@@ -86,38 +86,38 @@ class Value(
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
-        made = msgspec.structs.replace(self, **changes)
-        if isinstance(type(made), MadeByHand):
-            made.check_made()
-        return made
+        result = msgspec.structs.replace(self, **changes)
+        if isinstance(type(result), ValidatedMeta):
+            result.validate()
+        return result
 
-    def check_made(self) -> None:
+    def validate(self) -> None:
         """Raise ``ValueError`` if what was made by hand cannot be written down."""
         for number, text in enumerate(msgspec.structs.astuple(self)):
             if type(text) is str and not text.isascii():
-                check_text(text, self.__struct_fields__[number])
+                validate_text(text, self.__struct_fields__[number])
 
 
-class MadeByHand(msgspec.StructMeta):
+class ValidatedMeta(msgspec.StructMeta):
     """For a value with open parts: one made by code is looked through, one that was read has been already.
 
     msgspec's decoder does not call the class, so reading pays nothing for this.
     """
 
     def __call__(cls, *args: Any, **fields: Any) -> Any:
-        made = super().__call__(*args, **fields)
+        result = super().__call__(*args, **fields)
         if args or fields:  # what is said by default is sound
-            made.check_made()
-        return made
+            result.validate()
+        return result
 
 
 AnyValue = TypeVar("AnyValue", bound=Value)
 
 
-def unchecked(cls: type[AnyValue]) -> Callable[..., AnyValue]:
+def unvalidated(cls: type[AnyValue]) -> Callable[..., AnyValue]:
     """The class's constructor for what is known to be sound: texts without lone surrogates, objects read from JSON.
 
-    For a room that reads a wire and has looked at every part itself. ``check_made`` is not run.
+    For a room that reads a wire and has looked at every part itself. ``validate`` is not run.
     """
     return types.MethodType(msgspec.StructMeta.__call__, cls)
 
@@ -130,8 +130,8 @@ def encode(value: Value) -> bytes:
     try:
         try:
             return encode_fast(value)
-        except NeedsCareError:
-            return _PLAIN_ENCODER.encode(_plain(value, keep_provider_raw=True))
+        except SlowPathRequired:
+            return _JSON_ENCODER.encode(_to_plain(value, keep_provider_raw=True))
     except UnicodeEncodeError as error:
         what = f"a lone surrogate at character {error.start} of a text"
         raise FormatError(what, where=type(value).__name__, code="invalid_unicode") from None
@@ -142,28 +142,28 @@ def identity(value: Value) -> bytes:
     data = encode(value)
     if _PROVIDER_RAW_KEY not in data:  # inside a string its quotes would be escaped
         return data
-    return _PLAIN_ENCODER.encode(_plain(value, keep_provider_raw=False))
+    return _JSON_ENCODER.encode(_to_plain(value, keep_provider_raw=False))
 
 
-class NeedsCareError(Exception):
+class SlowPathRequired(Exception):  # noqa: N818  not an error: it selects the general path
     """Something unknown has to be written in its own place, which msgspec cannot do."""
 
 
-def _refuse_to_hurry(unknown: Any) -> Any:
+def _reject_unknown(unknown: Any) -> Any:
     if isinstance(unknown, UnknownFields | RawJson):
-        raise NeedsCareError
+        raise SlowPathRequired
     raise FormatError(f"{type(unknown).__name__} is not part of the format", remedy="Use the types of dragoman.message")
 
 
 _PROVIDER_RAW_KEY: Final = b'"provider_raw":'
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=_refuse_to_hurry)
-_PLAIN_ENCODER: Final = msgspec.json.Encoder()
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_reject_unknown)
+_JSON_ENCODER: Final = msgspec.json.Encoder()
 encode_fast: Final = _ENCODER.encode  # raises NeedsCareError, and UnicodeEncodeError, where encode knows what to do
 
 
-def _plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, Any] | Raw:
+def _to_plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, Any] | Raw:
     """A struct as a dict, with unknown parts in their places and in their bytes."""
-    if isinstance(value, Unreadable):
+    if isinstance(value, UnknownValue):
         return Raw(value.raw.data)
     config = value.__struct_config__
     plain: dict[str, Any] = {}
@@ -175,32 +175,32 @@ def _plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, Any] 
             continue
         if field.name == "provider_raw" and not keep_provider_raw:
             continue
-        plain[field.encode_name] = _plain_part(item, keep_provider_raw=keep_provider_raw)
+        plain[field.encode_name] = _part_to_plain(item, keep_provider_raw=keep_provider_raw)
     unknown = getattr(value, "unknown_fields", UNSET)
     if unknown is not UNSET:  # a field that we know and could not read is written until somebody gives it a new value
         plain.update((name, Raw(data)) for name, data in unknown.items() if name not in plain)
     return plain
 
 
-def _plain_part(value: Any, *, keep_provider_raw: bool) -> Any:
+def _part_to_plain(value: Any, *, keep_provider_raw: bool) -> Any:
     """A part as it is, if it needs no care; else taken apart in its turn."""
     if isinstance(value, tuple):
-        return [_plain_part(item, keep_provider_raw=keep_provider_raw) for item in value]
+        return [_part_to_plain(item, keep_provider_raw=keep_provider_raw) for item in value]
     if not isinstance(value, msgspec.Struct):
         return value
     try:
         data = encode_fast(value)
         if keep_provider_raw or _PROVIDER_RAW_KEY not in data:
             return Raw(data)
-    except NeedsCareError:
+    except SlowPathRequired:
         pass
-    return _plain(value, keep_provider_raw=keep_provider_raw)
+    return _to_plain(value, keep_provider_raw=keep_provider_raw)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-class Unreadable(Value, frozen=True, tag_field="type", tag="unreadable"):
+class UnknownValue(Value, frozen=True, tag_field="type", tag="unreadable"):
     """The base of a value whose type we do not know: its bytes and nothing else."""
 
     raw: RawJson
@@ -209,7 +209,7 @@ class Unreadable(Value, frozen=True, tag_field="type", tag="unreadable"):
 _MAX_PLACES: Final = 20
 
 
-class Found:
+class UnknownParts:
     """What the careful path came across and kept: places of things that this version does not know."""
 
     def __init__(self, *, lenient: bool = False) -> None:
@@ -217,74 +217,74 @@ class Found:
         self.count = 0
         self.lenient = lenient  # a newer writer: what we know but cannot read is kept too
 
-    def note(self, place: str) -> None:
+    def add(self, place: str) -> None:
         """One more thing that is not known."""
         self.count += 1
         if self.count <= _MAX_PLACES:
             self.places.append(place)
 
 
-NOT_SO_FAST: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+FAST_PATH_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def decode_carefully(cls: type[AnyValue], data: bytes, found: Found, where: str = "$") -> AnyValue:
+def decode_lenient(cls: type[AnyValue], data: bytes, unknown_parts: UnknownParts, where: str = "$") -> AnyValue:
     """Read a text that is known to be strict JSON, field by field, keeping what is not known."""
-    made: AnyValue = _read(cls, data, where, found)
-    return made
+    result: AnyValue = _read(cls, data, where, unknown_parts)
+    return result
 
 
-def _read(hint: Any, data: bytes, where: str, found: Found) -> Any:
+def _read(hint: Any, data: bytes, where: str, unknown_parts: UnknownParts) -> Any:
     """One value of a declared type. Only what holds something unknown, or something wrong, is taken apart."""
     if not _is_open(hint):
-        return _strictly(hint, data, where)
+        return _decode_strict(hint, data, where)
     try:
         return _decoder(hint).decode(data)
     except msgspec.ValidationError:
         pass
     members = _union_members(hint)
     if members:
-        return _read_member(members, data, where, found)
+        return _read_member(members, data, where, unknown_parts)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return _read_struct(hint, data, where, found)
+        return _read_struct(hint, data, where, unknown_parts)
     if isinstance(hint, type) and issubclass(hint, OpenEnum):
-        return _read_open_enum(hint, data, where, found)
+        return _read_open_enum(hint, data, where, unknown_parts)
     (item, _) = typing.get_args(hint)  # tuple[X, ...]
-    parts: list[Raw] = _strictly(list[Raw], data, where)
-    return tuple(_read(item, bytes(part), f"{where}[{index}]", found) for index, part in enumerate(parts))
+    parts: list[Raw] = _decode_strict(list[Raw], data, where)
+    return tuple(_read(item, bytes(part), f"{where}[{index}]", unknown_parts) for index, part in enumerate(parts))
 
 
-def _read_member(members: tuple[Any, ...], data: bytes, where: str, found: Found) -> Any:
+def _read_member(members: tuple[Any, ...], data: bytes, where: str, unknown_parts: UnknownParts) -> Any:
     """One of several types: null, a list, an object, or one of the blocks."""
     if data == b"null" and types.NoneType in members:
         return None
     lists = [member for member in members if typing.get_origin(member) is tuple]
     if lists and data[:1] == b"[":
-        return _read(lists[0], data, where, found)
+        return _read(lists[0], data, where, unknown_parts)
     structs = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
     if len(structs) == 1 and structs[0].__struct_config__.tag is None:
-        return _read(structs[0], data, where, found)
-    return _read_tagged(structs, data, where, found)
+        return _read(structs[0], data, where, unknown_parts)
+    return _read_tagged(structs, data, where, unknown_parts)
 
 
-def _read_tagged(structs: list[type[msgspec.Struct]], data: bytes, where: str, found: Found) -> Any:
-    fallback = next(struct for struct in structs if issubclass(struct, Unreadable))
-    shape: dict[str, Raw] = _strictly(dict[str, Raw], data, where)
+def _read_tagged(structs: list[type[msgspec.Struct]], data: bytes, where: str, unknown_parts: UnknownParts) -> Any:
+    fallback = next(struct for struct in structs if issubclass(struct, UnknownValue))
+    shape: dict[str, Raw] = _decode_strict(dict[str, Raw], data, where)
     tag = msgspec.json.decode(shape.get("type", b"null"))
     if not isinstance(tag, str):
         raise FormatError("a block needs a 'type', as text", where=f"{where}.type")
     for struct in structs:
         if struct.__struct_config__.tag == tag and struct is not fallback:
             try:
-                return _read_struct(struct, data, where, found)
+                return _read_struct(struct, data, where, unknown_parts)
             except InputError:
-                if not found.lenient:
+                if not unknown_parts.lenient:
                     raise
-    found.note(f"{where} (block of type {tag[:100]!r})")
+    unknown_parts.add(f"{where} (block of type {tag[:100]!r})")
     return fallback(raw=RawJson(data))
 
 
-def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, found: Found) -> Any:
-    shape: dict[str, Raw] = _strictly(dict[str, Raw], data, where)
+def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, unknown_parts: UnknownParts) -> Any:
+    shape: dict[str, Raw] = _decode_strict(dict[str, Raw], data, where)
     fields = _fields_by_key(cls)
     known: dict[str, Any] = {}
     unknown: dict[str, bytes] = {}
@@ -294,13 +294,13 @@ def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, found: Foun
         field = fields.get(name)
         if field is not None and name != "unknown_fields":
             try:
-                known[field.name] = _read(field.type, bytes(raw), f"{where}.{name}", found)
+                known[field.name] = _read(field.type, bytes(raw), f"{where}.{name}", unknown_parts)
                 continue
             except InputError:
-                if not found.lenient or field.required:
+                if not unknown_parts.lenient or field.required:
                     raise
         unknown[name] = bytes(raw)
-        found.note(f"{where}.{name}" if name.isidentifier() else f"{where}[{name[:100]!r}]")
+        unknown_parts.add(f"{where}.{name}" if name.isidentifier() else f"{where}[{name[:100]!r}]")
     if unknown:
         known["unknown_fields"] = UnknownFields(unknown)
     try:
@@ -309,7 +309,7 @@ def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, found: Foun
         raise FormatError(str(error), where=where) from None
 
 
-def _strictly(hint: Any, data: bytes, where: str) -> Any:
+def _decode_strict(hint: Any, data: bytes, where: str) -> Any:
     try:
         return _decoder(hint).decode(data)
     except msgspec.ValidationError as error:
@@ -367,16 +367,16 @@ class OpenEnum(enum.StrEnum):
         return type(self).unknown, (str(self.value),)
 
 
-def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, found: Found) -> OpenEnum:
-    word: str = _strictly(str, data, where)
+def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, unknown_parts: UnknownParts) -> OpenEnum:
+    word: str = _decode_strict(str, data, where)
     try:
         return cls(word)
     except ValueError:
-        found.note(f"{where} ({cls.__name__.lower()} {word[:100]!r})")
+        unknown_parts.add(f"{where} ({cls.__name__.lower()} {word[:100]!r})")
         return cls.unknown(word)
 
 
-def check_text(text: str, name: str) -> None:
+def validate_text(text: str, name: str) -> None:
     """Refuse a lone surrogate, which no bytes can say."""
     try:
         text.encode("utf-8")
@@ -389,7 +389,7 @@ _MAX_DEPTH: Final = 200
 _MAX_BITS: Final = 14_000  # some 4,200 digits: Python refuses to read longer ones
 
 
-def check_plain(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
+def validate_json(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
     """Refuse what JSON cannot say exactly: NaN, other types, keys that are no texts, and what is nested too deep.
 
     Open objects pass here when a value is made, so that encoding never has to decide what to do with them.
@@ -403,15 +403,15 @@ def check_plain(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
             if type(key) is not str:
                 raise ValueError(f"{name}: the key {key!r} is not a text")
             if not key.isascii():
-                check_text(key, name)
+                validate_text(key, name)
         value = value.values()
     for item in value:
         kind = type(item)
         if kind is str:
             if not item.isascii():
-                check_text(item, name)
+                validate_text(item, name)
         elif kind is dict or kind is list or kind is tuple:
-            check_plain(item, name, depth - 1)
+            validate_json(item, name, depth - 1)
         elif kind is int:
             if item.bit_length() > _MAX_BITS:
                 raise ValueError(f"{name}: an integer of too many digits")
@@ -423,22 +423,22 @@ def check_plain(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
 
 
 __all__ = [
-    "NOT_SO_FAST",
+    "FAST_PATH_ERRORS",
     "UNSET",
-    "Found",
-    "MadeByHand",
-    "NeedsCareError",
     "OpenEnum",
     "RawJson",
+    "SlowPathRequired",
     "UnknownFields",
-    "Unreadable",
+    "UnknownParts",
+    "UnknownValue",
     "UnsetType",
+    "ValidatedMeta",
     "Value",
-    "check_plain",
-    "check_text",
-    "decode_carefully",
+    "decode_lenient",
     "encode",
     "encode_fast",
     "identity",
-    "unchecked",
+    "unvalidated",
+    "validate_json",
+    "validate_text",
 ]

@@ -44,7 +44,7 @@ class Format:
 
         return register
 
-    def migrated(self, message: PlainMessage, version: int) -> PlainMessage:
+    def upgrade(self, message: PlainMessage, version: int) -> PlainMessage:
         """The message as the current version writes it."""
         for step in range(version, self.current):
             migrate = self._migrations.get(step)

@@ -15,9 +15,9 @@ from urllib.parse import quote
 import pytest
 from aiohttp import web
 
-from dragoman.attachments import serving_headers
+from dragoman.attachments import response_headers
 from dragoman.attachments.kinds import EXTENSIONS
-from dragoman.attachments.values import Stored
+from dragoman.attachments.values import StoredFile
 from tests.attachments.samples import REFUSED, SLIPPING, SVG, gif, png
 
 RAN = b"fetch('/ran').catch(()=>0);document.title='owned';"
@@ -81,8 +81,8 @@ class Door:
         name, ending = request.match_info["name"], request.match_info["ending"]
         mime_type = next(mime for mime, its in EXTENSIONS.items() if its == ending)
         self.served.add(f"{name}/{ending}")
-        stored = Stored("b", f"agent-inputs/u/t/r/x.{ending}", mime_type, len(FILES[name]), "0" * 64)
-        return web.Response(body=FILES[name], headers=serving_headers(stored))
+        stored = StoredFile("b", f"agent-inputs/u/t/r/x.{ending}", mime_type, len(FILES[name]), "0" * 64)
+        return web.Response(body=FILES[name], headers=response_headers(stored))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from dragoman.attachments import Attachments, Owner, Stored, delete_with_files, open_files
+from dragoman.attachments import Attachments, Owner, StoredFile, delete_with_files, open_files
 from dragoman.errors import ConflictError, StorageError, UnknownAttachmentError, UnknownSessionError
 from dragoman.message import Attachment, Message
 from dragoman.store import Owners, Session, Store, open_store
@@ -34,7 +34,7 @@ def store(runner: asyncio.Runner) -> Iterator[Store]:
     runner.run(opened.close())
 
 
-def showing(*files: Stored | str) -> Message:
+def showing(*files: StoredFile | str) -> Message:
     """A message that names files."""
     named = [("agent-files", one) if isinstance(one, str) else (one.bucket, one.path) for one in files]
     return said("look", user_message_attachments=tuple(Attachment(*one, "image/png") for one in named))
@@ -50,7 +50,7 @@ async def deleted(store: Store, session: Session, files: Attachments | None, **h
     return await delete_with_files(store, session.id, Owners.of(session), files, **how)
 
 
-async def are_there(attachments: Attachments, *files: Stored, owner: Owner = ANN) -> list[bool]:
+async def are_there(attachments: Attachments, *files: StoredFile, owner: Owner = ANN) -> list[bool]:
     found = []
     for one in files:
         try:

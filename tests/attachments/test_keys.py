@@ -24,10 +24,10 @@ def file(tmp_path: Path) -> Path:
 def test_a_key_is_made_when_it_is_first_needed_and_nobody_else_can_read_it(file: Path) -> None:
     keys = SigningKeys.in_file(file)
     assert not file.exists()
-    made = keys.signing
+    made = keys.current
     assert file.stat().st_mode & 0o777 == 0o600
     assert len(made.secret) >= 43
-    assert SigningKeys.in_file(file).signing == made
+    assert SigningKeys.in_file(file).current == made
     assert os.listdir(file.parent) == ["keys.json"]
 
 
@@ -49,10 +49,10 @@ def test_processes_that_begin_together_share_one_key(file: Path) -> None:
 
 
 def test_a_file_that_others_can_read_is_not_used(file: Path) -> None:
-    SigningKeys.in_file(file).signing  # noqa: B018  it makes the file
+    SigningKeys.in_file(file).current  # noqa: B018  it makes the file
     file.chmod(0o644)
     with pytest.raises(SettingsError) as caught:
-        SigningKeys.in_file(file).signing  # noqa: B018
+        SigningKeys.in_file(file).current  # noqa: B018
     assert caught.value.code == "unsafe_config"
 
 
@@ -62,44 +62,44 @@ def test_a_file_without_keys_is_refused_and_left_as_it_is(file: Path, text: str)
     file.touch(0o600)
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:
-        SigningKeys.in_file(file).signing  # noqa: B018
+        SigningKeys.in_file(file).current  # noqa: B018
     assert caught.value.code == "invalid_key"
     assert file.read_text() == text
 
 
 def test_a_rotation_is_seen_by_all_and_keeps_the_old_key_for_a_while(file: Path) -> None:
     keys, other = SigningKeys.in_file(file), SigningKeys.in_file(file)
-    first = other.signing
+    first = other.current
     keys.rotate(NOW)
-    assert other.signing.kid != first.kid
-    kept = other.named(first.kid)
+    assert other.current.kid != first.kid
+    kept = other.get(first.kid)
     assert kept is not None
-    assert kept.may_have_signed(int(NOW) + 900)
-    assert not kept.may_have_signed(int(NOW) + 901)
+    assert kept.can_have_signed(int(NOW) + 900)
+    assert not kept.can_have_signed(int(NOW) + 901)
     keys.rotate(NOW + 899)
-    assert other.named(first.kid) is not None
+    assert other.get(first.kid) is not None
     keys.rotate(NOW + 1_000)
-    assert other.named(first.kid) is None
+    assert other.get(first.kid) is None
 
 
 def test_keys_can_be_forgotten_at_once(file: Path) -> None:
     keys = SigningKeys.in_file(file)
-    first = keys.signing
+    first = keys.current
     keys.rotate(NOW, forget=True)
-    assert keys.named(first.kid) is None
+    assert keys.get(first.kid) is None
     assert len(json.loads(file.read_text())) == 1
 
 
 def test_a_secret_does_not_show_itself(file: Path) -> None:
-    key = SigningKeys.in_file(file).signing
+    key = SigningKeys.in_file(file).current
     assert key.secret not in repr(key)
     assert key.secret not in f"{key}"
 
 
 def test_keys_may_come_as_a_text_and_the_first_one_signs() -> None:
     keys = SigningKeys.from_text(f"new:{'n' * 32}, old:{'o' * 40}")
-    assert keys.signing.kid == "new"
-    assert keys.named("old") is not None
+    assert keys.current.kid == "new"
+    assert keys.get("old") is not None
     with pytest.raises(SettingsError):
         keys.rotate(NOW)
 

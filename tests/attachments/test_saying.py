@@ -12,7 +12,7 @@ import pytest
 
 import dragoman
 from dragoman import Message, MessageMetadata, Role, dialects
-from dragoman.attachments import Stored, attachment_block, message_metadata, model_block, serving_headers
+from dragoman.attachments import StoredFile, attachment_block, message_metadata, model_block, response_headers
 from dragoman.errors import AttachmentError
 from dragoman.exchange import Request
 from dragoman.message import Attachment, AudioBlock, DocumentBlock, ImageBlock, TextBlock
@@ -23,8 +23,8 @@ WHEN = datetime(2026, 3, 13, 10, tzinfo=UTC)
 META = MessageMetadata()
 
 
-def stored(mime_type: str, ending: str = "bin", name: str | None = None) -> Stored:
-    return Stored("agent-files", f"agent-inputs/u/t/r/img.{ending}", mime_type, 3, "0" * 64, name)
+def stored(mime_type: str, ending: str = "bin", name: str | None = None) -> StoredFile:
+    return StoredFile("agent-files", f"agent-inputs/u/t/r/img.{ending}", mime_type, 3, "0" * 64, name)
 
 
 @pytest.mark.parametrize("mime_type", [mime_type for mime_type in TAKEN if mime_type.startswith("image/")])
@@ -131,7 +131,7 @@ def test_a_picture_reaches_the_model_in_every_dialect_that_has_pictures(name: st
     ],
 )
 def test_only_pictures_are_shown_and_nothing_runs(mime_type: str, ending: str, type_served: str, how: str) -> None:
-    headers = serving_headers(stored(mime_type, ending))
+    headers = response_headers(stored(mime_type, ending))
     assert headers["Content-Type"] == type_served
     assert headers["Content-Disposition"] == f'{how}; filename="img.{ending}"'
     assert headers["Content-Length"] == "3"
@@ -141,8 +141,8 @@ def test_only_pictures_are_shown_and_nothing_runs(mime_type: str, ending: str, t
 
 
 def test_headers_can_always_be_sent() -> None:
-    odd = Stored("b", "agent-inputs/u/a' (1);=x,.png", "image/png", 1, "0" * 64, 'evil"\r\nSet-Cookie: x')
-    for name, value in serving_headers(odd).items():
+    odd = StoredFile("b", "agent-inputs/u/a' (1);=x,.png", "image/png", 1, "0" * 64, 'evil"\r\nSet-Cookie: x')
+    for name, value in response_headers(odd).items():
         assert f"{name}{value}".isascii()
         assert value.isprintable()
-    assert "Set-Cookie" not in str(serving_headers(odd))
+    assert "Set-Cookie" not in str(response_headers(odd))

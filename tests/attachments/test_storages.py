@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from dragoman import attachments as room
-from dragoman.attachments import MAX_BYTES, STATUSES, Attachments, Erasing, Owner, open_attachments, serving_headers
+from dragoman.attachments import MAX_BYTES, STATUSES, Attachments, Owner, UserFiles, open_attachments, response_headers
 from dragoman.errors import (
     AttachmentError,
     AttachmentUrlError,
@@ -104,7 +104,7 @@ async def test_what_is_deleted_is_gone_and_may_be_deleted_again(attachments: Att
         attachments.open(stored.bucket, stored.path, ANN),
         attachments.read(stored.bucket, stored.path, ANN),
         attachments.signed_url(stored.bucket, stored.path, ANN),
-        attachments.received(url, ANN),
+        attachments.read_signed_url(url, ANN),
     ):
         with pytest.raises(UnknownAttachmentError):
             await asked
@@ -137,8 +137,8 @@ async def test_who_erases_a_user_needs_no_key_that_signs(kept_at: tuple[Attachme
     attachments, url = kept_at
     kept = [await attachments.put(one, "t", "r", png()) for one in (ANN, ANN, BOB)]
     environment = {"SUPABASE_SERVICE_ROLE_KEY": KEY}
-    assert await Erasing(url, Owner("ann"), environment)() == 2
-    assert await Erasing(url, Owner("ann"), environment)() == 0
+    assert await UserFiles(url, Owner("ann"), environment)() == 2
+    assert await UserFiles(url, Owner("ann"), environment)() == 0
     assert await all_of(attachments, kept[2].bucket, kept[2].path, BOB) == png()
 
 
@@ -152,7 +152,7 @@ async def test_what_is_somebody_else_s_is_told_in_the_words_for_what_is_missing(
         attachments.read(stored.bucket, stored.path, BOB),
         attachments.delete(stored.bucket, stored.path, BOB),
         attachments.signed_url(stored.bucket, stored.path, BOB),
-        attachments.received(url, BOB),
+        attachments.read_signed_url(url, BOB),
         attachments.open(stored.bucket, gone, BOB),
         attachments.read(stored.bucket, gone, BOB),
         attachments.signed_url(stored.bucket, gone, BOB),
@@ -170,15 +170,17 @@ async def test_a_url_that_came_with_a_message_is_read_for_the_model(attachments:
     url = await attachments.signed_url(stored.bucket, stored.path, ANN)
     assert "/storage/v1/object/sign/" in url
     assert attachments.parse_signed_url(url) == attachments.verify(url, ANN)
-    assert await attachments.received(url, ANN, "image/png", "x.png") == (stored, png())
+    assert await attachments.read_signed_url(url, ANN, "image/png", "x.png") == (stored, png())
     with pytest.raises(AttachmentError) as caught:
-        await attachments.received(url, ANN, "image/jpeg")
+        await attachments.read_signed_url(url, ANN, "image/jpeg")
     assert caught.value.code == "type_mismatch"
 
 
 async def test_a_foreign_url_is_refused_and_not_called(attachments: Attachments) -> None:
     with pytest.raises(AttachmentUrlError) as caught:
-        await attachments.received("https://evil/storage/v1/object/sign/agent-files/agent-inputs/ann/x?token=x", ANN)
+        await attachments.read_signed_url(
+            "https://evil/storage/v1/object/sign/agent-files/agent-inputs/ann/x?token=x", ANN
+        )
     assert caught.value.code == "foreign_attachment_url"
 
 
@@ -203,7 +205,7 @@ async def test_s3_serves_a_file_itself_under_a_url_that_it_signs(in_s3: Attachme
     async with aiohttp.ClientSession() as session:
         async with session.get(url) as answer:
             assert (answer.status, await answer.read()) == (200, TEXT)
-            kept = serving_headers(stored)
+            kept = response_headers(stored)
             for name in ("Content-Type", "Content-Disposition", "Cache-Control"):
                 assert answer.headers[name] == kept[name]
         async with session.get(url[:-1] + ("0" if url[-1] != "0" else "1")) as answer:

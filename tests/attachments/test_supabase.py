@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from dragoman.attachments import Attachments, open_attachments
-from dragoman.attachments.supabase import claims_of
+from dragoman.attachments.supabase import verify_claims
 from dragoman.errors import AttachmentUrlError, DragomanError, SettingsError, StorageError, StoreUnusableError
 from tests.attachments.conftest import ANN, BASE, BOB
 from tests.attachments.samples import SCRIPT, png
@@ -151,8 +151,8 @@ def test_the_bits_that_nobody_reads_in_base64_are_read(project: Attachments) -> 
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     for bits in (1, 2, 3):
         with pytest.raises(AttachmentUrlError):
-            claims_of(token[:-1] + alphabet[alphabet.index(token[-1]) ^ bits], SECRET)
-    assert claims_of(token, SECRET)["url"] == f"agent-files/{PATH}"
+            verify_claims(token[:-1] + alphabet[alphabet.index(token[-1]) ^ bits], SECRET)
+    assert verify_claims(token, SECRET)["url"] == f"agent-files/{PATH}"
 
 
 # --- over the wire ---------------------------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ async def test_a_token_that_only_the_storage_can_verify_is_verified_by_it(
 ) -> None:
     stored = await with_own_key.put(ANN, "t", "r", png(), declared_type="image/png")
     url = await with_own_key.signed_url(stored.bucket, stored.path, ANN, 60)
-    assert (await with_own_key.received(url, ANN, "image/png"))[1] == png()
+    assert (await with_own_key.read_signed_url(url, ANN, "image/png"))[1] == png()
     elsewhere = url.replace(f"http://{supabase.url}", "https://files.example.com")  # which nobody answers
-    assert (await with_own_key.received(elsewhere, ANN, "image/png"))[1] == png()
+    assert (await with_own_key.read_signed_url(elsewhere, ANN, "image/png"))[1] == png()
     with pytest.raises(DragomanError) as caught:
-        await with_own_key.received(url, BOB, "image/png")
+        await with_own_key.read_signed_url(url, BOB, "image/png")
     assert caught.value.code == "attachment_not_found"
 
 
@@ -208,11 +208,11 @@ async def test_a_token_that_the_storage_refuses_is_refused(
     supabase.kept[f"agent-files/{PATH}"] = png(), "image/png"
     url = url_with(supabase.token(**claims(**changes)), host=f"http://{supabase.url}")
     with pytest.raises(DragomanError) as caught:
-        await with_own_key.received(url, ANN)
+        await with_own_key.read_signed_url(url, ANN)
     assert caught.value.code == code
     for token in (jwt(claims(), secret="x" * 32), supabase.token(**claims())[:-2] + "AA", "x", "a.b.c"):
         with pytest.raises(DragomanError) as caught:
-            await with_own_key.received(url_with(token, host=f"http://{supabase.url}"), ANN)
+            await with_own_key.read_signed_url(url_with(token, host=f"http://{supabase.url}"), ANN)
         assert caught.value.code == "bad_signature"
 
 
@@ -221,7 +221,7 @@ async def test_the_storage_is_asked_only_about_files_of_the_caller(
 ) -> None:
     supabase.kept[f"agent-files/{PATH}"] = png(), "image/png"
     with pytest.raises(DragomanError) as caught:
-        await with_own_key.received(url_with("a.e30.c", host=f"http://{supabase.url}"), BOB)
+        await with_own_key.read_signed_url(url_with("a.e30.c", host=f"http://{supabase.url}"), BOB)
     assert (caught.value.code, supabase.asked) == ("attachment_not_found", [])
 
 
@@ -235,7 +235,7 @@ async def test_a_storage_that_cannot_say_is_a_failure_of_storage(
     supabase.kept[f"agent-files/{PATH}"] = png(), "image/png"
     supabase.answers["GET sign"] = web.Response(status=status, headers={"Location": "http://127.0.0.1:9/"})
     with pytest.raises(DragomanError) as caught:
-        await with_own_key.received(url_with(supabase.token(**claims()), host=f"http://{supabase.url}"), ANN)
+        await with_own_key.read_signed_url(url_with(supabase.token(**claims()), host=f"http://{supabase.url}"), ANN)
     assert caught.value.code == code
 
 
@@ -243,7 +243,7 @@ async def test_what_others_put_into_the_bucket_is_looked_at(in_supabase: Attachm
     supabase.kept[f"agent-files/{PATH}"] = b"<html>" + SCRIPT, "image/png"
     url = await in_supabase.signed_url("agent-files", PATH, ANN)
     with pytest.raises(DragomanError) as caught:
-        await in_supabase.received(url, ANN, "image/png")
+        await in_supabase.read_signed_url(url, ANN, "image/png")
     assert caught.value.code == "type_not_allowed"
 
 

@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.attachments import MAX_TTL_S, Attachments, Owner, Place, SigningKeys, open_attachments, parse_signed_url
-from dragoman.attachments.urls import OwnUrls
+from dragoman.attachments import (
+    MAX_TTL_S,
+    Attachments,
+    Location,
+    Owner,
+    SigningKeys,
+    open_attachments,
+    parse_signed_url,
+)
+from dragoman.attachments.urls import UrlSigner
 from dragoman.errors import (
     AttachmentError,
     AttachmentUrlError,
@@ -28,10 +36,10 @@ from tests.attachments.samples import png
 SEED_URL = "https://xxx.supabase.co/storage/v1/object/sign/agent-files/agent-inputs/u/t/r/img.jpg?token=xxx"
 
 
-async def signed(attachments: Attachments, owner: Owner = ANN) -> tuple[str, Place]:
+async def signed(attachments: Attachments, owner: Owner = ANN) -> tuple[str, Location]:
     stored = await attachments.put(owner, "thread-123", "run-456", png())
     url = await attachments.signed_url(stored.bucket, stored.path, owner)
-    return url, Place(stored.bucket, stored.path)
+    return url, Location(stored.bucket, stored.path)
 
 
 def code_of(attachments: Attachments, url: str, owner: Owner | None = ANN) -> str:
@@ -43,7 +51,7 @@ def code_of(attachments: Attachments, url: str, owner: Owner | None = ANN) -> st
 
 def test_the_parser_takes_the_format_apart() -> None:
     parsed = parse_signed_url(SEED_URL, ("https://xxx.supabase.co",))
-    assert parsed.place == Place("agent-files", "agent-inputs/u/t/r/img.jpg")
+    assert parsed.location == Location("agent-files", "agent-inputs/u/t/r/img.jpg")
     assert parsed.token == "xxx"
     assert "xxx" not in repr(parsed)
 
@@ -149,7 +157,7 @@ def test_a_query_without_exactly_one_token_is_refused(query: str) -> None:
 
 def test_a_name_that_needs_escapes_is_decoded_once() -> None:
     url = f"{BASE}/storage/v1/object/sign/agent-files/agent-inputs/u/my%20cat%20%281%29.png?token=x"
-    assert parse_signed_url(url, (BASE,)).place.path == "agent-inputs/u/my cat (1).png"
+    assert parse_signed_url(url, (BASE,)).location.path == "agent-inputs/u/my cat (1).png"
 
 
 # --- our own ---------------------------------------------------------------------------------------------------------
@@ -289,7 +297,7 @@ async def test_a_token_for_another_method_is_refused(in_folder: Attachments, clo
     url, _ = await signed(in_folder)
     urls = in_folder._urls
     with pytest.raises(AttachmentUrlError):
-        urls.verified(url, clock.now, "PUT")  # type: ignore[call-arg]
+        urls.verify(url, clock.now, "PUT")  # type: ignore[call-arg]
 
 
 async def test_fields_cannot_be_moved_into_each_other(tmp_path: Path, clock: Clock) -> None:
@@ -342,9 +350,9 @@ def test_a_base_that_no_url_can_begin_with_is_refused(tmp_path: Path, base: str)
 
 @given(st.one_of(st.text(), st.text().map(lambda rest: f"{BASE}/storage/v1/object/sign/agent-files/{rest}?token=x.y")))
 def test_whatever_is_sent_as_a_url_is_refused_and_breaks_nothing(url: str) -> None:
-    urls = OwnUrls(BASE, "agent-files", SigningKeys.from_text(f"k:{'s' * 32}"))
+    urls = UrlSigner(BASE, "agent-files", SigningKeys.from_text(f"k:{'s' * 32}"))
     with pytest.raises(DragomanError):
-        urls.verified(url, 1_800_000_000)
+        urls.verify(url, 1_800_000_000)
 
 
 def test_what_is_no_text_is_no_signed_url() -> None:

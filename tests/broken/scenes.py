@@ -32,7 +32,7 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.toolschema import Toolbox
+from dragoman.toolschema import ToolSchemas
 from tests.strict import Issued, Part, call, fakes, say, think
 
 SESSION: Final = "sess_01KE0000000000000000000000"
@@ -55,7 +55,7 @@ TOOLS: Final = (
         SideEffects.READ,
     ),
 )
-PROBLEMS: Final = Toolbox(TOOLS).problems
+PROBLEMS: Final = ToolSchemas(TOOLS).problems
 PNG: Final = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(32))).decode()
 PICTURE: Final = ImageBlock(ImageSource("base64", PNG), "image/png")
 ISSUED: Final = {name: Issued(name) for name in SPEAKERS}  # what each fake gave away while these were made

@@ -14,7 +14,7 @@ from dragoman import check, dialects
 from dragoman.exchange import Options, Reasoning
 from dragoman.handoff import plan_swap
 from dragoman.ids import ToolIds
-from dragoman.mending import Repaired, repair
+from dragoman.mending import RepairResult, repair
 from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.rules import RULES
 from tests.broken import defects
@@ -112,7 +112,7 @@ def test_repair_mends_it_and_loses_nothing_that_could_be_kept(ways: tuple[str, .
     broken = transcript(ways, seed)
     repaired = repair(broken.messages, PROBLEMS)
     assert check(repaired.messages, PROBLEMS) == ()
-    assert repair(repaired.messages, PROBLEMS) == Repaired(repaired.messages, ())
+    assert repair(repaired.messages, PROBLEMS) == RepairResult(repaired.messages, ())
     rules, named = {rule for rule, _, _ in broken.found}, {action.rule for action in repaired.actions}
     assert {rule for rule in rules if not named & {rule, *TOGETHER.get(rule, ())}} == set()
     before, after = kept(broken.messages), kept(repaired.messages)

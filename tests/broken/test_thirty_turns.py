@@ -72,7 +72,7 @@ class Talk:
         if reader is None:
             message = speaking.from_wire_response(data, context)
         else:
-            message = speaking.message_from(fold([event async for event in reader]), context)
+            message = speaking.make_message(fold([event async for event in reader]), context)
         self.numbers.next()
         self.history.append(decode(encode(message)))
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.bus import CATALOGUE, Payload, Sensitivity
+from dragoman.bus import EVENT_TYPES, Payload, Sensitivity
 from dragoman.bus.catalogue import (
-    RESERVED,
-    SPELLINGS,
+    ALIASES,
+    RESERVED_PREFIXES,
     EvalCompleted,
     Policy,
     ToolErrorClass,
     TurnStarted,
-    checked,
-    payload_from,
-    type_from,
+    get_event_type,
+    parse_payload,
+    validate_payload,
 )
 from dragoman.errors import EventError, UnknownEventError
 from dragoman.routing import SLOTS
@@ -79,11 +79,11 @@ NAMED = [
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_event_that_is_specified_is_there(name: str) -> None:
-    assert type_from(name).event_type == SPELLINGS.get(name, name)
+    assert get_event_type(name).event_type == ALIASES.get(name, name)
 
 
 def test_no_event_has_a_name_of_a_stream() -> None:
-    assert [name for name in CATALOGUE if name.startswith(RESERVED)] == []
+    assert [name for name in EVENT_TYPES if name.startswith(RESERVED_PREFIXES)] == []
 
 
 def test_the_slots_and_the_failures_of_tools_are_those_of_the_rooms_that_emit_them() -> None:
@@ -124,13 +124,13 @@ def value_of(hint: Any) -> st.SearchStrategy[Any]:
     return st.floats(allow_nan=False, allow_infinity=False) if hint is float else st.from_type(hint)
 
 
-@pytest.mark.parametrize("name", sorted(CATALOGUE))
+@pytest.mark.parametrize("name", sorted(EVENT_TYPES))
 def test_a_payload_survives_json(name: str) -> None:
-    @given(made_by_chance(CATALOGUE[name]))
+    @given(made_by_chance(EVENT_TYPES[name]))
     def holds(payload: Payload) -> None:
-        again, data = checked(payload)
-        assert msgspec.json.decode(data, type=CATALOGUE[name]) == again
-        assert payload_from(name, msgspec.json.decode(data)) == again
+        again, data = validate_payload(payload)
+        assert msgspec.json.decode(data, type=EVENT_TYPES[name]) == again
+        assert parse_payload(name, msgspec.json.decode(data)) == again
 
     holds()
 
@@ -152,7 +152,7 @@ def test_an_evaluation_without_a_rationale_is_pseudonymous() -> None:
 
 def test_what_is_wrong_is_named_with_its_place() -> None:
     with pytest.raises(EventError, match=r"event tool_input_invalid.*\$\.validation_errors\[0\]") as caught:
-        payload_from("tool.input_invalid", {"tool_name": "t", "validation_errors": [3]})
+        parse_payload("tool.input_invalid", {"tool_name": "t", "validation_errors": [3]})
     assert caught.value.code == "invalid_event"
     with pytest.raises(UnknownEventError):
-        payload_from("no.such_thing", {})
+        parse_payload("no.such_thing", {})

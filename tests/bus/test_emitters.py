@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dragoman.bus import CATALOGUE
+from dragoman.bus import EVENT_TYPES
 from tests.conftest import ROOT
 
 SOURCE = ROOT / "src" / "dragoman"
@@ -63,14 +63,14 @@ NOT_CAUSED = {  # docs/events.md says why
 
 
 def test_every_type_has_an_emitter_or_is_caused_by_nothing_here() -> None:
-    assert set(CATALOGUE) - set(EMITTERS) == NOT_CAUSED
-    assert set(EMITTERS) <= set(CATALOGUE)
+    assert set(EVENT_TYPES) - set(EMITTERS) == NOT_CAUSED
+    assert set(EMITTERS) <= set(EVENT_TYPES)
 
 
 @pytest.mark.parametrize("name", sorted(EMITTERS))
 def test_the_module_that_emits_a_type_makes_its_payload_or_names_it(name: str) -> None:
     text = (SOURCE / EMITTERS[name]).read_text("utf-8")
-    assert re.search(rf"\b{CATALOGUE[name].__name__}\(|[\"']{re.escape(name)}[\"']", text)
+    assert re.search(rf"\b{EVENT_TYPES[name].__name__}\(|[\"']{re.escape(name)}[\"']", text)
 
 
 def test_the_types_that_nothing_causes_are_named_in_the_documentation() -> None:

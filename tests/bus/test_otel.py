@@ -31,7 +31,7 @@ from dragoman.bus.catalogue import (
     TurnCompleted,
     TurnStarted,
 )
-from dragoman.bus.otel import Spans, otlp_provider
+from dragoman.bus.otel import SpanExporter, otlp_provider
 from dragoman.exchange import ErrorClass, SideEffects, StopReason
 
 HASH = "0" * 64
@@ -45,7 +45,7 @@ class Memory:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.spans = Spans(provider, **options)
+        self.spans = SpanExporter(provider, **options)
 
     def named(self, name: str) -> ReadableSpan:
         (found,) = [span for span in self.exporter.get_finished_spans() if span.name == name]
@@ -280,7 +280,7 @@ def sink() -> Iterator[Sink]:
 
 async def test_spans_go_to_a_collector_over_http(sink: Sink) -> None:
     provider = otlp_provider(f"http://127.0.0.1:{sink.server_port}", headers={"x-team": "blue"})
-    spans = Spans(provider)
+    spans = SpanExporter(provider)
     async with Bus(strict=True) as bus:
         spans.listen(bus)
         play(bus.scope("sess_1", "turn_1"))

@@ -19,15 +19,27 @@ import msgspec
 import pytest
 
 from dragoman import dialects
-from dragoman.client import Call, Client, Journal, Limits, Retries, Timeouts
-from dragoman.client.addresses import address_of, asking_of
+from dragoman.client import Call, CallLog, Client, Limits, Retries, Timeouts
+from dragoman.client.addresses import build_url, get_http_endpoint
 from dragoman.event import MessageComplete, StreamError, TextDelta, fold
 from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.message import TextBlock
 from dragoman.settings import Secret
 from tests import recorded
 from tests.client.asking import KEY, ONCE, Unhurried, call_to, heard, text_of, told
-from tests.servers.faulty import CLOSE, END, RESET, SILENCE, Answer, Asked, Faulty, answer, chunk, head, stream
+from tests.servers.faulty import (
+    CLOSE,
+    END,
+    RESET,
+    SILENCE,
+    Answer,
+    FaultyServer,
+    ReceivedRequest,
+    encode_chunk,
+    make_answer,
+    make_head,
+    make_stream,
+)
 from tests.servers.fixtures import LLAMA_WORDS
 
 every_dialect = pytest.mark.parametrize("dialect", dialects.names())
@@ -38,7 +50,7 @@ LIMITED = b'{"error": {"message": "slow down", "type": "requests", "code": "rate
 
 
 def good(*, streamed: bool, **headers: str) -> Answer:
-    return stream([STREAMED], **headers) if streamed else answer(WHOLE, **headers)
+    return make_stream([STREAMED], **headers) if streamed else make_answer(WHOLE, **headers)
 
 
 async def reply_to(client: Client, call: Call, *, streamed: bool) -> Reply:
@@ -57,13 +69,13 @@ async def failed(client: Client, call: Call, *, streamed: bool) -> Fault:
 
 @every_dialect
 def test_every_dialect_says_how_it_is_asked(dialect: str) -> None:
-    assert asking_of(dialect).whole.startswith("/")
+    assert get_http_endpoint(dialect).path.startswith("/")
 
 
 @every_dialect
 @both_ways
 async def test_a_request_goes_where_the_provider_s_own_sdk_would_send_it(dialect: str, streamed: bool) -> None:
-    async with Faulty([answer(b"{}", 400)]) as server, Client() as client:
+    async with FaultyServer([make_answer(b"{}", 400)]) as server, Client() as client:
         call = call_to(dialect, server.address, streamed=streamed)
         await reply_to(client, call, streamed=streamed)
     (asked,) = server.requests
@@ -82,15 +94,15 @@ async def test_a_request_goes_where_the_provider_s_own_sdk_would_send_it(dialect
 
 def test_a_version_that_is_also_in_the_base_url_is_not_doubled() -> None:
     call = call_to("anthropic", "https://relay.example/v1", streamed=False)
-    assert address_of(call.endpoint, "m", streamed=False) == "https://relay.example/v1/messages"
+    assert build_url(call.endpoint, "m", stream=False) == "https://relay.example/v1/messages"
     call = call_to("gemini", "https://relay.example/v1beta", streamed=False)
-    where = address_of(call.endpoint, "models/gemini-2.5-pro", streamed=False)
+    where = build_url(call.endpoint, "models/gemini-2.5-pro", stream=False)
     assert where == "https://relay.example/v1beta/models/gemini-2.5-pro:generateContent"
 
 
 def test_a_model_cannot_change_the_address() -> None:
     call = call_to("bedrock_converse", "https://aws.example", streamed=False)
-    where = address_of(call.endpoint, "../../admin?x=#y", streamed=False)
+    where = build_url(call.endpoint, "../../admin?x=#y", stream=False)
     assert where == "https://aws.example/model/..%2F..%2Fadmin%3Fx%3D%23y/converse"
 
 
@@ -104,7 +116,7 @@ async def test_a_call_that_asks_for_the_other_kind_of_answer_is_a_mistake() -> N
 
 @both_ways
 async def test_a_connection_is_used_again(streamed: bool) -> None:
-    async with Faulty([good(streamed=streamed)]) as server, Client() as client:
+    async with FaultyServer([good(streamed=streamed)]) as server, Client() as client:
         for _ in range(5):
             call = call_to("openai_chat", server.address, streamed=streamed)
             assert text_of(await reply_to(client, call, streamed=streamed)) == LLAMA_WORDS
@@ -112,9 +124,9 @@ async def test_a_connection_is_used_again(streamed: bool) -> None:
 
 
 async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_retry() -> None:
-    async with Faulty([[*answer(WHOLE), 0.01, CLOSE]]) as server, Unhurried() as client:
+    async with FaultyServer([[*make_answer(WHOLE), 0.01, CLOSE]]) as server, Unhurried() as client:
         for _ in range(5):
-            journal = Journal()
+            journal = CallLog()
             assert (await client.send(call_to("openai_chat", server.address, streamed=False), journal)).fault is None
             assert journal.attempts == 1
     assert client.waits == []
@@ -126,15 +138,18 @@ async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_retry() -> N
 @both_ways
 async def test_a_limit_is_waited_for_and_then_the_answer_is_whole(streamed: bool) -> None:
     told_why: list[tuple[str, float]] = []
-    answers = [answer(LIMITED, 429, retry_after="3", x_request_id="r-1"), good(streamed=streamed, x_request_id="r-2")]
-    async with Faulty(answers) as server, Unhurried() as client:
+    answers = [
+        make_answer(LIMITED, 429, retry_after="3", x_request_id="r-1"),
+        good(streamed=streamed, x_request_id="r-2"),
+    ]
+    async with FaultyServer(answers) as server, Unhurried() as client:
         call = call_to(
             "openai_chat",
             server.address,
             streamed=streamed,
             on_retry=lambda fault, seconds: told_why.append((fault.code, seconds)),
         )
-        journal = Journal()
+        journal = CallLog()
         if streamed:
             assert isinstance([event async for event in client.stream(call, journal)][-1], MessageComplete)
         else:
@@ -167,7 +182,7 @@ async def test_a_limit_is_waited_for_and_then_the_answer_is_whole(streamed: bool
 async def test_the_provider_says_how_long_to_wait(headers: dict[str, str], waits: list[float]) -> None:
     noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
     async with (
-        Faulty([answer(LIMITED, 429, **headers)]) as server,
+        FaultyServer([make_answer(LIMITED, 429, **headers)]) as server,
         Unhurried(chance=lambda: 0.5, now=lambda: noon) as client,
     ):
         fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
@@ -178,7 +193,10 @@ async def test_the_provider_says_how_long_to_wait(headers: dict[str, str], waits
 async def test_waits_double_up_to_their_limit_and_differ_by_a_quarter() -> None:
     retries = Retries(max_retries=7)
     for chance, waits in ((0.0, [0.75, 1.5, 3, 6, 12, 24, 30]), (1.0, [1.25, 2.5, 5, 10, 20, 30, 30])):
-        async with Faulty([answer(b"", 503)]) as server, Unhurried(chance=lambda chance=chance: chance) as client:
+        async with (
+            FaultyServer([make_answer(b"", 503)]) as server,
+            Unhurried(chance=lambda chance=chance: chance) as client,
+        ):
             await client.send(call_to("openai_chat", server.address, streamed=False, retries=retries))
         assert client.waits == waits
         assert len(server.requests) == 8
@@ -203,21 +221,27 @@ async def test_waits_double_up_to_their_limit_and_differ_by_a_quarter() -> None:
 @every_dialect
 async def test_only_what_may_pass_is_asked_again(dialect: str, status: int, code: str, tries: int) -> None:
     for streamed in (False, True):
-        page = answer(b"<html>no</html>", status, content_type="text/html")
-        async with Faulty([page]) as server, Unhurried() as client:
+        page = make_answer(b"<html>no</html>", status, content_type="text/html")
+        async with FaultyServer([page]) as server, Unhurried() as client:
             fault = await failed(client, call_to(dialect, server.address, streamed=streamed), streamed=streamed)
         assert (fault.code, fault.status) == (code, status)
         assert len(server.requests) == tries
 
 
 async def test_x_should_retry_decides_against_the_status() -> None:
-    async with Faulty([answer(b"{}", 400, x_should_retry="true"), answer(WHOLE)]) as server, Unhurried() as client:
+    async with (
+        FaultyServer([make_answer(b"{}", 400, x_should_retry="true"), make_answer(WHOLE)]) as server,
+        Unhurried() as client,
+    ):
         assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
     assert len(client.waits) == 1
 
 
 async def test_nothing_is_asked_again_after_the_first_event_was_given_out() -> None:
-    async with Faulty([stream([STREAMED[:700]], CLOSE), stream([STREAMED])]) as server, Unhurried() as client:
+    async with (
+        FaultyServer([make_stream([STREAMED[:700]], CLOSE), make_stream([STREAMED])]) as server,
+        Unhurried() as client,
+    ):
         events = await heard(client, call_to("openai_chat", server.address, streamed=True))
     assert any(isinstance(event, TextDelta) for event in events)
     assert isinstance(events[-1], StreamError)
@@ -229,15 +253,15 @@ async def test_nothing_is_asked_again_after_the_first_event_was_given_out() -> N
     [
         [CLOSE],
         [RESET],
-        stream([b""], CLOSE),
-        stream([]),
-        [head(content_length="9"), CLOSE],
-        stream([b": hi\n\n"], RESET),
+        make_stream([b""], CLOSE),
+        make_stream([]),
+        [make_head(content_length="9"), CLOSE],
+        make_stream([b": hi\n\n"], RESET),
     ],
     ids=["closed", "reset", "cut before a byte", "empty", "short", "reset after a comment"],
 )
 async def test_a_connection_that_breaks_before_an_event_is_made_again(first: Answer) -> None:
-    async with Faulty([first, stream([STREAMED])]) as server, Unhurried() as client:
+    async with FaultyServer([first, make_stream([STREAMED])]) as server, Unhurried() as client:
         reply = await told(client, call_to("openai_chat", server.address, streamed=True))
     assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_WORDS, None, 1)
 
@@ -245,8 +269,8 @@ async def test_a_connection_that_breaks_before_an_event_is_made_again(first: Ans
 async def test_what_had_arrived_when_the_connection_broke_is_read_though_nobody_had_read_it() -> None:
     pieces = STREAMED.split(b"data: [DONE]")[0].rsplit(b'data: {"choices":[{"finish_reason":"stop"', 1)[0]
     half = pieces.index(b"Project")
-    answers = [stream([pieces[:half]], 0.05, chunk(pieces[half:]), CLOSE)]
-    async with Faulty(answers) as server, Client() as client:
+    answers = [make_stream([pieces[:half]], 0.05, encode_chunk(pieces[half:]), CLOSE)]
+    async with FaultyServer(answers) as server, Client() as client:
         events = []
         async for event in client.stream(call_to("openai_chat", server.address, streamed=True)):
             if not events:
@@ -260,7 +284,10 @@ async def test_what_had_arrived_when_the_connection_broke_is_read_though_nobody_
 async def test_an_error_in_the_first_event_is_asked_again_and_one_behind_it_is_not() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
     data = recorded.cassette("anthropic", "text-streamed").response.stream
-    async with Faulty([stream([error]), stream([data[:900] + b"\n\n" + error])]) as server, Unhurried() as client:
+    async with (
+        FaultyServer([make_stream([error]), make_stream([data[:900] + b"\n\n" + error])]) as server,
+        Unhurried() as client,
+    ):
         reply = await told(client, call_to("anthropic", server.address, streamed=True))
     assert reply.fault is not None
     assert len(client.waits) == 1
@@ -273,19 +300,19 @@ SHORT = Timeouts(connect_s=5, first_byte_s=0.15, silence_s=0.15, whole_s=5)
 
 
 async def test_a_stream_that_does_not_begin_is_a_timeout() -> None:
-    for silent in ([SILENCE], [head(transfer_encoding="chunked"), SILENCE]):
-        async with Faulty([silent]) as server, Client() as client:
+    for silent in ([SILENCE], [make_head(transfer_encoding="chunked"), SILENCE]):
+        async with FaultyServer([silent]) as server, Client() as client:
             call = call_to("openai_chat", server.address, streamed=True, retries=ONCE, timeouts=SHORT)
             fault = await failed(client, call, streamed=True)
             assert (fault.code, fault.error_class, fault.retryable) == ("timeout", ErrorClass.NETWORK, True)
-            await server.hung_up.wait()
+            await server.disconnected.wait()
 
 
 async def test_a_stream_that_falls_silent_is_broken_and_its_text_kept() -> None:
-    async with Faulty([stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
+    async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
         call = call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)
         reply = await told(client, call)
-        await server.hung_up.wait()
+        await server.disconnected.wait()
     assert reply.fault is not None
     assert reply.fault.code == "stream_broken"
     assert LLAMA_WORDS.startswith(text_of(reply))
@@ -293,9 +320,9 @@ async def test_a_stream_that_falls_silent_is_broken_and_its_text_kept() -> None:
 
 
 async def test_comments_keep_a_stream_alive() -> None:
-    beats = [part for _ in range(8) for part in (0.05, chunk(b": still here\n\n"))]
-    answers = [[head(transfer_encoding="chunked"), *beats, chunk(STREAMED), END]]
-    async with Faulty(answers) as server, Client() as client:
+    beats = [part for _ in range(8) for part in (0.05, encode_chunk(b": still here\n\n"))]
+    answers = [[make_head(transfer_encoding="chunked"), *beats, encode_chunk(STREAMED), END]]
+    async with FaultyServer(answers) as server, Client() as client:
         timeouts = Timeouts(first_byte_s=0.3, silence_s=0.3)
         reply = await told(
             client, call_to("openai_chat", server.address, streamed=True, timeouts=timeouts, retries=ONCE)
@@ -305,7 +332,7 @@ async def test_comments_keep_a_stream_alive() -> None:
 
 async def test_the_reader_of_a_stream_may_take_its_time() -> None:
     half = len(STREAMED) // 2
-    async with Faulty([stream([STREAMED[:half], STREAMED[half:]])]) as server, Client() as client:
+    async with FaultyServer([make_stream([STREAMED[:half], STREAMED[half:]])]) as server, Client() as client:
         events = []
         async for event in client.stream(call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)):
             events.append(event)
@@ -316,27 +343,27 @@ async def test_the_reader_of_a_stream_may_take_its_time() -> None:
 
 @both_ways
 async def test_the_whole_answer_has_its_limit_and_is_not_asked_again_after_it(streamed: bool) -> None:
-    drip = [part for byte in range(400) for part in (chunk(STREAMED[byte : byte + 1]), 0.02)]
-    async with Faulty([[head(transfer_encoding="chunked"), *drip]]) as server, Client() as client:
+    drip = [part for byte in range(400) for part in (encode_chunk(STREAMED[byte : byte + 1]), 0.02)]
+    async with FaultyServer([[make_head(transfer_encoding="chunked"), *drip]]) as server, Client() as client:
         timeouts = Timeouts(whole_s=0.3)
         call = call_to("openai_chat", server.address, streamed=streamed, timeouts=timeouts)
         fault = await failed(client, call, streamed=streamed)
-        await server.hung_up.wait()
+        await server.disconnected.wait()
     assert fault.code == "timeout"
     assert len(server.requests) == 1
 
 
 async def test_a_wait_that_would_outlast_the_call_is_not_begun() -> None:
-    async with Faulty([answer(LIMITED, 429, retry_after="30")]) as server, Unhurried() as client:
+    async with FaultyServer([make_answer(LIMITED, 429, retry_after="30")]) as server, Unhurried() as client:
         call = call_to("openai_chat", server.address, streamed=False, timeouts=Timeouts(whole_s=20))
         fault = await failed(client, call, streamed=False)
     assert (fault.retry_after_s, client.waits) == (30.0, [])
 
 
 async def test_a_stream_that_has_ended_does_not_wait_for_its_connection() -> None:
-    async with Faulty([stream([STREAMED], SILENCE)]) as server, Client() as client:
+    async with FaultyServer([make_stream([STREAMED], SILENCE)]) as server, Client() as client:
         reply = await told(client, call_to("openai_chat", server.address, streamed=True))
-        await server.hung_up.wait()
+        await server.disconnected.wait()
     assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
 
 
@@ -360,19 +387,19 @@ async def test_a_host_that_takes_no_connection_is_unreachable_in_time() -> None:
 
 
 async def test_closing_the_iterator_closes_the_connection() -> None:
-    async with Faulty([stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
+    async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
         events = client.stream(call_to("openai_chat", server.address, streamed=True))
         async for event in events:
             if isinstance(event, TextDelta):
                 break
         await events.aclose()
-        await asyncio.wait_for(server.hung_up.wait(), 10)
+        await asyncio.wait_for(server.disconnected.wait(), 10)
 
 
 @both_ways
 async def test_cancelling_the_task_closes_the_connection(streamed: bool) -> None:
     async with (
-        Faulty([[head(transfer_encoding="chunked"), chunk(STREAMED[:1500]), SILENCE]]) as server,
+        FaultyServer([[make_head(transfer_encoding="chunked"), encode_chunk(STREAMED[:1500]), SILENCE]]) as server,
         Client() as client,
     ):
         call = call_to("openai_chat", server.address, streamed=streamed)
@@ -382,11 +409,11 @@ async def test_cancelling_the_task_closes_the_connection(streamed: bool) -> None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.hung_up.wait(), 10)
+        await asyncio.wait_for(server.disconnected.wait(), 10)
 
 
 async def test_a_call_can_be_cancelled_while_it_waits_to_ask_again() -> None:
-    async with Faulty([answer(LIMITED, 429, retry_after="50")]) as server, Client() as client:
+    async with FaultyServer([make_answer(LIMITED, 429, retry_after="50")]) as server, Client() as client:
         task = asyncio.ensure_future(client.send(call_to("openai_chat", server.address, streamed=False)))
         while not server.requests:
             await asyncio.sleep(0.01)
@@ -402,7 +429,7 @@ async def test_a_call_can_be_cancelled_while_it_waits_to_ask_again() -> None:
 @both_ways
 async def test_a_page_with_status_200_is_no_answer(dialect: str, streamed: bool) -> None:
     page = f"<!doctype html><p>Sign in, {KEY}</p>".encode()
-    async with Faulty([answer(page, content_type="text/html")]) as server, Client() as client:
+    async with FaultyServer([make_answer(page, content_type="text/html")]) as server, Client() as client:
         call = call_to(dialect, server.address, streamed=streamed, retries=ONCE)
         reply = await reply_to(client, call, streamed=streamed)
     assert reply.fault is not None
@@ -416,7 +443,7 @@ async def test_a_page_with_status_200_is_no_answer(dialect: str, streamed: bool)
 @every_dialect
 @both_ways
 async def test_nothing_with_status_200_is_no_answer(dialect: str, streamed: bool) -> None:
-    async with Faulty([answer(b"")]) as server, Client() as client:
+    async with FaultyServer([make_answer(b"")]) as server, Client() as client:
         fault = await failed(
             client, call_to(dialect, server.address, streamed=streamed, retries=ONCE), streamed=streamed
         )
@@ -427,7 +454,7 @@ async def test_nothing_with_status_200_is_no_answer(dialect: str, streamed: bool
 @both_ways
 async def test_an_error_with_status_200_is_no_success(dialect: str, streamed: bool) -> None:
     wire = dialects.load(dialect).write_error(Fault(code="server_error", message="broken")).wire
-    async with Faulty([answer(json.dumps(wire).encode())]) as server, Client() as client:
+    async with FaultyServer([make_answer(json.dumps(wire).encode())]) as server, Client() as client:
         call = call_to(dialect, server.address, streamed=streamed, retries=ONCE)
         reply = await reply_to(client, call, streamed=streamed)
     assert reply.fault is not None
@@ -438,7 +465,7 @@ async def test_an_error_with_status_200_is_no_success(dialect: str, streamed: bo
 async def test_a_compressed_answer_is_read_and_a_damaged_one_is_not(streamed: bool) -> None:
     packed = gzip.compress(STREAMED if streamed else WHOLE)
     for data, is_good in ((packed, True), (packed[: len(packed) // 2], False), (b"\x1f\x8bno", False)):
-        async with Faulty([answer(data, content_encoding="gzip")]) as server, Client() as client:
+        async with FaultyServer([make_answer(data, content_encoding="gzip")]) as server, Client() as client:
             call = call_to("openai_chat", server.address, streamed=streamed, retries=ONCE)
             reply = await reply_to(client, call, streamed=streamed)
         assert (reply.fault is None) == is_good
@@ -447,17 +474,17 @@ async def test_a_compressed_answer_is_read_and_a_damaged_one_is_not(streamed: bo
 
 @both_ways
 async def test_more_than_the_limit_is_not_taken(streamed: bool) -> None:
-    bomb = answer(gzip.compress(b"data: " + b"x" * 50_000_000), content_encoding="gzip")
+    bomb = make_answer(gzip.compress(b"data: " + b"x" * 50_000_000), content_encoding="gzip")
     limits = Limits(answer_bytes=200, stream_bytes=200)
     for sent in (good(streamed=streamed), bomb):
-        async with Faulty([sent]) as server, Client(limits=limits) as client:
+        async with FaultyServer([sent]) as server, Client(limits=limits) as client:
             fault = await failed(client, call_to("openai_chat", server.address, streamed=streamed), streamed=streamed)
         assert (fault.code, fault.retryable) == ("too_large", False)
 
 
 async def test_what_is_not_http_is_a_broken_connection() -> None:
     for garbage in (b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 banana\r\n\r\n", b"\x00" * 64):
-        async with Faulty([[garbage, CLOSE]]) as server, Client() as client:
+        async with FaultyServer([[garbage, CLOSE]]) as server, Client() as client:
             fault = await failed(
                 client, call_to("openai_chat", server.address, streamed=True, retries=ONCE), streamed=True
             )
@@ -465,7 +492,7 @@ async def test_what_is_not_http_is_a_broken_connection() -> None:
 
 
 async def test_nobody_there_is_unreachable() -> None:
-    async with Faulty([[CLOSE]]) as server:
+    async with FaultyServer([[CLOSE]]) as server:
         gone = server.address
     for address in (gone, "http://no-such-host.invalid"):
         async with Unhurried() as client:
@@ -479,7 +506,7 @@ async def test_nobody_there_is_unreachable() -> None:
 
 @both_ways
 async def test_a_redirect_to_another_place_is_not_followed(streamed: bool) -> None:
-    async with Faulty([answer(WHOLE)]) as elsewhere, Client() as client:
+    async with FaultyServer([make_answer(WHOLE)]) as elsewhere, Client() as client:
         for status in (301, 302, 303, 307, 308):
             for location in (
                 f"{elsewhere.address}/v1/chat/completions",
@@ -487,7 +514,7 @@ async def test_a_redirect_to_another_place_is_not_followed(streamed: bool) -> No
                 "//evil.example/",
                 "::",
             ):
-                async with Faulty([answer(b"", status, location=location)]) as server:
+                async with FaultyServer([make_answer(b"", status, location=location)]) as server:
                     call = call_to("openai_chat", server.address, streamed=streamed)
                     fault = await failed(client, call, streamed=streamed)
                 assert (fault.code, fault.retryable) == ("bad_content_type", False)
@@ -495,15 +522,15 @@ async def test_a_redirect_to_another_place_is_not_followed(streamed: bool) -> No
 
 
 async def test_a_redirect_within_the_same_place_is_followed_if_it_keeps_the_question() -> None:
-    def elsewhere(asked: Asked) -> Answer:
-        return answer(WHOLE) if asked.path == "/there" else answer(b"", 308, location="/there")
+    def elsewhere(asked: ReceivedRequest) -> Answer:
+        return make_answer(WHOLE) if asked.path == "/there" else make_answer(b"", 308, location="/there")
 
-    async with Faulty(elsewhere) as server, Client() as client:
+    async with FaultyServer(elsewhere) as server, Client() as client:
         assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
     assert [asked.path for asked in server.requests] == ["/v1/chat/completions", "/there"]
     assert server.requests[1].json == server.requests[0].json
     for status, tries in ((302, 1), (308, 4)):  # another question, and one without end
-        async with Faulty([answer(b"", status, location="/there")]) as server, Client() as client:
+        async with FaultyServer([make_answer(b"", status, location="/there")]) as server, Client() as client:
             fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
         assert (fault.code, len(server.requests)) == ("bad_content_type", tries)
 
@@ -515,7 +542,7 @@ async def test_a_key_is_nowhere_but_in_its_header(
 ) -> None:
     echo = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}", "type": "auth"}, "message": KEY})
     with caplog.at_level(logging.DEBUG):
-        async with Faulty([answer(echo.encode(), 401)]) as server, Client() as client:
+        async with FaultyServer([make_answer(echo.encode(), 401)]) as server, Client() as client:
             call = call_to(dialect, server.address, streamed=streamed)
             call = msgspec.structs.replace(
                 call, endpoint=msgspec.structs.replace(call.endpoint, key=Secret(KEY), key_origin="test")
@@ -557,7 +584,11 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_ag
 
 
 async def test_proxies_of_the_environment_are_used_but_not_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Faulty([answer(WHOLE)]) as proxy, Faulty([answer(WHOLE)]) as direct, Client() as client:
+    async with (
+        FaultyServer([make_answer(WHOLE)]) as proxy,
+        FaultyServer([make_answer(WHOLE)]) as direct,
+        Client() as client,
+    ):
         monkeypatch.setenv("http_proxy", proxy.address.replace("//", "//me:secret@"))
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
@@ -577,8 +608,8 @@ async def test_proxies_of_the_environment_are_used_but_not_for_this_machine(monk
 async def test_limits_and_names_of_requests_are_noted() -> None:
     headers = {"anthropic_ratelimit_requests_remaining": "7", "request_id": "req_1", "server": "x"}
     data = recorded.cassette("anthropic", "text-streamed").response.stream
-    async with Faulty([stream([data], **headers)]) as server, Client() as client:
-        journal = Journal()
+    async with FaultyServer([make_stream([data], **headers)]) as server, Client() as client:
+        journal = CallLog()
         events = [event async for event in client.stream(call_to("anthropic", server.address, streamed=True), journal)]
     assert isinstance(events[-1], MessageComplete)
     assert journal.request_id == "req_1"
@@ -587,7 +618,7 @@ async def test_limits_and_names_of_requests_are_noted() -> None:
 
 
 async def test_a_fault_in_a_stream_names_the_request() -> None:
-    async with Faulty([stream([STREAMED[:900]], x_request_id="r-9")]) as server, Client() as client:
+    async with FaultyServer([make_stream([STREAMED[:900]], x_request_id="r-9")]) as server, Client() as client:
         fault = await failed(client, call_to("openai_chat", server.address, streamed=True), streamed=True)
     assert fault.request_id == "r-9"
 
@@ -599,10 +630,10 @@ def test_the_room_loads_no_http_library_until_a_call_is_made() -> None:
 
 
 async def test_many_streams_at_once_do_not_get_into_each_other_s_way() -> None:
-    def own_words(asked: Asked) -> Answer:
+    def own_words(asked: ReceivedRequest) -> Answer:
         number = asked.headers["x-number"]
         pieces = [piece + b"\n\n" for piece in STREAMED.replace(b'" Foo"', f'" {number}"'.encode()).split(b"\n\n")[:-1]]
-        return stream([part for piece in pieces for part in (piece[:9], piece[9:])])
+        return make_stream([part for piece in pieces for part in (piece[:9], piece[9:])])
 
     async def one(client: Client, address: str, number: int) -> None:
         call = call_to("openai_chat", address, streamed=True)
@@ -610,13 +641,13 @@ async def test_many_streams_at_once_do_not_get_into_each_other_s_way() -> None:
         reply = await told(client, msgspec.structs.replace(call, endpoint=endpoint))
         assert text_of(reply) == LLAMA_WORDS.replace("Foo", str(number))
 
-    async with Faulty(own_words) as server, Client() as client:
+    async with FaultyServer(own_words) as server, Client() as client:
         await asyncio.gather(*(one(client, server.address, number) for number in range(150)))
     assert len(server.requests) == 150
 
 
 async def test_a_client_that_was_closed_begins_anew() -> None:
-    async with Faulty([answer(WHOLE)]) as server:
+    async with FaultyServer([make_answer(WHOLE)]) as server:
         client = Client()
         for _ in range(2):
             assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
@@ -630,8 +661,8 @@ async def test_an_event_that_is_too_large_ends_the_stream_and_what_came_before_i
         choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
         return b"data: " + json.dumps({"id": "c", "choices": [choice]}).encode() + b"\n\n"
 
-    sent = stream([event("Hello"), event("x" * 500_000)])
-    async with Faulty([sent]) as server, Client(limits=Limits(line_bytes=100_000)) as client:
+    sent = make_stream([event("Hello"), event("x" * 500_000)])
+    async with FaultyServer([sent]) as server, Client(limits=Limits(line_bytes=100_000)) as client:
         reply = await told(client, call_to("openai_chat", server.address, streamed=True))
     assert reply.fault is not None
     assert (reply.fault.code, reply.fault.retryable) == ("too_large", False)

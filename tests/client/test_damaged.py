@@ -16,7 +16,7 @@ from dragoman.exchange import Reply
 from tests import recorded
 from tests.client.asking import ONCE, call_to, told
 from tests.dialects.damage import calls_of, text_of
-from tests.servers.faulty import CLOSE, RESET, SILENCE, Answer, Faulty, chunk, head, stream
+from tests.servers.faulty import CLOSE, RESET, SILENCE, Answer, FaultyServer, encode_chunk, make_head, make_stream
 
 every_dialect = pytest.mark.parametrize("dialect", dialects.names())
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
@@ -42,7 +42,10 @@ async def test_every_damaged_stream_ends_over_a_socket_as_its_reader_says(dialec
     cases = list(cases_of(dialect))
     assert sum(code is not None for _, _, code in cases) >= 16
     said: dict[str, tuple[str | None, str | None]] = {}
-    async with Faulty(lambda asked: stream([cases[int(asked.headers["x-case"])][1]])) as server, Client() as client:
+    async with (
+        FaultyServer(lambda asked: make_stream([cases[int(asked.headers["x-case"])][1]])) as server,
+        Client() as client,
+    ):
         for number, (name, data, code) in enumerate(cases):
             call = call_to(dialect, server.address, streamed=True, retries=ONCE, timeouts=PATIENT)
             call = numbered(call, number)
@@ -70,7 +73,10 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_makes_no_call_and_lo
     whole = told_by_reader(dialect, data, quirks)
     assert calls_of(whole) == [("read_file", {"path": "README.md"})]
     complete: list[int] = []
-    async with Faulty(lambda asked: stream([data[: int(asked.headers["x-case"])]])) as server, Client() as client:
+    async with (
+        FaultyServer(lambda asked: make_stream([data[: int(asked.headers["x-case"])]])) as server,
+        Client() as client,
+    ):
         call = call_to(dialect, server.address, streamed=True, retries=ONCE, timeouts=PATIENT)
         for length in range(len(data) + 1):
             reply = await told(client, numbered(call, length))
@@ -90,14 +96,14 @@ async def test_a_connection_that_is_torn_down_in_the_middle_keeps_what_came(dial
     data = recorded.cassette(dialect, "text-streamed").response.stream
     half = data[: len(data) // 2]
     endings: dict[str, Answer] = {
-        "reset": stream([half], 0.05, RESET),
-        "closed without the last chunk": stream([half], CLOSE),
-        "cut within a chunk": [head(transfer_encoding="chunked"), chunk(half)[:-10], CLOSE],
-        "shorter than its head says": [head(content_length=str(len(data))), half, CLOSE],
-        "silent": stream([half], SILENCE),
+        "reset": make_stream([half], 0.05, RESET),
+        "closed without the last chunk": make_stream([half], CLOSE),
+        "cut within a chunk": [make_head(transfer_encoding="chunked"), encode_chunk(half)[:-10], CLOSE],
+        "shorter than its head says": [make_head(content_length=str(len(data))), half, CLOSE],
+        "silent": make_stream([half], SILENCE),
     }
     for name, ending in endings.items():
-        async with Faulty([ending]) as server, Client() as client:
+        async with FaultyServer([ending]) as server, Client() as client:
             timeouts = Timeouts(silence_s=0.2)
             reply = await told(client, call_to(dialect, server.address, streamed=True, retries=ONCE, timeouts=timeouts))
         assert reply.fault is not None, name

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman import catalog, dialects, settings
 from dragoman.adapter import Adapter
-from dragoman.client import Call, Client, Journal
+from dragoman.client import Call, CallLog, Client
 from dragoman.errors import SettingsError
 from dragoman.event import TextDelta
 from dragoman.exchange import Options, Reply, StopReason
@@ -90,7 +90,7 @@ async def test_calls_go_out_in_parallel_and_their_results_come_back(
     first = call_to(dialect, aimock_server, streamed=streamed, messages=said("Compare."), tools=[recorded.READ_FILE])
     async with Client() as client:
         reply = await answer(client, first, streamed=streamed)
-        message = first.adapter.message_from(reply, CONTEXT)
+        message = first.adapter.make_message(reply, CONTEXT)
         calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
         assert [call.input for call in calls] == [{"path": "README.md"}, {"path": "LICENSE"}]
         results = [result_of(number, call) for number, call in enumerate(calls)]
@@ -190,7 +190,7 @@ async def test_the_embedded_model_answers_without_a_key_whole_and_streamed() -> 
     async with LocalModel(context_tokens=1024) as local, Client() as client:
         base_url, again = await asyncio.gather(local.base_url(), local.base_url())
         assert base_url == again
-        journal = Journal()
+        journal = CallLog()
         whole = await client.send(call_of_local(base_url, streamed=False), journal)
         assert whole.fault is None
         assert text_of(whole)

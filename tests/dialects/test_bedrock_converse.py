@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import dialects
 from dragoman.dialects import bedrock_converse as dialect
-from dragoman.dialects.parts.framing import splitter
+from dragoman.dialects.parts.framing import make_splitter
 from dragoman.event import (
     MessageComplete,
     MessageStart,
@@ -54,7 +54,7 @@ def answer(*blocks: Any, **more: Any) -> dict[str, Any]:
 
 
 def frames(data: bytes) -> list[tuple[str | None, Any]]:
-    return [(frame.event, json.loads(frame.data)) for frame in splitter("aws-eventstream").feed(data)]
+    return [(frame.event, json.loads(frame.data)) for frame in make_splitter("aws-eventstream").feed(data)]
 
 
 def written(*events: StreamEvent) -> bytes:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from dragoman import dialects
-from dragoman.cli.prove import Proof, proof_of, records_of
+from dragoman.cli.prove import Proof, prove_records, read_records
 from dragoman.exchange import StopReason
 from tests.conftest import CORPUS
 
@@ -40,7 +40,7 @@ def test_everything_that_was_recorded_comes_back(name: str) -> None:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     proof = Proof(Counter(), [], [])
     for file in files:
-        proof_of(records_of(file), proof, name)
+        prove_records(read_records(file), proof, name)
     assert proof.failures == []
     assert {part for _, _, part in proof.equal} == {"request", "reply", "stream"}
     broken, reasons = {found.record: found.difference for found in proof.broken}, BROKEN.get(name, {})
@@ -54,8 +54,8 @@ def test_every_word_for_an_end_that_was_recorded_is_known(name: str) -> None:
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     dialect, unknown = dialects.load(name), set()
-    names = (name.replace("_", "-"), *getattr(dialect, "ALSO_RECORDED_AS", ()))
-    for record in (record for file in files for record in records_of(file)):
+    names = (name.replace("_", "-"), *getattr(dialect, "RECORDING_NAMES", ()))
+    for record in (record for file in files for record in read_records(file)):
         is_answer = isinstance(record.get("response"), dict) and record.get("status") in (200, None)
         if record["dialect"] in names and is_answer and record.get("kind") != "doctored":
             reply = dialect.read_reply(record["response"])

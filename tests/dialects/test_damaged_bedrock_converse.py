@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dragoman.dialects import bedrock_converse as dialect
-from dragoman.dialects.parts.framing import aws_frame, decoded_aws_frame
+from dragoman.dialects.parts.framing import aws_frame, aws_frame_as_json
 from dragoman.event import StreamEvent, fold
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
@@ -117,7 +117,7 @@ DECODED = [
     ({"stopReason": "end_turn"}, "messageStop"),
     ({"usage": USAGE, "metrics": {"latencyMs": 412}}, "metadata"),
 ]
-LINES = [decoded_aws_frame({"role": "assistant"}, "messageStart"), *(decoded_aws_frame(*one) for one in DECODED)]
+LINES = [aws_frame_as_json({"role": "assistant"}, "messageStart"), *(aws_frame_as_json(*one) for one in DECODED)]
 
 
 def by_line(data: bytes, code: str | None = None, said: str = "", **raw: Any) -> Case:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman import catalog, dialects
-from dragoman.cli.prove import Proof, proof_of
+from dragoman.cli.prove import Proof, prove_records
 from dragoman.message import TextBlock
 from tests.dialects import test_grid
 
@@ -37,7 +37,7 @@ supports_thinking = true
 
 
 def test_a_provider_is_a_row() -> None:
-    rows = catalog.builtin().overlaid(catalog.rows_from(ROWS))
+    rows = catalog.builtin().overlay(catalog.rows_from_toml(ROWS))
     model = rows.model("rocket")
     assert (model.id, model.name, model.is_declared) == ("acme:rocket-2", "rocket-2", True)
     assert model.capabilities.supports_thinking
@@ -47,7 +47,7 @@ def test_a_provider_is_a_row() -> None:
 
 
 def test_its_row_leads_to_the_dialect_that_it_speaks() -> None:
-    rows = catalog.builtin().overlaid(catalog.rows_from(ROWS))
+    rows = catalog.builtin().overlay(catalog.rows_from_toml(ROWS))
     model = rows.model("rocket")
     dialect = dialects.load(rows.provider(model.provider).dialect)
     written = dialect.write_request(test_grid.REQUEST.replace(model=model.name))
@@ -112,15 +112,15 @@ def test_without_its_file_there_is_no_such_dialect() -> None:
 
 
 def test_its_traffic_is_proved(telegraph: ModuleType) -> None:
-    proof = proof_of([RECORD], Proof(Counter(), [], []))
+    proof = prove_records([RECORD], Proof(Counter(), [], []))
     assert proof.failures == []
     assert proof.broken == []
     assert proof.equal == {("telegraph", "acme", part): 1 for part in ("request", "reply", "stream")}
 
 
 def test_a_dialect_that_forgets_something_is_caught(telegraph: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telegraph, "noted", lambda *_, **__: None)
-    proof = proof_of([RECORD], Proof(Counter(), [], []))
+    monkeypatch.setattr(telegraph, "make_notes", lambda *_, **__: None)
+    proof = prove_records([RECORD], Proof(Counter(), [], []))
     assert [failure.part for failure in proof.failures] == ["request", "reply"]
     assert "'priority' is missing" in proof.failures[0].difference
 

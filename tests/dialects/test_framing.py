@@ -14,9 +14,9 @@ from dragoman.dialects.parts.framing import (
     Frame,
     FramingError,
     aws_frame,
-    decoded_aws_frame,
+    aws_frame_as_json,
     json_line,
-    splitter,
+    make_splitter,
     sse_frame,
 )
 from tests import strategies
@@ -26,7 +26,7 @@ ENDS = [b"\n", b"\r\n", b"\r"]
 
 def frames_of(framing: str, data: bytes, cuts: list[int] | None = None) -> tuple[list[Frame], bytes]:
     """The frames of some bytes, fed in pieces, and what was left over."""
-    made = splitter(framing)
+    made = make_splitter(framing)
     frames: list[Frame] = []
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts or [])})
     for start, end in itertools.pairwise(edges):
@@ -106,7 +106,7 @@ def test_every_framing_gives_back_what_was_written(values: list[dict], cuts: lis
         "ndjson": b"".join(json_line(value) + b"\n" for value in values),
         "json-array": b"[" + b",\r\n".join(json.dumps(value, indent=1).encode() for value in values) + b"]\n",
         "aws-eventstream": b"".join(aws_frame(value, "x") for value in values),
-        "aws-eventstream-decoded": b"".join(decoded_aws_frame(value, "x") for value in values),
+        "aws-eventstream-decoded": b"".join(aws_frame_as_json(value, "x") for value in values),
     }
     assert set(written) == set(SPLITTERS)
     for framing, data in written.items():
@@ -130,7 +130,7 @@ def test_a_cut_leaves_a_tail_and_no_half_of_an_event(framing: str) -> None:
         "ndjson": json_line(value) + b"\n",
         "json-array": b"[" + json_line(value) + b"]",
         "aws-eventstream": aws_frame(value, "x"),
-        "aws-eventstream-decoded": decoded_aws_frame(value, "x"),
+        "aws-eventstream-decoded": aws_frame_as_json(value, "x"),
     }[framing]
     for cut in range(1, len(written) - 3):
         frames, tail = frames_of(framing, written[:cut])
@@ -141,7 +141,7 @@ def test_a_cut_leaves_a_tail_and_no_half_of_an_event(framing: str) -> None:
 def test_a_flipped_bit_in_an_aws_frame_is_noticed() -> None:
     good, bad = aws_frame({"a": 1}, "x"), bytearray(aws_frame({"a": 2}, "x"))
     bad[-6] ^= 1
-    frames = iter(splitter("aws-eventstream").feed(good + bytes(bad)))
+    frames = iter(make_splitter("aws-eventstream").feed(good + bytes(bad)))
     assert json.loads(next(frames).data) == {"a": 1}  # what stands before it is not lost with it
     with pytest.raises(FramingError, match="checksum"):
         next(frames)
@@ -149,7 +149,7 @@ def test_a_flipped_bit_in_an_aws_frame_is_noticed() -> None:
 
 def test_an_unknown_framing_is_an_error_that_helps() -> None:
     with pytest.raises(LookupError, match="sse"):
-        splitter("morse")
+        make_splitter("morse")
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ def test_an_unknown_framing_is_an_error_that_helps() -> None:
 )
 def test_what_stands_between_the_items_of_an_array_is_not_passed_over(data: bytes) -> None:
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
-        made = splitter("json-array")
+        made = make_splitter("json-array")
         with pytest.raises(FramingError, match="between the items"):
             _ = [frame for piece in pieces for frame in made.feed(piece)]
 
 
 def test_items_before_the_damage_of_an_array_are_not_lost_with_it() -> None:
-    frames = iter(splitter("json-array").feed(b'[{"a":1},[{"b":"]}\\""}] x'))
+    frames = iter(make_splitter("json-array").feed(b'[{"a":1},[{"b":"]}\\""}] x'))
     assert [next(frames), next(frames)] == [Frame(b'{"a":1}'), Frame(b'[{"b":"]}\\""}]')]
     with pytest.raises(FramingError):
         next(frames)
@@ -184,7 +184,7 @@ def test_items_before_the_damage_of_an_array_are_not_lost_with_it() -> None:
 
 def test_what_comes_after_an_array_is_kept_and_is_no_item() -> None:
     for cuts in ([], list(range(30))):
-        made = splitter("json-array")
+        made = make_splitter("json-array")
         data = b'[{"a":1}]\n {"b": 2} x'
         edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
         frames = [frame for start, end in itertools.pairwise(edges) for frame in made.feed(data[start:end])]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman import dialects
-from dragoman.cli.prove import records_of
+from dragoman.cli.prove import read_records
 from dragoman.dialects import gemini
 from dragoman.event import (
     BlockComplete,
@@ -281,10 +281,10 @@ def streams(every: int) -> Iterator[tuple[str, str, list[StreamEvent]]]:
     known = {
         also: name
         for name in dialects.names()
-        for also in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+        for also in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
     }
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             name = known.get(record["dialect"])
             chosen = name == gemini.NAME or zlib.crc32(record["id"].encode()) % every == 0
             if name is None or not record.get("stream") or record["status"] not in (200, None) or not chosen:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import dialects
-from dragoman.cli.prove import records_of
+from dragoman.cli.prove import read_records
 from dragoman.dialects import openai_responses
 from dragoman.event import (
     BlockComplete,
@@ -84,9 +84,9 @@ def recorded(name: str, every: int) -> Iterator[dict[str, Any]]:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    also = (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+    also = (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             is_stream = record.get("stream") and record["status"] in (200, None) and record["dialect"] in also
             if is_stream and zlib.crc32(record["id"].encode()) % every == 0:
                 yield record

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from dragoman import dialects
-from dragoman.cli.prove import records_of
+from dragoman.cli.prove import read_records
 from dragoman.dialects.anthropic import blocks as anthropic_blocks
 from dragoman.dialects.anthropic import reply as anthropic_reply
 from dragoman.dialects.openai_chat import plain as chat_plain
 from dragoman.dialects.openai_chat import request as chat_request
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.errors import DragomanError
 from tests.conftest import CORPUS, is_looked_at
 
@@ -25,7 +25,7 @@ def recorded(dialect: str, part: str) -> Iterator[dict[str, Any]]:
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             if record["dialect"] == dialect and isinstance(record.get(part), dict) and is_looked_at(record):
                 yield record[part]
 
@@ -34,7 +34,7 @@ def never(*_: Any) -> None:
     return None
 
 
-def long_way_for_all(listed: list[Any], conversation: Conversation, long_way: chat_plain.LongWay) -> None:
+def long_way_for_all(listed: list[Any], conversation: MessageBuilder, long_way: chat_plain.GeneralReader) -> None:
     for index, wire in enumerate(listed):
         long_way(wire, f"$.messages[{index}]", conversation)
 
@@ -52,11 +52,11 @@ def test_chat_requests_are_read_alike_either_way(monkeypatch: pytest.MonkeyPatch
     short = [told(chat_request.read_request, wire) for wire in wires]
     ways = Counter[str]()
     for wire in wires:
-        ways.update("plain" if chat_plain.plain_tool(tool) else "long" for tool in wire.get("tools") or ())
+        ways.update("plain" if chat_plain.read_plain_tool(tool) else "long" for tool in wire.get("tools") or ())
     assert ways["plain"] > ways["long"] / 2  # else it is not worth its lines
     monkeypatch.setattr(chat_request, "read_messages", long_way_for_all)
-    monkeypatch.setattr(chat_request, "plain_tool", never)
-    monkeypatch.setattr(chat_request, "plain_options", never)
+    monkeypatch.setattr(chat_request, "read_plain_tool", never)
+    monkeypatch.setattr(chat_request, "read_plain_options", never)
     assert [told(chat_request.read_request, wire) for wire in wires] == short
 
 
@@ -66,8 +66,8 @@ def test_what_anthropic_says_is_read_alike_either_way(part: str, monkeypatch: py
     read = anthropic.read_request if part == "request" else anthropic.read_reply
     wires = list(recorded("anthropic", part))
     short = [told(read, wire) for wire in wires]
-    monkeypatch.setattr(anthropic_blocks, "_plain_read", never)
-    monkeypatch.setattr(anthropic_reply, "_plain_reply", never)
+    monkeypatch.setattr(anthropic_blocks, "_read_plain_block", never)
+    monkeypatch.setattr(anthropic_reply, "_read_plain_reply", never)
     assert [told(read, wire) for wire in wires] == short
 
 
@@ -81,10 +81,10 @@ def test_what_anthropic_gets_is_written_alike_either_way() -> None:
             except DragomanError:
                 continue  # a record that is broken itself
             for block in (block for message in request.messages for block in message.content):
-                plain = anthropic_blocks._plain_block(block)
+                plain = anthropic_blocks._write_plain_block(block)
                 ways["long" if plain is None else "plain"] += 1
                 if plain is not None:
-                    assert plain == anthropic_blocks.written_block(block)
+                    assert plain == anthropic_blocks.write_block(block)
     assert ways["plain"] > ways["long"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
 from tests import strategies
 
 
@@ -22,47 +22,47 @@ def same(one: Any, other: Any) -> bool:
 @given(strategies.plain, strategies.plain)
 def test_what_came_is_restored_whatever_it_was(written: Any, wire: Any) -> None:
     before = copy.deepcopy((written, wire))
-    residue = difference(written, wire)
-    assert same(restored(written, json.loads(json.dumps(residue))), wire)
+    residue = diff(written, wire)
+    assert same(apply_diff(written, json.loads(json.dumps(residue))), wire)
     assert same((written, wire), before)
 
 
 @given(strategies.objects, st.data())
 def test_what_is_nearly_the_same_leaves_only_the_difference(wire: dict, data: st.DataObject) -> None:
     written = {key: value for key, value in wire.items() if data.draw(st.booleans())}
-    residue = difference(written, wire)
+    residue = diff(written, wire)
     assert same((residue or {}).get("set", {}), {key: value for key, value in wire.items() if key not in written})
     assert set(residue or {}) <= {"set"}
 
 
 @given(strategies.plain)
 def test_the_same_leaves_nothing(value: Any) -> None:
-    assert difference(value, copy.deepcopy(value)) is None
+    assert diff(value, copy.deepcopy(value)) is None
 
 
 @pytest.mark.parametrize(("written", "wire"), [(1, 1.0), (True, 1), (0.0, -0.0), ("1", 1), ([], {}), (None, False)])
 def test_numbers_are_told_apart_as_they_are_written(written: Any, wire: Any) -> None:
-    residue = difference({"x": [written]}, {"x": [wire]})
+    residue = diff({"x": [written]}, {"x": [wire]})
     assert residue is not None
-    assert json.dumps(restored({"x": [written]}, residue)) == json.dumps({"x": [wire]})
+    assert json.dumps(apply_diff({"x": [written]}, residue)) == json.dumps({"x": [wire]})
 
 
 def test_an_edit_shows() -> None:
-    residue = difference({"text": "hi", "arguments": '{"a":1}'}, {"text": "hi", "arguments": '{"a": 1}', "cache": True})
-    assert restored({"text": "changed", "arguments": '{"a":1}'}, residue) == {
+    residue = diff({"text": "hi", "arguments": '{"a":1}'}, {"text": "hi", "arguments": '{"a": 1}', "cache": True})
+    assert apply_diff({"text": "changed", "arguments": '{"a":1}'}, residue) == {
         "text": "changed",
         "arguments": '{"a": 1}',
         "cache": True,
     }
-    assert restored({"text": "hi", "arguments": '{"a":2}'}, residue)["arguments"] == '{"a":2}'
-    dropped = difference({"stream": True}, {})
-    assert restored({"stream": True}, dropped) == {}
-    assert restored({"stream": False}, dropped) == {"stream": False}
+    assert apply_diff({"text": "hi", "arguments": '{"a":2}'}, residue)["arguments"] == '{"a":2}'
+    dropped = diff({"stream": True}, {})
+    assert apply_diff({"stream": True}, dropped) == {}
+    assert apply_diff({"stream": False}, dropped) == {"stream": False}
 
 
 def test_a_note_is_read_by_the_dialect_that_wrote_it() -> None:
-    raw = noted("anthropic", {"a": 1}, {"a": 1}, id="toolu_1", form=None)
+    raw = make_notes("anthropic", {"a": 1}, {"a": 1}, id="toolu_1", form=None)
     assert raw == {"dialect": "anthropic", "id": "toolu_1"}
-    assert notes_of(raw, "anthropic") == raw
-    assert notes_of(raw, "gemini") == {}
-    assert noted("anthropic", {"a": 1}, {"a": 1}) is None
+    assert get_notes(raw, "anthropic") == raw
+    assert get_notes(raw, "gemini") == {}
+    assert make_notes("anthropic", {"a": 1}, {"a": 1}) is None

@@ -23,7 +23,7 @@ from openai.types.responses import response_create_params as responses_params
 from pydantic import TypeAdapter, ValidationError
 
 from dragoman import dialects
-from dragoman.cli.prove import first_difference, records_of
+from dragoman.cli.prove import first_difference, read_records
 from dragoman.errors import FormatError
 from dragoman.event import fold, unfold
 from dragoman.exchange import Reply, Request, StopReason, ToolDefinition
@@ -133,7 +133,7 @@ def records(*spoken: str) -> Iterator[tuple[str, dict[str, Any]]]:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     known = {also: name for name in spoken for also in recorded_as(name)}
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             name = known.get(record["dialect"])
             if name is not None and record["kind"] != "doctored":
                 yield name, record
@@ -145,7 +145,7 @@ def some_records(*spoken: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def recorded_as(name: str) -> tuple[str, ...]:
-    return (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+    return (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
 
 
 def read_stream(dialect: ModuleType, data: bytes, framing: str | None = None) -> Reply:

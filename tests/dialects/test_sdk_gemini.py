@@ -23,7 +23,7 @@ from google.genai import errors, types
 from pydantic import TypeAdapter, ValidationError
 
 from dragoman import dialects
-from dragoman.cli.prove import first_difference, records_of
+from dragoman.cli.prove import first_difference, read_records
 from dragoman.dialects import gemini
 from dragoman.errors import FormatError
 from dragoman.event import StreamEvent, fold, unfold
@@ -44,11 +44,11 @@ def records(*, own: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     known = {
         also: name
         for name in dialects.names()
-        for also in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+        for also in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
         if (name == gemini.NAME) is own
     }
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             name = known.get(record["dialect"])
             if name is None or record["kind"] == "doctored":
                 continue

@@ -21,7 +21,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, ValidationError
 
 from dragoman import dialects
-from dragoman.cli.prove import first_difference, records_of
+from dragoman.cli.prove import first_difference, read_records
 from dragoman.dialects import openai_responses
 from dragoman.event import (
     MessageStart,
@@ -123,7 +123,7 @@ def samples() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in dialects.names()}
     spoken = {recorded_name: name for name in found for recorded_name in recorded_as(name)}
     for file in files:
-        for record in records_of(file):
+        for record in read_records(file):
             name = spoken.get(record["dialect"])
             if name is None or record["status"] not in (200, None) or record["kind"] == "doctored":
                 continue

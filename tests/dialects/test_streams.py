@@ -13,7 +13,7 @@ import pytest
 from dragoman import dialects
 from dragoman.dialects.anthropic import reader as anthropic_reader
 from dragoman.dialects.openai_chat import reader as chat_reader
-from dragoman.dialects.parts.framing import splitter
+from dragoman.dialects.parts.framing import make_splitter
 from dragoman.event import (
     MessageComplete,
     MessageStart,
@@ -218,7 +218,7 @@ def test_what_is_known_when_a_stream_begins_is_written_then() -> None:
 
 def one_by_one(data: bytes) -> list[bytes]:
     """The events of a stream, each in one piece as most servers send them."""
-    frames = splitter("sse").feed(data)
+    frames = make_splitter("sse").feed(data)
     return [(f"event: {f.event}\n".encode() if f.event else b"") + b"data: " + f.data + b"\n\n" for f in frames]
 
 
@@ -231,17 +231,17 @@ def test_streams_of_anthropic_are_read_alike_either_way(monkeypatch: pytest.Monk
     dialect = dialects.load("anthropic")
     streams = [one_by_one(data) for data in recorded("anthropic")]
     short, ways = [told(dialect, pieces) for pieces in streams], []
-    taken = anthropic_reader.StreamReader._take_any
+    taken = anthropic_reader.StreamReader._read_event
 
     def counted(reader: Any, data: bytes, events: list[StreamEvent]) -> bool:
         ways.append(data)
         return taken(reader, data, events)
 
-    monkeypatch.setattr(anthropic_reader.StreamReader, "_take_any", counted)
+    monkeypatch.setattr(anthropic_reader.StreamReader, "_read_event", counted)
     assert [told(dialect, pieces) for pieces in streams] == short
     assert len(ways) < sum(map(len, streams)) / 2  # else it is not worth its lines
-    monkeypatch.setattr(anthropic_reader.StreamReader, "_take_piece", lambda *_: False)
-    monkeypatch.setattr(anthropic_reader, "_start_notes", anthropic_reader._any_start_notes)
+    monkeypatch.setattr(anthropic_reader.StreamReader, "_read_block_delta", lambda *_: False)
+    monkeypatch.setattr(anthropic_reader, "_make_start_notes", anthropic_reader._make_any_start_notes)
     assert [told(dialect, pieces) for pieces in streams] == short
 
 
@@ -250,9 +250,9 @@ def test_streams_of_chat_completions_are_read_alike_either_way(monkeypatch: pyte
     streams = [one_by_one(data) for data in recorded("openai_chat")]
     seen = {"bytes": 0, "types": 0, "long": 0}
     looks = {
-        "bytes": (chat_reader.Pattern, "words_in"),
-        "types": (chat_reader.StreamReader, "_take_words"),
-        "long": (chat_reader.StreamReader, "_take_any"),
+        "bytes": (chat_reader.Pattern, "find_text"),
+        "types": (chat_reader.StreamReader, "_read_repeat"),
+        "long": (chat_reader.StreamReader, "_read_event"),
     }
     with monkeypatch.context() as patch:
         for way, (cls, name) in looks.items():
@@ -263,8 +263,8 @@ def test_streams_of_chat_completions_are_read_alike_either_way(monkeypatch: pyte
     assert seen["long"] < sum(map(len, streams)) / 2
     monkeypatch.setattr(chat_reader.Pattern, "learn", lambda *_: None)
     assert [told(dialect, pieces) for pieces in streams] == short
-    monkeypatch.setattr(chat_reader.StreamReader, "_learn", lambda *_: None)
-    monkeypatch.setattr(chat_reader, "_plain_start_notes", lambda *_: None)
+    monkeypatch.setattr(chat_reader.StreamReader, "_learn_pattern", lambda *_: None)
+    monkeypatch.setattr(chat_reader, "_make_plain_start_notes", lambda *_: None)
     assert [told(dialect, pieces) for pieces in streams] == short
 
 
@@ -321,7 +321,7 @@ def test_a_chunk_that_says_something_else_is_looked_at_closely(
     pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (*chunks, end)]
     dialect = dialects.load("openai_chat")
     short = told(dialect, pieces)
-    monkeypatch.setattr(chat_reader.StreamReader, "_learn", lambda *_: None)
+    monkeypatch.setattr(chat_reader.StreamReader, "_learn_pattern", lambda *_: None)
     assert told(dialect, pieces) == short
     assert told(dialect, [b"".join(pieces)]) == short
 
@@ -355,5 +355,5 @@ def test_an_event_with_something_else_in_it_is_read_alike_either_way(
     pieces = [piece + b"\n\n" for piece in words if piece]
     pieces.insert(3, b"event: content_block_delta\ndata: " + event + b"\n\n")
     short = told(dialect, pieces)
-    monkeypatch.setattr(anthropic_reader.StreamReader, "_take_piece", lambda *_: False)
+    monkeypatch.setattr(anthropic_reader.StreamReader, "_read_block_delta", lambda *_: False)
     assert told(dialect, pieces) == short

@@ -282,7 +282,7 @@ def test_a_session_renders_as_the_entries_of_an_agent() -> None:
         {"type": "final", "content": "One table", "timestamp": start + 4, "message_id": "01HZ004", **own},
         {"type": "assistant_message", "content": "One table", "timestamp": start + 4, "message_id": "01HZ004"},
     ]
-    assert all(entries.problems(entry) == [] for entry in written.wire)
+    assert all(entries.find_problems(entry) == [] for entry in written.wire)
 
 
 def test_what_an_entry_has_no_place_for_is_a_loss() -> None:
@@ -311,7 +311,7 @@ odd_extras = st.sampled_from([None, {"entry": 7}, {"entry": {"type": "action"}},
 def test_any_messages_become_entries_and_those_a_history(messages: list[Message], extra: Any) -> None:
     given_messages = [one.replace(metadata=one.metadata.replace(extra=extra)) for one in messages]
     made = entries_from_messages(given_messages, agent_key="own").wire
-    assert [entries.problems(entry) for entry in made] == [[]] * len(made)
+    assert [entries.find_problems(entry) for entry in made] == [[]] * len(made)
     assert dragoman.check(history_from_entries(made, session_id="sess_1").messages) == ()
 
 

@@ -41,9 +41,9 @@ def test_the_collections_are_those_of_the_framework() -> None:
 
 @pytest.mark.parametrize("example", EVERY, ids=lambda example: str(example["type"]))
 def test_every_example_of_the_specification_is_an_entry(example: dict[str, Any]) -> None:
-    assert entries.problems(example) == []
-    assert entries.checked(example) == example
-    assert entries.checked(example) is not example
+    assert entries.find_problems(example) == []
+    assert entries.validate_entry(example) == example
+    assert entries.validate_entry(example) is not example
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
@@ -112,31 +112,31 @@ def test_extra_keys_come_last_and_may_replace_what_was_said_before() -> None:
     ],
 )
 def test_what_is_no_entry_is_told_with_its_field(entry: Any, problem: str) -> None:
-    assert problem in " | ".join(entries.problems(entry))
+    assert problem in " | ".join(entries.find_problems(entry))
     with pytest.raises(FormatError) as raised:
-        entries.checked(entry)
+        entries.validate_entry(entry)
     assert raised.value.code in ("unknown_entry_type", "invalid_entry")
 
 
 def test_every_problem_is_told_at_once_and_an_unknown_type_names_those_that_there_are() -> None:
     with pytest.raises(FormatError) as raised:
-        entries.checked({"type": "delegation", "timestamp": "now"}, "entry 3")
+        entries.validate_entry({"type": "delegation", "timestamp": "now"}, "entry 3")
     assert str(raised.value) == (
         "entry 3: worker: delegation needs it; task: delegation needs it; timestamp: seconds since 1970, not 'now'"
     )
     with pytest.raises(FormatError, match=r"Use one of user_message, .*, injected_context") as raised:
-        entries.checked({"type": "thought", "content": "x"})
+        entries.validate_entry({"type": "thought", "content": "x"})
     assert raised.value.code == "unknown_entry_type"
 
 
 def test_a_row_of_a_table_with_nulls_is_an_entry() -> None:
     row = {"type": "error", "content": "x", "error_type": None, "timestamp": None, "turn_id": None, "tool": None}
-    assert entries.problems(row) == []
+    assert entries.find_problems(row) == []
 
 
 def test_long_texts_are_cut_and_say_how_much_is_missing() -> None:
-    assert entries.truncated("short", 5) == "short"
-    cut = entries.truncated("x" * 1600, entries.LIMITS["observation"])
+    assert entries.truncate("short", 5) == "short"
+    cut = entries.truncate("x" * 1600, entries.LIMITS["observation"])
     assert cut == "x" * 1500 + "\n[TRUNCATED: 100 chars removed]"
     assert entries.LIMITS == {
         "strategic_plan": 2000,

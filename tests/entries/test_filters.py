@@ -78,19 +78,25 @@ def test_groups_are_merged_by_time_and_at_one_time_in_their_order() -> None:
     conversation = [said(1, timestamp=10.0), said(2, "assistant_message", timestamp=30)]
     own = [said(3, "task", timestamp=10.0), said(4, "final", timestamp=29.5)]
     told = [said(5, "synthesis", timestamp=0)]
-    assert [entry["content"] for entry in entries.merged(conversation, own, told)] == ["5", "1", "3", "4", "2"]
+    assert [entry["content"] for entry in entries.merge_entries(conversation, own, told)] == ["5", "1", "3", "4", "2"]
 
 
 def test_an_entry_without_a_time_stays_behind_the_one_before_it() -> None:
     own = [said(1, "task"), said(2, "action", timestamp=20), said(3, "observation"), said(4, "final", timestamp=40)]
-    assert [entry["content"] for entry in entries.merged([said(0, timestamp=30)], own)] == ["1", "2", "3", "0", "4"]
+    assert [entry["content"] for entry in entries.merge_entries([said(0, timestamp=30)], own)] == [
+        "1",
+        "2",
+        "3",
+        "0",
+        "4",
+    ]
     timeless = [said(7), said(8)]
-    assert entries.merged(timeless, own)[-2:] == timeless
+    assert entries.merge_entries(timeless, own)[-2:] == timeless
 
 
 def test_a_clock_that_steps_back_moves_nothing() -> None:
     own = [said(1, timestamp=20), said(2, timestamp=5), said(3, timestamp=21)]
-    assert [entry["content"] for entry in entries.merged(own, [said(0, timestamp=20.5)])] == ["1", "2", "0", "3"]
+    assert [entry["content"] for entry in entries.merge_entries(own, [said(0, timestamp=20.5)])] == ["1", "2", "0", "3"]
 
 
 times = st.none() | st.integers(0, 5) | st.floats(0, 5) | st.just("2026-01-01") | st.just(float("nan"))
@@ -99,7 +105,7 @@ times = st.none() | st.integers(0, 5) | st.floats(0, 5) | st.just("2026-01-01") 
 @given(st.lists(st.lists(times, max_size=6), max_size=4))
 def test_merging_loses_nothing_and_keeps_the_order_of_each_group(given_times: list[list[Any]]) -> None:
     groups = [[said(n, group=g, timestamp=t) for n, t in enumerate(ts)] for g, ts in enumerate(given_times)]
-    one = entries.merged(*groups)
+    one = entries.merge_entries(*groups)
     for number, group in enumerate(groups):
         assert [id(entry) for entry in one if entry["group"] == number] == [id(entry) for entry in group]
     assert len(one) == sum(map(len, groups))

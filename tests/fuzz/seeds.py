@@ -21,13 +21,13 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import codec, dialects, envelope
-from dragoman.cli.prove import records_of
-from dragoman.dialects.parts.framing import splitter
+from dragoman.cli.prove import read_records
+from dragoman.dialects.parts.framing import make_splitter
 from dragoman.entries import entries_from_messages
 from dragoman.errors import InputError
 from dragoman.exchange import Request
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
-from dragoman.transcripts import format_named
+from dragoman.transcripts import get_format
 from tests import recorded
 from tests.conftest import CORPUS
 from tests.entries.examples import EVERY
@@ -68,7 +68,7 @@ def _recorded_by_us(dialect: str, part: str) -> list[Any]:
 
 def _frames(data: bytes, framing: str) -> list[Any]:
     """A stream as a value: a list of [event name, object]."""
-    cutter = splitter(framing)
+    cutter = make_splitter(framing)
     frames = [*cutter.feed(data), *cutter.close()]
     return [[frame.event, _value(frame.data)] for frame in frames]
 
@@ -87,10 +87,10 @@ def _corpus() -> dict[tuple[str, str], tuple[Any, ...]]:
     spoken = {
         known: name
         for name in dialects.names()
-        for known in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+        for known in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
     }
     for file in sorted(CORPUS.glob("*.jsonl.gz")) if IS_LONG else ():
-        for record in records_of(file):
+        for record in read_records(file):
             name = spoken.get(record["dialect"])
             if name is not None and zlib.crc32(record["id"].encode()) % 5 == 0:
                 for part, wire in _parts(record, FRAMING.get(name, "sse")):
@@ -143,7 +143,7 @@ def messages() -> tuple[tuple[Message, ...], ...]:
 @functools.cache
 def conversations(name: str) -> tuple[Any, ...]:
     """Conversations of a transcript format."""
-    module = format_named(name)
+    module = get_format(name)
     samples = importlib.import_module(f"dragoman.fidelity.samples.{name}").WIRES.values()
     written = [module.write_messages(history).wire for history in messages()]
     return tuple(wire for wire in (*samples, *written) if len(json.dumps(wire)) <= _LONGEST)

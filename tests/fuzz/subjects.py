@@ -24,7 +24,7 @@ from dragoman.dialects.parts.framing import aws_frame, sse_frame
 from dragoman.errors import InputError
 from dragoman.event import StreamError, StreamEvent, fold, unfold
 from dragoman.exchange import Fault, Reply, Request
-from dragoman.handoff import projected
+from dragoman.handoff import project_history
 from dragoman.message import Message, MessageStatus
 from dragoman.window import fit
 from tests import recorded
@@ -123,7 +123,7 @@ def _framed(dialect: str, frame: Any) -> bytes:
 
 def _inner(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A reader without its last line of defence, which would hide what is to be found."""
-    return getattr(read, "unguarded", read)
+    return getattr(read, "read_unchecked", read)
 
 
 def _request(module: ModuleType, wire: Any, chance: random.Random) -> None:
@@ -165,12 +165,12 @@ def _entries(wire: Any, chance: random.Random) -> None:
     if not isinstance(wire, list):
         wire = [wire]
     for entry in wire:
-        entries.problems(entry)
+        entries.find_problems(entry)
     made = entries.messages_from_entries(wire, session_id="sess_1")
     use_messages(made, chance)
     shown = [*entries.for_orchestrator(wire), *entries.for_manager(wire), *entries.for_worker(wire)]
     entries.is_complete(shown)
-    entries.merged(wire, shown)
+    entries.merge_entries(wire, shown)
     use_messages(entries.history_from_entries(wire, session_id="sess_1").messages, chance)
 
 
@@ -188,10 +188,10 @@ def _letter(wire: Any, _chance: random.Random) -> None:
         letter = letters.letter_from(wire)
     data = letters.write_letter(letter)
     assert letters.write_letter(letters.read_letter(data)) == data
-    letters.warnings_of(letter)
+    letters.find_warnings(letter)
     letters.letter_id(letter)
     letters.sensitive_ids(letter)
-    letters.masked(letter)
+    letters.mask_secrets(letter)
 
 
 def _canonical(data: bytes, chance: random.Random) -> None:
@@ -199,7 +199,7 @@ def _canonical(data: bytes, chance: random.Random) -> None:
 
 
 def _any_format(data: bytes, chance: random.Random) -> None:
-    piece = formats.Piece(1, data)
+    piece = formats.Fragment(1, data)
     for name in formats.readable():
         try:
             request = formats.read(name, [piece], "sess_1", by_message=False)
@@ -233,7 +233,7 @@ def use_reply(module: ModuleType, reply: Reply, chance: random.Random) -> None:
         fold([*reader.feed(streamed), *reader.close()])
     speaking = recorded.adapter(module.NAME)
     for status in (None, MessageStatus.PARTIAL, MessageStatus.CANCELLED):
-        said = speaking.message_from(reply, _CONTEXT, status)
+        said = speaking.make_message(reply, _CONTEXT, status)
         use_messages((seeds.question(), said), chance, is_thorough=status is None)
 
 
@@ -268,7 +268,7 @@ def use_messages(messages: Iterable[Message], chance: random.Random, *, is_thoro
                     raise
     for module in _some_dialects(chance):
         speaking = recorded.adapter(module.NAME)
-        seen = projected(repaired, speaking.model.capabilities)
+        seen = project_history(repaired, speaking.model.capabilities)
         fitted = fit(seen, 100_000, dragoman.adapter.estimated_tokens).messages
         _encoded(speaking.to_wire(fitted, ()).wire)
 

@@ -21,13 +21,13 @@ from dragoman.letters import (
     TaskResultLetter,
     answer_letter,
     error_letter,
+    find_warnings,
     hints_from,
     letter_from,
     letter_id,
     needs_input_letter,
     read_letter,
     task_result_letter,
-    warnings_of,
     write_letter,
 )
 from tests.letters.examples import COMPLETE, EXAMPLES, PAYLOADS
@@ -297,7 +297,7 @@ def test_durations_that_contradict_each_other_are_an_inconsistent_result(millise
 def test_durations_that_differ_by_rounding_agree(seconds: float, milliseconds: float) -> None:
     letter = with_field("evaluated", "payload.metrics.duration_ms", milliseconds)
     letter["payload"]["duration_sec"] = seconds
-    assert warnings_of(letter_from(letter)) == []
+    assert find_warnings(letter_from(letter)) == []
 
 
 def test_a_letter_that_an_earlier_version_has_taken_is_still_read() -> None:
@@ -324,7 +324,7 @@ def test_fields_of_a_later_minor_version_are_kept_with_their_bytes_and_named() -
     letter = read_letter(data)
     assert write_letter(letter) == data
     assert isinstance(letter, ErrorLetter)
-    assert [warning.where for warning in warnings_of(letter)] == [
+    assert [warning.where for warning in find_warnings(letter)] == [
         "$.priority",
         "$.payload.documentation",
         "$.payload.cost",
@@ -402,7 +402,7 @@ def test_builders_make_letters_of_each_kind() -> None:
         assert read_letter(write_letter(letter)) == letter
         assert letter.protocol_version == "1.3"
         assert letter.timestamp == "2026-11-15T12:00:00.250000Z"
-        assert letters.time_of(letter) == NOW
+        assert letters.letter_time(letter) == NOW
     assert made[0].depends_on == ("TASK-0",)
     assert (made[1].retries, made[0].retries) == (2, 0)
 

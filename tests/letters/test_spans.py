@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import msgspec
 
-from dragoman.letters.scores import spans_of, step_for
+from dragoman.letters.scores import split_by_step, step_for
 
 NOON = datetime(2026, 11, 11, 12, tzinfo=UTC)  # a Wednesday
 
@@ -28,7 +28,7 @@ def test_a_day_has_what_was_judged_in_it_and_days_without_are_left_out() -> None
         Judged(id="a", score=0.5, success=True, duration_ms=100),
         Judged(id="b", score=1.0, success=False, duration_ms=300, created_at=NOON + timedelta(hours=11)),
     ]
-    first, second = spans_of(judged, "day")
+    first, second = split_by_step(judged, "day")
     assert (first.at, first.count) == (NOON.replace(hour=0), 2)
     assert (first.average_score, first.success_rate, first.p50_ms, first.p95_ms) == (0.75, 0.5, 100, 300)
     assert second.at == datetime(2026, 11, 13, tzinfo=UTC)
@@ -37,8 +37,8 @@ def test_a_day_has_what_was_judged_in_it_and_days_without_are_left_out() -> None
 
 def test_hours_begin_with_the_hour_and_weeks_on_monday() -> None:
     judged = [Judged(created_at=NOON + timedelta(minutes=59), score=1)]
-    assert [span.at for span in spans_of(judged, "hour")] == [NOON]
-    assert [span.at for span in spans_of(judged, "week")] == [datetime(2026, 11, 9, tzinfo=UTC)]
+    assert [span.at for span in split_by_step(judged, "hour")] == [NOON]
+    assert [span.at for span in split_by_step(judged, "week")] == [datetime(2026, 11, 9, tzinfo=UTC)]
 
 
 def test_the_step_grows_with_the_time_that_there_is() -> None:
@@ -54,4 +54,4 @@ def test_the_step_grows_with_the_time_that_there_is() -> None:
     ]
     assert over(timedelta(days=5000)) == "week"
     assert step_for([]) == "hour"
-    assert spans_of([], "day") == ()
+    assert split_by_step([], "day") == ()

@@ -57,7 +57,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def mail(store: Store, clock: Clock) -> Mail:
     """The mail of a fresh store, with a clock that stands still."""
     store.clock = clock
-    return Mail(store, chance=lambda: 0.0)
+    return Mail(store, random_source=lambda: 0.0)
 
 
 def result(task: str = "TASK-1", to: str = "ARCH", status: str = "success", **more: Any) -> Letter:

@@ -25,10 +25,10 @@ import msgspec
 
 from dragoman.errors import ConflictError
 from dragoman.letters import task_result_letter
-from dragoman.mail import Delivery, Mail, Sealing
+from dragoman.mail import Delivery, Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import Store, open_store
-from dragoman.store.mail import MailRoom  # so that it is there before anything is forked
+from dragoman.store.mail import MailStore  # so that it is there before anything is forked
 from tests.mail.conftest import WHEN
 
 _processes = multiprocessing.get_context("forkserver")
@@ -37,7 +37,7 @@ KEYS = "a:c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDE="
 
 MADE = "CREATE TABLE IF NOT EXISTS effects (letter_id TEXT NOT NULL)"
 HAPPENED = "INSERT INTO effects (letter_id) VALUES (?)"
-ROOM = MailRoom
+ROOM = MailStore
 COUNTED = "SELECT letter_id, count(*) FROM effects GROUP BY letter_id"
 
 
@@ -95,7 +95,7 @@ async def _consume(orders: Orders) -> None:
     transport = DyingTransport(orders, chance) if orders.brokers else None
     async with (
         open_store(orders.url) as store,
-        Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
+        Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
     ):
         while True:
             deliveries = await mail.receive(orders.recipient, lease_s=0.4, limit=20)
@@ -144,7 +144,7 @@ async def _reply(mail: Mail, delivery: Delivery, orders: Orders) -> Any:
         output="answered",
         message_id=f"re-{delivery.letter_id}",
     )
-    return await mail.sending(made)
+    return await mail.send_operation(made)
 
 
 class Consumers:

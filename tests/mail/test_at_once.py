@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.errors import ConflictError, FormatError
 from dragoman.mail import Mail
-from dragoman.mail.posting import posted_of
+from dragoman.mail.posting import to_stored
 from dragoman.store import Store, open_store, sqlite
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.mail.test_several import held_letters, rows_of, some_letters
@@ -47,14 +47,14 @@ def quick(tmp_path: Path, clock: Clock, runner: asyncio.Runner, monkeypatch: pyt
 def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each statement that was tried has done what was asked for."""
     told: list[bool] = []
-    done_here: Callable[..., Any] = sqlite._Writer.done_here
+    done_here: Callable[..., Any] = sqlite._Writer.execute_inline
 
     def noted(self: Any, sql: str, arguments: Any) -> Any:
         rows = done_here(self, sql, arguments)
         told.append(rows is not None and (bool(rows) or "RETURNING" not in sql))
         return rows
 
-    monkeypatch.setattr(sqlite._Writer, "done_here", noted)
+    monkeypatch.setattr(sqlite._Writer, "execute_inline", noted)
     return told
 
 
@@ -69,13 +69,13 @@ async def worked_through(store: Store, mail: Mail, letters: list[Any], chance: r
     """Everything that is told while letters are sent, received and done with, in an order that chance gives."""
     told: list[Any] = []
     for letter in letters:
-        posted = posted_of(letter, mail.sealing, team_id=mail.team_id)
+        posted = to_stored(letter, mail.encryptor, team_id=mail.team_id)
         told.append((await store.mail.post(posted)).state)
         if chance.random() < 0.5:
-            for one in await store.mail.hand_out(chance.choice("ABC"), mail.team_id, limit=2):
-                told.append(one.posted.letter_id)
-                told.append(await store.mail.settle(one))
-                told.append(await store.mail.settle(one))
+            for one in await store.mail.lease_letters(chance.choice("ABC"), mail.team_id, limit=2):
+                told.append(one.letter.letter_id)
+                told.append(await store.mail.acknowledge(one))
+                told.append(await store.mail.acknowledge(one))
     return told
 
 
@@ -92,7 +92,7 @@ async def test_one_statement_leaves_what_the_steps_leave(
             with monkeypatch.context() as patched:
                 if not is_at_once:
                     patched.setattr(quick, "_may_write_at_once", lambda: False)
-                team = mail.of(team_id=f"{name}{turn}")
+                team = mail.for_team(team_id=f"{name}{turn}")
                 told.append(await worked_through(quick, team, given, random.Random(seed)))
                 left.append(await everything(quick, team.team_id))
         assert told[0] == told[1]
@@ -148,6 +148,6 @@ async def test_who_holds_a_letter_no_more_cannot_end_it_in_one_statement(
 
 
 async def test_a_name_that_not_every_engine_can_hold_is_refused_here_too(quick: Store) -> None:
-    posted = posted_of(result("T1", to="A", message_id="L1"), Mail(quick).sealing)
+    posted = to_stored(result("T1", to="A", message_id="L1"), Mail(quick).encryptor)
     with pytest.raises(FormatError, match="NUL"):
         await quick.mail.post(msgspec.structs.replace(posted, task_id="T\0"))

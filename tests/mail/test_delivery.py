@@ -11,9 +11,9 @@ import pytest
 
 from dragoman.errors import ConflictError, LetterError, UnknownLetterError
 from dragoman.letters import read_stored_letter, write_letter
-from dragoman.mail import POSTMASTER, Acked, DeadLetter, Mail, RetryRule
-from dragoman.mail.mail import MOST_NEEDS
-from dragoman.mail.posting import posted_of
+from dragoman.mail import POSTMASTER, AckResult, DeadLetter, Mail, RetryRule
+from dragoman.mail.mail import MAX_DEPENDENCIES
+from dragoman.mail.posting import to_stored
 from dragoman.store import Store, tasks
 from dragoman.store.sessions import change_session
 from tests.mail.conftest import Clock, failure, pass_time, result
@@ -97,7 +97,7 @@ async def test_reading_what_is_sensitive_leaves_the_lease_as_it_is(mail: Mail, c
     await mail.send(result())
     (delivery,) = await mail.receive("ARCH", lease_s=60)
     clock.move(days=1)
-    await delivery.opened()
+    await delivery.decrypt()
     await pass_time(mail.store, seconds=30)
     assert await mail.receive("ARCH") == []
 
@@ -224,7 +224,7 @@ async def test_what_is_critical_is_told_at_once(mail: Mail) -> None:
 
 async def test_an_escalation_that_fails_is_not_escalated(store: Store, clock: Clock) -> None:
     store.clock = clock
-    mail = Mail(store, rules={"error": RetryRule(0)}, escalate_to="BOSS")
+    mail = Mail(store, retry_rules={"error": RetryRule(0)}, escalate_to="BOSS")
     await mail.send(result())
     for recipient in ("ARCH", "BOSS"):
         (delivery,) = await mail.receive(recipient)
@@ -268,7 +268,7 @@ BAD = {
 async def test_what_is_no_letter_is_kept_with_its_reason_and_its_bytes_and_the_sender_is_told(
     mail: Mail, data: bytes
 ) -> None:
-    dead = await mail.take(data)
+    dead = await mail.accept(data)
     assert isinstance(dead, DeadLetter)
     assert dead.reason in (
         "invalid_letter",
@@ -281,7 +281,7 @@ async def test_what_is_no_letter_is_kept_with_its_reason_and_its_bytes_and_the_s
     (kept,) = await mail.dead_letters()
     assert kept.key_id is not None
     assert kept.raw is not None
-    assert mail.sealing.open_bytes(kept.key_id, kept.raw, "dead letter", "") == data
+    assert mail.encryptor.decrypt_bytes(kept.key_id, kept.raw, "dead letter", "") == data
     with pytest.raises(LetterError if dead.reason != "invalid_json" else Exception):
         await mail.resend(dead.id)
     told = await mail.receive("CA")
@@ -293,14 +293,14 @@ async def test_what_is_no_letter_is_kept_with_its_reason_and_its_bytes_and_the_s
 
 async def test_bytes_that_are_nothing_at_all_are_kept_and_nobody_is_told(mail: Mail) -> None:
     for data in (b"", b"\xff\xfe", b"[]", b"null", b'{"sender_id":"nobody we know"}', b"{" * 100_000):
-        assert isinstance(await mail.take(data), DeadLetter)
+        assert isinstance(await mail.accept(data), DeadLetter)
     assert len(await mail.dead_letters()) == 6
     assert [counts.recipient_id for counts in await mail.counts()] == [""]
 
 
 async def test_an_error_letter_that_is_malformed_is_answered_by_nobody(mail: Mail) -> None:
     bad = b'{"type":"error","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{}}'
-    assert isinstance(await mail.take(bad), DeadLetter)
+    assert isinstance(await mail.accept(bad), DeadLetter)
     assert await mail.receive("CA") == []
 
 
@@ -308,10 +308,10 @@ async def test_a_letter_that_an_earlier_version_has_taken_is_handed_out_though_i
     data = write_letter(result(duration_sec=12.34)).replace(b'"result":', b'"metrics":{"duration_ms":99999},"result":')
     with pytest.raises(LetterError):
         await mail.send(data)
-    await mail.store.mail.post(posted_of(read_stored_letter(data), mail.sealing))
+    await mail.store.mail.post(to_stored(read_stored_letter(data), mail.encryptor))
     (delivery,) = await mail.receive("ARCH")
     assert delivery.letter.payload.metrics.duration_ms == 99999
-    assert (await delivery.opened()).payload.duration_sec == 12.34
+    assert (await delivery.decrypt()).payload.duration_sec == 12.34
 
 
 async def test_the_path_of_an_artifact_is_data(mail: Mail) -> None:
@@ -341,7 +341,7 @@ async def test_several_letters_are_done_together_and_one_that_is_lost_keeps_noth
     await slow[1].ack()
     ends = await mail.ack_all(slow)
     assert isinstance(ends[0], ConflictError)
-    assert [end.is_first for end in ends[1:] if isinstance(end, Acked)] == [False, True]
+    assert [end.is_first for end in ends[1:] if isinstance(end, AckResult)] == [False, True]
     assert (await quick.ack()).is_first
 
 
@@ -436,7 +436,7 @@ async def test_tasks_that_would_wait_for_each_other_are_refused_with_the_way_rou
 
 
 async def test_a_letter_that_depends_on_too_many_tasks_is_refused(mail: Mail) -> None:
-    most = [f"T{at}" for at in range(MOST_NEEDS)]
+    most = [f"T{at}" for at in range(MAX_DEPENDENCIES)]
     with pytest.raises(LetterError, match="1001 tasks are more than the 1000 allowed") as caught:
         await mail.send(failure("A", depends_on=[*most, "X"]))
     assert caught.value.code == "too_many_dependencies"
@@ -445,7 +445,7 @@ async def test_a_letter_that_depends_on_too_many_tasks_is_refused(mail: Mail) ->
 
 def test_each_task_is_looked_at_once_for_a_circle_however_many_ways_lead_to_it() -> None:
     layers = {f"{layer}-{at}": [f"{layer + 1}-{to}" for to in range(10)] for layer in range(10) for at in range(10)}
-    search = tasks._way([f"0-{at}" for at in range(10)], "elsewhere", "")
+    search = tasks._find_path([f"0-{at}" for at in range(10)], "elsewhere", "")
     looked_at: list[Any] = []
     rows: list[tuple[str]] | None = None
     with contextlib.suppress(StopIteration):
@@ -466,12 +466,12 @@ async def test_an_answer_to_a_question_is_no_success_of_the_task(mail: Mail) -> 
 
 
 async def test_a_team_sees_nothing_of_another(mail: Mail) -> None:
-    ours, theirs = mail.of(team_id="us", user_id="ann"), mail.of(team_id="them")
+    ours, theirs = mail.for_team(team_id="us", user_id="ann"), mail.for_team(team_id="them")
     await ours.send(result("TASK-1", message_id="L"))
     await theirs.send(result("TASK-1", message_id="L", output="theirs"))
     await theirs.send(failure("TASK-2", to="CC", depends_on=["TASK-1"]))
     await ours.send(failure("TASK-3", to="CC", depends_on=["TASK-2"]))
-    assert [one.posted.user_id for one in await ours.thread("TASK-1")] == ["ann"]
+    assert [one.letter.user_id for one in await ours.thread("TASK-1")] == ["ann"]
     assert [one.letter.payload.result.output for one in await ours.receive("ARCH")] == ["TASK-1 is done"]
     assert [one.letter.payload.result.output for one in await theirs.receive("ARCH")] == ["theirs"]
     assert ids(await mail.receive("ARCH")) == []
@@ -485,8 +485,8 @@ async def test_a_thread_has_the_letters_of_a_task_in_order_and_where_they_stand(
     (delivery,) = await mail.receive("ARCH")
     await delivery.ack()
     thread = await mail.thread("T")
-    assert [(one.posted.letter_id, one.state) for one in thread] == [("L1", "done"), ("L2", "ready")]
-    assert [one.posted.letter_id for one in await mail.letters(task_id="T", after=thread[0].posted)] == ["L2"]
+    assert [(one.letter.letter_id, one.state) for one in thread] == [("L1", "done"), ("L2", "ready")]
+    assert [one.letter.letter_id for one in await mail.letters(task_id="T", after=thread[0].letter)] == ["L2"]
 
 
 async def test_what_is_in_mailboxes_is_counted(mail: Mail, clock: Clock) -> None:

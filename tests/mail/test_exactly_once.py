@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman.letters import Letter
-from dragoman.letters.kept import Posted
-from dragoman.mail import Mail, Sealing
+from dragoman.letters.kept import StoredLetter
+from dragoman.mail import Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
-from dragoman.mail.posting import packed
+from dragoman.mail.posting import to_transport
 from dragoman.store import Store, open_store
 from tests.mail.brokers import Broker, Cluster, running
 from tests.mail.conftest import result
@@ -97,7 +97,7 @@ async def test_a_consumer_that_does_not_tell_the_inbox_what_it_did_is_caught(
 # --- with a broker ---------------------------------------------------------------------------------------------------
 
 
-async def doubled(transport: NatsTransport, posted: list[Posted], chance: random.Random) -> int:
+async def doubled(transport: NatsTransport, posted: list[StoredLetter], chance: random.Random) -> int:
     """Publish copies of letters that the broker does not know for copies, as a broker that redelivers would."""
     total = 0
     async with within(GIVE_UP_S, "a broker that takes copies"):
@@ -105,7 +105,7 @@ async def doubled(transport: NatsTransport, posted: list[Posted], chance: random
         assert transport._js is not None
         for one in posted:
             for _ in range(chance.randint(0, 4)):
-                await transport._js.publish(transport._subject(one.recipient_id, one.team_id), packed(one))
+                await transport._js.publish(transport._subject(one.recipient_id, one.team_id), to_transport(one))
                 total += 1
     return total
 
@@ -121,7 +121,7 @@ async def test_by_a_broker_that_is_killed_wiped_and_damaged_every_letter_has_its
     with running(broker):
         async with (
             open_store(url) as store,
-            Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
+            Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
         ):
             await made_ready(store)
             orders = Orders(url=url, brokers=[broker.url], deaths=400 if wanted < 5_000 else 1_500)
@@ -131,7 +131,7 @@ async def test_by_a_broker_that_is_killed_wiped_and_damaged_every_letter_has_its
                 for number, fault in enumerate(("kill", "wipe", "flip", "none")):
                     some = letters(wanted)[number * part : (number + 1) * part]
                     total += await sent(mail, some, chance)
-                    kept = [one.posted for one in await mail.letters(limit=wanted)][: part // 10]
+                    kept = [one.letter for one in await mail.letters(limit=wanted)][: part // 10]
                     total += await doubled(transport, kept, chance)
                     consumers.replaced()
                     faults.append(await _broken(broker, fault, chance))
@@ -168,7 +168,7 @@ async def test_two_servers_on_one_postgres_and_a_cluster_exchange_mail_while_the
     with running(cluster):
         async with (
             open_store(url) as store,
-            Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
+            Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
         ):
             await made_ready(store)
             given: dict[str, Any] = {"url": url, "brokers": cluster.urls, "deaths": 0}

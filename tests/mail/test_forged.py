@@ -15,11 +15,11 @@ import pytest
 from nats.aio.client import Client
 
 from dragoman.errors import SettingsError
-from dragoman.mail import Mail, Sealing, supervisor
+from dragoman.mail import Encryptor, Mail, supervisor
 from dragoman.mail.broker_access import BrokerAccess
 from dragoman.mail.nats import NatsTransport, _Client
-from dragoman.mail.posting import packed, posted_of
-from dragoman.mail.wire import MESSAGE_ID, ORIGIN, Wire
+from dragoman.mail.posting import to_stored, to_transport
+from dragoman.mail.wire import MESSAGE_ID, ORIGIN, MessageCodec
 from dragoman.store import open_store
 from tests.conftest import ROOT
 from tests.mail.brokers import Broker, free_port, running
@@ -72,13 +72,13 @@ async def test_a_forged_receipt_takes_nothing_out_of_the_outbox(
         await here.send(result("T1", message_id="L1"))
         letter = await on_broker(client, 1)
         subject = f"{RECEIPTS}.{await here.store.mail.origin()}"
-        other = Wire(Sealing.from_text(f"a:{OTHER}"), here.store.clock)
-        own = Wire(here.sealing, here.store.clock)
+        other = MessageCodec(Encryptor.from_text(f"a:{OTHER}"), here.store.clock)
+        own = MessageCodec(here.encryptor, here.store.clock)
         forged = [
             ({}, data),  # not signed at all
-            other.write("receipt", subject, data),  # with a key of the same name
-            own.write("receipt", f"{RECEIPTS}.another", data),  # a real one, of another store
-            own.write("letter", subject, data),  # a real message, and no receipt
+            other.encode("receipt", subject, data),  # with a key of the same name
+            own.encode("receipt", f"{RECEIPTS}.another", data),  # a real one, of another store
+            own.encode("letter", subject, data),  # a real message, and no receipt
             (letter.headers, letter.data),
             (letter.headers, data),
         ]
@@ -100,15 +100,15 @@ async def test_forged_moved_and_changed_letters_are_dead_letters_and_real_ones_a
     async with opened(tmp_path, "one", broker) as here, attacker(broker) as client:
         await here.send(result("T1", message_id="L1"))
         real = await on_broker(client, 1)
-        forged = packed(posted_of(result("T9", message_id="FORGED"), here.sealing))
-        other = Wire(Sealing.from_text(f"a:{OTHER}"), here.store.clock)
-        unknown = Wire(Sealing.from_text(f"z:{OTHER}"), here.store.clock)
+        forged = to_transport(to_stored(result("T9", message_id="FORGED"), here.encryptor))
+        other = MessageCodec(Encryptor.from_text(f"a:{OTHER}"), here.store.clock)
+        unknown = MessageCodec(Encryptor.from_text(f"z:{OTHER}"), here.store.clock)
         changed = bytes([*real.data[:-1], real.data[-1] ^ 1])
         moved = {name: value for name, value in real.headers.items() if name != MESSAGE_ID}
         attempts: list[Any] = [
             (f"{LETTERS}.ARCH", forged, {ORIGIN: real.headers[ORIGIN]}),
-            (f"{LETTERS}.ARCH", *reversed(other.write("letter", f"{LETTERS}.ARCH", forged, {MESSAGE_ID: "x1"}))),
-            (f"{LETTERS}.ARCH", *reversed(unknown.write("letter", f"{LETTERS}.ARCH", forged, {MESSAGE_ID: "x2"}))),
+            (f"{LETTERS}.ARCH", *reversed(other.encode("letter", f"{LETTERS}.ARCH", forged, {MESSAGE_ID: "x1"}))),
+            (f"{LETTERS}.ARCH", *reversed(unknown.encode("letter", f"{LETTERS}.ARCH", forged, {MESSAGE_ID: "x2"}))),
             (f"{LETTERS}.ARCH", changed, {**moved, MESSAGE_ID: "x3"}),
             (f"{LETTERS}.CA", real.data, moved),
             (f"dragoman.mail.{b'ops'.hex()}.ARCH", real.data, moved),
@@ -118,13 +118,13 @@ async def test_forged_moved_and_changed_letters_are_dead_letters_and_real_ones_a
         async with opened(tmp_path, "two", broker) as there:
             assert await received(there, "ARCH", 1) == ["L1"]
             await there.receive("CA")
-            team = there.of(team_id="ops")
+            team = there.for_team(team_id="ops")
             await team.receive("ARCH")
             at_arch = ["unsigned_letter", "forged_letter", "unknown_mail_key", "forged_letter"]
             await dead_with(there, [*at_arch, "forged_letter"])
             await dead_with(team, ["forged_letter"])
             await emptied(here)
-            assert [one.posted.letter_id for one in await there.letters()] == ["L1"]
+            assert [one.letter.letter_id for one in await there.letters()] == ["L1"]
             assert await team.letters() == []
             assert there.state == "ok"
 
@@ -140,7 +140,7 @@ async def test_a_copy_of_a_real_letter_changes_nothing_however_often_it_comes(tm
             for _ in range(3):  # NATS itself drops what has the same id, so it comes by another way, too
                 await client.publish(f"{LETTERS}.ARCH", real.data, headers=real.headers)
             assert await received(there, "ARCH", 1) == ["L2"]
-            assert sorted(one.posted.letter_id for one in await there.letters()) == ["L1", "L2"]
+            assert sorted(one.letter.letter_id for one in await there.letters()) == ["L1", "L2"]
             assert await there.receive("ARCH") == []
             assert await there.dead_letters() == []
 
@@ -165,20 +165,20 @@ async def test_a_letter_of_another_team_than_its_subject_is_refused_even_if_it_i
     tmp_path: Path, broker: Broker
 ) -> None:
     async with opened(tmp_path, "one", broker) as here, attacker(broker) as client:
-        wire = Wire(here.sealing, here.store.clock)
+        wire = MessageCodec(here.encryptor, here.store.clock)
         await here.receive("ARCH")
         await on_broker_stream(client)
         for number, posted in enumerate(
             (
-                posted_of(result("T1", message_id="L1"), here.sealing, team_id="ops"),
-                posted_of(result("T2", to="CA", message_id="L2"), here.sealing),
+                to_stored(result("T1", message_id="L1"), here.encryptor, team_id="ops"),
+                to_stored(result("T2", to="CA", message_id="L2"), here.encryptor),
             )
         ):
             named = {MESSAGE_ID: f"m{number}"}
-            headers, data = wire.write("letter", f"{LETTERS}.ARCH", packed(posted), named)
+            headers, data = wire.encode("letter", f"{LETTERS}.ARCH", to_transport(posted), named)
             await client.jetstream().publish(f"{LETTERS}.ARCH", data, headers=headers)
         await dead_with(here, ["wrong_mailbox"] * 2)
-        assert await here.of(team_id="ops").letters() == []
+        assert await here.for_team(team_id="ops").letters() == []
 
 
 async def on_broker_stream(client: Client) -> None:
@@ -286,7 +286,7 @@ def guarded(tmp_path: Path, certificates: Certificates) -> Iterator[tuple[Broker
 
 async def connects(server: str, access: BrokerAccess) -> bool:
     """Whether a server lets in who has this."""
-    client = _Client(access, wants_tls=server.startswith("tls"))
+    client = _Client(access, requires_tls=server.startswith("tls"))
     try:
         await client.connect(server, allow_reconnect=False, connect_timeout=5, error_cb=_quiet, **access.options())
     except (nats.errors.Error, OSError):
@@ -336,7 +336,7 @@ async def test_letters_travel_by_the_documented_brokers(tmp_path: Path, guarded:
 
 async def test_who_has_the_nkey_can_use_the_subjects_of_mail_alone(guarded: tuple[Broker, BrokerAccess]) -> None:
     broker, access = guarded
-    client = _Client(access, wants_tls=True)
+    client = _Client(access, requires_tls=True)
     refused: set[str] = set()
 
     async def note(error: Exception) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import UnknownLetterError
-from dragoman.letters.kept import own_team
+from dragoman.letters.kept import personal_team
 from dragoman.mail import Mail
-from dragoman.mail.evaluation import Judgement, record_judgement
+from dragoman.mail.evaluation import TaskRating, record_rating
 from dragoman.mail.graph import letter_graph
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock, Usage
 from dragoman.store import Store
@@ -69,16 +69,16 @@ async def test_a_session_that_may_not_be_seen_or_is_gone_is_not_in_it(store: Sto
     await mail.send(result("T-2", message_id="m2", session_id="sess_nothing"))
     assert (await letter_graph(mail, "ARCH", "m2")).session is None
     with pytest.raises(UnknownLetterError):
-        await letter_graph(mail.of(team_id="other"), "ARCH", "m1")
+        await letter_graph(mail.for_team(team_id="other"), "ARCH", "m1")
 
 
 async def test_the_mail_of_a_person_in_no_team_is_gone_with_them(store: Store) -> None:
-    team = own_team("usr_ada")
-    mail = Mail(store).of(team_id=team, user_id="usr_ada")
+    team = personal_team("usr_ada")
+    mail = Mail(store).for_team(team_id=team, user_id="usr_ada")
     await mail.send(result(message_id="m1", score=0.5, depends_on=["T-0"]))
     await mail.send(result("T-0", message_id="m0"))
-    await record_judgement(store, Judgement(task_id="T-1", score=1), evaluator="usr_ada", team_id=team)
-    others = Mail(store).of(team_id="ops", user_id="usr_grace")
+    await record_rating(store, TaskRating(task_id="T-1", score=1), evaluator="usr_ada", team_id=team)
+    others = Mail(store).for_team(team_id="ops", user_id="usr_grace")
     await others.send(result(message_id="m1", score=0.5))
     await store.erase_user("usr_ada")
     assert await mail.letters() == []

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import DamagedError
-from dragoman.mail import Mail, Sealing
-from dragoman.mail.posting import posted_of
+from dragoman.errors import CorruptDataError
+from dragoman.mail import Encryptor, Mail
+from dragoman.mail.posting import to_stored
 from dragoman.store import Store, open_store
 from tests.mail.conftest import Clock, result
 from tests.mail.waiting import within
@@ -21,10 +21,10 @@ async def test_a_letter_outlives_the_session_that_it_came_from(mail: Mail, store
     session = await store.create_session()
     await mail.send(result(), session_id=session.id, message_id="m1", turn_id="t1")
     (before,) = await mail.letters(session_id=session.id)
-    assert (before.posted.message_id, before.posted.turn_id) == ("m1", "t1")
+    assert (before.letter.message_id, before.letter.turn_id) == ("m1", "t1")
     await store.delete_session(session.id)
     (after,) = await mail.letters()
-    assert (after.posted.session_id, after.posted.message_id, after.posted.turn_id) == (None, None, None)
+    assert (after.letter.session_id, after.letter.message_id, after.letter.turn_id) == (None, None, None)
     assert (await store.verify()).is_sound
     assert len(await mail.receive("ARCH")) == 1
 
@@ -32,21 +32,21 @@ async def test_a_letter_outlives_the_session_that_it_came_from(mail: Mail, store
 async def test_what_a_letter_says_of_its_session_is_its_link(mail: Mail, store: Store) -> None:
     await mail.send(result(session_id="sess_1", turn_id="t1"))
     (found,) = await mail.letters(session_id="sess_1")
-    assert found.posted.turn_id == "t1"
+    assert found.letter.turn_id == "t1"
 
 
 async def test_a_person_who_is_erased_leaves_no_letter(mail: Mail, store: Store) -> None:
-    ann, bob = mail.of(user_id="ann"), mail.of(user_id="bob")
+    ann, bob = mail.for_team(user_id="ann"), mail.for_team(user_id="bob")
     session = await store.create_session(user_id="ann")
     await ann.send(result("T", message_id="L1", output="a word of ann's", inputs={"a": "x"}))
     await bob.send(result("T", message_id="L2", output="a word of bob's"))
     await bob.send(result("U", message_id="L3", output="about ann's session"), session_id=session.id)
-    await ann.take(b'{"task_id":"T","sender_id":"CA"}')
+    await ann.accept(b'{"task_id":"T","sender_id":"CA"}')
     (delivery,) = await mail.receive("CA")
     await delivery.ack()
     await store.erase_user("ann")
-    assert [one.posted.letter_id for one in await mail.letters()] == ["L2"]
-    assert await mail.dead_letters(resent_too=True) == []
+    assert [one.letter.letter_id for one in await mail.letters()] == ["L2"]
+    assert await mail.dead_letters(include_resent=True) == []
     assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2"]  # which stood behind one of ann's
     assert (await store.verify()).is_sound
 
@@ -64,7 +64,7 @@ async def test_a_letter_that_was_changed_is_found_and_not_handed_out(mail: Mail,
     assert await mail.receive("ARCH") == []
     assert [dead.reason for dead in await mail.dead_letters()] == ["damaged"]
     assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2"]
-    with pytest.raises(DamagedError):
+    with pytest.raises(CorruptDataError):
         await mail.letters()
 
 
@@ -73,10 +73,10 @@ async def test_letters_are_in_a_copy(mail: Mail, store: Store, tmp_path: Path) -
     await mail.send(result("U", message_id="L2", depends_on=["V"]))
     await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
-        copied = Mail(copy, sealing=mail.sealing)
-        assert [one.posted.letter_id for one in await copied.letters()] == ["L1", "L2"]
+        copied = Mail(copy, encryptor=mail.encryptor)
+        assert [one.letter.letter_id for one in await copied.letters()] == ["L1", "L2"]
         (delivery,) = await copied.receive("ARCH")
-        assert (await delivery.opened()).payload.result.inputs == {"a": "x"}
+        assert (await delivery.decrypt()).payload.result.inputs == {"a": "x"}
 
 
 async def test_the_size_of_a_store_names_its_letters(mail: Mail, store: Store) -> None:
@@ -87,26 +87,28 @@ async def test_the_size_of_a_store_names_its_letters(mail: Mail, store: Store) -
 async def test_letters_that_another_store_has_had_for_long_go_and_the_dead_stay(
     mail: Mail, store: Store, clock: Clock
 ) -> None:
-    posted = [posted_of(result(f"T{number}", message_id=f"L{number}"), mail.sealing) for number in range(3)]
+    posted = [to_stored(result(f"T{number}", message_id=f"L{number}"), mail.encryptor) for number in range(3)]
     for one in posted:
-        await store.mail.post(one, away=True)
-    await store.mail.receipts([("ARCH", "", "L0")])
-    await store.mail.give_up_sending(posted[1], reason="letter_too_large", error="too large")
+        await store.mail.post(one, via_transport=True)
+    await store.mail.confirm([("ARCH", "", "L0")])
+    await store.mail.mark_undeliverable(posted[1], reason="letter_too_large", error="too large")
     clock.move(days=91)
     assert await store.mail.sweep() == 1
-    assert [one.posted.letter_id for one in await mail.letters()] == ["L1", "L2"]
+    assert [one.letter.letter_id for one in await mail.letters()] == ["L1", "L2"]
 
 
 async def test_letters_of_a_task_follow_each_other_however_receipts_and_letters_cross(shared_place: Place) -> None:
     async with shared_place.open() as one, shared_place.open() as two:
-        sealing = Sealing.in_memory()
+        sealing = Encryptor.in_memory()
         keys = [("ARCH", "", f"L{number}") for number in range(60)]
         for number in range(60):
-            posted = posted_of(result("T", message_id=f"L{number}"), sealing)
-            await asyncio.gather(one.mail.post(posted, away=True), two.mail.receipts(keys[max(0, number - 1) : number]))
+            posted = to_stored(result("T", message_id=f"L{number}"), sealing)
+            await asyncio.gather(
+                one.mail.post(posted, via_transport=True), two.mail.confirm(keys[max(0, number - 1) : number])
+            )
         async with within(30, "an outbox that is empty"):
             while claimed := await one.mail.claim(60, 10):
-                await two.mail.receipts([("ARCH", "", posted.letter_id) for posted, _, _ in claimed])
+                await two.mail.confirm([("ARCH", "", posted.letter_id) for posted, _, _ in claimed])
         assert [counts.away for counts in await one.mail.counts()] in ([], [0])
 
 
@@ -117,6 +119,6 @@ async def test_letters_that_were_done_with_long_ago_go(mail: Mail, store: Store,
         await delivery.ack()
     clock.move(days=91)
     assert await store.mail.sweep() == 2
-    assert [one.posted.letter_id for one in await mail.letters()] == ["L2"]
+    assert [one.letter.letter_id for one in await mail.letters()] == ["L2"]
     assert await store.mail.sweep(timedelta(0)) == 0
     assert (await mail.send(result("T0", message_id="L0"))).is_new

@@ -14,7 +14,7 @@ from tests.store.conftest import Place
 
 
 async def states(mail: Mail) -> dict[str, str]:
-    return {one.posted.letter_id: one.state for one in await mail.letters()}
+    return {one.letter.letter_id: one.state for one in await mail.letters()}
 
 
 async def test_what_the_body_ends_well_with_is_done(mail: Mail) -> None:
@@ -47,7 +47,7 @@ async def test_what_raises_ends_the_loop_and_is_tried_again(mail: Mail, clock: C
 
 
 async def test_a_worker_goes_on_behind_what_failed(store: Store) -> None:
-    mail = Mail(store, rules={"error": RetryRule(1)})
+    mail = Mail(store, retry_rules={"error": RetryRule(1)})
     for number in range(4):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
     seen: list[str] = []
@@ -74,7 +74,7 @@ async def test_a_loop_that_is_cancelled_gives_its_letters_back(mail: Mail) -> No
     begun = asyncio.Event()
 
     async def loop() -> None:
-        async with mail.mailbox("ARCH", at_once=3) as mailbox:
+        async with mail.mailbox("ARCH", concurrency=3) as mailbox:
             async for _ in mailbox:
                 begun.set()
                 await asyncio.sleep(60)

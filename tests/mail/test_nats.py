@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import LetterError
-from dragoman.mail import Mail, Sealing
+from dragoman.mail import Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import open_store
 from tests.mail.brokers import Broker, running
@@ -38,7 +38,7 @@ async def opened(folder: Path, name: str, broker: Broker, **options: object) -> 
     transport = NatsTransport(broker.url, **given)
     async with (
         open_store(f"sqlite:///{folder / f'{name}.db'}") as store,
-        Mail(store, transport=transport, sealing=None if keys is None else Sealing.from_text(keys)) as mail,
+        Mail(store, transport=transport, encryptor=None if keys is None else Encryptor.from_text(keys)) as mail,
     ):
         yield mail
 
@@ -47,7 +47,7 @@ async def received(mail: Mail, recipient: str, count: int, within_s: float = 30)
     """The ids of letters, acknowledged as they come."""
     seen: list[str] = []
     wanted = f"{count} letters to {recipient}"
-    async with within(within_s, wanted), mail.mailbox(recipient, at_once=50) as mailbox:
+    async with within(within_s, wanted), mail.mailbox(recipient, concurrency=50) as mailbox:
         async for delivery in mailbox:
             await delivery.ack()
             seen.append(delivery.letter_id)
@@ -170,7 +170,7 @@ async def test_a_receipt_that_was_lost_is_sent_again(tmp_path: Path, broker: Bro
             await here.store._write(_again(origin))
         async with opened(tmp_path, "one", broker) as here:
             await emptied(here)
-        assert [one.posted.letter_id for one in await there.letters()] == ["L"]
+        assert [one.letter.letter_id for one in await there.letters()] == ["L"]
 
 
 def _again(_: str):  # type: ignore[no-untyped-def]
@@ -233,7 +233,7 @@ async def test_a_secret_is_in_no_file_of_the_broker(tmp_path: Path, broker: Brok
         async with within(20, "the answer"):
             while not (answered := await there.receive("CA")):
                 await asyncio.sleep(0.02)
-        assert (await answered[0].opened()).payload.result.inputs["api_key"] == "correct horse battery staple"
+        assert (await answered[0].decrypt()).payload.result.inputs["api_key"] == "correct horse battery staple"
         assert found_in(tmp_path, b"correct horse battery staple") == []
     broker.kill()
     assert found_in(tmp_path, b"correct horse battery staple") == []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.mail import Mail, Sealing
+from dragoman.mail import Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import open_store
 from tests.mail.brokers import Cluster, running
@@ -96,7 +96,7 @@ async def test_brokers_that_are_cut_off_and_killed_lose_and_double_nothing(
     with running(cluster):
         async with (
             open_store(url) as store,
-            Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
+            Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
         ):
             await made_ready(store)
             orders = Orders(url=url, brokers=cluster.urls, deaths=1_000)

@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from dragoman.mail import Mail
-from dragoman.mail.posting import posted_of
+from dragoman.mail.posting import to_stored
 from dragoman.store import open_store, sqlite
-from dragoman.store.letters import key_of
+from dragoman.store.letters import get_key
 from tests.mail.conftest import Clock, failure, pass_time, result
 
 GIVEN = re.compile(r"SCAN (CONSTANT ROW|.*VALUES CLAUSE|[tv])")  # what the statement itself says
@@ -33,8 +33,8 @@ async def test_no_statement_reads_a_whole_mailbox(
             said.add(sql)
             return self._connection.execute(sql, arguments)
 
-    ran = sqlite._ran
-    monkeypatch.setattr(sqlite, "_ran", lambda connection, operation: ran(Noting(connection), operation))
+    ran = sqlite._run_operation
+    monkeypatch.setattr(sqlite, "_run_operation", lambda connection, operation: ran(Noting(connection), operation))
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}") as store:
         said.clear()  # what opening a file does once after each start of the machine
@@ -55,12 +55,12 @@ async def test_no_statement_reads_a_whole_mailbox(
         by_hand = said - before
         said -= by_hand
         await mail.receive("ARCH", letter_id="M8")
-        away = [posted_of(result(f"X{number % 3}", message_id=f"O{number}"), mail.sealing) for number in range(9)]
-        await mail.store.mail.post_all(away, away=True)
-        await mail.store.mail.post(posted_of(result("X1"), mail.sealing), away=True)
+        away = [to_stored(result(f"X{number % 3}", message_id=f"O{number}"), mail.encryptor) for number in range(9)]
+        await mail.store.mail.post_all(away, via_transport=True)
+        await mail.store.mail.post(to_stored(result("X1"), mail.encryptor), via_transport=True)
         claimed = await mail.store.mail.claim(30, 10)
-        await mail.store.mail.published([(key_of(posted), 7) for posted, _, _ in claimed], 30)
-        await mail.store.mail.arrive([first.handed.posted, *away])
+        await mail.store.mail.mark_published([(get_key(posted), 7) for posted, _, _ in claimed], 30)
+        await mail.store.mail.receive([first.leased.letter, *away])
     connection = apsw.Connection(str(path))
     connection.create_scalar_function("lease_now", lambda *_: 0, 0, deterministic=True)
     plans = {

@@ -15,8 +15,8 @@ import pytest
 
 from dragoman.mail import Mail, supervisor
 from dragoman.mail.nats import NatsTransport
-from dragoman.mail.posting import packed, posted_of
-from dragoman.mail.wire import Wire
+from dragoman.mail.posting import to_stored, to_transport
+from dragoman.mail.wire import MessageCodec
 from dragoman.store import open_store
 from tests.mail.brokers import Broker
 from tests.mail.conftest import failure, request, result
@@ -60,7 +60,7 @@ async def test_a_message_with_a_lone_surrogate_and_nan_is_a_dead_letter_and_the_
         assert await received(here, "ARCH", 1) == ["L2"]
         (dead,) = await here.dead_letters()
         assert (dead.recipient_id, dead.reason) == ("ARCH", "unsigned_letter")
-        assert here.raw_of(dead) == POISON
+        assert here.get_raw(dead) == POISON
         async with within(20, "nothing is left on the broker"):
             while await waiting_at(here):
                 await asyncio.sleep(0.02)
@@ -71,7 +71,7 @@ async def test_a_message_to_a_team_is_a_dead_letter_of_that_team_and_of_no_other
     tmp_path: Path, broker: Broker
 ) -> None:
     async with opened(tmp_path, "one", broker) as top:
-        here = top.of(team_id="ops")
+        here = top.for_team(team_id="ops")
         await here.send(result("T1", message_id="L1"))
         assert await received(here, "ARCH", 1) == ["L1"]
         await publish(broker, POISON, subject=f"dragoman.mail.{b'ops'.hex()}.ARCH")
@@ -114,7 +114,7 @@ def unconnected(mail: Mail) -> NatsTransport:
     """A transport that is given messages by hand."""
     transport = NatsTransport("nats://127.0.0.1:1")
     transport._mail, transport._client = mail, SimpleNamespace(is_connected=True)  # type: ignore[assignment]
-    transport._wire = Wire(mail.sealing, mail.store.clock)
+    transport._wire = MessageCodec(mail.encryptor, mail.store.clock)
     return transport
 
 
@@ -140,20 +140,21 @@ async def test_no_message_stops_a_mailbox(chance: random.Random, caplog: pytest.
     async with open_store("memory:") as store:
         mail = Mail(store)
         bodies = [
-            packed(posted_of(one, mail.sealing)) for one in (result(inputs={"a": "secret"}), failure(), request())
+            to_transport(to_stored(one, mail.encryptor))
+            for one in (result(inputs={"a": "secret"}), failure(), request())
         ]
         transport = unconnected(mail)
         messages = [Message(body) for seed in bodies for body in mutants(seed, chance, MUTANTS // 3)]
         for start in range(0, len(messages), 100):
             batch: Any = messages[start : start + 100]
-            taken = await transport._take(batch)
+            taken = await transport._receive(batch)
             await transport._acknowledge_all(taken)
         assert {message.end for message in messages} <= {"ack", "term"}
         assert len([message for message in messages if message.end == "term"]) > len(messages) // 2
-        good = Message(packed(posted_of(result("GOOD", message_id="GOOD"), mail.sealing)))
-        await transport._acknowledge_all(await transport._take([good]))  # type: ignore[list-item]
+        good = Message(to_transport(to_stored(result("GOOD", message_id="GOOD"), mail.encryptor)))
+        await transport._acknowledge_all(await transport._receive([good]))  # type: ignore[list-item]
         assert good.end == "ack"
-        async with mail.mailbox("ARCH", at_once=50) as mailbox:
+        async with mail.mailbox("ARCH", concurrency=50) as mailbox:
             async for delivery in mailbox:
                 if delivery.letter_id == "GOOD":
                     break
@@ -163,27 +164,27 @@ async def test_letters_that_the_store_refuses_do_not_keep_others_from_arriving()
     async with open_store("memory:") as store:
         mail = Mail(store)
         transport = unconnected(mail)
-        refused = msgspec.structs.replace(posted_of(result("T1"), mail.sealing), trace_id="\0" * 10, user_id="\0")
+        refused = msgspec.structs.replace(to_stored(result("T1"), mail.encryptor), trace_id="\0" * 10, user_id="\0")
         messages: Any = [
-            Message(packed(refused)),
-            Message(packed(posted_of(result("T2", message_id="L2"), mail.sealing))),
+            Message(to_transport(refused)),
+            Message(to_transport(to_stored(result("T2", message_id="L2"), mail.encryptor))),
         ]
 
         async def arrive(posted: Any, _: Any) -> Any:
             if any(one.trace_id for one in posted):
                 raise ValueError("the database takes no NUL")
-            return await type(store.mail).arrive(store.mail, posted)
+            return await type(store.mail).receive(store.mail, posted)
 
-        store.mail.arrive = arrive  # type: ignore[method-assign,assignment]
-        taken = await transport._take(messages)
+        store.mail.receive = arrive  # type: ignore[method-assign,assignment]
+        taken = await transport._receive(messages)
         await transport._acknowledge_all(taken)
         assert [message.end for message in messages] == ["term", "ack"]
-        assert [one.posted.letter_id for one in await mail.letters()][-1:] == ["L2"]
+        assert [one.letter.letter_id for one in await mail.letters()][-1:] == ["L2"]
         assert [dead.error for dead in await mail.dead_letters()] == ["it cannot be read (ValueError)"]
 
 
 @pytest.mark.parametrize("recipient", ["*", ">", "a.b", "ARCH ", "", "\ud800"])
 async def test_a_recipient_that_is_no_name_is_never_a_subject(recipient: str) -> None:
     transport = NatsTransport("nats://127.0.0.1:1")
-    await transport.attend(recipient, "")
-    assert transport._attended == set()
+    await transport.subscribe(recipient, "")
+    assert transport._mailboxes == set()

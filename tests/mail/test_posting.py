@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from dragoman.errors import LetterError
 from dragoman.letters import Letter, TaskResultLetter, read_letter, write_letter
-from dragoman.letters.reading import reread
-from dragoman.mail.posting import posted_of
-from dragoman.mail.sealing import Sealing
+from dragoman.letters.reading import validate_letter
+from dragoman.mail.posting import to_stored
+from dragoman.mail.sealing import Encryptor
 from dragoman.value import encode
 from tests.mail.conftest import failure, request, result
 
-SEALING = Sealing.in_memory()
+SEALING = Encryptor.in_memory()
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
@@ -40,7 +40,7 @@ def as_first_defined(letter: Letter) -> bytes:
 @given(st.dictionaries(st.text(max_size=8), PLAIN, max_size=4))
 def test_a_fingerprint_is_what_it_was_when_it_was_first_defined(details: dict[str, Any]) -> None:
     letter = failure(details=details, suggested_actions=["a", "b"], message_id="L")
-    assert posted_of(letter, SEALING).fingerprint == as_first_defined(letter)
+    assert to_stored(letter, SEALING).fingerprint == as_first_defined(letter)
 
 
 def test_a_field_that_is_not_known_counts_and_its_place_does_not() -> None:
@@ -50,9 +50,9 @@ def test_a_field_that_is_not_known_counts_and_its_place_does_not() -> None:
         {"zz": {"a": 2, "b": 1}, "result": {"output": "x"}, "status": "success"},
     ):
         letter = read_letter(msgspec.json.encode({**plain, "payload": payload}))
-        assert posted_of(letter, SEALING).fingerprint == as_first_defined(letter)
+        assert to_stored(letter, SEALING).fingerprint == as_first_defined(letter)
     first, second = [
-        posted_of(read_letter(msgspec.json.encode({**plain, "payload": {**plain["payload"], "zz": value}})), SEALING)
+        to_stored(read_letter(msgspec.json.encode({**plain, "payload": {**plain["payload"], "zz": value}})), SEALING)
         for value in (1, 2)
     ]
     assert first.fingerprint != second.fingerprint
@@ -62,7 +62,7 @@ def test_a_field_that_is_not_known_counts_and_its_place_does_not() -> None:
     "letter", [result(score=0.5, metrics={"duration_ms": 5}), failure(details={"a": [1]}), request()]
 )
 def test_a_letter_that_was_made_is_read_again_as_writing_and_reading_would(letter: Letter) -> None:
-    read, text = reread(letter)
+    read, text = validate_letter(letter)
     assert text == write_letter(letter)
     assert read == read_letter(text)
     assert read is not letter
@@ -87,5 +87,5 @@ def test_what_was_made_and_is_no_letter_is_refused_as_writing_would() -> None:
         with pytest.raises(LetterError) as written:
             write_letter(wrong)
         with pytest.raises(LetterError) as again:
-            reread(wrong)
+            validate_letter(wrong)
         assert again.value.what == written.value.what

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.errors import ConflictError, DamagedError, SettingsError
+from dragoman.errors import ConflictError, CorruptDataError, SettingsError
 from dragoman.letters import MASK, TaskResultLetter, answer_letter
-from dragoman.mail import Delivery, Mail, Sealing
-from dragoman.mail.sealing import KEYS_VARIABLE, sealing_for
+from dragoman.mail import Delivery, Encryptor, Mail
+from dragoman.mail.sealing import KEYS_VARIABLE, make_encryptor
 from dragoman.store import open_store
 from tests.mail.conftest import WHEN, Clock, pass_time, request, result
 
@@ -37,7 +37,7 @@ async def test_the_answer_to_a_request_goes_to_whoever_asked_with_its_secret_for
     assert isinstance(delivery.letter, TaskResultLetter)
     assert delivery.letter.payload.result.inputs == {"api_key": MASK, "preference": "a"}
     assert delivery.letter.in_reply_to == "ASK"
-    opened = await delivery.opened()
+    opened = await delivery.decrypt()
     assert opened.payload.result.inputs == {"api_key": "s3cret-of-mine", "preference": "a"}
 
 
@@ -62,7 +62,7 @@ async def test_where_it_is_not_known_what_was_asked_every_value_is_a_secret(mail
     await mail.send(result(inputs={"a": "first-secret", "b": 271828}))
     (delivery,) = await mail.receive("ARCH")
     assert delivery.letter.payload.result.inputs == {"a": MASK, "b": MASK}
-    assert (await delivery.opened()).payload.result.inputs == {"a": "first-secret", "b": 271828}
+    assert (await delivery.decrypt()).payload.result.inputs == {"a": "first-secret", "b": 271828}
 
 
 async def test_only_who_holds_a_letter_can_open_it(mail: Mail, clock: Clock) -> None:
@@ -71,22 +71,22 @@ async def test_only_who_holds_a_letter_can_open_it(mail: Mail, clock: Clock) -> 
     await pass_time(mail.store, clock, seconds=2)
     (quick,) = await mail.receive("ARCH")
     with pytest.raises(ConflictError):
-        await slow.opened()
-    assert (await quick.opened()).payload.result.inputs == {"a": "first-secret"}
+        await slow.decrypt()
+    assert (await quick.decrypt()).payload.result.inputs == {"a": "first-secret"}
     forged = await mail.delivery("ARCH", quick.letter_id, "not the lease")
     with pytest.raises(ConflictError):
-        await forged.opened()
+        await forged.decrypt()
     known = await mail.delivery("ARCH", quick.letter_id, quick.lease)
-    assert (await known.opened()).payload.result.inputs == {"a": "first-secret"}
+    assert (await known.decrypt()).payload.result.inputs == {"a": "first-secret"}
 
 
 async def test_the_name_of_a_letter_with_a_secret_does_not_tell_the_secret(mail: Mail) -> None:
     """Four digits are guessed in no time, if a hash of them can be had."""
-    from dragoman.letters import derived_id
+    from dragoman.letters import derive_id
 
     letter = result(inputs={"pin": "4711"})
     receipt = await mail.send(letter)
-    assert receipt.letter_id != derived_id(letter)
+    assert receipt.letter_id != derive_id(letter)
     assert (await mail.send(letter)).letter_id == receipt.letter_id
     assert (await mail.send(result(inputs={"pin": "4712"}))).letter_id != receipt.letter_id
 
@@ -95,67 +95,69 @@ async def test_the_name_of_a_letter_with_a_secret_does_not_tell_the_secret(mail:
 
 
 def test_a_box_opens_only_where_it_belongs() -> None:
-    sealing = Sealing.in_memory()
-    key, box = sealing.seal({"x": 1}, "CA", "", "L1", "inputs/x")
-    assert sealing.open(key, box, "CA", "", "L1", "inputs/x") == {"x": 1}
+    sealing = Encryptor.in_memory()
+    key, box = sealing.encrypt({"x": 1}, "CA", "", "L1", "inputs/x")
+    assert sealing.decrypt(key, box, "CA", "", "L1", "inputs/x") == {"x": 1}
     for about in (("CA", "", "L2", "inputs/x"), ("CC", "", "L1", "inputs/x"), ()):
-        with pytest.raises(DamagedError):
-            sealing.open(key, box, *about)
+        with pytest.raises(CorruptDataError):
+            sealing.decrypt(key, box, *about)
     for at in range(len(box)):
         changed = bytes((*box[:at], box[at] ^ 1, *box[at + 1 :]))
-        with pytest.raises(DamagedError):
-            sealing.open(key, changed, "CA", "", "L1", "inputs/x")
-    with pytest.raises(DamagedError):
-        sealing.open(key, b"", "CA", "", "L1", "inputs/x")
+        with pytest.raises(CorruptDataError):
+            sealing.decrypt(key, changed, "CA", "", "L1", "inputs/x")
+    with pytest.raises(CorruptDataError):
+        sealing.decrypt(key, b"", "CA", "", "L1", "inputs/x")
 
 
 def test_keys_are_in_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
-    key, box = Sealing.in_file(file).seal("x")
+    key, box = Encryptor.in_file(file).encrypt("x")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert Sealing.in_file(file).open(key, box) == "x"
+    assert Encryptor.in_file(file).decrypt(key, box) == "x"
     file.chmod(0o644)
     with pytest.raises(SettingsError) as caught:
-        Sealing.in_file(file).seal("x")
+        Encryptor.in_file(file).encrypt("x")
     assert caught.value.code == "unsafe_config"
     file.chmod(0o600)
     file.write_bytes(b"[]")
     with pytest.raises(SettingsError, match="no keys"):
-        Sealing.in_file(file).seal("x")
+        Encryptor.in_file(file).encrypt("x")
 
 
 def test_after_a_rotation_the_new_key_seals_and_the_old_one_still_opens(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
-    sealing, other = Sealing.in_file(file), Sealing.in_file(file)
-    old, box = sealing.seal("x")
-    name = sealing.named("text")
+    sealing, other = Encryptor.in_file(file), Encryptor.in_file(file)
+    old, box = sealing.encrypt("x")
+    name = sealing.keyed_hash("text")
     assert other.rotate() != old
-    assert sealing.seal("x")[0] == other.names()[0]
-    assert sealing.open(old, box) == "x"
-    assert sealing.named("text") == name
+    assert sealing.encrypt("x")[0] == other.key_names()[0]
+    assert sealing.decrypt(old, box) == "x"
+    assert sealing.keyed_hash("text") == name
 
 
 def test_keys_are_given_as_a_text() -> None:
-    sealing = Sealing.from_text(f"b:{OTHER},a:{KEY}")
-    assert sealing.names() == ("b", "a")
-    key, box = Sealing.from_text(f"a:{KEY}").seal("x")
-    assert sealing.open(key, box) == "x"
-    assert KEY not in repr(sealing._known())
+    sealing = Encryptor.from_text(f"b:{OTHER},a:{KEY}")
+    assert sealing.key_names() == ("b", "a")
+    key, box = Encryptor.from_text(f"a:{KEY}").encrypt("x")
+    assert sealing.decrypt(key, box) == "x"
+    assert KEY not in repr(sealing._keys())
     for bad in ("", "a", "a:short", f"a:{KEY},a:{OTHER}", f"a:{KEY},"):
         with pytest.raises(SettingsError) as caught:
-            Sealing.from_text(bad)
+            Encryptor.from_text(bad)
         assert caught.value.code == "invalid_key"
     with pytest.raises(SettingsError) as caught:
-        Sealing.from_text(f"b:{OTHER}").open(key, box)
+        Encryptor.from_text(f"b:{OTHER}").decrypt(key, box)
     assert caught.value.code == "missing_key"
 
 
 async def test_keys_lie_beside_the_database_or_come_from_the_variable(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'chats.db'}")
-    sealing_for(store, {}).seal("x")
+    make_encryptor(store, {}).encrypt("x")
     assert (tmp_path / "chats.db-mail-keys.json").exists()
-    assert sealing_for(store, {KEYS_VARIABLE: f"a:{KEY}"}).names() == ("a",)
-    sealing_for(open_store("postgresql://x/y"), {"XDG_CONFIG_HOME": str(tmp_path), "APPDATA": str(tmp_path)}).seal("x")
+    assert make_encryptor(store, {KEYS_VARIABLE: f"a:{KEY}"}).key_names() == ("a",)
+    make_encryptor(
+        open_store("postgresql://x/y"), {"XDG_CONFIG_HOME": str(tmp_path), "APPDATA": str(tmp_path)}
+    ).encrypt("x")
     assert (tmp_path / "dragoman" / "mail-keys.json").exists()
 
 
@@ -164,12 +166,12 @@ async def test_what_older_keys_sealed_is_sealed_anew(tmp_path: Path) -> None:
         mail = Mail(store)
         for number in range(3):
             await mail.send(result(f"T{number}", inputs={"a": f"secret-{number}"}))
-        assert await mail.reseal() == 0
-        mail.sealing.rotate()
-        assert await mail.reseal() == 3
-        newest = Sealing((mail.sealing._known()[0],))
-        deliveries = await Mail(store, sealing=newest).receive("ARCH")
-        assert [(await one.opened()).payload.result.inputs["a"] for one in deliveries] == [
+        assert await mail.rotate_keys() == 0
+        mail.encryptor.rotate()
+        assert await mail.rotate_keys() == 3
+        newest = Encryptor((mail.encryptor._keys()[0],))
+        deliveries = await Mail(store, encryptor=newest).receive("ARCH")
+        assert [(await one.decrypt()).payload.result.inputs["a"] for one in deliveries] == [
             f"secret-{number}" for number in range(3)
         ]
 
@@ -209,10 +211,10 @@ async def test_a_planted_secret_of_each_kind_is_found_nowhere(tmp_path: Path, ca
         answer = {name: value for name, (_, value, _) in SECRETS.items() if name not in ("default", "malformed")}
         await mail.answer(asked_of, answer, output=f"The password is {SECRETS['object'][1]['password']}")
         (delivery,) = await mail.receive("CA")
-        opened = await delivery.opened()
+        opened = await delivery.decrypt()
         assert opened.payload.result.inputs == answer  # it is there for its recipient
         malformed = msgspec.json.encode({"sender_id": "CA", "payload": {"result": {"inputs": SECRETS["malformed"][1]}}})
-        dead = await mail.take(malformed)
+        dead = await mail.accept(malformed)
         await delivery.nack("broken", error_class="not_retryable")
         said.append(repr((dead, delivery, delivery.letter, await mail.letters(), await mail.dead_letters())).encode())
         said.append(repr((await mail.counts(), await mail.health(), await mail.receive("HUMAN"))).encode())

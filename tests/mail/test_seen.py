@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dragoman.mail.seen import seen
+from dragoman.mail.seen import redact_invalid
 from dragoman.redaction import Redactor
 
 SECRET = "tr0ub4dor-and-3-horses"
@@ -15,7 +15,7 @@ REDACTOR = Redactor()
 
 def test_what_holds_no_secret_is_shown_as_it_came() -> None:
     raw = '{"type": "task_result", "wörds": [1, 2.50]}'.encode()
-    made = seen(raw, REDACTOR)
+    made = redact_invalid(raw, REDACTOR)
     assert (made.text, made.size, made.is_changed) == (raw.decode(), len(raw), False)
 
 
@@ -29,7 +29,7 @@ def test_what_holds_no_secret_is_shown_as_it_came() -> None:
     ],
 )
 def test_inputs_and_defaults_are_masked_wherever_they_stand(value: object) -> None:
-    made = seen(json.dumps(value).encode(), REDACTOR)
+    made = redact_invalid(json.dumps(value).encode(), REDACTOR)
     assert SECRET not in made.text
     assert "4711" not in made.text
     assert "***" in made.text
@@ -37,7 +37,9 @@ def test_inputs_and_defaults_are_masked_wherever_they_stand(value: object) -> No
 
 
 def test_of_what_is_not_even_json_nothing_is_shown_behind_the_first_word_that_may_be_followed_by_a_secret() -> None:
-    made = seen(f'{{"task_id": "T-1", "payload": {{"result": {{"inputs": {{"p": "{SECRET}"'.encode(), REDACTOR)
+    made = redact_invalid(
+        f'{{"task_id": "T-1", "payload": {{"result": {{"inputs": {{"p": "{SECRET}"'.encode(), REDACTOR
+    )
     assert made.text.startswith('{"task_id": "T-1"')
     assert SECRET not in made.text
     assert "withheld" in made.text
@@ -45,12 +47,12 @@ def test_of_what_is_not_even_json_nothing_is_shown_behind_the_first_word_that_ma
 
 def test_keys_are_redacted_in_whatever_it_is() -> None:
     key = "sk-ant-" + "a1B2" * 8
-    made = seen(f"not a letter, but {key} is in it".encode(), REDACTOR)
+    made = redact_invalid(f"not a letter, but {key} is in it".encode(), REDACTOR)
     assert "sk-ant" not in made.text
     assert "not a letter" in made.text
 
 
 def test_bytes_that_are_no_text_are_spelled_and_long_ones_are_cut() -> None:
-    assert seen(b"\xff\xfe{", REDACTOR).text == "\\xff\\xfe{"
-    made = seen(b"x" * 50_000, REDACTOR)
+    assert redact_invalid(b"\xff\xfe{", REDACTOR).text == "\\xff\\xfe{"
+    made = redact_invalid(b"x" * 50_000, REDACTOR)
     assert (len(made.text), made.size, made.is_changed) == (20_001, 50_000, True)

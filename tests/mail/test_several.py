@@ -13,13 +13,13 @@ import pytest
 
 from dragoman.errors import ConflictError
 from dragoman.letters import Letter
-from dragoman.letters.kept import Posted
-from dragoman.mail import Mail, RetryRule, Sealing
-from dragoman.mail.posting import posted_of
+from dragoman.letters.kept import StoredLetter
+from dragoman.mail import Encryptor, Mail, RetryRule
+from dragoman.mail.posting import to_stored
 from dragoman.store import Store, open_store
-from dragoman.store.batches import in_groups, listed
-from dragoman.store.letters import row_of
-from dragoman.store.schema import LETTER, migrations
+from dragoman.store.batches import in_clause_chunks, insert_chunks
+from dragoman.store.letters import to_row
+from dragoman.store.schema import LETTER_COLUMNS, migrations
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.mail.waiting import within
 from tests.store.conftest import Place
@@ -74,19 +74,19 @@ async def test_letters_that_are_sent_together_are_taken_as_if_one_by_one(
     store.clock = clock
     mail = Mail(store)
     for turn in range(ROUNDS):
-        teams = [mail.of(team_id=f"{name}{turn}") for name in ("one", "all")]
+        teams = [mail.for_team(team_id=f"{name}{turn}") for name in ("one", "all")]
         given = some_letters(chance, chance.choice((2, 5, 17, 70)))
         receipts: list[list[Any]] = []
         for mail in teams:
-            posted = [posted_of(letter, mail.sealing, team_id=mail.team_id) for letter in (*held_letters(), *given)]
+            posted = [to_stored(letter, mail.encryptor, team_id=mail.team_id) for letter in (*held_letters(), *given)]
             for one in posted[:6]:
-                await store.mail.post(one, away=away)
+                await store.mail.post(one, via_transport=away)
             if mail is teams[0]:
-                receipts.append([await store.mail.post(one, away=away) for one in posted[6:]])
+                receipts.append([await store.mail.post(one, via_transport=away) for one in posted[6:]])
             else:
                 first = chance.randrange(len(given))
-                receipts.append(await store.mail.post_all(posted[6 : 6 + first], away=away))
-                receipts[-1] += await store.mail.post_all(posted[6 + first :], away=away)
+                receipts.append(await store.mail.post_all(posted[6 : 6 + first], via_transport=away))
+                receipts[-1] += await store.mail.post_all(posted[6 + first :], via_transport=away)
         assert [(one.letter_id, one.is_new) for one in receipts[0]] == [
             (one.letter_id, one.is_new) for one in receipts[1]
         ]
@@ -100,23 +100,23 @@ async def test_letters_that_arrive_together_are_taken_as_if_one_by_one(
     store.clock = clock
     mail = Mail(store)
     for turn in range(ROUNDS):
-        teams = [mail.of(team_id=f"{name}{turn}") for name in ("one", "all")]
+        teams = [mail.for_team(team_id=f"{name}{turn}") for name in ("one", "all")]
         given = some_letters(chance, chance.choice((2, 5, 17, 70)))
         ours = [letter for letter in given if chance.random() < 0.3]  # which went out from here
         false = [letter.replace(task_id="T9") for letter in given if chance.random() < 0.1]
         receipts: list[list[Any]] = []
         for mail in teams:
 
-            def posted(letters: Sequence[Letter], mail: Mail = mail) -> list[Posted]:
-                return [posted_of(letter, mail.sealing, team_id=mail.team_id) for letter in letters]
+            def posted(letters: Sequence[Letter], mail: Mail = mail) -> list[StoredLetter]:
+                return [to_stored(letter, mail.encryptor, team_id=mail.team_id) for letter in letters]
 
             for one in posted([*held_letters(), *ours]):
-                await store.mail.post(one, away=True)
+                await store.mail.post(one, via_transport=True)
             brought = posted([*given, *false])
             if mail is teams[0]:
-                receipts.append([receipt for one in brought for receipt in await store.mail.arrive([one])])
+                receipts.append([receipt for one in brought for receipt in await store.mail.receive([one])])
             else:
-                receipts.append(await store.mail.arrive(brought))
+                receipts.append(await store.mail.receive(brought))
         assert [(one.letter_id, one.is_new) for one in receipts[0]] == [
             (one.letter_id, one.is_new) for one in receipts[1]
         ]
@@ -133,7 +133,7 @@ async def test_letters_that_are_done_together_end_as_if_one_by_one(
         given = [result(f"T{number % 7}", message_id=f"L{number}") for number in range(count)]
         seed = chance.getrandbits(32)
         ends: list[list[Any]] = []
-        teams = [Mail(store).of(team_id=f"{name}{turn}") for name in ("one", "all")]
+        teams = [Mail(store).for_team(team_id=f"{name}{turn}") for name in ("one", "all")]
         for mail in teams:
             drawn = random.Random(seed)
             await mail.send_all(given)
@@ -204,13 +204,13 @@ async def test_a_conflict_in_the_middle_of_many_lets_none_of_them_in(mail: Mail)
 
 async def test_where_the_broker_has_each_of_many_letters_is_noted(mail: Mail, store: Store, clock: Clock) -> None:
     sent = [result(f"T{number}", to="AB"[number % 2], message_id=f"L{number}") for number in range(90)]
-    await store.mail.post_all([posted_of(letter, mail.sealing) for letter in sent], away=True)
+    await store.mail.post_all([to_stored(letter, mail.encryptor) for letter in sent], via_transport=True)
     claimed = await store.mail.claim(30, 100)
     assert {attempts for _, attempts, _ in claimed} == {0}
     places = [
         ((posted.recipient_id, "", posted.letter_id), 100 + number) for number, (posted, _, _) in enumerate(claimed)
     ]
-    await store.mail.published(places, 30)
+    await store.mail.mark_published(places, 30)
     assert await store.mail.claim(30, 100) == []
     await pass_time(mail.store, clock, seconds=31)
     again = await store.mail.claim(30, 100)
@@ -272,8 +272,10 @@ async def test_a_store_of_the_version_before_hands_its_letters_out_in_their_orde
         ("done", now - 9, None, 1, None, now - 2),
     ]
     for number, (state, at, lease, attempts, error, ended) in enumerate(rows, 1):
-        posted = posted_of(result(f"T{number}", message_id=f"L{number}"), Sealing.in_memory())
-        connection.execute(f"INSERT INTO letters ({LETTER}) VALUES ({', '.join('?' * 15)})", row_of(posted, clock()))
+        posted = to_stored(result(f"T{number}", message_id=f"L{number}"), Encryptor.in_memory())
+        connection.execute(
+            f"INSERT INTO letters ({LETTER_COLUMNS}) VALUES ({', '.join('?' * 15)})", to_row(posted, clock())
+        )
         connection.execute(
             "INSERT INTO inbox (recipient_id, team_id, letter_id, number, task_id, state, available_at, lease, attempts,"
             " error_class, arrived_at, ended_at) VALUES ('ARCH', '', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
@@ -283,7 +285,7 @@ async def test_a_store_of_the_version_before_hands_its_letters_out_in_their_orde
     connection.close()
     async with open_store(f"sqlite:///{path}") as store:
         store.clock = clock
-        mail = Mail(store, rules={"error": RetryRule(3)})
+        mail = Mail(store, retry_rules={"error": RetryRule(3)})
         assert (await store.verify()).is_sound
         assert (await mail.send(result("T1", message_id="L1"))).is_new is False
         await mail.send(result("T7", message_id="L7"))
@@ -297,8 +299,14 @@ async def test_a_store_of_the_version_before_hands_its_letters_out_in_their_orde
 
 
 def test_however_many_values_there_are_there_are_few_statements() -> None:
-    assert {marks.count("?") for count in range(1, 600) for marks, _ in listed(range(count))} == {1, 4, 16, 64, 256}
-    assert {len(group) for count in range(1, 600) for group in in_groups(range(count))} == {1, 4, 16, 64}
+    assert {marks.count("?") for count in range(1, 600) for marks, _ in in_clause_chunks(range(count))} == {
+        1,
+        4,
+        16,
+        64,
+        256,
+    }
+    assert {len(group) for count in range(1, 600) for group in insert_chunks(range(count))} == {1, 4, 16, 64}
     for count in range(600):
-        assert [item for group in in_groups(range(count)) for item in group] == list(range(count))
-        assert {item for _, some in listed(range(count)) for item in some} == set(range(count))
+        assert [item for group in insert_chunks(range(count)) for item in group] == list(range(count))
+        assert {item for _, some in in_clause_chunks(range(count)) for item in some} == set(range(count))

@@ -7,8 +7,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dragoman.errors import LetterError
-from dragoman.mail import Sealing
-from dragoman.mail.wire import KEY, LETTER_AGE, MESSAGE_ID, ORIGIN, RECEIPT_AGE, SEAL, SENT_AT, UNTRUSTED, Kind, Wire
+from dragoman.mail import Encryptor
+from dragoman.mail.wire import (
+    KEY,
+    LETTER_AGE,
+    MESSAGE_ID,
+    ORIGIN,
+    RECEIPT_AGE,
+    SEAL,
+    SENT_AT,
+    UNTRUSTED_CODES,
+    Kind,
+    MessageCodec,
+)
 from dragoman.store.mail import RETENTION
 from tests.mail.test_sealing import KEY as TEXT
 from tests.mail.test_sealing import OTHER
@@ -19,35 +30,37 @@ NAMED = {MESSAGE_ID: "m1", ORIGIN: "store-1"}
 both = pytest.mark.parametrize("encrypts", [True, False])
 
 
-def wire(keys: str = f"a:{TEXT}", *, encrypts: bool = True, now: datetime = NOW) -> Wire:
-    return Wire(Sealing.from_text(keys), lambda: now, encrypts=encrypts)
+def wire(keys: str = f"a:{TEXT}", *, encrypts: bool = True, now: datetime = NOW) -> MessageCodec:
+    return MessageCodec(Encryptor.from_text(keys), lambda: now, encrypt=encrypts)
 
 
-def code(reader: Wire, headers: dict[str, str], data: bytes, kind: Kind = "letter", subject: str = SUBJECT) -> str:
+def code(
+    reader: MessageCodec, headers: dict[str, str], data: bytes, kind: Kind = "letter", subject: str = SUBJECT
+) -> str:
     with pytest.raises(LetterError) as caught:
-        reader.read(kind, subject, headers, data)
-    assert caught.value.code in UNTRUSTED
+        reader.decode(kind, subject, headers, data)
+    assert caught.value.code in UNTRUSTED_CODES
     return caught.value.code
 
 
 @both
 def test_what_was_written_is_read(encrypts: bool) -> None:
-    headers, data = wire(encrypts=encrypts).write("letter", SUBJECT, b"hello", NAMED)
+    headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     assert (b"hello" in data) is not encrypts
-    assert wire().read("letter", SUBJECT, headers, data) == b"hello"
+    assert wire().decode("letter", SUBJECT, headers, data) == b"hello"
 
 
 @both
 @pytest.mark.parametrize("name", [MESSAGE_ID, ORIGIN, SENT_AT, SEAL])
 def test_a_changed_header_is_noticed(encrypts: bool, name: str) -> None:
-    headers, data = wire(encrypts=encrypts).write("letter", SUBJECT, b"hello", NAMED)
+    headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     for changed in ({**headers, name: "2027-01-01T00:00:00+00:00"}, {k: v for k, v in headers.items() if k != name}):
         assert code(wire(), changed, data) == "forged_letter"
 
 
 @both
 def test_every_changed_byte_is_noticed(encrypts: bool) -> None:
-    headers, data = wire(encrypts=encrypts).write("letter", SUBJECT, b"hello", NAMED)
+    headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     for at in range(len(data)):
         changed = bytearray(data)
         changed[at] ^= 1
@@ -58,7 +71,7 @@ def test_every_changed_byte_is_noticed(encrypts: bool) -> None:
 
 @both
 def test_a_message_is_read_at_its_own_subject_and_in_its_own_direction_alone(encrypts: bool) -> None:
-    headers, data = wire(encrypts=encrypts).write("letter", SUBJECT, b"hello", NAMED)
+    headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     assert code(wire(), headers, data, subject="dragoman.mail._.CA") == "forged_letter"
     assert code(wire(), headers, data, subject=f"dragoman.mail.{b'ops'.hex()}.ARCH") == "forged_letter"
     assert code(wire(), headers, data, kind="receipt") == "forged_letter"
@@ -66,28 +79,28 @@ def test_a_message_is_read_at_its_own_subject_and_in_its_own_direction_alone(enc
 
 @both
 def test_a_key_of_the_same_name_is_not_the_key(encrypts: bool) -> None:
-    headers, data = wire(f"a:{OTHER}", encrypts=encrypts).write("letter", SUBJECT, b"hello", NAMED)
+    headers, data = wire(f"a:{OTHER}", encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     assert code(wire(), headers, data) == "forged_letter"
 
 
 def test_what_has_no_signature_or_one_of_an_unknown_key_is_refused() -> None:
     assert code(wire(), {}, b"hello") == "unsigned_letter"
     assert code(wire(), dict(NAMED), b"hello") == "unsigned_letter"
-    headers, data = wire(f"b:{OTHER}").write("letter", SUBJECT, b"hello", NAMED)
+    headers, data = wire(f"b:{OTHER}").encode("letter", SUBJECT, b"hello", NAMED)
     assert code(wire(), headers, data) == "unknown_mail_key"
     assert code(wire(), {**headers, KEY: ""}, data) == "unknown_mail_key"
 
 
 def test_each_key_is_accepted_and_the_first_one_signs() -> None:
-    headers, data = wire(f"b:{OTHER},a:{TEXT}").write("letter", SUBJECT, b"hello", NAMED)
+    headers, data = wire(f"b:{OTHER},a:{TEXT}").encode("letter", SUBJECT, b"hello", NAMED)
     assert headers[KEY] == "b"
-    assert wire(f"a:{TEXT},b:{OTHER}").read("letter", SUBJECT, headers, data) == b"hello"
+    assert wire(f"a:{TEXT},b:{OTHER}").decode("letter", SUBJECT, headers, data) == b"hello"
 
 
 @pytest.mark.parametrize(("kind", "age"), [("letter", LETTER_AGE), ("receipt", RECEIPT_AGE)])
 def test_a_message_that_is_played_again_after_its_time_is_refused(kind: Kind, age: timedelta) -> None:
-    headers, data = wire().write(kind, SUBJECT, b"hello", NAMED)
-    assert wire(now=NOW + age).read(kind, SUBJECT, headers, data) == b"hello"
+    headers, data = wire().encode(kind, SUBJECT, b"hello", NAMED)
+    assert wire(now=NOW + age).decode(kind, SUBJECT, headers, data) == b"hello"
     assert code(wire(now=NOW + age + timedelta(seconds=1)), headers, data, kind) == "stale_letter"
 
 
@@ -96,9 +109,9 @@ def test_an_inbox_knows_a_letter_for_as_long_as_a_copy_of_it_is_accepted() -> No
 
 
 def test_without_shared_keys_nothing_is_signed_and_what_is_signed_is_refused() -> None:
-    alone = Wire(Sealing.in_memory(), lambda: NOW)
+    alone = MessageCodec(Encryptor.in_memory(), lambda: NOW)
     assert not alone.is_signed
-    assert alone.write("letter", SUBJECT, b"hello", NAMED) == (NAMED, b"hello")
-    assert alone.read("letter", SUBJECT, None, b"hello") == b"hello"
-    headers, data = wire().write("letter", SUBJECT, b"hello", NAMED)
+    assert alone.encode("letter", SUBJECT, b"hello", NAMED) == (NAMED, b"hello")
+    assert alone.decode("letter", SUBJECT, None, b"hello") == b"hello"
+    headers, data = wire().encode("letter", SUBJECT, b"hello", NAMED)
     assert code(alone, headers, data) == "unknown_mail_key"

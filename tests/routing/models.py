@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman import catalog
 from dragoman.message import ContentBlock, ImageBlock, ImageSource, TextBlock
-from dragoman.routing import Policy, Registry, TurnFacts, facts_of, read_policy
+from dragoman.routing import Policy, Registry, TurnFacts, collect_facts, read_policy
 
 NOW = datetime(2026, 11, 15, 10, 30, tzinfo=UTC)
 PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
@@ -57,14 +57,14 @@ max_context_tokens = 200000
 [models."ghost:gone"]
 aliases = ["gone"]
 """
-CATALOG = catalog.Catalog(catalog.rows_from(ROWS), "test")
+CATALOG = catalog.Catalog(catalog.rows_from_toml(ROWS), "test")
 REGISTRY = Registry(CATALOG, ["acme", "bolt"])
 
 
 def turn(*said: str | ContentBlock, **known: Any) -> TurnFacts:
     """A turn that begins with this message, in an empty session."""
     content = [TextBlock(part) if isinstance(part, str) else part for part in said]
-    return facts_of((), content, **{"now": NOW, **known})
+    return collect_facts((), content, **{"now": NOW, **known})
 
 
 def policy(document: Mapping[str, Any] | None = None, **keys: Any) -> Policy:

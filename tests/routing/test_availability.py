@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.exchange import ErrorClass
 from dragoman.routing import Availability, Change
-from dragoman.routing.availability import NOT_THEIR_FAULT
+from dragoman.routing.availability import CALLER_ERRORS
 from tests.routing.models import NOW
 
 
@@ -27,7 +27,7 @@ class Calls:
 
     def note(self, model: str, seconds: float, error_class: str | None = None, *, times: int = 1) -> Calls:
         for _ in range(times):
-            self.state, changes = self.state.noted(model.partition(":")[0], model, at(seconds), error_class)
+            self.state, changes = self.state.with_call_result(model.partition(":")[0], model, at(seconds), error_class)
             self.changes += changes
         return self
 
@@ -147,15 +147,15 @@ def test_five_minutes_without_a_call_clear_everything() -> None:
     calls = Calls().note("acme:a", 0, "server_error", times=5).note("bolt:a", 0, "auth")
     assert (calls.reaches("acme:a", 299), calls.reaches("bolt:a", 299)) == (False, False)
     assert (calls.reaches("acme:a", 300), calls.reaches("bolt:a", 300)) == (True, True)
-    unchanged, nothing = calls.state.refreshed(at(299))
+    unchanged, nothing = calls.state.with_time(at(299))
     assert (unchanged, nothing) == (calls.state, ())
-    later, changes = calls.state.refreshed(at(300))
+    later, changes = calls.state.with_time(at(300))
     assert [(change.provider, change.scope, change.is_available) for change in changes] == [
         ("acme", "model_specific", True),
         ("bolt", "provider_wide", True),
     ]
     assert {change.trigger_reason for change in changes} == {"300 s without calls"}
-    assert later.refreshed(at(301)) == (later, ())
+    assert later.with_time(at(301)) == (later, ())
 
 
 def test_a_failed_call_in_between_begins_the_five_minutes_again() -> None:
@@ -169,7 +169,7 @@ def test_recovery_is_told_by_the_next_call_as_well() -> None:
     assert calls.told[-1] == ("routing.provider_recovered", "provider_wide", ("acme:a",))
 
 
-@pytest.mark.parametrize("error_class", sorted(NOT_THEIR_FAULT))
+@pytest.mark.parametrize("error_class", sorted(CALLER_ERRORS))
 def test_what_is_not_the_provider_s_fault_counts_neither_for_nor_against_it(error_class: str) -> None:
     calls = Calls().note("acme:a", 0, error_class, times=10)
     assert calls.reaches("acme:a", 1)
@@ -179,7 +179,7 @@ def test_what_is_not_the_provider_s_fault_counts_neither_for_nor_against_it(erro
 
 def test_a_person_may_have_a_provider_tried_again() -> None:
     calls = Calls().note("acme:a", 0, "auth").note("bolt:a", 0, "auth")
-    again = calls.state.forgotten("acme")
+    again = calls.state.without_provider("acme")
     assert again.is_available("acme", "acme:a", at(1))
     assert not again.is_available("bolt", "bolt:a", at(1))
 
@@ -201,7 +201,7 @@ def test_every_change_is_told_once_and_in_turn(taken: list[tuple[str, str | None
         now += gap
         before = calls.state
         calls.note(model, now, error_class)
-        assert before.noted(model.partition(":")[0], model, at(now), error_class)[0] == calls.state
+        assert before.with_call_result(model.partition(":")[0], model, at(now), error_class)[0] == calls.state
         if error_class is None:
             assert calls.reaches(model, now)
     down: set[tuple[str, str, str]] = set()

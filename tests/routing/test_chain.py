@@ -28,12 +28,12 @@ from dragoman.routing import (
     SLOTS,
     Availability,
     Decision,
-    Needs,
     PatternSample,
     Policy,
     Registry,
+    Requirements,
+    collect_facts,
     decide,
-    facts_of,
     validation_failure,
 )
 from tests.routing.models import CATALOG, NOW, PICTURE, REGISTRY, policy, turn
@@ -45,7 +45,7 @@ DEFAULTS = {"global_default": "big", "workspaces": {"/shop": {"default": "quick"
 def down(model: str) -> Availability:
     """As things are after that model has refused a key."""
     provider = model.partition(":")[0]
-    return Availability().noted(provider, model, NOW, "auth")[0]
+    return Availability().with_call_result(provider, model, NOW, "auth")[0]
 
 
 def samples(model: str, success: float = 1.0, size: int = 5) -> list[PatternSample]:
@@ -203,7 +203,7 @@ def test_a_choice_that_may_not_answer_is_refused_and_names_what_would(
     assert decision.chain[-1].verdict == "rejected"
     assert decision.chain[-1].validation_failure == "no_vision_support"
     with pytest.raises(RoutingConstraintError) as caught:
-        decision.raise_if_refused()
+        decision.raise_if_rejected()
     assert caught.value.code == "routing_constraint_failure"
     assert caught.value.details == {
         "source": source,
@@ -211,8 +211,8 @@ def test_a_choice_that_may_not_answer_is_refused_and_names_what_would(
         "validation_failure": "no_vision_support",
         "would_fall_back_to": "acme:big",
     }
-    assert decision.refusal is not None
-    assert decision.refusal.payload() == caught.value.details
+    assert decision.rejection is not None
+    assert decision.rejection.payload() == caught.value.details
     assert str(caught.value).startswith(
         "Cannot use acme:text: session contains images that this model can't process. Active model unchanged."
     )
@@ -220,22 +220,22 @@ def test_a_choice_that_may_not_answer_is_refused_and_names_what_would(
 
 def test_a_refused_override_would_fall_back_to_the_sticky_model_first() -> None:
     decision = decide(turn("@gone hello", sticky="quick"), policy(DEFAULTS), REGISTRY)
-    assert decision.refusal is not None
-    assert decision.refusal.would_fall_back_to == "bolt:quick"
+    assert decision.rejection is not None
+    assert decision.rejection.would_fall_back_to == "bolt:quick"
     assert [entry.policy for entry in decision.chain] == ["per_message_override"]
 
 
 def test_a_refused_choice_with_nothing_behind_it_says_so() -> None:
     decision = decide(turn("hello", sticky="gone"), Policy(), REGISTRY)
     with pytest.raises(RoutingConstraintError, match=r"Choose another one$") as caught:
-        decision.raise_if_refused()
+        decision.raise_if_rejected()
     assert caught.value.would_fall_back_to is None
 
 
 def test_a_sticky_model_that_nobody_knows_any_more_is_refused_as_not_configured() -> None:
     decision = decide(turn("hello", sticky="vanished:model"), policy(DEFAULTS), REGISTRY)
-    assert decision.refusal is not None
-    assert (decision.refusal.model, decision.refusal.validation_failure) == ("vanished:model", "not_configured")
+    assert decision.rejection is not None
+    assert (decision.rejection.model, decision.rejection.validation_failure) == ("vanished:model", "not_configured")
 
 
 # --- nobody ----------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_when_nobody_may_answer_the_whole_chain_is_told_and_then_raised() -> Non
     assert (payload["chosen_model"], payload["winner_index"], payload["elapsed_ms"]) == ("", -1, 0.25)
     assert [entry["policy"] for entry in payload["chain"]] == list(SLOTS)
     with pytest.raises(RoutingFailedError) as caught:
-        decision.raise_if_refused()
+        decision.raise_if_rejected()
     assert caught.value.code == "routing_failed"
     assert caught.value.details == {
         "tried": [
@@ -263,7 +263,7 @@ def test_when_nobody_may_answer_the_whole_chain_is_told_and_then_raised() -> Non
 
 def test_a_decision_that_stands_raises_nothing_and_its_payload_is_json() -> None:
     decision = decide(turn("a bug"), policy(rules=RULES), REGISTRY, samples=samples("bolt:quick"))
-    decision.raise_if_refused()
+    decision.raise_if_rejected()
     payload = decision.payload(1.5)
     assert json.loads(json.dumps(payload)) == payload
     assert payload["chain"][2] == {
@@ -278,7 +278,7 @@ def test_a_decision_that_stands_raises_nothing_and_its_payload_is_json() -> None
 # --- gates -----------------------------------------------------------------------------------------------------------
 
 TOOL = ToolDefinition("read_file", "Reads.", {"type": "object"}, SideEffects.READ)
-ALL_NEEDS = Needs(images=True, audio=True, tools=True, system_prompt=True, structured_output=True)
+ALL_NEEDS = Requirements(images=True, audio=True, tools=True, system_prompt=True, structured_output=True)
 HARMLESS = """
 [providers.acme]
 title = "Acme"
@@ -307,7 +307,7 @@ def test_gates_are_asked_in_their_order() -> None:
 
     def failure() -> str | None:
         overlay = {"models": {"acme:m": rows}}
-        registry = Registry(catalog.Catalog(catalog.rows_from(HARMLESS), "t").overlaid(overlay), configured)
+        registry = Registry(catalog.Catalog(catalog.rows_from_toml(HARMLESS), "t").overlay(overlay), configured)
         return validation_failure("acme:m", facts, registry, reachable, allowed)
 
     seen.append(failure())
@@ -326,14 +326,14 @@ def test_gates_are_asked_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("needs", "model", "failure"),
     [
-        (Needs(images=True), "text", "no_vision_support"),
-        (Needs(tools=True), "mute", "no_tool_support"),
-        (Needs(system_prompt=True), "mute", "no_system_prompt_support"),
-        (Needs(structured_output=True), "quick", "no_structured_output_support"),
-        (Needs(audio=True), "text", "no_audio_support"),
+        (Requirements(images=True), "text", "no_vision_support"),
+        (Requirements(tools=True), "mute", "no_tool_support"),
+        (Requirements(system_prompt=True), "mute", "no_system_prompt_support"),
+        (Requirements(structured_output=True), "quick", "no_structured_output_support"),
+        (Requirements(audio=True), "text", "no_audio_support"),
     ],
 )
-def test_a_gate_is_only_asked_where_the_turn_needs_it(needs: Needs, model: str, failure: str) -> None:
+def test_a_gate_is_only_asked_where_the_turn_needs_it(needs: Requirements, model: str, failure: str) -> None:
     facts = turn("hello")
     assert validation_failure(model, facts, REGISTRY, Availability()) is None
     needing = msgspec.structs.replace(facts, needs=needs)
@@ -343,10 +343,10 @@ def test_a_gate_is_only_asked_where_the_turn_needs_it(needs: Needs, model: str, 
 def test_images_of_a_type_that_a_model_does_not_take_are_like_no_vision() -> None:
     row = {"supports_images": True, "accepted_image_media_types": ["image/png"]}
     overlay = {"models": {"acme:m": row}}
-    registry = Registry(catalog.Catalog(catalog.rows_from(HARMLESS), "t").overlaid(overlay), ["acme"])
+    registry = Registry(catalog.Catalog(catalog.rows_from_toml(HARMLESS), "t").overlay(overlay), ["acme"])
 
     def failure(*types: str) -> str | None:
-        facts = msgspec.structs.replace(turn("hello"), needs=Needs(images=True, image_types=types))
+        facts = msgspec.structs.replace(turn("hello"), needs=Requirements(images=True, image_types=types))
         return validation_failure("acme:m", facts, registry, Availability())
 
     assert failure("image/png", "image/*") is None
@@ -380,32 +380,32 @@ def message(role: Role, *content: Any) -> Message:
 def test_images_count_wherever_the_model_would_be_shown_them() -> None:
     inside = message(Role.TOOL, ToolResultBlock("tu_1", (PICTURE,)))
     for history, content in [((), (PICTURE,)), ((message(Role.USER, PICTURE),), ()), ((inside,), ())]:
-        facts = facts_of(history, content, now=NOW)
+        facts = collect_facts(history, content, now=NOW)
         assert facts.has_images
         assert facts.needs.images
-    assert not facts_of((message(Role.USER, TextBlock("hi")),), (), now=NOW).has_images
+    assert not collect_facts((message(Role.USER, TextBlock("hi")),), (), now=NOW).has_images
 
 
 def test_images_that_become_words_are_no_need() -> None:
-    facts = facts_of((), (PICTURE,), now=NOW, shows_images=False)
+    facts = collect_facts((), (PICTURE,), now=NOW, shows_images=False)
     assert facts.has_images
     assert not facts.needs.images
 
 
 def test_tools_are_needed_when_they_are_offered_or_were_called() -> None:
     call = message(Role.ASSISTANT, ToolUseBlock("tu_1", "read_file", {}))
-    called = facts_of((call,), (), now=NOW, tools=[TOOL])
+    called = collect_facts((call,), (), now=NOW, tools=[TOOL])
     assert (called.has_tool_calls_in_history, called.needs.tools) == (True, True)
     assert (called.tool_names, called.side_effects) == (("read_file",), ("read",))
-    offered = facts_of((), (), now=NOW, tools=[TOOL])
+    offered = collect_facts((), (), now=NOW, tools=[TOOL])
     assert (offered.has_tool_calls_in_history, offered.needs.tools) == (False, True)
-    assert not facts_of((), (), now=NOW).needs.tools
+    assert not collect_facts((), (), now=NOW).needs.tools
 
 
 def test_a_system_prompt_and_a_schema_are_needs() -> None:
-    facts = facts_of((message(Role.SYSTEM, TextBlock("Be brief.")),), (), now=NOW, output_schema=True)
-    assert facts.needs == Needs(system_prompt=True, structured_output=True)
-    assert facts_of((message(Role.SYSTEM),), (), now=NOW).needs == Needs()
+    facts = collect_facts((message(Role.SYSTEM, TextBlock("Be brief.")),), (), now=NOW, output_schema=True)
+    assert facts.needs == Requirements(system_prompt=True, structured_output=True)
+    assert collect_facts((message(Role.SYSTEM),), (), now=NOW).needs == Requirements()
 
 
 # --- delegation ------------------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ decisions_given = st.fixed_dictionaries(
         "workspace_path": st.sampled_from(["", "/shop", "/other"]),
         "estimated_input_tokens": st.sampled_from([1, 1_000, 60_000, 500_000]),
         "needs": st.builds(
-            Needs,
+            Requirements,
             images=st.booleans(),
             tools=st.booleans(),
             system_prompt=st.booleans(),
@@ -471,7 +471,7 @@ def test_the_first_valid_candidate_wins_and_the_chain_ends_with_it(
 ) -> None:
     availability = Availability()
     for model in unreachable:
-        availability, _ = availability.noted(model.partition(":")[0], model, NOW, "auth")
+        availability, _ = availability.with_call_result(model.partition(":")[0], model, NOW, "auth")
     seen = [made for model, success, size in judged for made in samples(model, success, size)]
     facts = turn("hello", **known)
     decision = decide(facts, policy(document), REGISTRY, availability=availability, samples=seen)
@@ -491,7 +491,7 @@ def assert_lawful(decision: Decision) -> None:
     for entry in decision.chain[:2]:  # what a person chose is taken or refused
         if entry.candidate_model is not None:
             assert decision.chosen_model in (entry.candidate_model, "")
-    if decision.refusal is None:
+    if decision.rejection is None:
         assert chose == [decision.winner_index] == [len(decision.chain) - 1]
         assert decision.record is not None
         assert decision.record.chosen_model == decision.chosen_model == decision.chain[-1].candidate_model
@@ -499,7 +499,7 @@ def assert_lawful(decision: Decision) -> None:
         return
     assert (chose, decision.winner_index, decision.chosen_model, decision.record) == ([], -1, "", None)
     explicit = decision.chain[-1].policy in SLOTS[:2] and decision.chain[-1].verdict == "rejected"
-    assert decision.refusal.code == ("routing_constraint_failure" if explicit else "routing_failed")
+    assert decision.rejection.code == ("routing_constraint_failure" if explicit else "routing_failed")
     assert explicit or len(decision.chain) == len(SLOTS)
 
 
@@ -514,25 +514,27 @@ def offered(*effects: SideEffects) -> list[ToolDefinition]:
 
 def test_only_the_models_that_the_policy_names_are_offered_tools_of_a_side_effect() -> None:
     held = policy({**DEFAULTS, "side_effects": {"execute": ["deep"], "network": []}})
-    harmless = facts_of([], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ))
+    harmless = collect_facts([], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ))
     assert decide(harmless, held, REGISTRY).chosen_model == "acme:big"
-    harmful = facts_of([], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ, SideEffects.EXECUTE))
+    harmful = collect_facts(
+        [], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ, SideEffects.EXECUTE)
+    )
     decision = decide(harmful, held, REGISTRY)
-    assert decision.refusal is not None
-    assert decision.refusal.validation_failure == "side_effects_not_allowed"
+    assert decision.rejection is not None
+    assert decision.rejection.validation_failure == "side_effects_not_allowed"
     with pytest.raises(RoutingConstraintError, match="side effects"):
-        decision.raise_if_refused()
-    deep = facts_of([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.EXECUTE))
-    assert decide(deep, held, REGISTRY).refusal is None
-    nobody = facts_of([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.NETWORK))
-    assert decide(nobody, held, REGISTRY).refusal is not None
+        decision.raise_if_rejected()
+    deep = collect_facts([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.EXECUTE))
+    assert decide(deep, held, REGISTRY).rejection is None
+    nobody = collect_facts([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.NETWORK))
+    assert decide(nobody, held, REGISTRY).rejection is not None
 
 
 def test_a_rule_may_ask_what_the_tools_of_a_turn_can_do() -> None:
     rules = [{"name": "careful", "when": {"side_effects_include": ["write", "execute"]}, "use": "deep"}]
     held = policy({"global_default": "big", "rules": rules})
     for effect, rule in ((SideEffects.READ, None), (SideEffects.WRITE, "careful")):
-        decision = decide(facts_of([], [TextBlock("do")], now=NOW, tools=offered(effect)), held, REGISTRY)
+        decision = decide(collect_facts([], [TextBlock("do")], now=NOW, tools=offered(effect)), held, REGISTRY)
         assert decision.record is not None
         assert decision.record.rule_name == rule
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.routing import Fingerprint, PatternSample, PatternSettings, fingerprint_of, recommend
+from dragoman.routing import Fingerprint, PatternSample, PatternSettings, make_fingerprint, recommend
 from dragoman.routing.pattern import INTENTS, similarity
 
 EMPTY = Fingerprint()
@@ -26,7 +26,7 @@ def sample(
 
 
 def test_a_fingerprint_says_what_is_asked_for_which_files_are_named_and_how_long_it_is() -> None:
-    made = fingerprint_of(
+    made = make_fingerprint(
         "Fix the crash in src/shop/cart.py and tests/test_cart.PY, then explain why. See ./docs/cart.md.",
         estimated_input_tokens=5_000,
         has_images=True,
@@ -46,12 +46,12 @@ def test_a_fingerprint_says_what_is_asked_for_which_files_are_named_and_how_long
 
 def test_an_ordinary_sentence_names_no_files() -> None:
     for text in ("Is 3.14 bigger than 3? Yes... i.e. and/or so, e.g. v2.", "Version 2.0 of it."):
-        made = fingerprint_of(text, estimated_input_tokens=1)
+        made = make_fingerprint(text, estimated_input_tokens=1)
         assert (made.file_extensions, made.path_buckets) == ((), ())
 
 
 def test_folders_are_named_with_and_without_a_file() -> None:
-    made = fingerprint_of("look into ./src and /etc/app/conf.d and lib/a/b", estimated_input_tokens=1)
+    made = make_fingerprint("look into ./src and /etc/app/conf.d and lib/a/b", estimated_input_tokens=1)
     assert made.path_buckets == ("etc", "lib")
     assert made.file_extensions == (".d",)
 
@@ -61,7 +61,7 @@ def test_folders_are_named_with_and_without_a_file() -> None:
     [(0, "<1k"), (999, "<1k"), (1_000, "<4k"), (63_999, "<64k"), (255_999, "<256k"), (256_000, "256k+")],
 )
 def test_lengths_fall_into_buckets(tokens: int, bucket: str) -> None:
-    assert fingerprint_of("", estimated_input_tokens=tokens).token_bucket == bucket
+    assert make_fingerprint("", estimated_input_tokens=tokens).token_bucket == bucket
 
 
 def test_a_word_means_one_intent() -> None:
@@ -70,7 +70,7 @@ def test_a_word_means_one_intent() -> None:
 
 
 def test_a_fingerprint_is_written_as_json_and_passes_over_what_a_newer_version_adds() -> None:
-    made = fingerprint_of("fix a.py", estimated_input_tokens=10)
+    made = make_fingerprint("fix a.py", estimated_input_tokens=10)
     assert msgspec.json.decode(msgspec.json.encode(made), type=Fingerprint) == made
     assert msgspec.json.decode(b'{"token_bucket":"<1k","mood":"good"}', type=Fingerprint) == Fingerprint(
         token_bucket="<1k"
@@ -80,13 +80,13 @@ def test_a_fingerprint_is_written_as_json_and_passes_over_what_a_newer_version_a
 
 def test_a_listing_of_many_files_leaves_a_small_fingerprint() -> None:
     listing = "\n".join(f"dir{n}/file.e{n}" for n in range(5_000))
-    made = fingerprint_of(listing, estimated_input_tokens=10)
+    made = make_fingerprint(listing, estimated_input_tokens=10)
     assert len(made.file_extensions) == len(made.path_buckets) == 16
 
 
 def test_a_text_without_any_break_is_read_once() -> None:
-    assert fingerprint_of("a" * 2_000_000, estimated_input_tokens=10) == Fingerprint(token_bucket="<1k")
-    assert fingerprint_of("a." * 100_000, estimated_input_tokens=10).file_extensions == (".a",)
+    assert make_fingerprint("a" * 2_000_000, estimated_input_tokens=10) == Fingerprint(token_bucket="<1k")
+    assert make_fingerprint("a." * 100_000, estimated_input_tokens=10).file_extensions == (".a",)
 
 
 # --- similarity ------------------------------------------------------------------------------------------------------

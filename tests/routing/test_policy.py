@@ -197,11 +197,11 @@ def test_rules_of_a_workspace_are_asked_before_the_others() -> None:
 
 
 def test_a_workspace_s_default_pattern_and_tiers_stand_in_place_of_the_others() -> None:
-    here = policy(SHOP).at("/home/ada/shop")
+    here = policy(SHOP).for_workspace("/home/ada/shop")
     assert (here.workspace_default, here.global_default) == ("acme:text", "acme:big")
     assert here.pattern == PatternSettings(cost_weight=0.5)
     assert set(here.tiers.values()) == {"acme:text"}
-    bare = policy(SHOP).at("/bare")
+    bare = policy(SHOP).for_workspace("/bare")
     assert bare.workspace_default is None
     assert bare.pattern == PatternSettings(min_sample_size=9)
     assert bare.tiers["fast"] == "bolt:quick"
@@ -219,7 +219,7 @@ def test_a_workspace_s_default_pattern_and_tiers_stand_in_place_of_the_others() 
     ],
 )
 def test_a_workspace_is_meant_by_its_exact_path(path: str, is_meant: bool) -> None:
-    assert (policy(SHOP).at(path).workspace_default is not None) is is_meant
+    assert (policy(SHOP).for_workspace(path).workspace_default is not None) is is_meant
 
 
 def test_a_default_from_elsewhere_holds_only_where_the_policy_has_none() -> None:
@@ -370,7 +370,7 @@ def test_all_errors_are_told_at_once_and_nothing_of_the_file_is_taken() -> None:
 
 def test_one_name_may_stand_in_two_scopes() -> None:
     same = [rule({"has_images": True}, name="pictures")]
-    assert policy(rules=same, workspaces={"/a": {"rules": same}}).at("/a").rules[0].name == "pictures"
+    assert policy(rules=same, workspaces={"/a": {"rules": same}}).for_workspace("/a").rules[0].name == "pictures"
 
 
 def test_a_document_that_contains_itself_ends() -> None:

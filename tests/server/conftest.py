@@ -23,53 +23,53 @@ import pytest
 
 from dragoman.client import Retries
 from dragoman.server.keys import new_key
-from dragoman.server.options import ServeOptions, address
-from dragoman.server.serving import ChatServer, bound, listening, opened_doors
-from dragoman.server.state import Doors
+from dragoman.server.options import ServerConfig, address
+from dragoman.server.serving import ChatServer, bind_socket, open_app_state, run_server
+from dragoman.server.state import AppState
 from dragoman.store import Store
 from dragoman.turn import Agent
 from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
 from tests.strict import StrictProvider, strict_provider
 from tests.turn.ground import settings_for
 
-__all__ = ["Serving", "postgres", "postgres_server", "pytest_pyfunc_call", "runner", "serving"]
+__all__ = ["ServerFixture", "postgres", "postgres_server", "pytest_pyfunc_call", "run_test_server", "runner"]
 
 _NUMBERS = itertools.count(1)
 
 
-class Serving:
+class ServerFixture:
     """A server that listens, and what is behind it."""
 
     def __init__(
         self,
         base_url: str,
-        doors: Doors,
+        state: AppState,
         server: ChatServer,
         fakes: dict[str, StrictProvider],
         client: aiohttp.ClientSession,
     ) -> None:
         self.base_url = base_url
-        self.doors = doors
+        self.state = state
         self.server = server
         self.fakes = fakes
         self.client = client
 
-    async def key(
-        self, user_id: str | None = None, scopes: tuple[str, ...] = ("chat",), **given: Any
+    async def make_key(
+        self, user_id: str | None = None, scopes: tuple[str, ...] = ("chat",), **fields: Any
     ) -> dict[str, str]:
         """Headers with a new key of that user, or of a new one."""
-        made = new_key(self.doors.peppers)
+        api_key = new_key(self.state.peppers)
         whose = user_id or self.store.new_id()
-        await self.store.create_key(made.public_id, made.secret_hash, user_id=whose, scopes=scopes, **given)
-        return {"Authorization": f"Bearer {made.text}"}
+        await self.store.create_key(api_key.public_id, api_key.secret_hash, user_id=whose, scopes=scopes, **fields)
+        return {"Authorization": f"Bearer {api_key.text}"}
 
     @property
     def store(self) -> Store:
-        return self.doors.store
+        return self.state.store
 
     @property
     def agent(self) -> Agent:
-        return self.doors.agent
+        return self.state.agent
 
     @property
     def fake(self) -> StrictProvider:
@@ -78,47 +78,49 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    folder: Path, *dialects: str, store: str | None = None, of_agent: dict[str, Any] | None = None, **options: Any
-) -> AsyncIterator[Serving]:
+async def run_test_server(
+    folder: Path, *dialects: str, store: str | None = None, agent_options: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[ServerFixture]:
     """A server over fakes of these dialects, answering while the block lasts. ``options`` are those of serving."""
     async with contextlib.AsyncExitStack() as stack:
         names = dialects or ("anthropic",)
         fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in names}
         options.setdefault("attachments", f"file://{folder / 'attachments'}")
         options.setdefault("grace_s", 2.0)
-        chosen = ServeOptions(store=store or f"sqlite:///{folder / 'chats.db'}", port=options.pop("port", 0), **options)
-        listener, chosen = bound(chosen)
+        config = ServerConfig(store=store or f"sqlite:///{folder / 'chats.db'}", port=options.pop("port", 0), **options)
+        listener, config = bind_socket(config)
         stack.callback(listener.close)
-        given = {"retries": Retries(max_retries=0), **(of_agent or {})}
+        config_fields = {"retries": Retries(max_retries=0), **(agent_options or {})}
         settings = settings_for(folder, fakes, names[0])
-        doors = await stack.enter_async_context(opened_doors(chosen, settings, **given))
-        server = await stack.enter_async_context(listening(doors, listener))
-        base_url = f"http://127.0.0.1:{chosen.port}"
+        state = await stack.enter_async_context(open_app_state(config, settings, **config_fields))
+        server = await stack.enter_async_context(run_server(state, listener))
+        base_url = f"http://127.0.0.1:{config.port}"
         client = await stack.enter_async_context(aiohttp.ClientSession(base_url))
-        assert chosen.base_url or address(chosen) == base_url
-        yield Serving(base_url, doors, server, fakes, client)
+        assert config.base_url or address(config) == base_url
+        yield ServerFixture(base_url, state, server, fakes, client)
 
 
-def _held(runner: asyncio.Runner, made: contextlib.AbstractAsyncContextManager[Serving]) -> Iterator[Serving]:
-    opened = runner.run(made.__aenter__())
-    yield opened
-    runner.run(made.__aexit__(None, None, None))
+def _run_fixture(
+    runner: asyncio.Runner, context: contextlib.AbstractAsyncContextManager[ServerFixture]
+) -> Iterator[ServerFixture]:
+    server = runner.run(context.__aenter__())
+    yield server
+    runner.run(context.__aexit__(None, None, None))
 
 
 @pytest.fixture
-def chat_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+def chat_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that needs no key."""
-    yield from _held(runner, serving(tmp_path))
+    yield from _run_fixture(runner, run_test_server(tmp_path))
 
 
 @pytest.fixture
-def keyed_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+def keyed_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that nobody enters without a key."""
-    yield from _held(runner, serving(tmp_path, require_keys=True))
+    yield from _run_fixture(runner, run_test_server(tmp_path, require_keys=True))
 
 
 @pytest.fixture
-def postgres_chat_server(runner: asyncio.Runner, tmp_path: Path, postgres_server: str) -> Iterator[Serving]:
+def postgres_chat_server(runner: asyncio.Runner, tmp_path: Path, postgres_server: str) -> Iterator[ServerFixture]:
     """A server that needs no key, on PostgreSQL."""
-    yield from _held(runner, serving(tmp_path, store=f"{postgres_server}&schema=chats_{next(_NUMBERS)}"))
+    yield from _run_fixture(runner, run_test_server(tmp_path, store=f"{postgres_server}&schema=chats_{next(_NUMBERS)}"))

@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 
-class Answered(msgspec.Struct, frozen=True):
+class RawResponse(msgspec.Struct, frozen=True):
     """What came back."""
 
     status: int
@@ -45,7 +45,7 @@ class RawClient:
                 await self.writer.wait_closed()
         self.reader = self.writer = None
 
-    async def get(self, target: str, *headers: str) -> Answered:
+    async def get(self, target: str, *headers: str) -> RawResponse:
         """What is answered to a target, sign for sign as it is."""
         lines = (f"GET {target} HTTP/1.1", f"Host: {self._host}:{self._port}", *headers)
         data = "\r\n".join((*lines, "", "")).encode("latin-1")
@@ -56,10 +56,10 @@ class RawClient:
                 await self.close()
         raise AssertionError(f"no answer to {target!r}")
 
-    async def ask(self, data: bytes) -> Answered:
+    async def ask(self, data: bytes) -> RawResponse:
         """What is answered to bytes."""
         await self.send(data)
-        return await self.answer()
+        return await self.read_response()
 
     async def send(self, data: bytes) -> None:
         if self.writer is None:
@@ -67,7 +67,7 @@ class RawClient:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def answer(self) -> Answered:
+    async def read_response(self) -> RawResponse:
         assert self.reader is not None
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
@@ -77,7 +77,7 @@ class RawClient:
             body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         if headers.get("connection") == "close":
             await self.close()
-        return Answered(int(head[0].split(" ")[1]), headers, body)
+        return RawResponse(int(head[0].split(" ")[1]), headers, body)
 
     async def _chunks(self) -> bytes:
         assert self.reader is not None

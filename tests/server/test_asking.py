@@ -11,13 +11,13 @@ import pytest
 from starlette.requests import Request
 
 from dragoman.errors import JsonError
-from dragoman.server.asking import identifier, json_body, read_as, text_param, whole_number
-from dragoman.server.refusing import Refusal, refusal_from
+from dragoman.server.asking import int_param, json_body, parse_as, text_param, validate_id
+from dragoman.server.refusing import ApiError, to_api_error
 
 JSON = {"content-type": "application/json"}
 
 
-def asked(body: bytes | list[bytes] = b"", headers: dict[str, str] | None = None, query: str = "") -> Request:
+def make_request(body: bytes | list[bytes] = b"", headers: dict[str, str] | None = None, query: str = "") -> Request:
     """A request as a server would give it to us."""
     pieces = [body] if isinstance(body, bytes) else body
     messages = iter(
@@ -32,14 +32,14 @@ def asked(body: bytes | list[bytes] = b"", headers: dict[str, str] | None = None
     return Request(scope, receive)
 
 
-async def refusal(request: Request) -> tuple[int, str]:
+async def get_error(request: Request) -> tuple[int, str]:
     """How a body is refused."""
     try:
         said = await json_body(request)
     except JsonError as error:
-        told = refusal_from(error)
+        told = to_api_error(error)
         return told.status, told.code
-    except Refusal as error:
+    except ApiError as error:
         return error.status, error.code
     pytest.fail(f"it was taken as {said!r:.80}")
 
@@ -68,27 +68,33 @@ async def refusal(request: Request) -> tuple[int, str]:
     ],
 )
 async def test_a_bad_body_is_refused(body: bytes, status: int, code: str) -> None:
-    assert await refusal(asked(body)) == (status, code)
+    assert await get_error(make_request(body)) == (status, code)
 
 
 async def test_what_may_be_said_comes_back_as_it_was_said() -> None:
-    assert await json_body(asked(b'{"n":9007199254740993,"z":"a\\u0000b"}')) == {"n": 9007199254740993, "z": "a\0b"}
-    assert await json_body(asked(b"[" * 64 + b"]" * 64)) is not None
+    assert await json_body(make_request(b'{"n":9007199254740993,"z":"a\\u0000b"}')) == {
+        "n": 9007199254740993,
+        "z": "a\0b",
+    }
+    assert await json_body(make_request(b"[" * 64 + b"]" * 64)) is not None
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
 async def test_a_body_that_is_not_called_json_is_refused(kind: str | None) -> None:
     headers = {} if kind is None else {"content-type": kind}
-    assert await refusal(asked(b"{}", headers)) == (415, "unsupported_media_type")
+    assert await get_error(make_request(b"{}", headers)) == (415, "unsupported_media_type")
 
 
 async def test_a_compressed_body_is_refused() -> None:
-    assert await refusal(asked(b"\x1f\x8b", {**JSON, "content-encoding": "gzip"})) == (415, "unsupported_encoding")
+    assert await get_error(make_request(b"\x1f\x8b", {**JSON, "content-encoding": "gzip"})) == (
+        415,
+        "unsupported_encoding",
+    )
 
 
 async def test_a_body_that_says_that_it_is_too_large_is_not_read() -> None:
-    request = asked([], {**JSON, "content-length": str(4 * 1024 * 1024 + 1)})
-    assert await refusal(request) == (413, "too_large")
+    request = make_request([], {**JSON, "content-length": str(4 * 1024 * 1024 + 1)})
+    assert await get_error(request) == (413, "too_large")
 
 
 async def test_a_body_is_read_up_to_the_limit_and_no_further() -> None:
@@ -100,9 +106,9 @@ async def test_a_body_is_read_up_to_the_limit_and_no_further() -> None:
             taken += 1
             yield {"type": "http.request", "body": b" " * 65_536, "more_body": True}
 
-    request = asked()
+    request = make_request()
     request._receive = pieces().__anext__
-    assert await refusal(request) == (413, "too_large")
+    assert await get_error(request) == (413, "too_large")
     assert taken == 4 * 1024 * 1024 // 65_536 + 1
 
 
@@ -112,9 +118,9 @@ class Rename(msgspec.Struct):
 
 
 def test_what_does_not_fit_is_named_by_its_path() -> None:
-    assert read_as({"title": "x", "tags": [1]}, Rename) == Rename("x", [1])
-    with pytest.raises(Refusal, match=r"Expected `int`, got `str` - at `\$\.tags\[1\]`") as caught:
-        read_as({"title": "x", "tags": [1, "2"]}, Rename)
+    assert parse_as({"title": "x", "tags": [1]}, Rename) == Rename("x", [1])
+    with pytest.raises(ApiError, match=r"Expected `int`, got `str` - at `\$\.tags\[1\]`") as caught:
+        parse_as({"title": "x", "tags": [1, "2"]}, Rename)
     assert (caught.value.status, caught.value.code) == (422, "invalid_request")
 
 
@@ -122,14 +128,14 @@ def test_what_does_not_fit_is_named_by_its_path() -> None:
 def test_what_is_no_number_in_a_query_is_refused(said: str) -> None:
     from urllib.parse import quote
 
-    with pytest.raises(Refusal) as caught:
-        whole_number(asked(query=f"limit={quote(said)}"), "limit", default=50)
+    with pytest.raises(ApiError) as caught:
+        int_param(make_request(query=f"limit={quote(said)}"), "limit", default=50)
     assert caught.value.status == 422
 
 
 def test_a_number_that_is_too_large_is_capped() -> None:
-    assert whole_number(asked(query="limit=1000"), "limit", default=50, most=200) == 200
-    assert whole_number(asked(), "limit", default=50) == 50
+    assert int_param(make_request(query="limit=1000"), "limit", default=50, maximum=200) == 200
+    assert int_param(make_request(), "limit", default=50) == 50
 
 
 @pytest.mark.parametrize(
@@ -142,14 +148,14 @@ def test_a_number_that_is_too_large_is_capped() -> None:
     ],
 )
 def test_a_text_of_a_query_is_said_once_and_has_an_end(query: str, code: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        text_param(asked(query=query), "q")
+    with pytest.raises(ApiError) as caught:
+        text_param(make_request(query=query), "q")
     assert (caught.value.status, caught.value.code) == (422, code)
 
 
 @pytest.mark.parametrize("said", ["", "a b", "a/b", "ü", "a" * 129, "a\n", "../x"])
 def test_an_id_has_letters_digits_and_four_signs(said: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        identifier(said, "threadId")
+    with pytest.raises(ApiError) as caught:
+        validate_id(said, "threadId")
     assert (caught.value.status, caught.value.code) == (422, "invalid_id")
-    assert identifier("A-z_0.9:" * 16, "threadId")
+    assert validate_id("A-z_0.9:" * 16, "threadId")

@@ -18,10 +18,10 @@ from aiohttp import FormData
 
 from dragoman.attachments import MAX_BYTES, ROUTE
 from tests.attachments.samples import PDF, REFUSED, TAKEN, TEXT, png
-from tests.server.conftest import Serving, serving
+from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.raw import RawClient
 from tests.server.runs.conftest import RUNS, run_input, user
-from tests.server.test_threads import API, code_of, told
+from tests.server.test_threads import API, read_error_code, read_json
 
 UPLOAD = f"{API}/attachments"
 SIGN = f"{API}/attachments/signed-url"
@@ -36,8 +36,8 @@ def form(data: bytes = png(), name: str = "dot.png", declared: str | None = "ima
     return made
 
 
-async def uploaded(server: Serving, *args: Any, headers: dict[str, str] | None = None, **fields: str) -> Any:
-    return await told(server.client.post(UPLOAD, data=form(*args, **fields), headers=headers))
+async def upload_file(server: ServerFixture, *args: Any, headers: dict[str, str] | None = None, **fields: str) -> Any:
+    return await read_json(server.client.post(UPLOAD, data=form(*args, **fields), headers=headers))
 
 
 def target(url: str) -> str:
@@ -49,8 +49,8 @@ def target(url: str) -> str:
 # --- uploading -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_kept_under_a_name_of_ours_and_can_be_read_by_its_url(chat_server: Serving) -> None:
-    kept = await uploaded(chat_server, threadId="thread-123", runId="run-456")
+async def test_a_file_is_kept_under_a_name_of_ours_and_can_be_read_by_its_url(chat_server: ServerFixture) -> None:
+    kept = await upload_file(chat_server, threadId="thread-123", runId="run-456")
     assert kept["bucket"] == BUCKET
     assert kept["path"].startswith("agent-inputs/local/thread-123/run-456/")
     assert (kept["mime_type"], kept["size"], kept["name"]) == ("image/png", len(png()), "dot.png")
@@ -66,8 +66,8 @@ async def test_a_file_is_kept_under_a_name_of_ours_and_can_be_read_by_its_url(ch
 
 
 @pytest.mark.parametrize("mime_type", TAKEN)
-async def test_every_type_that_is_taken_is_served_as_itself(chat_server: Serving, mime_type: str) -> None:
-    kept = await uploaded(chat_server, TAKEN[mime_type], "x", mime_type)
+async def test_every_type_that_is_taken_is_served_as_itself(chat_server: ServerFixture, mime_type: str) -> None:
+    kept = await upload_file(chat_server, TAKEN[mime_type], "x", mime_type)
     async with chat_server.client.get(kept["url"]) as answer:
         assert await answer.read() == TAKEN[mime_type]
         assert answer.content_type == mime_type
@@ -88,7 +88,7 @@ async def test_every_type_that_is_taken_is_served_as_itself(chat_server: Serving
         "a\r\nb: c.png",
     ],
 )
-async def test_what_a_client_calls_its_file_is_shown_and_never_a_path(chat_server: Serving, name: str) -> None:
+async def test_what_a_client_calls_its_file_is_shown_and_never_a_path(chat_server: ServerFixture, name: str) -> None:
     body = _body([("file", name, "image/png", png())])
     async with chat_server.client.post(UPLOAD, data=body, headers=_MULTIPART) as answer:
         if answer.status == 400:  # no parser takes a line's end or a NUL in a header
@@ -116,7 +116,7 @@ def _body(parts: list[tuple[str, str | None, str | None, bytes]]) -> bytes:
     return data + b"--xyzzy--\r\n"
 
 
-def _refused_files() -> Iterator[Any]:
+def _invalid_files() -> Iterator[Any]:
     for name, data in REFUSED.items():
         yield pytest.param(data, None, 415, "type_not_allowed", id=name)
     yield pytest.param(REFUSED["html"], "image/png", 415, "type_not_allowed|type_mismatch", id="html as a picture")
@@ -129,15 +129,17 @@ def _refused_files() -> Iterator[Any]:
     yield pytest.param(png() + b"\0" * MAX_BYTES, "image/png", 413, "attachment_too_large", id="a byte too many")
 
 
-async def test_what_is_not_taken_is_refused_and_nothing_of_it_is_kept(chat_server: Serving, tmp_path: Path) -> None:
-    for case in _refused_files():
+async def test_what_is_not_taken_is_refused_and_nothing_of_it_is_kept(
+    chat_server: ServerFixture, tmp_path: Path
+) -> None:
+    for case in _invalid_files():
         data, declared, status, codes = case.values
         asked = chat_server.client.post(UPLOAD, data=form(data, "x", declared))
-        assert await code_of(asked, status) in codes.split("|"), case.id
+        assert await read_error_code(asked, status) in codes.split("|"), case.id
     assert not [path for path in (tmp_path / "attachments").rglob("*") if path.is_file()]
 
 
-async def test_an_upload_that_is_too_large_is_refused_while_it_is_sent(chat_server: Serving) -> None:
+async def test_an_upload_that_is_too_large_is_refused_while_it_is_sent(chat_server: ServerFixture) -> None:
     async with RawClient(chat_server.base_url) as client:
         host = chat_server.base_url.removeprefix("http://")
         head = f"POST {UPLOAD} HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n"
@@ -152,7 +154,7 @@ async def test_an_upload_that_is_too_large_is_refused_while_it_is_sent(chat_serv
                 sent += 1
         except OSError:
             pass
-        answered = await client.answer()
+        answered = await client.read_response()
         assert (answered.status, answered.code) == (413, "too_large")
         assert sent < 60  # what the machine holds between the two included
 
@@ -180,18 +182,18 @@ async def test_an_upload_that_is_too_large_is_refused_while_it_is_sent(chat_serv
     ],
 )
 async def test_a_body_that_is_no_upload_is_refused(
-    chat_server: Serving, headers: dict[str, str], body: bytes, status: int, code: str
+    chat_server: ServerFixture, headers: dict[str, str], body: bytes, status: int, code: str
 ) -> None:
-    assert await code_of(chat_server.client.post(UPLOAD, data=body, headers=headers), status) == code
+    assert await read_error_code(chat_server.client.post(UPLOAD, data=body, headers=headers), status) == code
 
 
 # --- signing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_that_was_uploaded_gets_a_new_url(chat_server: Serving) -> None:
-    kept = await uploaded(chat_server)
+async def test_a_file_that_was_uploaded_gets_a_new_url(chat_server: ServerFixture) -> None:
+    kept = await upload_file(chat_server)
     place = {"bucket": BUCKET, "path": kept["path"]}
-    signed = await told(chat_server.client.get(SIGN, params=place))
+    signed = await read_json(chat_server.client.get(SIGN, params=place))
     assert signed == {**place, "url": signed["url"]}
     async with chat_server.client.get(signed["url"]) as answer:
         assert await answer.read() == png()
@@ -224,25 +226,25 @@ async def test_a_file_that_was_uploaded_gets_a_new_url(chat_server: Serving) -> 
     ],
 )
 async def test_a_path_that_is_not_the_callers_gets_no_url(
-    chat_server: Serving, bucket: str, path: str, status: int, code: str
+    chat_server: ServerFixture, bucket: str, path: str, status: int, code: str
 ) -> None:
     asked = chat_server.client.get(SIGN, params={"bucket": bucket, "path": path})
-    assert await code_of(asked, status) == code
+    assert await read_error_code(asked, status) == code
 
 
-async def test_a_place_has_to_be_named_whole_and_once(chat_server: Serving) -> None:
+async def test_a_place_has_to_be_named_whole_and_once(chat_server: ServerFixture) -> None:
     for query in ("", "?bucket=x", "?path=x", "?bucket=x&bucket=y&path=z"):
-        assert await code_of(chat_server.client.get(SIGN + query), 422)
+        assert await read_error_code(chat_server.client.get(SIGN + query), 422)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_url_ends(chat_server: Serving) -> None:
-    kept = await uploaded(chat_server)
+async def test_a_url_ends(chat_server: ServerFixture) -> None:
+    kept = await upload_file(chat_server)
     now = time.time()
     for later, status in ((899, 200), (901, 403)):
-        chat_server.doors.attachments.clock = lambda later=later: now + later
+        chat_server.state.attachments.clock = lambda later=later: now + later
         async with RawClient(chat_server.base_url) as client:
             answered = await client.get(target(kept["url"]))
         assert answered.status == status
@@ -256,8 +258,10 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("said", WHOLE, ids=range(len(WHOLE)))
-async def test_whoever_asks_for_many_ranges_or_for_none_gets_the_whole_file(chat_server: Serving, said: str) -> None:
-    kept = await uploaded(chat_server)
+async def test_whoever_asks_for_many_ranges_or_for_none_gets_the_whole_file(
+    chat_server: ServerFixture, said: str
+) -> None:
+    kept = await upload_file(chat_server)
     async with RawClient(chat_server.base_url) as client:
         answered = await client.get(target(kept["url"]), f"Range: {said}")
         assert (answered.status, answered.body) == (200, png())
@@ -269,8 +273,8 @@ LONG = b"".join(b"%07d\n" % n for n in range(80_000))  # of several chunks
 @pytest.mark.parametrize(
     "said", ["0-0", "0-", "5-9", "262140-262150", "600000-", "639999-639999", "-1", "-262145", "-9999999", "1-9999999"]
 )
-async def test_a_part_of_a_file_is_what_it_says(chat_server: Serving, said: str) -> None:
-    kept = await uploaded(chat_server, LONG, "long.txt", "text/plain")
+async def test_a_part_of_a_file_is_what_it_says(chat_server: ServerFixture, said: str) -> None:
+    kept = await upload_file(chat_server, LONG, "long.txt", "text/plain")
     async with RawClient(chat_server.base_url) as client:
         answered = await client.get(target(kept["url"]), f"Range: bytes={said}")
         first, last = map(
@@ -285,16 +289,16 @@ async def test_a_part_of_a_file_is_what_it_says(chat_server: Serving, said: str)
 
 
 @pytest.mark.parametrize("said", ["640000-", "640000-640001", "999999999999999-", "-0"])
-async def test_a_part_that_there_is_not_is_refused(chat_server: Serving, said: str) -> None:
-    kept = await uploaded(chat_server, LONG, "long.txt", "text/plain")
+async def test_a_part_that_there_is_not_is_refused(chat_server: ServerFixture, said: str) -> None:
+    kept = await upload_file(chat_server, LONG, "long.txt", "text/plain")
     async with RawClient(chat_server.base_url) as client:
         answered = await client.get(target(kept["url"]), f"Range: bytes={said}")
         assert (answered.status, answered.code) == (416, "range_not_satisfiable")
         assert answered.headers["content-range"] == "bytes */640000"
 
 
-async def test_what_is_asked_for_is_verified_and_not_the_host_that_is_named(chat_server: Serving) -> None:
-    kept = await uploaded(chat_server)
+async def test_what_is_asked_for_is_verified_and_not_the_host_that_is_named(chat_server: ServerFixture) -> None:
+    kept = await upload_file(chat_server)
     async with RawClient(chat_server.base_url) as client:
         for host in ("localhost", "evil.example", "xn--80ak6aa92e.example:443"):
             data = f"GET {target(kept['url'])} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
@@ -305,12 +309,12 @@ async def test_a_url_made_for_another_address_is_not_ours(tmp_path: Path) -> Non
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     keys = {"attachments": (tmp_path / "files").as_uri()}
-    async with serving(tmp_path / "a", **keys) as one, serving(tmp_path / "b", **keys) as other:
-        kept = await uploaded(one)
+    async with run_test_server(tmp_path / "a", **keys) as one, run_test_server(tmp_path / "b", **keys) as other:
+        kept = await upload_file(one)
         async with RawClient(other.base_url) as client:  # the same keys and files, and the token holds no address
             assert (await client.get(target(kept["url"]))).status == 200
         foreign = kept["url"].replace(one.base_url, "http://127.0.0.1:1")
-        place = one.doors.attachments
+        place = one.state.attachments
         with pytest.raises(Exception, match="does not lead to an attachment in our storage"):
             place.verify(foreign, None)
 
@@ -360,8 +364,8 @@ def _tokens(url: str) -> Iterator[str]:
     )
 
 
-async def test_tokens_that_we_did_not_make_open_nothing(chat_server: Serving) -> None:
-    kept = await uploaded(chat_server)
+async def test_tokens_that_we_did_not_make_open_nothing(chat_server: ServerFixture) -> None:
+    kept = await upload_file(chat_server)
     async with RawClient(chat_server.base_url) as client:
         assert (await client.get(target(kept["url"]))).status == 200
         for made in _tokens(kept["url"]):
@@ -402,8 +406,8 @@ def _mutants(url: str, other: str, count: int) -> Iterator[str]:
             yield made
 
 
-async def test_a_thousand_urls_that_were_changed_open_nothing(chat_server: Serving) -> None:
-    kept, other = await uploaded(chat_server), await uploaded(chat_server)
+async def test_a_thousand_urls_that_were_changed_open_nothing(chat_server: ServerFixture) -> None:
+    kept, other = await upload_file(chat_server), await upload_file(chat_server)
     refused: dict[int, int] = {}
     async with RawClient(chat_server.base_url) as client:
         for made in _mutants(kept["url"], other["url"], 1_000):
@@ -416,10 +420,10 @@ async def test_a_thousand_urls_that_were_changed_open_nothing(chat_server: Servi
     assert refused[403] > 300
 
 
-async def test_nothing_but_reading_can_be_done_with_a_url(chat_server: Serving) -> None:
-    kept = await uploaded(chat_server)
+async def test_nothing_but_reading_can_be_done_with_a_url(chat_server: ServerFixture) -> None:
+    kept = await upload_file(chat_server)
     for method in ("POST", "PUT", "DELETE", "PATCH"):
-        assert await code_of(chat_server.client.request(method, kept["url"]), 405) == "method_not_allowed"
+        assert await read_error_code(chat_server.client.request(method, kept["url"]), 405) == "method_not_allowed"
     async with chat_server.client.head(kept["url"]) as answer:
         assert (answer.status, await answer.read()) == (200, b"")
 
@@ -428,7 +432,7 @@ async def test_nothing_but_reading_can_be_done_with_a_url(chat_server: Serving) 
 
 
 async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_none_is_called(
-    chat_server: Serving,
+    chat_server: ServerFixture,
 ) -> None:
     called: list[object] = []
 
@@ -438,7 +442,7 @@ async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_n
 
     listening = await asyncio.start_server(canary, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    kept = await uploaded(chat_server)
+    kept = await upload_file(chat_server)
     rest = kept["url"].removeprefix(chat_server.base_url)
     host = chat_server.base_url.removeprefix("http://")
     bare = host.partition(":")[0]
@@ -466,8 +470,8 @@ async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_n
         part = {"type": "binary", "mimeType": "image/png", "url": f"{origin}{rest}"}
         given = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
         asked = chat_server.client.post(RUNS, json=given)
-        assert await code_of(asked, 422) == "foreign_attachment_url", origin
-    assert await code_of(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"
+        assert await read_error_code(asked, 422) == "foreign_attachment_url", origin
+    assert await read_error_code(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"
     listening.close()
     await listening.wait_closed()
     assert called == []
@@ -486,10 +490,10 @@ async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_n
     ids=["a sign", "one more name", "its token twice", "another bucket", "another user", "a way out"],
 )
 async def test_a_url_that_was_changed_does_not_come_with_a_message(
-    chat_server: Serving, change: Callable[[str], str], status: int, code: str
+    chat_server: ServerFixture, change: Callable[[str], str], status: int, code: str
 ) -> None:
-    kept = await uploaded(chat_server)
+    kept = await upload_file(chat_server)
     part = {"type": "binary", "mimeType": "image/png", "url": change(kept["url"])}
     given = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
-    assert await code_of(chat_server.client.post(RUNS, json=given), status) == code
-    assert await code_of(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"
+    assert await read_error_code(chat_server.client.post(RUNS, json=given), status) == code
+    assert await read_error_code(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"

@@ -17,9 +17,9 @@ import pytest
 from aiohttp import FormData
 
 from dragoman.attachments import Owner
-from dragoman.attachments.paths import made_path
+from dragoman.attachments.paths import new_path
 from tests.attachments.test_browser import FILES, PAGE
-from tests.server.conftest import Serving, serving
+from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.test_threads import API
 from tests.store.faults.conftest import program
 
@@ -29,19 +29,19 @@ OWNER = Owner("local")
 ENDINGS = ("gif", "txt", "pdf")  # one that is shown, and both that are downloads
 
 
-async def laid_down(server: Serving) -> dict[str, dict[str, str]]:
+async def store_files(server: ServerFixture) -> dict[str, dict[str, str]]:
     """Signed URLs of every file as every type, past all that looks at what is uploaded."""
     urls: dict[str, dict[str, str]] = {}
-    attachments = server.doors.attachments
+    attachments = server.state.attachments
     for number, (name, data) in enumerate(FILES.items()):
         for ending in ENDINGS:
-            path = made_path(OWNER, "t", "r", f"{number:026d}", ending)
+            path = new_path(OWNER, "t", "r", f"{number:026d}", ending)
             await attachments._storage.write(path, data, {})
             urls.setdefault(name, {})[ending] = await attachments.signed_url(attachments.bucket, path, OWNER)
     return urls
 
 
-def embedding(urls: dict[str, str]) -> str:
+def embed_page(urls: dict[str, str]) -> str:
     parts = "<!doctype html><title>clean</title>"
     for url in urls.values():
         source = html.escape(url)
@@ -60,7 +60,7 @@ async def test_nothing_that_was_uploaded_runs_when_the_server_serves_it(
     chromium = program("chromium", "chromium")
     from playwright.async_api import Error, async_playwright
 
-    async with serving(tmp_path) as server, async_playwright() as playwright:
+    async with run_test_server(tmp_path) as server, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = await browser.new_page()
         ran: list[str] = []
@@ -76,9 +76,9 @@ async def test_nothing_that_was_uploaded_runs_when_the_server_serves_it(
             await page.route(f"{server.base_url}{place}", stand_in)
         await page.goto(f"{server.base_url}/bare", wait_until="networkidle")
         assert (await page.title(), len(ran)) == ("owned", 1)
-        urls = await laid_down(server)
+        urls = await store_files(server)
         for name, by_ending in urls.items():
-            embedded["/embedding"] = embedding(by_ending)
+            embedded["/embedding"] = embed_page(by_ending)
             await page.goto(f"{server.base_url}/embedding", wait_until="load")
             assert await page.title() == "clean", name
             await page.goto(by_ending["gif"], wait_until="load")  # pictures are the only ones that open
@@ -90,7 +90,7 @@ async def test_nothing_that_was_uploaded_runs_when_the_server_serves_it(
         assert len(ran) == 1
 
 
-async def test_what_would_run_elsewhere_is_mostly_not_even_taken(chat_server: Serving) -> None:
+async def test_what_would_run_elsewhere_is_mostly_not_even_taken(chat_server: ServerFixture) -> None:
     taken = {}
     for name, data in FILES.items():
         for declared in (None, "image/png", "image/svg+xml", "text/html", "text/plain"):

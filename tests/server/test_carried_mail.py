@@ -14,8 +14,8 @@ from dragoman.mail.remote import RemoteMail
 from tests.mail.brokers import Broker, running
 from tests.mail.test_forged import certificates, guarded
 from tests.mail.test_nats import KEYS
-from tests.server.conftest import serving
-from tests.server.test_threads import told
+from tests.server.conftest import run_test_server
+from tests.server.test_threads import read_json
 
 __all__ = ["certificates", "guarded"]
 
@@ -38,18 +38,18 @@ async def test_letters_go_from_one_server_to_another_and_nothing_is_lost_when_on
         folder.mkdir()
     with running(broker):
         options: dict[str, Any] = {"nats": (broker.url,), "nats_monitor": broker.monitor}
-        async with serving(folders[0], **options) as here, RemoteMail(here.base_url) as sender:
+        async with run_test_server(folders[0], **options) as here, RemoteMail(here.base_url) as sender:
             seen = set[str]()
             for number in range(5):  # while nobody is there
                 await sender.send(result(number))
-            async with serving(folders[1], **options) as there:
+            async with run_test_server(folders[1], **options) as there:
                 seen |= await received(there.base_url, 5)
             for number in range(5, 10):  # and again
                 await sender.send(result(number))
-            async with serving(folders[1], **options) as there:
+            async with run_test_server(folders[1], **options) as there:
                 seen |= await received(there.base_url, 5)
-                boxes = (await told(there.client.get("/api/v1/mail")))["mailboxes"]
-                delivery = (await told(there.client.get("/metrics")))["delivery"]
+                boxes = (await read_json(there.client.get("/api/v1/mail")))["mailboxes"]
+                delivery = (await read_json(there.client.get("/metrics")))["delivery"]
                 async with there.client.get("/metrics", headers={"accept": "text/plain"}) as answer:
                     text = await answer.text()
     assert seen == {f"m{number}" for number in range(10)}
@@ -73,8 +73,8 @@ async def received(base_url: str, count: int) -> set[str]:
 async def test_health_tells_when_a_mailbox_is_not_served(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker")
     with running(broker):
-        async with serving(tmp_path, nats=(broker.url,)) as server:
-            transport: Any = server.doors.mail.transport
+        async with run_test_server(tmp_path, nats=(broker.url,)) as server:
+            transport: Any = server.state.mail.transport
             transport._redeliver_s = 0.5
             take = transport._take
 
@@ -100,7 +100,7 @@ async def eventually(server: Any, **wanted: str) -> dict[str, Any]:
     """The health of a server as soon as it is this."""
     async with asyncio.timeout(60):
         while True:
-            said: dict[str, Any] = await told(server.client.get("/healthz"))
+            said: dict[str, Any] = await read_json(server.client.get("/healthz"))
             if wanted.items() <= said.items():
                 return said
             await asyncio.sleep(0.02)
@@ -117,10 +117,10 @@ async def test_servers_connect_with_an_nkey_and_certificates_and_sign_their_lett
     for folder in folders:
         folder.mkdir()
     async with (
-        serving(folders[0], **options) as here,
-        serving(folders[1], **options) as there,
+        run_test_server(folders[0], **options) as here,
+        run_test_server(folders[1], **options) as there,
         RemoteMail(here.base_url) as sender,
     ):
         await sender.send(result(1))
         assert await received(there.base_url, 1) == {"m1"}
-        assert (await there.doors.mail.health())["is_signed"] is True
+        assert (await there.state.mail.health())["is_signed"] is True

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dragoman.letters import task_result_letter, write_letter
-from dragoman.turn import Agent, TurnBegan
+from dragoman.turn import Agent, TurnStart
 from tests.letters.examples import EXAMPLES
-from tests.server.conftest import Serving, serving
-from tests.server.test_threads import code_of, told
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.test_threads import read_error_code, read_json
 
 _NUMBERS = itertools.count(1)
 HERE = ("", "/api/v1/mail")
@@ -24,48 +24,48 @@ at_both = pytest.mark.parametrize("where", HERE)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that lets in nobody without a key, on each engine."""
     store = None
     if request.param == "postgres":
         store = f"{request.getfixturevalue('postgres_server')}&schema=judged_{next(_NUMBERS)}"
-    opened: AbstractAsyncContextManager[Serving] = serving(tmp_path, store=store, require_keys=True)
+    opened: AbstractAsyncContextManager[ServerFixture] = run_test_server(tmp_path, store=store, require_keys=True)
     it = runner.run(opened.__aenter__())
-    it.headers = runner.run(it.key("ada", scopes=("mail", "chat"), team_id="ops"))  # type: ignore[attr-defined]
+    it.headers = runner.run(it.make_key("ada", scopes=("mail", "chat"), team_id="ops"))  # type: ignore[attr-defined]
     yield it
     runner.run(opened.__aexit__(None, None, None))
 
 
-def post(server: Serving, body: Any, headers: dict[str, str] | None = None, path: str = "/evaluate") -> Any:
+def post(server: ServerFixture, body: Any, headers: dict[str, str] | None = None, path: str = "/evaluate") -> Any:
     data = {"data": body} if isinstance(body, bytes | str) else {"json": body}
     given = {"content-type": "application/json", **(headers or server.headers)}  # type: ignore[attr-defined]
     return server.client.post(path, headers=given, **data)
 
 
-def get(server: Serving, path: str, headers: dict[str, str] | None = None, **more: Any) -> Any:
+def get(server: ServerFixture, path: str, headers: dict[str, str] | None = None, **more: Any) -> Any:
     return server.client.get(path, headers={**(headers or server.headers), **more})  # type: ignore[attr-defined]
 
 
 @at_both
-async def test_a_letter_is_an_evaluation_of_its_task_however_often_it_comes(server: Serving, where: str) -> None:
-    made = await told(post(server, EXAMPLES["evaluated"], path=f"{where}/evaluate"), 201)
+async def test_a_letter_is_an_evaluation_of_its_task_however_often_it_comes(server: ServerFixture, where: str) -> None:
+    made = await read_json(post(server, EXAMPLES["evaluated"], path=f"{where}/evaluate"), 201)
     assert made["warnings"] == []
     kept = made["evaluation"]
     assert (kept["task_id"], kept["agent_id"], kept["evaluator"]) == ("TASK-070C", "CA", "CA")
     assert (kept["success"], kept["score"], kept["duration_sec"]) == (True, 0.95, 12.34)
     assert kept["notes"] == "Task completed with high accuracy"
     for retry in range(1, 5):
-        again = await told(post(server, {**EXAMPLES["evaluated"], "retry_count": retry}), 201)
+        again = await read_json(post(server, {**EXAMPLES["evaluated"], "retry_count": retry}), 201)
         assert again["evaluation"] == kept
-    found = await told(get(server, f"{where}/evaluation/TASK-070C"))
+    found = await read_json(get(server, f"{where}/evaluation/TASK-070C"))
     assert [one["id"] for one in found["evaluations"]] == [kept["id"]]
 
 
-async def test_several_evaluators_of_one_task_are_told_apart_and_summed_up(server: Serving) -> None:
+async def test_several_evaluators_of_one_task_are_told_apart_and_summed_up(server: ServerFixture) -> None:
     for evaluator, score in (("QA", 0.2), ("QA", 0.4), ("ARCH", 0.9), ("ARCH", 1.0)):
         said = {"task_id": "T-1", "agent_id": "CA", "evaluator": evaluator, "score": score, "duration_sec": score}
-        await told(post(server, said), 201)
-    found = await told(get(server, "/evaluation/T-1"))
+        await read_json(post(server, said), 201)
+    found = await read_json(get(server, "/evaluation/T-1"))
     assert len(found["evaluations"]) == 4
     assert found["summary"]["average_score"] == 0.625
     assert found["summary"]["durations"]["p95_ms"] == 1000
@@ -74,63 +74,63 @@ async def test_several_evaluators_of_one_task_are_told_apart_and_summed_up(serve
     assert [point["score"] for point in found["trend"]["points"]] == [0.2, 0.4, 0.9, 1.0]
 
 
-async def test_without_an_evaluator_it_is_whoever_asks(server: Serving) -> None:
-    made = await told(post(server, {"task_id": "T-1", "success": True}), 201)
+async def test_without_an_evaluator_it_is_whoever_asks(server: ServerFixture) -> None:
+    made = await read_json(post(server, {"task_id": "T-1", "success": True}), 201)
     assert made["evaluation"]["evaluator"] == "ada"
-    bound = await server.key("bot", scopes=("mail", "agent:QA"), team_id="ops")
-    made = await told(post(server, {"task_id": "T-1", "success": False}, bound), 201)
+    bound = await server.make_key("bot", scopes=("mail", "agent:QA"), team_id="ops")
+    made = await read_json(post(server, {"task_id": "T-1", "success": False}, bound), 201)
     assert made["evaluation"]["evaluator"] == "QA"
 
 
-async def test_a_key_of_an_agent_does_not_judge_in_the_name_of_another(server: Serving) -> None:
-    bound = await server.key("bot", scopes=("mail", "agent:QA"), team_id="ops")
+async def test_a_key_of_an_agent_does_not_judge_in_the_name_of_another(server: ServerFixture) -> None:
+    bound = await server.make_key("bot", scopes=("mail", "agent:QA"), team_id="ops")
     said = {"task_id": "T-1", "evaluator": "ARCH", "score": 1}
-    assert await code_of(post(server, said, bound), 403) == "sender_mismatch"
-    assert await code_of(post(server, {**said, "evaluator": "bot"}, bound), 403) == "sender_mismatch"
-    assert await code_of(post(server, EXAMPLES["evaluated"], bound), 403) == "sender_mismatch"
+    assert await read_error_code(post(server, said, bound), 403) == "sender_mismatch"
+    assert await read_error_code(post(server, {**said, "evaluator": "bot"}, bound), 403) == "sender_mismatch"
+    assert await read_error_code(post(server, EXAMPLES["evaluated"], bound), 403) == "sender_mismatch"
 
 
 @at_both
 async def test_the_recipient_of_a_letter_does_not_post_its_score_in_the_name_of_the_sender(
-    server: Serving, where: str
+    server: ServerFixture, where: str
 ) -> None:
     letter, path = EXAMPLES["evaluated"], f"{where}/evaluate"
-    recipient = await server.key("bot", scopes=("mail", f"agent:{letter['recipient_id']}"), team_id="ops")
-    assert await code_of(post(server, letter, recipient, path), 403) == "sender_mismatch"
+    recipient = await server.make_key("bot", scopes=("mail", f"agent:{letter['recipient_id']}"), team_id="ops")
+    assert await read_error_code(post(server, letter, recipient, path), 403) == "sender_mismatch"
     assert await server.store.evaluations() == []
-    sender = await server.key("bot", scopes=("mail", f"agent:{letter['sender_id']}"), team_id="ops")
-    made = await told(post(server, letter, sender, path), 201)
+    sender = await server.make_key("bot", scopes=("mail", f"agent:{letter['sender_id']}"), team_id="ops")
+    made = await read_json(post(server, letter, sender, path), 201)
     assert made["evaluation"]["evaluator"] == letter["sender_id"]
 
 
 async def test_a_person_judges_as_themselves_or_as_an_agent_of_the_team_and_not_as_another_person(
-    server: Serving,
+    server: ServerFixture,
 ) -> None:
     said = {"task_id": "T-1", "score": 1}
-    assert await code_of(post(server, {**said, "evaluator": "grace"}), 403) == "sender_mismatch"
+    assert await read_error_code(post(server, {**said, "evaluator": "grace"}), 403) == "sender_mismatch"
     for evaluator in ("ada", "QA"):
-        made = await told(post(server, {**said, "evaluator": evaluator}), 201)
+        made = await read_json(post(server, {**said, "evaluator": evaluator}), 201)
         assert made["evaluation"]["evaluator"] == evaluator
 
 
-async def test_the_id_of_a_letter_used_by_another_sender_does_not_hide_its_score(server: Serving) -> None:
+async def test_the_id_of_a_letter_used_by_another_sender_does_not_hide_its_score(server: ServerFixture) -> None:
     letter = EXAMPLES["evaluated"]
     named = {**letter, "context": {"message_id": "m1"}}
-    eve = await server.key("eve", scopes=("mail", "agent:EVE"), team_id="ops")
-    await told(post(server, {**named, "sender_id": "EVE"}, eve), 201)
+    eve = await server.make_key("eve", scopes=("mail", "agent:EVE"), team_id="ops")
+    await read_json(post(server, {**named, "sender_id": "EVE"}, eve), 201)
     for _ in range(2):
-        made = await told(post(server, named), 201)
+        made = await read_json(post(server, named), 201)
         assert made["evaluation"]["evaluator"] == letter["sender_id"]
-    found = await told(get(server, f"/evaluation/{letter['task_id']}"))
+    found = await read_json(get(server, f"/evaluation/{letter['task_id']}"))
     assert sorted(one["evaluator"] for one in found["evaluations"]) == [letter["sender_id"], "EVE"]
 
 
-async def test_the_same_key_again_records_nothing_new(server: Serving) -> None:
+async def test_the_same_key_again_records_nothing_new(server: ServerFixture) -> None:
     headers = {**server.headers, "idempotency-key": "once"}  # type: ignore[attr-defined]
-    first = await told(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
-    again = await told(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
+    first = await read_json(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
+    again = await read_json(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
     assert first == again
-    assert len((await told(get(server, "/evaluation/T-1")))["evaluations"]) == 1
+    assert len((await read_json(get(server, "/evaluation/T-1")))["evaluations"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -158,76 +158,76 @@ async def test_the_same_key_again_records_nothing_new(server: Serving) -> None:
     ],
 )
 async def test_what_says_nothing_sensible_is_refused_and_nothing_is_kept(
-    chat_server: Serving, body: Any, status: int, code: str
+    chat_server: ServerFixture, body: Any, status: int, code: str
 ) -> None:
     chat_server.headers = {}  # type: ignore[attr-defined]
-    assert await code_of(post(chat_server, body), status) == code
+    assert await read_error_code(post(chat_server, body), status) == code
     assert await chat_server.store.evaluations() == []
 
 
-async def test_a_score_of_nan_in_a_letter_is_an_inconsistent_result(chat_server: Serving) -> None:
+async def test_a_score_of_nan_in_a_letter_is_an_inconsistent_result(chat_server: ServerFixture) -> None:
     chat_server.headers = {}  # type: ignore[attr-defined]
     data = write_letter(
         task_result_letter(
             sender_id="CA", recipient_id="ARCH", task_id="T", timestamp="2026-01-01T00:00:00Z", output="x", score=0.5
         )
     )
-    assert await code_of(post(chat_server, data.replace(b"0.5", b"NaN")), 422) == "inconsistent_result"
+    assert await read_error_code(post(chat_server, data.replace(b"0.5", b"NaN")), 422) == "inconsistent_result"
 
 
-async def test_durations_that_contradict_each_other_are_refused(server: Serving) -> None:
+async def test_durations_that_contradict_each_other_are_refused(server: ServerFixture) -> None:
     letter = {**EXAMPLES["evaluated"]}
     letter["payload"] = {**letter["payload"], "metrics": {"duration_ms": 99999}}
-    assert await code_of(post(server, letter), 422) == "inconsistent_result"
+    assert await read_error_code(post(server, letter), 422) == "inconsistent_result"
     assert await server.store.evaluations() == []
 
 
-async def test_what_one_team_recorded_is_not_there_for_another(server: Serving) -> None:
-    await told(post(server, {"task_id": "T-1", "agent_id": "CA", "score": 1}), 201)
-    missing = await told(get(server, "/evaluation/NONE"), 404)
+async def test_what_one_team_recorded_is_not_there_for_another(server: ServerFixture) -> None:
+    await read_json(post(server, {"task_id": "T-1", "agent_id": "CA", "score": 1}), 201)
+    missing = await read_json(get(server, "/evaluation/NONE"), 404)
     for who in (
-        await server.key("ada", scopes=("mail",), team_id="other"),
-        await server.key("ada", scopes=("mail",)),
-        await server.key("eve", scopes=("mail",)),
+        await server.make_key("ada", scopes=("mail",), team_id="other"),
+        await server.make_key("ada", scopes=("mail",)),
+        await server.make_key("eve", scopes=("mail",)),
     ):
-        refused = await told(get(server, "/evaluation/T-1", who), 404)
+        refused = await read_json(get(server, "/evaluation/T-1", who), 404)
         assert {**refused["error"], "request_id": ""} == {**missing["error"], "request_id": ""}
-        assert (await told(get(server, "/api/v1/mail/summaries", who)))["summaries"] == []
-        measured = await told(get(server, "/metrics", who))
+        assert (await read_json(get(server, "/api/v1/mail/summaries", who)))["summaries"] == []
+        measured = await read_json(get(server, "/metrics", who))
         assert (measured["agents"], measured["tasks"]["evaluations"]) == ([], 0)
-    mate = await server.key("grace", scopes=("mail",), team_id="ops")
-    assert len((await told(get(server, "/evaluation/T-1", mate)))["evaluations"]) == 1
+    mate = await server.make_key("grace", scopes=("mail",), team_id="ops")
+    assert len((await read_json(get(server, "/evaluation/T-1", mate)))["evaluations"]) == 1
 
 
 @pytest.mark.parametrize("path", ["/evaluation/T-1", "/metrics", "/api/v1/mail/summaries"])
-async def test_a_key_without_the_scope_and_no_key_are_refused(server: Serving, path: str) -> None:
-    chat = await server.key("ada", scopes=("chat",), team_id="ops")
-    assert await code_of(get(server, path, chat), 403) == "missing_scope"
-    assert await code_of(server.client.get(path), 401) == "unauthorized"
+async def test_a_key_without_the_scope_and_no_key_are_refused(server: ServerFixture, path: str) -> None:
+    chat = await server.make_key("ada", scopes=("chat",), team_id="ops")
+    assert await read_error_code(get(server, path, chat), 403) == "missing_scope"
+    assert await read_error_code(server.client.get(path), 401) == "unauthorized"
 
 
-async def test_rolling_summaries_of_agents_and_models(server: Serving) -> None:
+async def test_rolling_summaries_of_agents_and_models(server: ServerFixture) -> None:
     for number in range(12):
         said = {"task_id": f"T-{number}", "agent_id": "CA", "model": "p:m", "score": 0.0 if number < 2 else 1.0}
-        await told(post(server, said), 201)
+        await read_json(post(server, said), 201)
     for by, name in (("agent", "CA"), ("model", "p:m")):
-        found = await told(get(server, f"/api/v1/mail/summaries?by={by}"))
+        found = await read_json(get(server, f"/api/v1/mail/summaries?by={by}"))
         assert [
             (one["name"], one["summary"]["count"], one["summary"]["average_score"]) for one in found["summaries"]
         ] == [(name, 10, 1.0)]
-        every = await told(get(server, f"/api/v1/mail/summaries?by={by}&newest=100"))
+        every = await read_json(get(server, f"/api/v1/mail/summaries?by={by}&newest=100"))
         assert every["summaries"][0]["summary"]["count"] == 12
-    assert await code_of(get(server, "/api/v1/mail/summaries?by=moon"), 422) == "invalid_parameter"
+    assert await read_error_code(get(server, "/api/v1/mail/summaries?by=moon"), 422) == "invalid_parameter"
 
 
 # --- what routing learns ---------------------------------------------------------------------------------------------
 
 
-async def test_a_letter_that_names_its_turn_teaches_routing_which_model_did_it_well(server: Serving) -> None:
+async def test_a_letter_that_names_its_turn_teaches_routing_which_model_did_it_well(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
     server.fake.say("done")
     await server.agent.ask(session.id, "Write the report")
-    made = await told(post(server, result_of(session.id, 0.9)), 201)
+    made = await read_json(post(server, result_of(session.id, 0.9)), 201)
     assert made["warnings"] == []
     assert made["evaluation"]["model"] == "fake-anthropic:model"
     assert made["evaluation"]["turn_id"] is not None
@@ -236,19 +236,19 @@ async def test_a_letter_that_names_its_turn_teaches_routing_which_model_did_it_w
 
 
 async def test_scores_of_letters_decide_who_takes_the_next_turn_like_them(tmp_path: Path) -> None:
-    async with serving(tmp_path, "openai_chat", "anthropic") as server:
+    async with run_test_server(tmp_path, "openai_chat", "anthropic") as server:
         server.headers = {}  # type: ignore[attr-defined]
         for number in range(6):
             for name, score in (("anthropic", 0.95), ("openai_chat", 0.2)):
                 session = await server.store.create_session(user_id="local")
                 server.fakes[name].say("Voilà")
                 await server.agent.ask(session.id, f"@{name} translate letter {number} into French")
-                await told(post(server, result_of(session.id, score)), 201)
+                await read_json(post(server, result_of(session.id, score)), 201)
         server.fakes["anthropic"].say("Voilà")
         session = await server.store.create_session(user_id="local")
         async with Agent(server.store, settings=server.agent.settings) as fresh:  # which has nothing in its memory
             happened = [event async for event in fresh.turn(session.id, "translate this letter into French")]
-    assert isinstance(happened[0], TurnBegan)
+    assert isinstance(happened[0], TurnStart)
     decision = happened[0].decision
     assert (decision.chosen_model, decision.record.mode.value) == ("fake-anthropic:model", "pattern")
 
@@ -267,25 +267,25 @@ def result_of(session_id: str, score: float) -> bytes:
     return write_letter(letter)
 
 
-async def test_a_letter_that_names_somebody_elses_session_teaches_nothing(server: Serving) -> None:
+async def test_a_letter_that_names_somebody_elses_session_teaches_nothing(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="grace", team_id="ops")
     server.fake.say("done")
     await server.agent.ask(session.id, "Write the report")
-    made = await told(post(server, result_of(session.id, 1)), 201)
+    made = await read_json(post(server, result_of(session.id, 1)), 201)
     assert made["warnings"][0].endswith("[unknown_session]")
     assert made["evaluation"]["model"] is None
     assert await server.store.pattern_samples() == []
     assert await server.store.evaluations(session.id) == []
     fields = {"task_id": "T-9", "score": 1, "session_id": session.id}
-    assert await code_of(post(server, fields), 404) == "not_found"
+    assert await read_error_code(post(server, fields), 404) == "not_found"
 
 
-async def test_whoever_judges_a_turn_does_not_say_which_model_answered(server: Serving) -> None:
+async def test_whoever_judges_a_turn_does_not_say_which_model_answered(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
     server.fake.say("done")
     await server.agent.ask(session.id, "Write the report")
     fields = {"task_id": "T-9", "score": 1, "session_id": session.id, "model": "another:model"}
-    made = await told(post(server, fields), 201)
+    made = await read_json(post(server, fields), 201)
     assert made["evaluation"]["model"] == "fake-anthropic:model"
 
 
@@ -293,12 +293,12 @@ async def test_whoever_judges_a_turn_does_not_say_which_model_answered(server: S
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/mail/metrics"])
-async def test_metrics_are_json_unless_text_is_wanted(server: Serving, path: str) -> None:
+async def test_metrics_are_json_unless_text_is_wanted(server: ServerFixture, path: str) -> None:
     for number, score in enumerate((0.5, 1.0)):
         said = {"task_id": f"T-{number}", "agent_id": "CA", "score": score, "success": number == 0, "duration_sec": 2}
-        await told(post(server, said), 201)
-    await server.doors.mail.of(team_id="ops").send(EXAMPLES["complete"])
-    measured = await told(get(server, path))
+        await read_json(post(server, said), 201)
+    await server.state.mail.for_team(team_id="ops").send(EXAMPLES["complete"])
+    measured = await read_json(get(server, path))
     (agent,) = measured["agents"]
     assert (agent["agent_id"], agent["task_count"], agent["average_score"], agent["success_rate"]) == (
         "CA",
@@ -326,7 +326,7 @@ async def test_metrics_are_json_unless_text_is_wanted(server: Serving, path: str
 
 
 @pytest.mark.parametrize("way", ["/evaluate", "/api/v1/mail"])
-async def test_the_resources_that_tasks_report_are_in_evaluations_and_metrics(server: Serving, way: str) -> None:
+async def test_the_resources_that_tasks_report_are_in_evaluations_and_metrics(server: ServerFixture, way: str) -> None:
     for number, memory in enumerate((256, 1024.5)):
         used = {"duration_ms": 5, "memory_usage_mb": memory, "cpu_usage_percent": 150, "network_io_mb": 0, "rows": 7}
         letter = task_result_letter(
@@ -337,14 +337,14 @@ async def test_the_resources_that_tasks_report_are_in_evaluations_and_metrics(se
             output=f"done {number}",
             metrics=used,
         )
-        await told(post(server, write_letter(letter), path=way), 201)
-    found = await told(get(server, "/evaluation/T-1"))
+        await read_json(post(server, write_letter(letter), path=way), 201)
+    found = await read_json(get(server, "/evaluation/T-1"))
     reported = [one["metrics"] for one in found["evaluations"]]
     assert reported[-1] == {"memory_usage_mb": 256, "cpu_usage_percent": 150, "network_io_mb": 0}
     memory_used = {"count": 2, "average": 640.25, "most": 1024.5}
     assert found["summary"]["resources"]["memory_usage_mb"] == memory_used
     assert sorted(found["summary"]["resources"]) == ["cpu_usage_percent", "memory_usage_mb", "network_io_mb"]
-    measured = await told(get(server, "/metrics"))
+    measured = await read_json(get(server, "/metrics"))
     assert measured["agents"][0]["resources"]["memory_usage_mb"] == memory_used
     assert measured["tasks"]["resources"]["cpu_usage_percent"] == {"count": 2, "average": 150, "most": 150}
     async with get(server, "/metrics", accept="text/plain") as answer:
@@ -355,20 +355,20 @@ async def test_the_resources_that_tasks_report_are_in_evaluations_and_metrics(se
     assert (await server.store.verify()).is_sound
 
 
-async def test_reports_of_any_size_leave_the_metrics_readable(chat_server: Serving) -> None:
+async def test_reports_of_any_size_leave_the_metrics_readable(chat_server: ServerFixture) -> None:
     chat_server.headers = {}  # type: ignore[attr-defined]
     for number in range(3):
         letter = json.loads(result_of("none", 1).decode().replace("result-of-none", f"m{number}"))
         used = {"memory_usage_mb": 1.7e308, "disk_usage_mb": 2**63, "network_io_mb": 1e12}
         letter["payload"] |= {"duration_sec": [1e308, 1e20, 1e3][number], "metrics": used}
-        await told(post(chat_server, letter), 201)
-        await told(post(chat_server, letter, path="/api/v1/mail"), 201)
-    measured = await told(get(chat_server, "/metrics"))
+        await read_json(post(chat_server, letter), 201)
+        await read_json(post(chat_server, letter, path="/api/v1/mail"), 201)
+    measured = await read_json(get(chat_server, "/metrics"))
     assert measured["agents"][0]["resources"] == {"network_io_mb": {"count": 3, "average": 1e12, "most": 1e12}}
     assert measured["agents"][0]["durations"]["count"] == 1
     async with get(chat_server, "/metrics", accept="text/plain") as answer:
         assert answer.status == 200
-    await told(get(chat_server, "/evaluation/T-9"))
+    await read_json(get(chat_server, "/evaluation/T-9"))
 
 
 @pytest.mark.parametrize(
@@ -383,18 +383,18 @@ async def test_reports_of_any_size_leave_the_metrics_readable(chat_server: Servi
         ("text/plain;q=abc", "application/json"),
     ],
 )
-async def test_the_accept_header_chooses_the_form(chat_server: Serving, accept: str, content_type: str) -> None:
+async def test_the_accept_header_chooses_the_form(chat_server: ServerFixture, accept: str, content_type: str) -> None:
     async with chat_server.client.get("/metrics", headers={"accept": accept}) as answer:
         assert (answer.status, answer.content_type) == (200, content_type)
         assert answer.headers["vary"] == "Accept"
 
 
-async def test_prometheus_own_parser_reads_both_texts(chat_server: Serving) -> None:
+async def test_prometheus_own_parser_reads_both_texts(chat_server: ServerFixture) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
     from prometheus_client.parser import text_string_to_metric_families as read_plain
 
     chat_server.headers = {}  # type: ignore[attr-defined]
-    await told(post(chat_server, {"task_id": "T", "agent_id": 'a"b\\c\n', "score": 0.5}), 201)
+    await read_json(post(chat_server, {"task_id": "T", "agent_id": 'a"b\\c\n', "score": 0.5}), 201)
     for accept, read in (("text/plain", read_plain), ("application/openmetrics-text", read_open)):
         async with chat_server.client.get("/metrics", headers={"accept": accept}) as answer:
             families = {family.name: family for family in read(await answer.text())}

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from tests.server.conftest import serving
+from tests.server.conftest import run_test_server
 
 with warnings.catch_warnings(action="ignore"):  # of its own dependencies
     import schemathesis
@@ -53,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     is_up, may_end = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        async with serving(folder) as server:
+        async with run_test_server(folder) as server:
             session = await server.store.create_session(THREAD, user_id="local")
             await server.agent.ask(session.id, "What is a dragoman?")
             told["address"] = server.base_url

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.attachments import Stored, attachment_block
+from dragoman.attachments import StoredFile, attachment_block
 from dragoman.message import (
     Attachment,
     ImageBlock,
@@ -28,42 +28,42 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.server.rows import row_from
+from dragoman.server.rows import to_history_row
 from dragoman.store import Row, Store
-from dragoman.store.finding import Call
-from dragoman.store.rows import time_from
-from tests.server.conftest import Serving, serving
-from tests.server.test_threads import API, SOME_DAY, code_of, said, thread, told
+from dragoman.store.finding import CallInfo
+from dragoman.store.rows import from_micros
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.test_threads import API, SOME_DAY, make_message, make_thread, read_error_code, read_json
 
 DAY = 86_400_000_000
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that needs no key, on each engine."""
     if request.param == "postgres":
         yield request.getfixturevalue("postgres_chat_server")
         return
-    opened = serving(tmp_path)
+    opened = run_test_server(tmp_path)
     yield runner.run(opened.__aenter__())
     runner.run(opened.__aexit__(None, None, None))
 
 
-async def history(server: Serving, **asked: Any) -> dict[str, Any]:
-    return dict(await told(server.client.get(f"{API}/history", params={k: str(v) for k, v in asked.items()})))
+async def get_history(server: ServerFixture, **asked: Any) -> dict[str, Any]:
+    return dict(await read_json(server.client.get(f"{API}/history", params={k: str(v) for k, v in asked.items()})))
 
 
-def seqs(found: dict[str, Any]) -> list[int]:
+def list_seqs(found: dict[str, Any]) -> list[int]:
     return [row["seq"] for row in found["messages"]]
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def row(role: Role, *content: Any, **metadata: Any) -> dict[str, Any]:
+def make_row(role: Role, *content: Any, **metadata: Any) -> dict[str, Any]:
     """What a message is shown as."""
-    message = Message("01M", "t", role, content, MessageMetadata(**metadata), time_from(SOME_DAY))
-    made = row_from(Row(7, message), {"tu_1": Call("calendar_create_event", 7, 2_500)})
+    message = Message("01M", "t", role, content, MessageMetadata(**metadata), from_micros(SOME_DAY))
+    made = to_history_row(Row(7, message), {"tu_1": CallInfo("calendar_create_event", 7, 2_500)})
     return {name: getattr(made, name) for name in ("id", "seq", "role", "content", "metadata")}
 
 
@@ -73,7 +73,7 @@ PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/jpeg")
 
 def test_a_users_message_is_its_words_and_where_its_file_is() -> None:
     named = {"bucket": "agent-files", "path": "agent-inputs/u/t/r/img.jpg", "mime_type": "image/jpeg"}
-    shown = row(
+    shown = make_row(
         Role.USER,
         TextBlock("帮我看看这张图"),
         PICTURE,
@@ -93,19 +93,19 @@ def test_a_users_message_is_its_words_and_where_its_file_is() -> None:
 
 
 def test_several_files_are_a_list() -> None:
-    shown = row(Role.USER, TextBlock("two"), PICTURE, PICTURE, user_message_attachments=(ONE, ONE))
+    shown = make_row(Role.USER, TextBlock("two"), PICTURE, PICTURE, user_message_attachments=(ONE, ONE))
     files = shown["metadata"]["user_message_attachments"]
     assert [one["path"] for one in files] == ["agent-inputs/u/t/r/img.jpg"] * 2
 
 
 def test_the_text_of_a_file_is_none_of_the_users_words() -> None:
-    stored = Stored("agent-files", "agent-inputs/u/t/r/notes.txt", "text/plain", 5, "0" * 64, "notes.txt")
+    stored = StoredFile("agent-files", "agent-inputs/u/t/r/notes.txt", "text/plain", 5, "0" * 64, "notes.txt")
     content = (TextBlock("read:\n\nthis"), attachment_block(stored, b"hello"), TextBlock("please"))
-    assert row(Role.USER, *content)["content"] == "read:\n\nthis\nplease"
+    assert make_row(Role.USER, *content)["content"] == "read:\n\nthis\nplease"
 
 
 def test_a_stage_tells_its_run_its_name_and_its_time() -> None:
-    shown = row(
+    shown = make_row(
         Role.ASSISTANT,
         TextBlock("done"),
         run_id="run_1773286460762",
@@ -123,7 +123,7 @@ def test_a_stage_tells_its_run_its_name_and_its_time() -> None:
 
 def test_a_result_tells_which_tool_it_is_of_and_what_else_was_kept_with_it() -> None:
     result = ToolResultBlock("tu_1", (TextBlock("created"), TextBlock("twice")), is_error=True)
-    shown = row(
+    shown = make_row(
         Role.TOOL, result, run_id="r", stage="tool_execution", latency_ms=1500, extra={"team": [1], "run_id": "forged"}
     )
     assert shown["content"] == "created\ntwice"
@@ -141,14 +141,14 @@ def test_a_result_tells_which_tool_it_is_of_and_what_else_was_kept_with_it() -> 
 
 def test_a_result_of_which_nobody_took_the_time_tells_how_long_its_call_was_open() -> None:
     result = ToolResultBlock("tu_1", (TextBlock("created"),))
-    assert row(Role.TOOL, result)["metadata"]["latency_ms"] == 2_500
-    elsewhere = Row(8, Message("01M", "t", Role.TOOL, (result,), MessageMetadata(), time_from(SOME_DAY)))
-    assert "latency_ms" not in row_from(elsewhere, {"tu_1": Call("look", 7, 2_500)}).metadata
+    assert make_row(Role.TOOL, result)["metadata"]["latency_ms"] == 2_500
+    elsewhere = Row(8, Message("01M", "t", Role.TOOL, (result,), MessageMetadata(), from_micros(SOME_DAY)))
+    assert "latency_ms" not in to_history_row(elsewhere, {"tu_1": CallInfo("look", 7, 2_500)}).metadata
 
 
 def test_an_answer_tells_its_model_its_cost_its_thoughts_and_its_calls_and_nothing_of_its_provider() -> None:
     usage = Usage(input_tokens=3, output_tokens=5, cost_usd=Decimal("0.000654"), pricing_version="1", latency_ms=12)
-    shown = row(
+    shown = make_row(
         Role.ASSISTANT,
         ThinkingBlock("hmm", "secret-signature"),
         TextBlock("The grass is "),
@@ -179,59 +179,66 @@ def test_an_answer_tells_its_model_its_cost_its_thoughts_and_its_calls_and_nothi
 
 
 def test_pictures_that_are_kept_in_the_message_itself_are_named() -> None:
-    assert row(Role.USER, PICTURE)["metadata"] == {"media": [{"type": "image", "media_type": "image/jpeg"}]}
+    assert make_row(Role.USER, PICTURE)["metadata"] == {"media": [{"type": "image", "media_type": "image/jpeg"}]}
 
 
 # --- by day ----------------------------------------------------------------------------------------------------------
 
 
-async def three_days(server: Serving) -> str:
+async def three_days(server: ServerFixture) -> str:
     """Two messages on the 10th, three on the 12th, one on the 13th of March."""
     days = [0, 0, 2, 2, 2, 3]
-    return await thread(server, *(said(f"d{day}", at=SOME_DAY - 3 * DAY + day * DAY) for day in days))
+    return await make_thread(server, *(make_message(f"d{day}", at=SOME_DAY - 3 * DAY + day * DAY) for day in days))
 
 
-async def test_a_thread_is_shown_by_its_newest_day_and_then_by_the_days_before(server: Serving) -> None:
+async def test_a_thread_is_shown_by_its_newest_day_and_then_by_the_days_before(server: ServerFixture) -> None:
     name = await three_days(server)
-    newest = await history(server, threadId=name)
-    assert (seqs(newest), newest["day"], newest["hasMore"], newest["before"]) == ([6], "2026-03-13", True, "2026-03-13")
-    second = await history(server, threadId=name, before=newest["before"])
-    assert (seqs(second), second["day"], second["before"]) == ([3, 4, 5], "2026-03-12", "2026-03-12")
-    first = await history(server, threadId=name, before=second["before"])
-    assert (seqs(first), first["day"], first["hasMore"], first["before"]) == ([1, 2], "2026-03-10", False, None)
-    nothing = await history(server, threadId=name, before="2026-03-10")
-    assert (seqs(nothing), nothing["day"], nothing["hasMore"]) == ([], None, False)
-    assert seqs(await history(server, threadId=name, before="2030-01-01")) == [6]
-    assert seqs(await history(server, threadId=name, before="2026-03-12")) == [1, 2]
+    newest = await get_history(server, threadId=name)
+    assert (list_seqs(newest), newest["day"], newest["hasMore"], newest["before"]) == (
+        [6],
+        "2026-03-13",
+        True,
+        "2026-03-13",
+    )
+    second = await get_history(server, threadId=name, before=newest["before"])
+    assert (list_seqs(second), second["day"], second["before"]) == ([3, 4, 5], "2026-03-12", "2026-03-12")
+    first = await get_history(server, threadId=name, before=second["before"])
+    assert (list_seqs(first), first["day"], first["hasMore"], first["before"]) == ([1, 2], "2026-03-10", False, None)
+    nothing = await get_history(server, threadId=name, before="2026-03-10")
+    assert (list_seqs(nothing), nothing["day"], nothing["hasMore"]) == ([], None, False)
+    assert list_seqs(await get_history(server, threadId=name, before="2030-01-01")) == [6]
+    assert list_seqs(await get_history(server, threadId=name, before="2026-03-12")) == [1, 2]
 
 
-async def test_a_day_with_more_messages_than_a_page_goes_on_by_places(server: Serving) -> None:
+async def test_a_day_with_more_messages_than_a_page_goes_on_by_places(server: ServerFixture) -> None:
     name = await three_days(server)
-    part = await history(server, threadId=name, before="2026-03-13", limit=2)
-    assert (seqs(part), part["hasMore"], part["before"], part["beforeSeq"]) == ([4, 5], True, None, 4)
-    whole = await history(server, threadId=name, before="2026-03-13", limit=3)
-    assert (seqs(whole), whole["before"], whole["beforeSeq"]) == ([3, 4, 5], "2026-03-12", 3)
+    part = await get_history(server, threadId=name, before="2026-03-13", limit=2)
+    assert (list_seqs(part), part["hasMore"], part["before"], part["beforeSeq"]) == ([4, 5], True, None, 4)
+    whole = await get_history(server, threadId=name, before="2026-03-13", limit=3)
+    assert (list_seqs(whole), whole["before"], whole["beforeSeq"]) == ([3, 4, 5], "2026-03-12", 3)
 
 
-async def test_the_days_of_a_fork_are_those_of_what_it_shares(server: Serving) -> None:
+async def test_the_days_of_a_fork_are_those_of_what_it_shares(server: ServerFixture) -> None:
     name = await three_days(server)
     fork = (await server.store.fork(name, 4)).id
-    await server.store.append(fork, said("fork", at=SOME_DAY))
-    assert [seqs(await history(server, threadId=fork, before=day)) for day in ("2026-03-14", "2026-03-13")] == [
+    await server.store.append(fork, make_message("fork", at=SOME_DAY))
+    assert [
+        list_seqs(await get_history(server, threadId=fork, before=day)) for day in ("2026-03-14", "2026-03-13")
+    ] == [
         [5],
         [3, 4],
     ]
 
 
-async def test_a_day_ends_at_midnight_in_utc(server: Serving) -> None:
+async def test_a_day_ends_at_midnight_in_utc(server: ServerFixture) -> None:
     midnight = SOME_DAY + 14 * 3_600_000_000
-    name = await thread(server, said("a", at=midnight - 1), said("b", at=midnight))
-    assert seqs(await history(server, threadId=name)) == [2]
-    assert seqs(await history(server, threadId=name, before="2026-03-14")) == [1]
+    name = await make_thread(server, make_message("a", at=midnight - 1), make_message("b", at=midnight))
+    assert list_seqs(await get_history(server, threadId=name)) == [2]
+    assert list_seqs(await get_history(server, threadId=name, before="2026-03-14")) == [1]
 
 
-async def test_without_a_thread_it_is_the_one_in_which_something_happened_last(server: Serving) -> None:
-    assert await history(server) == {
+async def test_without_a_thread_it_is_the_one_in_which_something_happened_last(server: ServerFixture) -> None:
+    assert await get_history(server) == {
         "threadId": None,
         "messages": [],
         "hasMore": False,
@@ -241,44 +248,44 @@ async def test_without_a_thread_it_is_the_one_in_which_something_happened_last(s
         "beforeSeq": None,
         "afterSeq": None,
     }
-    first = await thread(server, said("one"))
-    second = await thread(server, said("two"))
+    first = await make_thread(server, make_message("one"))
+    second = await make_thread(server, make_message("two"))
     foreign = await server.store.create_session(user_id="somebody-else")
-    await server.store.append(foreign.id, said("three"))
-    assert (await history(server))["threadId"] == second
-    await server.store.append(first, said("again"))
-    assert (await history(server))["threadId"] == first
+    await server.store.append(foreign.id, make_message("three"))
+    assert (await get_history(server))["threadId"] == second
+    await server.store.append(first, make_message("again"))
+    assert (await get_history(server))["threadId"] == first
 
 
 # --- by page ---------------------------------------------------------------------------------------------------------
 
 
-async def test_pages_go_back_and_forth_without_a_gap(server: Serving) -> None:
-    name = await thread(server, *(said(f"m{n}") for n in range(1, 12)))
-    page = await history(server, threadId=name, limit=4)
-    back = seqs(page)
+async def test_pages_go_back_and_forth_without_a_gap(server: ServerFixture) -> None:
+    name = await make_thread(server, *(make_message(f"m{n}") for n in range(1, 12)))
+    page = await get_history(server, threadId=name, limit=4)
+    back = list_seqs(page)
     assert (back, page["day"]) == ([8, 9, 10, 11], None)
     while page["hasMore"]:
-        page = await history(server, threadId=name, limit=4, beforeSeq=page["beforeSeq"])
-        back = seqs(page) + back
+        page = await get_history(server, threadId=name, limit=4, beforeSeq=page["beforeSeq"])
+        back = list_seqs(page) + back
     assert (back, page["beforeSeq"]) == (list(range(1, 12)), None)
-    page, forth = await history(server, threadId=name, limit=4, afterSeq=0), list[int]()
-    forth.extend(seqs(page))
+    page, forth = await get_history(server, threadId=name, limit=4, afterSeq=0), list[int]()
+    forth.extend(list_seqs(page))
     while page["hasMore"]:
-        page = await history(server, threadId=name, limit=4, afterSeq=page["afterSeq"])
-        forth.extend(seqs(page))
+        page = await get_history(server, threadId=name, limit=4, afterSeq=page["afterSeq"])
+        forth.extend(list_seqs(page))
     assert forth == list(range(1, 12))
-    assert await history(server, threadId=name, afterSeq=11) == {
-        **await history(server, threadId=name, afterSeq=11),
+    assert await get_history(server, threadId=name, afterSeq=11) == {
+        **await get_history(server, threadId=name, afterSeq=11),
         "messages": [],
         "afterSeq": 11,
         "hasMore": False,
     }
 
 
-async def test_a_limit_that_is_too_large_is_capped_and_said(chat_server: Serving) -> None:
-    name = await thread(chat_server, *(said("x") for _ in range(201)))
-    page = await history(chat_server, threadId=name, limit=1000)
+async def test_a_limit_that_is_too_large_is_capped_and_said(chat_server: ServerFixture) -> None:
+    name = await make_thread(chat_server, *(make_message("x") for _ in range(201)))
+    page = await get_history(chat_server, threadId=name, limit=1000)
     assert (len(page["messages"]), page["limit"], page["hasMore"]) == (200, 200, True)
 
 
@@ -304,33 +311,33 @@ async def test_a_limit_that_is_too_large_is_capped_and_said(chat_server: Serving
         "threadId=a&threadId=b",
     ],
 )
-async def test_a_page_that_makes_no_sense_is_refused(chat_server: Serving, query: str) -> None:
-    await thread(chat_server, said("x"))
-    assert await code_of(chat_server.client.get(f"{API}/history?{query}"), 422)
+async def test_a_page_that_makes_no_sense_is_refused(chat_server: ServerFixture, query: str) -> None:
+    await make_thread(chat_server, make_message("x"))
+    assert await read_error_code(chat_server.client.get(f"{API}/history?{query}"), 422)
 
 
 async def test_who_asks_is_decided_by_nothing_that_is_said(tmp_path: Path) -> None:
-    async with serving(tmp_path, require_keys=True) as server:
+    async with run_test_server(tmp_path, require_keys=True) as server:
         theirs = await server.store.create_session(user_id="bob", team_id="red")
-        await server.store.append(theirs.id, said("secret"))
-        ann = await server.key("ann", team_id="blue")
+        await server.store.append(theirs.id, make_message("secret"))
+        ann = await server.make_key("ann", team_id="blue")
         forged = {"X-User-Id": "bob", "X-Team-Id": "red", "X-Forwarded-User": "bob", "user_id": "bob"}
         query = f"threadId={theirs.id}&user_id=bob&team_id=red&role=admin&scopes=admin"
         asked = server.client.get(f"{API}/history?{query}", headers={**ann, **forged})
-        assert await code_of(asked, 404) == "not_found"
+        assert await read_error_code(asked, 404) == "not_found"
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
-class Counting:
+class OperationCounter:
     """How many statements about a session a store is asked, and how many rows it gives."""
 
     def __init__(self, store: Store, session_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements, self.rows = 0, 0
         self._session_id = session_id
         read = store._read
-        for name in ("_read", "_read_little"):
+        for name in ("_read", "_read_inline"):
             monkeypatch.setattr(store, name, lambda operation: read(self._counted(operation)))
 
     def _counted(self, operation: Any) -> Generator[Any, Any, Any]:
@@ -349,15 +356,17 @@ class Counting:
 
 @pytest.mark.parametrize("query", ["limit=50", "limit=50&beforeSeq=60", "limit=50&afterSeq=5", ""])
 async def test_a_page_costs_the_same_in_a_thread_of_any_length(
-    chat_server: Serving, monkeypatch: pytest.MonkeyPatch, query: str
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     costs = []
-    await chat_server.store.searching.stop()  # which reads as well
+    await chat_server.store.search_index.stop()  # which reads as well
     for length in (60, 3_000):
-        name = await thread(chat_server, *(said(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(length)))
+        name = await make_thread(
+            chat_server, *(make_message(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(length))
+        )
         with monkeypatch.context() as patch:
-            counting = Counting(chat_server.store, name, patch)
-            found = await told(chat_server.client.get(f"{API}/history?threadId={name}&{query}"))
+            counting = OperationCounter(chat_server.store, name, patch)
+            found = await read_json(chat_server.client.get(f"{API}/history?threadId={name}&{query}"))
             costs.append((counting.statements, counting.rows, len(found["messages"]) > 0))
     assert costs[0] == costs[1]
     assert max(rows for _, rows, _ in costs) <= 120
@@ -365,12 +374,12 @@ async def test_a_page_costs_the_same_in_a_thread_of_any_length(
 
 
 async def test_a_day_is_found_in_as_many_looks_as_a_history_has_halves(
-    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = await thread(chat_server, *(said(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(4_000)))
-    await chat_server.store.searching.stop()
-    counting = Counting(chat_server.store, name, monkeypatch)
-    found = await history(chat_server, threadId=name, before="2026-04-01", limit=50)
+    name = await make_thread(chat_server, *(make_message(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(4_000)))
+    await chat_server.store.search_index.stop()
+    counting = OperationCounter(chat_server.store, name, monkeypatch)
+    found = await get_history(chat_server, threadId=name, before="2026-04-01", limit=50)
     assert found["day"] == "2026-03-31"
     assert len(found["messages"]) == 30
     assert counting.statements <= 12 + 8

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from dragoman.server.limits import MAX_HEAD_BYTES
-from tests.server.conftest import Serving, serving
+from tests.server.conftest import ServerFixture, run_test_server
 
 HEAD = b"POST /api/v1/agent/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @contextlib.asynccontextmanager
-async def connected(server: Serving) -> AsyncIterator[Connection]:
+async def open_connection(server: ServerFixture) -> AsyncIterator[Connection]:
     host, _, port = server.base_url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -40,8 +40,8 @@ async def the_end(reader: asyncio.StreamReader) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def impatient(folder: Path) -> AsyncIterator[Serving]:
-    async with serving(folder, read_timeout_s=0.4) as server:
+async def run_impatient_server(folder: Path) -> AsyncIterator[ServerFixture]:
+    async with run_test_server(folder, read_timeout_s=0.4) as server:
         yield server
 
 
@@ -56,14 +56,14 @@ async def impatient(folder: Path) -> AsyncIterator[Serving]:
     ],
 )
 async def test_what_stops_half_way_is_closed_and_nothing_is_stored(tmp_path: Path, sent: bytes) -> None:
-    async with impatient(tmp_path) as server, connected(server) as (reader, writer):
+    async with run_impatient_server(tmp_path) as server, open_connection(server) as (reader, writer):
         writer.write(sent)
         assert b"200 OK" not in await the_end(reader)
         assert await server.store.list_sessions() == []
 
 
 async def test_a_trickle_is_closed(tmp_path: Path) -> None:
-    async with impatient(tmp_path) as server, connected(server) as (reader, writer):
+    async with run_impatient_server(tmp_path) as server, open_connection(server) as (reader, writer):
 
         async def trickle() -> None:
             with contextlib.suppress(ConnectionError):
@@ -79,7 +79,7 @@ async def test_a_trickle_is_closed(tmp_path: Path) -> None:
 
 
 async def test_a_slow_body_that_goes_on_is_taken(tmp_path: Path) -> None:
-    async with impatient(tmp_path) as server, connected(server) as (reader, writer):
+    async with run_impatient_server(tmp_path) as server, open_connection(server) as (reader, writer):
         writer.write(HEAD + b"Connection: close\r\nContent-Length: 40960\r\n\r\n")
         for _ in range(10):
             writer.write(b" " * 4096)
@@ -90,7 +90,7 @@ async def test_a_slow_body_that_goes_on_is_taken(tmp_path: Path) -> None:
 
 async def test_a_stream_is_not_closed_because_its_client_has_nothing_to_say(tmp_path: Path) -> None:
     """Only requests are awaited impatiently; a connection is kept for as long as keep-alive says."""
-    async with impatient(tmp_path) as server, connected(server) as (reader, writer):
+    async with run_impatient_server(tmp_path) as server, open_connection(server) as (reader, writer):
         for _ in range(2):
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 OK")
@@ -106,8 +106,8 @@ async def test_a_stream_is_not_closed_because_its_client_has_nothing_to_say(tmp_
         pytest.param(b"Authorization: Bearer " + b"a" * 65_536 + b"\r\n\r\n", id="a key of 64 KiB"),
     ],
 )
-async def test_a_head_has_at_most_16_kib(chat_server: Serving, head: bytes) -> None:
-    async with connected(chat_server) as (reader, writer):
+async def test_a_head_has_at_most_16_kib(chat_server: ServerFixture, head: bytes) -> None:
+    async with open_connection(chat_server) as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + head)
         said = await the_end(reader)
         assert said.startswith(b"HTTP/1.1 431 ")
@@ -124,37 +124,37 @@ async def test_a_head_has_at_most_16_kib(chat_server: Serving, head: bytes) -> N
         b"GET /\xc3\xbc HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_in_our_words(chat_server: Serving, sent: bytes) -> None:
-    async with connected(chat_server) as (reader, writer):
+async def test_what_is_no_request_is_refused_in_our_words(chat_server: ServerFixture, sent: bytes) -> None:
+    async with open_connection(chat_server) as (reader, writer):
         writer.write(sent)
         said = await the_end(reader)
         assert said.startswith(b"HTTP/1.1 400 ")
         assert b'"code":"invalid_http"' in said
 
 
-async def test_two_hosts_and_none_are_refused(chat_server: Serving) -> None:
+async def test_two_hosts_and_none_are_refused(chat_server: ServerFixture) -> None:
     for hosts in (b"", b"Host: 127.0.0.1\r\nHost: evil.example\r\n"):
-        async with connected(chat_server) as (reader, writer):
+        async with open_connection(chat_server) as (reader, writer):
             writer.write(b"GET /healthz HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
             assert (await the_end(reader)).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("target", [b"//healthz", b"/%2e/healthz", b"/healthz;x", b"/./healthz", b"/healthz/"])
-async def test_a_path_that_only_looks_like_a_route_is_none(chat_server: Serving, target: bytes) -> None:
-    async with connected(chat_server) as (reader, writer):
+async def test_a_path_that_only_looks_like_a_route_is_none(chat_server: ServerFixture, target: bytes) -> None:
+    async with open_connection(chat_server) as (reader, writer):
         writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         assert (await the_end(reader)).startswith(b"HTTP/1.1 404 ")
 
 
-async def test_an_absolute_target_is_decided_by_its_path(keyed_server: Serving) -> None:
-    async with connected(keyed_server) as (reader, writer):
+async def test_an_absolute_target_is_decided_by_its_path(keyed_server: ServerFixture) -> None:
+    async with open_connection(keyed_server) as (reader, writer):
         writer.write(
             b"GET http://evil.example/api/v1/agent/me HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         )
         assert (await the_end(reader)).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_who_sends_too_much_sees_the_answer_and_may_ask_again(chat_server: Serving) -> None:
+async def test_who_sends_too_much_sees_the_answer_and_may_ask_again(chat_server: ServerFixture) -> None:
     headers = {"Content-Type": "application/json"}
     for _ in range(2):
         async with chat_server.client.post(

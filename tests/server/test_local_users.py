@@ -19,9 +19,9 @@ import pytest
 from dragoman.exchange import SideEffects
 from dragoman.server import peer, principal
 from dragoman.tools import ToolRegistry, tool
-from tests.server.conftest import Serving
-from tests.server.raw import Answered, RawClient
-from tests.server.test_serving import asked, process
+from tests.server.conftest import ServerFixture
+from tests.server.raw import RawClient, RawResponse
+from tests.server.test_serving import get_json, run_process
 
 ME = "/api/v1/agent/me"
 ANN, BOB = 61_001, 61_002  # users of this machine that are not ours
@@ -31,7 +31,7 @@ needs_root = pytest.mark.skipif(
 
 
 @contextlib.asynccontextmanager
-async def user(server: Serving, uid: int, host: str = "127.0.0.1") -> AsyncIterator[RawClient]:
+async def connect_as(server: ServerFixture, uid: int, host: str = "127.0.0.1") -> AsyncIterator[RawClient]:
     """A client whose socket belongs to another user of this machine."""
     libc = ctypes.CDLL(None)
     libc.setfsuid(uid)  # of this thread alone
@@ -44,7 +44,7 @@ async def user(server: Serving, uid: int, host: str = "127.0.0.1") -> AsyncItera
         yield client
 
 
-def cookie_in(answer: Answered) -> str:
+def get_cookie(answer: RawResponse) -> str:
     assert (answer.status, answer.headers["location"]) == (303, "./")
     (found,) = SimpleCookie(answer.headers["set-cookie"]).values()
     assert found["httponly"]
@@ -54,9 +54,9 @@ def cookie_in(answer: Answered) -> str:
 
 @needs_root
 @pytest.mark.parametrize("host", ["127.0.0.1", "::ffff:127.0.0.1"])
-async def test_another_user_of_this_machine_needs_the_token(chat_server: Serving, host: str) -> None:
-    token = chat_server.doors.token.text
-    async with user(chat_server, ANN, host) as ann:
+async def test_another_user_of_this_machine_needs_the_token(chat_server: ServerFixture, host: str) -> None:
+    token = chat_server.state.token.text
+    async with connect_as(chat_server, ANN, host) as ann:
         for headers in (
             [],
             ["Authorization: Bearer " + "x" * 43],
@@ -68,15 +68,15 @@ async def test_another_user_of_this_machine_needs_the_token(chat_server: Serving
         assert (await ann.get("/healthz")).status == 200
         assert (await ann.get(ME, f"Authorization: Bearer {token}")).status == 200
         assert (await ann.get(ME)).status == 401  # on the same connection, which is still hers
-    async with user(chat_server, 0, host) as own:
+    async with connect_as(chat_server, 0, host) as own:
         assert (await own.get(ME)).status == 200
 
 
 @needs_root
-async def test_a_visit_with_the_token_gives_a_cookie_that_nobody_else_can_use(chat_server: Serving) -> None:
-    token = chat_server.doors.token.text
-    async with user(chat_server, ANN) as ann, user(chat_server, BOB) as bob:
-        cookie = cookie_in(await ann.get(f"/?token={token}"))
+async def test_a_visit_with_the_token_gives_a_cookie_that_nobody_else_can_use(chat_server: ServerFixture) -> None:
+    token = chat_server.state.token.text
+    async with connect_as(chat_server, ANN) as ann, connect_as(chat_server, BOB) as bob:
+        cookie = get_cookie(await ann.get(f"/?token={token}"))
         assert token not in cookie
         assert (await ann.get(ME, cookie)).status == 200
         assert (await bob.get(ME, cookie)).status == 401
@@ -101,14 +101,14 @@ def test_a_real_process_of_another_user_is_told_apart(tmp_path: Path) -> None:
         return subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
     store = str(tmp_path / "chats.db")
-    with process(tmp_path, "--port", "0", "--workers", "2", "--store", store) as (begun, address):
+    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", store) as (begun, address):
         assert begun.stdout is not None
         for_others = re.fullmatch(
             r"For other users of this machine: (http://\S+)/\?token=(\S+)\n", begun.stdout.readline()
         )
         assert for_others is not None
         assert for_others[1] == address
-        assert asked(address, ME)["isLocal"]
+        assert get_json(address, ME)["isLocal"]
         assert status(address) == "401"
         assert {status(address, f"Authorization: Bearer {for_others[2]}") for _ in range(3)} == {"200"}
 
@@ -120,7 +120,7 @@ async def look() -> str:
 
 
 async def test_where_nobody_tells_who_calls_the_token_is_needed_only_for_tools(
-    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (peer, principal):
         monkeypatch.setattr(module, "can_find_users", lambda: False)
@@ -128,13 +128,13 @@ async def test_where_nobody_tells_who_calls_the_token_is_needed_only_for_tools(
         assert (await client.get(ME)).status == 200
         chat_server.agent.tools = ToolRegistry([look])
         assert (await client.get(ME)).status == 401
-        cookie = cookie_in(await client.get(f"/?token={chat_server.doors.token.text}"))
+        cookie = get_cookie(await client.get(f"/?token={chat_server.state.token.text}"))
         assert (await client.get(ME, cookie)).status == 200
-        assert (await client.get(ME, f"Authorization: Bearer {chat_server.doors.token.text}")).status == 200
+        assert (await client.get(ME, f"Authorization: Bearer {chat_server.state.token.text}")).status == 200
 
 
-async def test_with_keys_the_token_opens_nothing(keyed_server: Serving) -> None:
-    token = keyed_server.doors.token.text
+async def test_with_keys_the_token_opens_nothing(keyed_server: ServerFixture) -> None:
+    token = keyed_server.state.token.text
     async with RawClient(keyed_server.base_url) as client:
         assert (await client.get(ME, f"Authorization: Bearer {token}")).status == 401
         assert "set-cookie" not in (await client.get(f"/?token={token}")).headers
@@ -158,15 +158,17 @@ def test_a_socket_that_its_process_has_closed_is_nobodys(
     table = tmp_path / "tcp"
     table.write_text(f"  sl  local_address rem_address   st\n{row}")
     monkeypatch.setattr(peer, "_TABLES", (table, tmp_path / "missing"))
-    monkeypatch.setattr(peer, "_words", lambda packed: packed[::-1].hex().upper())  # as on most machines
+    monkeypatch.setattr(peer, "_to_kernel_hex", lambda packed: packed[::-1].hex().upper())  # as on most machines
     assert peer.find_uid(("127.0.0.1", 50_000), ("127.0.0.1", 8_000)) == uid
 
 
 @pytest.mark.parametrize(
     "headers", [["Origin: {own}", "Origin: {own}"], ["Origin: {own}", "Origin: https://evil.example"]]
 )
-async def test_a_second_origin_is_refused(chat_server: Serving, keyed_server: Serving, headers: list[str]) -> None:
-    key = (await keyed_server.key("ann"))["Authorization"]
+async def test_a_second_origin_is_refused(
+    chat_server: ServerFixture, keyed_server: ServerFixture, headers: list[str]
+) -> None:
+    key = (await keyed_server.make_key("ann"))["Authorization"]
     for server, more in ((chat_server, []), (keyed_server, [f"Authorization: {key}"])):
         async with RawClient(server.base_url) as client:
             sent = [one.format(own=server.base_url) for one in headers]

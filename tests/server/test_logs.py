@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.server import logs
-from tests.server.conftest import Serving
+from tests.server.conftest import ServerFixture
 
 SECRETS = {
     "our key": "ak_live_T71XW5nC_faz7HEQp9v6pzG2VnpxgGz-UqdcDWUBBpAB7xuTaNiw_Rw4Z80",
@@ -44,7 +44,9 @@ def written() -> Iterator[io.StringIO]:
         logging.getLogger(name).setLevel(level)
 
 
-async def test_a_request_is_one_line_with_its_route_and_who_asked(chat_server: Serving, written: io.StringIO) -> None:
+async def test_a_request_is_one_line_with_its_route_and_who_asked(
+    chat_server: ServerFixture, written: io.StringIO
+) -> None:
     async with chat_server.client.get("/api/v1/agent/me?token=canary-of-the-query") as answer:
         name = answer.headers["x-request-id"]
     (line,) = [json.loads(line) for line in written.getvalue().splitlines()]
@@ -63,9 +65,9 @@ async def test_a_request_is_one_line_with_its_route_and_who_asked(chat_server: S
 
 
 async def test_no_secret_of_a_request_is_in_a_log_an_answer_or_the_database(
-    keyed_server: Serving, written: io.StringIO, tmp_path: Path
+    keyed_server: ServerFixture, written: io.StringIO, tmp_path: Path
 ) -> None:
-    good = await keyed_server.key("ada")
+    good = await keyed_server.make_key("ada")
     answers = ""
     for secret in SECRETS.values():
         for headers in ({"Authorization": f"Bearer {secret}"}, {**good, "X-Api-Key": secret, "Cookie": secret}):
@@ -95,7 +97,7 @@ async def test_no_secret_of_a_request_is_in_a_log_an_answer_or_the_database(
 
 
 async def test_what_nobody_expected_is_told_by_its_id_and_logged_without_secrets(
-    chat_server: Serving, written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    chat_server: ServerFixture, written: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError(f"it went wrong with {SECRETS['anthropic']}")
@@ -116,7 +118,7 @@ async def test_what_nobody_expected_is_told_by_its_id_and_logged_without_secrets
 def test_a_line_has_no_field_that_is_not_listed_and_no_line_end() -> None:
     extra = {"user": "ada\nfake", "body": "private", "headers": {"authorization": "x"}, "status": 200}
     record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "two\nlines \u2028 and \ud800", **extra})
-    line = logs.JsonLines().format(record)
+    line = logs.JsonFormatter().format(record)
     assert line.splitlines() == [line]
     said = json.loads(line)
     assert set(said) == {"time", "level", "logger", "message", "user", "status"}

@@ -17,8 +17,8 @@ from dragoman.letters import needs_input_letter, published_schema, task_result_l
 from dragoman.server.app import endpoints
 from tests.conftest import ROOT
 from tests.letters.examples import EXAMPLES
-from tests.server.conftest import Serving, serving
-from tests.server.test_threads import code_of, told
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.test_threads import read_error_code, read_json
 
 MAIL = "/api/v1/mail"
 WHEN = "2026-11-15T12:00:00Z"
@@ -29,7 +29,7 @@ _NUMBERS = itertools.count(1)
 class Caller:
     """A server, as somebody with a key sees it."""
 
-    def __init__(self, server: Serving, headers: dict[str, str]) -> None:
+    def __init__(self, server: ServerFixture, headers: dict[str, str]) -> None:
         self.server = server
         self.headers = headers
 
@@ -43,25 +43,25 @@ class Caller:
         return self.server.client.get(f"{MAIL}{path}", headers={**self.headers, **headers})
 
     async def receive(self, recipient: str, **asked: Any) -> list[dict[str, Any]]:
-        found = await told(self.post(f"/inbox/{recipient}/receive", asked))
+        found = await read_json(self.post(f"/inbox/{recipient}/receive", asked))
         return list(found["deliveries"])
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that lets in nobody without a key, on each engine."""
     store = None
     if request.param == "postgres":
         store = f"{request.getfixturevalue('postgres_server')}&schema=mail_{next(_NUMBERS)}"
-    opened: AbstractAsyncContextManager[Serving] = serving(tmp_path, store=store, require_keys=True)
+    opened: AbstractAsyncContextManager[ServerFixture] = run_test_server(tmp_path, store=store, require_keys=True)
     yield runner.run(opened.__aenter__())
     runner.run(opened.__aexit__(None, None, None))
 
 
 @pytest.fixture
-def ops(server: Serving, runner: asyncio.Runner) -> Caller:
+def ops(server: ServerFixture, runner: asyncio.Runner) -> Caller:
     """Somebody of the team that has the mail."""
-    return Caller(server, runner.run(server.key("ada", scopes=("mail", "chat"), team_id="ops")))
+    return Caller(server, runner.run(server.make_key("ada", scopes=("mail", "chat"), team_id="ops")))
 
 
 def result(task_id: str = "T-1", **fields: Any) -> bytes:
@@ -73,19 +73,19 @@ def result(task_id: str = "T-1", **fields: Any) -> bytes:
 
 
 async def test_a_letter_is_taken_once_handed_out_once_and_done(ops: Caller) -> None:
-    sent = await told(ops.post("", EXAMPLES["complete"]), 201)
+    sent = await read_json(ops.post("", EXAMPLES["complete"]), 201)
     assert (sent["is_new"], sent["state"], sent["recipient_id"]) == (True, "ready", "ARCH")
     for retry in range(5):
-        again = await told(ops.post("", {**EXAMPLES["complete"], "retry_count": retry}))
+        again = await read_json(ops.post("", {**EXAMPLES["complete"], "retry_count": retry}))
         assert (again["letter_id"], again["is_new"]) == (sent["letter_id"], False)
     (held,) = await ops.receive("ARCH")
     assert held["letter"] == EXAMPLES["complete"]
     assert held["attempts"] == 1
     assert await ops.receive("ARCH") == []
     done = f"/inbox/ARCH/{held['letter_id']}/ack"
-    assert await told(ops.post(done, {"lease": held["lease"]})) == {"is_first": True}
-    assert await told(ops.post(done, {"lease": held["lease"]})) == {"is_first": False}
-    (seen,) = (await told(ops.get("/inbox/ARCH")))["letters"]
+    assert await read_json(ops.post(done, {"lease": held["lease"]})) == {"is_first": True}
+    assert await read_json(ops.post(done, {"lease": held["lease"]})) == {"is_first": False}
+    (seen,) = (await read_json(ops.get("/inbox/ARCH")))["letters"]
     assert (seen["state"], seen["attempts"]) == ("done", 1)
 
 
@@ -93,42 +93,42 @@ async def test_who_waits_is_told_at_once(ops: Caller) -> None:
     waiting = asyncio.create_task(ops.receive("ARCH", wait_s=20))
     await asyncio.sleep(0.2)
     assert not waiting.done()
-    await told(ops.post("", result()), 201)
+    await read_json(ops.post("", result()), 201)
     (held,) = await asyncio.wait_for(waiting, 5)
     assert held["letter"]["task_id"] == "T-1"
 
 
 async def test_a_letter_that_failed_comes_again_and_is_given_up_in_the_end(ops: Caller) -> None:
-    await told(ops.post("", result(message_id="m1")), 201)
+    await read_json(ops.post("", result(message_id="m1")), 201)
     for attempt in range(1, 5):
         (held,) = await ops.receive("ARCH")
         assert held["attempts"] == attempt
         said = {"lease": held["lease"], "error": f"the key was {SECRET_KEY}", "retry_after_s": 0}
-        outcome = await told(ops.post("/inbox/ARCH/m1/nack", said))
+        outcome = await read_json(ops.post("/inbox/ARCH/m1/nack", said))
         assert outcome["attempts"] == attempt
     assert outcome["retry_at"] is None
-    (dead,) = (await told(ops.get("/dead")))["dead_letters"]
+    (dead,) = (await read_json(ops.get("/dead")))["dead_letters"]
     assert (dead["id"], dead["reason"], dead["letter_id"]) == (outcome["dead_letter_id"], "retries_exhausted", "m1")
     assert SECRET_KEY not in json.dumps(dead)
     (escalated,) = await ops.receive("HUMAN")
     assert escalated["letter"]["payload"]["details"]["letter_id"] == "m1"
-    again = await told(ops.post(f"/dead/{dead['id']}/resend"))
+    again = await read_json(ops.post(f"/dead/{dead['id']}/resend"))
     assert again["recipient_id"] == "ARCH"
     (held,) = await ops.receive("ARCH")
     assert held["letter_id"] == "m1"
-    assert (await told(ops.get("/dead")))["dead_letters"] == []
+    assert (await read_json(ops.get("/dead")))["dead_letters"] == []
 
 
 SECRET_KEY = "sk-ant-api03-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5"
 
 
 async def test_a_lease_is_extended_given_back_and_lost(ops: Caller) -> None:
-    await told(ops.post("", result(message_id="m1")), 201)
+    await read_json(ops.post("", result(message_id="m1")), 201)
     (held,) = await ops.receive("ARCH", lease_s=1)
-    longer = await told(ops.post("/inbox/ARCH/m1/extend", {"lease": held["lease"], "lease_s": 600}))
+    longer = await read_json(ops.post("/inbox/ARCH/m1/extend", {"lease": held["lease"], "lease_s": 600}))
     assert longer["until"] > held["until"]
-    assert await code_of(ops.post("/inbox/ARCH/m1/extend", {"lease": "another"}), 409) == "lease_lost"
-    assert await code_of(ops.post("/inbox/ARCH/m1/ack", {"lease": "another"}), 409) == "lease_lost"
+    assert await read_error_code(ops.post("/inbox/ARCH/m1/extend", {"lease": "another"}), 409) == "lease_lost"
+    assert await read_error_code(ops.post("/inbox/ARCH/m1/ack", {"lease": "another"}), 409) == "lease_lost"
     async with ops.post("/inbox/ARCH/m1/give-back", {"lease": held["lease"]}) as answer:
         assert answer.status == 204
     (again,) = await ops.receive("ARCH")
@@ -138,12 +138,12 @@ async def test_a_lease_is_extended_given_back_and_lost(ops: Caller) -> None:
 
 async def test_letters_of_one_task_are_handed_out_one_after_the_other(ops: Caller) -> None:
     for number in range(3):
-        await told(ops.post("", result("T-1", output=f"n{number}")), 201)
-    await told(ops.post("", result("T-2")), 201)
+        await read_json(ops.post("", result("T-1", output=f"n{number}")), 201)
+    await read_json(ops.post("", result("T-2")), 201)
     first = await ops.receive("ARCH")
     assert [held["letter"]["task_id"] for held in first] == ["T-1", "T-2"]
     held = first[0]
-    await told(ops.post(f"/inbox/ARCH/{held['letter_id']}/ack", {"lease": held["lease"]}))
+    await read_json(ops.post(f"/inbox/ARCH/{held['letter_id']}/ack", {"lease": held["lease"]}))
     (second,) = await ops.receive("ARCH")
     assert second["letter"]["payload"]["result"]["output"] == "n1"
 
@@ -182,13 +182,13 @@ async def test_what_is_no_letter_is_refused_kept_and_its_sender_is_told(
         assert answer.status == status
         assert (await answer.json())["error"]["code"] == code
         name = answer.headers["x-dead-letter"]
-    (dead,) = (await told(ops.get("/dead")))["dead_letters"]
+    (dead,) = (await read_json(ops.get("/dead")))["dead_letters"]
     assert (dead["id"], dead["reason"], dead["sender_id"]) == (name, code, "CA")
     (error,) = await ops.receive("CA")
     assert error["letter"]["type"] == "error"
     assert error["letter"]["payload"]["code"] == code.upper()
     assert await ops.receive("ARCH") == []
-    assert await code_of(ops.post(f"/dead/{name}/resend"), 422) == code
+    assert await read_error_code(ops.post(f"/dead/{name}/resend"), 422) == code
 
 
 async def test_durations_that_contradict_each_other_are_refused_by_their_place(ops: Caller) -> None:
@@ -202,17 +202,17 @@ async def test_durations_that_contradict_each_other_are_refused_by_their_place(o
 
 
 async def test_a_letter_that_is_handed_out_again_counts_its_retries(ops: Caller) -> None:
-    await told(ops.post("", result(message_id="m1", retry_count=2)), 201)
-    await told(ops.post("", result("T-2", message_id="m2")), 201)
+    await read_json(ops.post("", result(message_id="m1", retry_count=2)), 201)
+    await read_json(ops.post("", result("T-2", message_id="m2")), 201)
     for attempt in range(1, 4):
         held = {one["letter_id"]: one for one in await ops.receive("ARCH")}
         assert held["m1"]["letter"]["retry_count"] == 2 + attempt - 1
         assert held["m2"]["letter"].get("retry_count", 0) == attempt - 1
-        opened = await told(ops.post("/inbox/ARCH/m1/open", {"lease": held["m1"]["lease"]}))
+        opened = await read_json(ops.post("/inbox/ARCH/m1/open", {"lease": held["m1"]["lease"]}))
         assert opened["letter"]["retry_count"] == 2 + attempt - 1
         for name, one in held.items():
-            await told(ops.post(f"/inbox/ARCH/{name}/nack", {"lease": one["lease"], "retry_after_s": 0}))
-    seen = {one["letter_id"]: one["letter"] for one in (await told(ops.get("/inbox/ARCH")))["letters"]}
+            await read_json(ops.post(f"/inbox/ARCH/{name}/nack", {"lease": one["lease"], "retry_after_s": 0}))
+    seen = {one["letter_id"]: one["letter"] for one in (await read_json(ops.get("/inbox/ARCH")))["letters"]}
     assert (seen["m1"]["retry_count"], seen["m2"]["retry_count"]) == (4, 2)
 
 
@@ -232,7 +232,7 @@ FITS = {"name": "x", "count": 1.5, "is_sure": False, "way": 1.0, "api-key": SECR
 async def test_an_answer_that_does_not_fit_what_was_asked_is_refused_with_every_problem(ops: Caller, way: str) -> None:
     ends = {"sender_id": "CA", "recipient_id": "HUMAN", "task_id": "T-1", "timestamp": WHEN}
     asked = needs_input_letter(**ends, requested_inputs=ASKED, message_id="ask-1")  # type: ignore[arg-type]
-    await told(ops.post("", write_letter(asked)), 201)
+    await read_json(ops.post("", write_letter(asked)), 201)
     (held,) = await ops.receive("HUMAN")
 
     def given(inputs: dict[str, Any]) -> Any:
@@ -260,23 +260,23 @@ async def test_an_answer_that_does_not_fit_what_was_asked_is_refused_with_every_
         assert problem in said["message"].split("; ") or problem in said["message"], problem
     assert "471142" not in said["message"]
     for almost in ({**FITS, "way": "Left"}, {**FITS, "way": False}, {**FITS, "count": True}, {**FITS, "is_sure": 0}):
-        assert await code_of(given(almost), 422) == "invalid_answer"
+        assert await read_error_code(given(almost), 422) == "invalid_answer"
     assert await ops.receive("CA") == []
-    await told(given(FITS), 201)
+    await read_json(given(FITS), 201)
     (answered,) = await ops.receive("CA")
     assert answered["letter"]["payload"]["result"]["inputs"] == {**FITS, "way": 1.0, "api-key": "***"}
 
 
 async def test_the_path_of_an_artifact_is_data_like_any_other(ops: Caller) -> None:
     for path in ("/etc/passwd", "../../x"):
-        await told(ops.post("", result(f"T-{len(path)}", artifacts=[{"type": "file", "path": path}])), 201)
+        await read_json(ops.post("", result(f"T-{len(path)}", artifacts=[{"type": "file", "path": path}])), 201)
     paths = [held["letter"]["payload"]["result"]["artifacts"][0]["path"] for held in await ops.receive("ARCH")]
     assert paths == ["/etc/passwd", "../../x"]
 
 
 async def test_another_letter_of_the_same_id_is_a_conflict(ops: Caller) -> None:
-    await told(ops.post("", result(message_id="m1")), 201)
-    assert await code_of(ops.post("", result(message_id="m1", output="other")), 409) == "letter_conflict"
+    await read_json(ops.post("", result(message_id="m1")), 201)
+    assert await read_error_code(ops.post("", result(message_id="m1", output="other")), 409) == "letter_conflict"
 
 
 @pytest.mark.parametrize(
@@ -309,19 +309,19 @@ async def test_a_request_for_input_is_answered_by_whoever_holds_it_and_secrets_a
         requested_inputs=[{"id": "api_key", "type": "string", "description": "the key", "sensitive": True}],
         message_id="ask-1",
     )
-    await told(ops.post("", write_letter(request)), 201)
+    await read_json(ops.post("", write_letter(request)), 201)
     (asked,) = await ops.receive("HUMAN")
     said = {"lease": asked["lease"], "inputs": {"api_key": SECRET}, "output": f"it is {SECRET}"}
-    assert await code_of(ops.post("/inbox/HUMAN/ask-1/answer", {**said, "lease": "x"}), 409) == "lease_lost"
-    sent = await told(ops.post("/inbox/HUMAN/ask-1/answer", said), 201)
+    assert await read_error_code(ops.post("/inbox/HUMAN/ask-1/answer", {**said, "lease": "x"}), 409) == "lease_lost"
+    sent = await read_json(ops.post("/inbox/HUMAN/ask-1/answer", said), 201)
     assert sent["recipient_id"] == "CA"
     assert await ops.receive("HUMAN") == []
     (held,) = await ops.receive("CA")
     assert held["letter"]["payload"]["result"] == {"output": "it is ***", "inputs": {"api_key": "***"}}
     name = held["letter_id"]
-    opened = await told(ops.post(f"/inbox/CA/{name}/open", {"lease": held["lease"]}))
+    opened = await read_json(ops.post(f"/inbox/CA/{name}/open", {"lease": held["lease"]}))
     assert opened["letter"]["payload"]["result"]["inputs"] == {"api_key": SECRET}
-    assert await code_of(ops.post(f"/inbox/CA/{name}/open", {"lease": "another"}), 409) == "lease_lost"
+    assert await read_error_code(ops.post(f"/inbox/CA/{name}/open", {"lease": "another"}), 409) == "lease_lost"
     for path in ("/tasks/T-1", f"/letters/CA/{name}", "/inbox/CA", "/dead", ""):
         async with ops.get(path) as answer:
             assert SECRET not in await answer.text()
@@ -350,31 +350,33 @@ class Stream:
 
 
 async def test_a_stream_tells_what_arrives_and_goes_on_where_it_was_cut(ops: Caller) -> None:
-    await told(ops.post("", result("BEFORE")), 201)
+    await read_json(ops.post("", result("BEFORE")), 201)
     async with ops.get("/inbox/ARCH/stream") as answer:
         assert answer.content_type == "text/event-stream"
         stream = Stream(answer)
         for number in range(3):
-            await told(ops.post("", result(f"T-{number}", notes="line\u2028end")), 201)
+            await read_json(ops.post("", result(f"T-{number}", notes="line\u2028end")), 201)
         seen = [await stream.event() for _ in range(3)]
     assert [event["event"] for event in seen] == ["letter"] * 3
     assert [json.loads(event["data"])["task_id"] for event in seen] == ["T-0", "T-1", "T-2"]
     assert json.loads(seen[0]["data"])["letter"]["payload"]["notes"] == "line\u2028end"
-    await told(ops.post("", result("MEANWHILE")), 201)
+    await read_json(ops.post("", result("MEANWHILE")), 201)
     async with ops.get("/inbox/ARCH/stream", **{"last-event-id": seen[1]["id"]}) as answer:
         stream = Stream(answer)
         again = [json.loads((await stream.event())["data"])["task_id"] for _ in range(2)]
     assert again == ["T-2", "MEANWHILE"]
     assert len(await ops.receive("ARCH", limit=100)) == 5  # to look is not to take
-    assert await code_of(ops.get("/inbox/ARCH/stream", **{"last-event-id": "x"}), 422) == "invalid_last_event_id"
+    assert (
+        await read_error_code(ops.get("/inbox/ARCH/stream", **{"last-event-id": "x"}), 422) == "invalid_last_event_id"
+    )
 
 
 async def test_a_server_that_stops_ends_its_streams(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
+    async with run_test_server(tmp_path) as server:
         answer = await server.client.get(f"{MAIL}/inbox/ARCH/stream")
         waiting = asyncio.create_task(server.client.post(f"{MAIL}/inbox/ARCH/receive", json={"wait_s": 30}))
         await asyncio.sleep(0.2)
-        await server.doors.runs.close()
+        await server.state.runs.close()
         await asyncio.wait_for(answer.content.read(), 10)
         assert (await asyncio.wait_for(waiting, 10)).status == 200
 
@@ -383,15 +385,15 @@ async def test_a_server_that_stops_ends_its_streams(tmp_path: Path) -> None:
 
 
 async def test_another_team_sees_nothing_and_is_told_the_same_as_of_what_is_not_there(
-    server: Serving, ops: Caller
+    server: ServerFixture, ops: Caller
 ) -> None:
-    sent = await told(ops.post("", result(message_id="m1")), 201)
+    sent = await read_json(ops.post("", result(message_id="m1")), 201)
     (held,) = await ops.receive("ARCH")
-    await told(ops.post("", {**EXAMPLES["complete"], "type": "done"}), 422)
-    (dead,) = (await told(ops.get("/dead")))["dead_letters"]
+    await read_json(ops.post("", {**EXAMPLES["complete"], "type": "done"}), 422)
+    (dead,) = (await read_json(ops.get("/dead")))["dead_letters"]
     assert sent["letter_id"] == "m1"
     for team in ("other", None):
-        other = Caller(server, await server.key("ada", scopes=("mail",), team_id=team))
+        other = Caller(server, await server.make_key("ada", scopes=("mail",), team_id=team))
         for asked in (
             other.get("/tasks/T-1"),
             other.get("/letters/ARCH/m1"),
@@ -399,25 +401,27 @@ async def test_another_team_sees_nothing_and_is_told_the_same_as_of_what_is_not_
             other.post("/inbox/ARCH/m1/open", {"lease": held["lease"]}),
             other.post(f"/dead/{dead['id']}/resend"),
         ):
-            refused = await told(asked, 404)
+            refused = await read_json(asked, 404)
             assert refused["error"]["code"] == "not_found"
-        assert (await told(other.get("")))["mailboxes"] == []
-        assert (await told(other.get("/dead")))["dead_letters"] == []
-        assert (await told(other.get("/inbox/ARCH")))["letters"] == []
+        assert (await read_json(other.get("")))["mailboxes"] == []
+        assert (await read_json(other.get("/dead")))["dead_letters"] == []
+        assert (await read_json(other.get("/inbox/ARCH")))["letters"] == []
         assert await other.receive("ARCH") == []
-        assert (await told(other.post("", result(message_id="m1", output="mine")), 201))["is_new"]
+        assert (await read_json(other.post("", result(message_id="m1", output="mine")), 201))["is_new"]
 
 
-async def test_a_key_of_an_agent_speaks_as_that_agent_and_reads_its_mailbox_alone(server: Serving, ops: Caller) -> None:
-    bot = Caller(server, await server.key("bot", scopes=("mail", "agent:CA"), team_id="ops"))
-    await told(bot.post("", result()), 201)
-    assert await code_of(bot.post("", result(sender_id="WA")), 403) == "sender_mismatch"
+async def test_a_key_of_an_agent_speaks_as_that_agent_and_reads_its_mailbox_alone(
+    server: ServerFixture, ops: Caller
+) -> None:
+    bot = Caller(server, await server.make_key("bot", scopes=("mail", "agent:CA"), team_id="ops"))
+    await read_json(bot.post("", result()), 201)
+    assert await read_error_code(bot.post("", result(sender_id="WA")), 403) == "sender_mismatch"
     wrong = {**EXAMPLES["complete"], "sender_id": "WA", "type": "done"}
     async with bot.post("", wrong) as answer:
         assert answer.status == 422
         assert "x-dead-letter" not in answer.headers
-    await told(ops.post("", result("T-2", sender_id="WA", recipient_id="ARCH")), 201)
-    await told(ops.post("", result("T-3", sender_id="ARCH", recipient_id="CA")), 201)
+    await read_json(ops.post("", result("T-2", sender_id="WA", recipient_id="ARCH")), 201)
+    await read_json(ops.post("", result("T-3", sender_id="ARCH", recipient_id="CA")), 201)
     assert [held["letter"]["task_id"] for held in await bot.receive("CA")] == ["T-3"]
     for asked in (
         bot.post("/inbox/ARCH/receive", {}),
@@ -425,27 +429,29 @@ async def test_a_key_of_an_agent_speaks_as_that_agent_and_reads_its_mailbox_alon
         bot.get("/inbox/ARCH/stream"),
         bot.get("/tasks/T-2"),
     ):
-        assert await code_of(asked, 404) == "not_found"
-    assert [box["recipient_id"] for box in (await told(bot.get("")))["mailboxes"]] == ["CA"]
-    assert len((await told(bot.get("/tasks/T-1")))["letters"]) == 1
+        assert await read_error_code(asked, 404) == "not_found"
+    assert [box["recipient_id"] for box in (await read_json(bot.get("")))["mailboxes"]] == ["CA"]
+    assert len((await read_json(bot.get("/tasks/T-1")))["letters"]) == 1
 
 
-async def test_without_the_scope_or_a_key_there_is_no_mail(server: Serving) -> None:
-    chat = Caller(server, await server.key("ada", scopes=("chat",), team_id="ops"))
-    assert await code_of(chat.get(""), 403) == "missing_scope"
-    assert await code_of(Caller(server, {}).get(""), 401) == "unauthorized"
+async def test_without_the_scope_or_a_key_there_is_no_mail(server: ServerFixture) -> None:
+    chat = Caller(server, await server.make_key("ada", scopes=("chat",), team_id="ops"))
+    assert await read_error_code(chat.get(""), 403) == "missing_scope"
+    assert await read_error_code(Caller(server, {}).get(""), 401) == "unauthorized"
 
 
 # --- one graph -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_letter_leads_to_its_conversation_calls_spend_and_evaluations(server: Serving, ops: Caller) -> None:
+async def test_a_letter_leads_to_its_conversation_calls_spend_and_evaluations(
+    server: ServerFixture, ops: Caller
+) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops", title="The report")
     server.fake.say("The report is written.")
     await server.agent.ask(session.id, "Write the report")
     letter = result(score=0.9, session_id=session.id, message_id="m1")
-    await told(ops.post("", letter), 201)
-    graph = await told(ops.get("/letters/ARCH/m1"))
+    await read_json(ops.post("", letter), 201)
+    graph = await read_json(ops.get("/letters/ARCH/m1"))
     assert graph["letter"]["letter_id"] == "m1"
     assert (graph["session"]["id"], graph["session"]["title"]) == (session.id, "The report")
     assert [row["role"] for row in graph["messages"]] == ["user", "assistant"]
@@ -454,13 +460,13 @@ async def test_a_letter_leads_to_its_conversation_calls_spend_and_evaluations(se
     (judged,) = graph["evaluations"]
     assert (judged["score"], judged["model"]) == (0.9, "fake-anthropic:model")
     assert [one["letter_id"] for one in graph["thread"]] == ["m1"]
-    mate = Caller(server, await server.key("grace", scopes=("mail",), team_id="ops"))
-    seen = await told(mate.get("/letters/ARCH/m1"))
+    mate = Caller(server, await server.make_key("grace", scopes=("mail",), team_id="ops"))
+    seen = await read_json(mate.get("/letters/ARCH/m1"))
     assert (seen["session"], seen["messages"], seen["spend"]) == (None, [], None)
     assert seen["letter"]["letter_id"] == "m1"
 
 
-async def test_the_schema_is_served_to_anybody(server: Serving) -> None:
+async def test_the_schema_is_served_to_anybody(server: ServerFixture) -> None:
     async with server.client.get(f"{MAIL}/schema") as answer:
         assert answer.status == 200
         assert await answer.read() == published_schema()

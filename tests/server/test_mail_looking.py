@@ -12,32 +12,32 @@ import pytest
 from dragoman.letters import needs_input_letter, write_letter
 from dragoman.mail import posting
 from dragoman.server.mail import letter_page, values
-from tests.server.conftest import Serving
+from tests.server.conftest import ServerFixture
 from tests.server.test_mail import SECRET, WHEN, Caller, ops, result, server
-from tests.server.test_threads import code_of, told
+from tests.server.test_threads import read_error_code, read_json
 
 __all__ = ["ops", "server"]
 
 
 async def looked(ops: Caller, recipient: str = "ARCH") -> dict[str, dict[str, Any]]:
     """The letters of a mailbox, by their tasks."""
-    found = await told(ops.get(f"/inbox/{recipient}"))
+    found = await read_json(ops.get(f"/inbox/{recipient}"))
     return {one["task_id"]: one for one in found["letters"]}
 
 
 async def test_a_letter_says_who_has_it_when_it_is_tried_again_and_what_it_waits_for(
-    server: Serving, ops: Caller
+    server: ServerFixture, ops: Caller
 ) -> None:
     now = server.store.clock()
     for task in ("T-1", "T-2", "T-3"):
-        await told(ops.post("", result(task)), 201)
-    await told(ops.post("", result("T-4", depends_on=["T-9", "T-8"])), 201)
+        await read_json(ops.post("", result(task)), 201)
+    await read_json(ops.post("", result("T-4", depends_on=["T-9", "T-8"])), 201)
     free = (await looked(ops))["T-1"]
     assert (free["leased_until"], free["retry_at"], free["waits_for"]) == (None, None, [])
     held = {one["letter"]["task_id"]: one for one in await ops.receive("ARCH", lease_s=300)}
     gone = held["T-2"]
     where = f"/inbox/ARCH/{gone['letter_id']}"
-    await told(
+    await read_json(
         ops.post(f"{where}/nack", {"lease": gone["lease"], "error": "the quota is reached", "retry_after_s": 60})
     )
     found = await looked(ops)
@@ -46,21 +46,21 @@ async def test_a_letter_says_who_has_it_when_it_is_tried_again_and_what_it_waits
     assert datetime.fromisoformat(found["T-2"]["retry_at"]) > now
     assert found["T-2"]["error_class"] == "resource_constraint"
     assert (found["T-4"]["state"], found["T-4"]["waits_for"]) == ("held", ["T-8", "T-9"])
-    await told(ops.post("", result("T-8", recipient_id="NOBODY", success=True)), 201)
-    thread = await told(ops.get("/tasks/T-4"))
+    await read_json(ops.post("", result("T-8", recipient_id="NOBODY", success=True)), 201)
+    thread = await read_json(ops.get("/tasks/T-4"))
     assert [one["waits_for"] for one in thread["letters"]] == [["T-9"]]
 
 
-async def test_a_mailbox_says_when_its_last_letter_came(server: Serving, ops: Caller) -> None:
+async def test_a_mailbox_says_when_its_last_letter_came(server: ServerFixture, ops: Caller) -> None:
     before = server.store.clock()
-    await told(ops.post("", result()), 201)
-    (box,) = (await told(ops.get("")))["mailboxes"]
+    await read_json(ops.post("", result()), 201)
+    (box,) = (await read_json(ops.get("")))["mailboxes"]
     assert datetime.fromisoformat(box["newest_at"]) >= before
 
 
 async def test_one_letter_is_taken_by_its_id_and_the_others_stay(ops: Caller) -> None:
     for task in ("T-1", "T-2"):
-        await told(ops.post("", result(task)), 201)
+        await read_json(ops.post("", result(task)), 201)
     second = (await looked(ops))["T-2"]["letter_id"]
     (held,) = await ops.receive("ARCH", letter_id=second)
     assert held["letter_id"] == second
@@ -69,49 +69,49 @@ async def test_one_letter_is_taken_by_its_id_and_the_others_stay(ops: Caller) ->
 
 
 async def test_a_letter_behind_another_of_its_task_is_not_taken_before_it(ops: Caller) -> None:
-    await told(ops.post("", result("T-1", output="first")), 201)
-    behind = (await told(ops.post("", result("T-1", output="second")), 201))["letter_id"]
+    await read_json(ops.post("", result("T-1", output="first")), 201)
+    behind = (await read_json(ops.post("", result("T-1", output="second")), 201))["letter_id"]
     assert await ops.receive("ARCH", letter_id=behind) == []
-    await code_of(ops.post("/inbox/ARCH/receive", {"letter_id": "a b"}), 422)
+    await read_error_code(ops.post("/inbox/ARCH/receive", {"letter_id": "a b"}), 422)
 
 
 # --- dead letters ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_dead_letter_shows_what_came_without_what_is_sensitive(server: Serving, ops: Caller) -> None:
+async def test_a_dead_letter_shows_what_came_without_what_is_sensitive(server: ServerFixture, ops: Caller) -> None:
     asked = [{"id": "key", "type": "string", "description": "d", "sensitive": True, "default": SECRET}]
     ends = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "T-1", "timestamp": WHEN}
-    await told(ops.post("", write_letter(needs_input_letter(**ends, requested_inputs=asked))), 201)
+    await read_json(ops.post("", write_letter(needs_input_letter(**ends, requested_inputs=asked))), 201)
     (held,) = await ops.receive("ARCH")
     given_up = {"lease": held["lease"], "error": "no", "error_class": "not_retryable"}
-    await told(ops.post(f"/inbox/ARCH/{held['letter_id']}/nack", given_up))
+    await read_json(ops.post(f"/inbox/ARCH/{held['letter_id']}/nack", given_up))
     broken = {**json.loads(result("T-2")), "task_id": 7}
     broken["payload"] = {"result": {"inputs": {"key": SECRET}}}
-    await code_of(ops.post("", broken), 422)
+    await read_error_code(ops.post("", broken), 422)
     async with ops.post("", f'{{"task_id": "T-3", "inputs": "{SECRET}') as answer:
         assert answer.status == 400
-    dead = (await told(ops.get("/dead")))["dead_letters"]
+    dead = (await read_json(ops.get("/dead")))["dead_letters"]
     assert len(dead) == 3
     for one in dead:
-        whole = await told(ops.get(f"/dead/{one['id']}"))
+        whole = await read_json(ops.get(f"/dead/{one['id']}"))
         assert {name: whole[name] for name in one} == one
         assert whole["raw_bytes"] > 0
         assert "task_id" in whole["raw"]
         assert SECRET not in json.dumps(whole)
     for team in ("other", None):
-        stranger = Caller(server, await server.key("ada", scopes=("mail",), team_id=team))
+        stranger = Caller(server, await server.make_key("ada", scopes=("mail",), team_id=team))
         for one in dead:
-            assert await code_of(stranger.get(f"/dead/{one['id']}"), 404) == "not_found"
+            assert await read_error_code(stranger.get(f"/dead/{one['id']}"), 404) == "not_found"
 
 
-async def test_an_agent_sees_the_dead_letters_of_its_own_alone(server: Serving, ops: Caller) -> None:
-    await told(ops.post("", result()), 201)
+async def test_an_agent_sees_the_dead_letters_of_its_own_alone(server: ServerFixture, ops: Caller) -> None:
+    await read_json(ops.post("", result()), 201)
     (held,) = await ops.receive("ARCH")
     given_up = {"lease": held["lease"], "error_class": "not_retryable"}
-    await told(ops.post(f"/inbox/ARCH/{held['letter_id']}/nack", given_up))
-    (dead,) = (await told(ops.get("/dead")))["dead_letters"]
+    await read_json(ops.post(f"/inbox/ARCH/{held['letter_id']}/nack", given_up))
+    (dead,) = (await read_json(ops.get("/dead")))["dead_letters"]
     for agent, status in (("CA", 200), ("ARCH", 200), ("OTHER", 404)):
-        bot = Caller(server, await server.key("bot", scopes=("mail", f"agent:{agent}"), team_id="ops"))
+        bot = Caller(server, await server.make_key("bot", scopes=("mail", f"agent:{agent}"), team_id="ops"))
         async with bot.get(f"/dead/{dead['id']}") as answer:
             assert answer.status == status
 
@@ -119,22 +119,22 @@ async def test_an_agent_sees_the_dead_letters_of_its_own_alone(server: Serving, 
 # --- trends ----------------------------------------------------------------------------------------------------------
 
 
-async def test_trends_are_of_all_together_and_of_each_and_of_one_team_alone(server: Serving, ops: Caller) -> None:
-    nothing = await told(ops.get("/trends"))
+async def test_trends_are_of_all_together_and_of_each_and_of_one_team_alone(server: ServerFixture, ops: Caller) -> None:
+    nothing = await read_json(ops.get("/trends"))
     assert nothing == {"by": "agent", "step": "hour", "groups": []}
     for number, agent in enumerate(("CA", "CA", "CB")):
         said = {"task_id": f"T-{number}", "agent_id": agent, "score": 0.2 + 0.3 * number, "success": number > 0}
-        await told(ops.post("/evaluate", {**said, "duration_sec": number + 1, "model": "m"}), 201)
-    found = await told(ops.get("/trends?by=agent"))
+        await read_json(ops.post("/evaluate", {**said, "duration_sec": number + 1, "model": "m"}), 201)
+    found = await read_json(ops.get("/trends?by=agent"))
     assert [group["name"] for group in found["groups"]] == [None, "CA", "CB"]
     whole, first, _ = found["groups"]
     assert (whole["summary"]["count"], whole["direction"]) == (3, "up")
     assert sum(span["count"] for span in first["spans"]) == 2
     assert first["spans"][-1]["p95_ms"] == pytest.approx(2000)
-    assert [group["name"] for group in (await told(ops.get("/trends?by=model")))["groups"]] == [None, "m"]
-    stranger = Caller(server, await server.key("ada", scopes=("mail",), team_id="other"))
-    assert (await told(stranger.get("/trends")))["groups"] == []
-    assert await code_of(ops.get("/trends?by=moon"), 422) == "invalid_parameter"
+    assert [group["name"] for group in (await read_json(ops.get("/trends?by=model")))["groups"]] == [None, "m"]
+    stranger = Caller(server, await server.make_key("ada", scopes=("mail",), team_id="other"))
+    assert (await read_json(stranger.get("/trends")))["groups"] == []
+    assert await read_error_code(ops.get("/trends?by=moon"), 422) == "invalid_parameter"
 
 
 # --- large letters ---------------------------------------------------------------------------------------------------
@@ -150,30 +150,30 @@ async def test_a_mailbox_is_read_in_pages_that_are_bounded_by_size_and_none_is_m
     monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
     tasks = [f"T-{at}" for at in range(5)]
     for task in tasks:
-        await told(ops.post("", result(task)), 201)
+        await read_json(ops.post("", result(task)), 201)
     for path, order in (("/inbox/ARCH?limit=200", tasks[::-1]), ("/inbox/ARCH?limit=1", tasks[::-1])):
-        seen, page = [], await told(ops.get(path))
+        seen, page = [], await read_json(ops.get(path))
         while True:
             assert sum(len(json.dumps(one["letter"])) for one in page["letters"]) < 1_000
             seen += [one["task_id"] for one in page["letters"]]
             assert page["has_more"] is (page["cursor"] is not None)
             if not page["has_more"]:
                 break
-            page = await told(ops.get(f"{path}&cursor={page['cursor']}"))
+            page = await read_json(ops.get(f"{path}&cursor={page['cursor']}"))
         assert seen == order
 
 
 async def test_the_letters_of_a_task_go_on_behind_a_cursor(ops: Caller) -> None:
-    ids = [(await told(ops.post("", result(output=f"{at}")), 201))["letter_id"] for at in range(3)]
-    first = await told(ops.get("/tasks/T-1?limit=2"))
-    rest = await told(ops.get(f"/tasks/T-1?limit=2&cursor={first['cursor']}"))
+    ids = [(await read_json(ops.post("", result(output=f"{at}")), 201))["letter_id"] for at in range(3)]
+    first = await read_json(ops.get("/tasks/T-1?limit=2"))
+    rest = await read_json(ops.get(f"/tasks/T-1?limit=2&cursor={first['cursor']}"))
     assert [one["letter_id"] for one in first["letters"] + rest["letters"]] == ids
     assert (first["has_more"], rest["has_more"], rest["cursor"]) == (True, False, None)
 
 
 @pytest.mark.parametrize("path", ["/inbox/ARCH", "/tasks/T-1"])
 async def test_a_cursor_that_is_none_is_refused(ops: Caller, path: str) -> None:
-    assert await code_of(ops.get(f"{path}?cursor=x"), 400) == "invalid_cursor"
+    assert await read_error_code(ops.get(f"{path}?cursor=x"), 400) == "invalid_cursor"
 
 
 async def test_letters_that_do_not_fit_into_an_answer_stay_for_the_next_receiver(
@@ -182,7 +182,7 @@ async def test_letters_that_do_not_fit_into_an_answer_stay_for_the_next_receiver
     monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
     tasks = [f"T-{at}" for at in range(4)]
     for task in tasks:
-        await told(ops.post("", result(task)), 201)
+        await read_json(ops.post("", result(task)), 201)
     seen: list[tuple[str, int]] = []
     while found := await ops.receive("ARCH", limit=100):
         assert len(found) <= 2
@@ -195,14 +195,14 @@ async def test_large_letters_are_converted_off_the_event_loop(ops: Caller, monke
 
     def note(*given: Any) -> Any:
         threads.append(threading.get_ident())
-        return posting.shown(*given)
+        return posting.to_masked(*given)
 
-    monkeypatch.setattr(values, "shown", note)
-    await told(ops.post("", large("T-1")), 201)
-    await told(ops.get("/inbox/ARCH"))
-    await told(ops.get("/tasks/T-1"))
+    monkeypatch.setattr(values, "to_masked", note)
+    await read_json(ops.post("", large("T-1")), 201)
+    await read_json(ops.get("/inbox/ARCH"))
+    await read_json(ops.get("/tasks/T-1"))
     (held,) = await ops.receive("ARCH")
-    await told(ops.get(f"/letters/ARCH/{held['letter_id']}"))
+    await read_json(ops.get(f"/letters/ARCH/{held['letter_id']}"))
     async with ops.get("/inbox/ARCH/stream?last_event_id=0") as stream:
         while b"data:" not in await stream.content.readline():
             pass
@@ -216,5 +216,5 @@ async def test_a_letter_that_asks_for_too_many_inputs_is_refused(ops: Caller) ->
         given = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "T-1", "timestamp": WHEN}
         return write_letter(needs_input_letter(**given, requested_inputs=inputs))
 
-    assert await code_of(ops.post("", letter(257)), 422) == "too_many_inputs"
-    await told(ops.post("", letter(256)), 201)
+    assert await read_error_code(ops.post("", letter(257)), 422) == "too_many_inputs"
+    await read_json(ops.post("", letter(256)), 201)

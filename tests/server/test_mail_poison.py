@@ -12,8 +12,8 @@ from dragoman.letters import write_letter
 from tests.mail.conftest import failure, request, result
 from tests.mail.mutants import mutants
 from tests.mail.test_poison import POISON
-from tests.server.conftest import Serving
-from tests.server.test_threads import code_of
+from tests.server.conftest import ServerFixture
+from tests.server.test_threads import read_error_code
 from tests.store.faults.conftest import IS_LONG, chance
 
 __all__ = ["chance"]
@@ -23,7 +23,7 @@ _JSON = {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate", "/api/v1/mail/evaluate"])
-async def test_a_lone_surrogate_and_nan_are_refused_with_a_clear_text(chat_server: Serving, path: str) -> None:
+async def test_a_lone_surrogate_and_nan_are_refused_with_a_clear_text(chat_server: ServerFixture, path: str) -> None:
     async with chat_server.client.post(path, data=POISON, headers=_JSON) as answer:
         assert answer.status == 400
         told = (await answer.json())["error"]
@@ -31,14 +31,19 @@ async def test_a_lone_surrogate_and_nan_are_refused_with_a_clear_text(chat_serve
     assert re.fullmatch(r"line 1 column \d+: NaN is not JSON", told["message"])
 
 
-async def test_what_is_refused_is_kept_among_the_dead_letters(chat_server: Serving) -> None:
-    assert await code_of(chat_server.client.post("/api/v1/mail", data=POISON, headers=_JSON), 400) == "invalid_json"
-    (dead,) = await chat_server.doors.mail.dead_letters()
-    assert chat_server.doors.mail.raw_of(dead) == POISON
+async def test_what_is_refused_is_kept_among_the_dead_letters(chat_server: ServerFixture) -> None:
+    assert (
+        await read_error_code(chat_server.client.post("/api/v1/mail", data=POISON, headers=_JSON), 400)
+        == "invalid_json"
+    )
+    (dead,) = await chat_server.state.mail.dead_letters()
+    assert chat_server.state.mail.get_raw(dead) == POISON
 
 
 @pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate"])
-async def test_no_mutated_letter_makes_the_server_fail(chat_server: Serving, path: str, chance: random.Random) -> None:
+async def test_no_mutated_letter_makes_the_server_fail(
+    chat_server: ServerFixture, path: str, chance: random.Random
+) -> None:
     statuses: Counter[int] = Counter()
     for letter in (result(score=0.5), failure(), request()):
         for body in mutants(write_letter(letter), chance, MUTANTS // 6):

@@ -21,8 +21,8 @@ from dragoman.letters import needs_input_letter, task_result_letter, write_lette
 from dragoman.server.app import endpoints
 from dragoman.server.endpoint import Endpoint
 from tests.letters.examples import EXAMPLES
-from tests.server.conftest import Serving, serving
-from tests.server.test_threads import told
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.test_threads import read_json
 
 MAIL: Final = "/api/v1/mail"
 SECRET: Final = "anns-secret"
@@ -65,7 +65,7 @@ class Theirs(msgspec.Struct, frozen=True):
 class Ground(msgspec.Struct, frozen=True):
     """A server with Ann's team on it, and others."""
 
-    server: Serving
+    server: ServerFixture
     ann: dict[str, str]
     strangers: dict[str, dict[str, str]]
     theirs: Theirs
@@ -110,17 +110,17 @@ def ground(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Pat
 
 @asynccontextmanager
 async def _ground(folder: Path, store: str | None) -> AsyncIterator[Ground]:
-    async with serving(folder, store=store, require_keys=True) as server:
-        ann = await server.key("ann", ("mail",), team_id="red")
+    async with run_test_server(folder, store=store, require_keys=True) as server:
+        ann = await server.make_key("ann", ("mail",), team_id="red")
         strangers = {
-            "same user in another team": await server.key("ann", ("mail",), team_id="blue"),
-            "same user in no team": await server.key("ann", ("mail",)),
-            "other user in no team": await server.key("bob", ("mail",)),
+            "same user in another team": await server.make_key("ann", ("mail",), team_id="blue"),
+            "same user in no team": await server.make_key("ann", ("mail",)),
+            "other user in no team": await server.make_key("bob", ("mail",)),
         }
         yield Ground(server, ann, strangers, await _things(server, ann))
 
 
-async def _things(server: Serving, ann: dict[str, str]) -> Theirs:
+async def _things(server: ServerFixture, ann: dict[str, str]) -> Theirs:
     headers = {**ann, "content-type": "application/json"}
     asking = needs_input_letter(
         sender_id="CA",
@@ -130,15 +130,15 @@ async def _things(server: Serving, ann: dict[str, str]) -> Theirs:
         requested_inputs=[{"id": "colour", "type": "string", "description": SECRET}],
         message_id="anns-letter",
     )
-    await told(server.client.post(MAIL, data=write_letter(asking), headers=headers), 201)
+    await read_json(server.client.post(MAIL, data=write_letter(asking), headers=headers), 201)
     judged = task_result_letter(
         sender_id="CA", recipient_id="ARCH", task_id="T-1", timestamp=WHEN, output=SECRET, score=0.7, notes=SECRET
     )
-    await told(server.client.post("/evaluate", data=write_letter(judged), headers=headers), 201)
+    await read_json(server.client.post("/evaluate", data=write_letter(judged), headers=headers), 201)
     wrong = {**EXAMPLES["complete"], "type": "done", "context": {SECRET: SECRET}}
-    await told(server.client.post(MAIL, json=wrong, headers=ann), 422)
-    (dead,) = (await told(server.client.get(f"{MAIL}/dead", headers=ann)))["dead_letters"]
-    received = await told(server.client.post(f"{MAIL}/inbox/ARCH/receive", json={}, headers=ann))
+    await read_json(server.client.post(MAIL, json=wrong, headers=ann), 422)
+    (dead,) = (await read_json(server.client.get(f"{MAIL}/dead", headers=ann)))["dead_letters"]
+    received = await read_json(server.client.post(f"{MAIL}/inbox/ARCH/receive", json={}, headers=ann))
     (held,) = received["deliveries"]
     return Theirs("ARCH", "anns-letter", "T-1", dead["id"], held["lease"])
 
@@ -147,7 +147,7 @@ def test_every_kind_of_id_and_every_body_is_known_here() -> None:
     known = set(Theirs.__struct_fields__)
     for one in routes():
         assert set(re.findall(r"\{(\w+)", one.path)) <= known, one.path
-        assert one.asks is None or one.name in BODIES, f"{one.method} {one.path}: what is in its body?"
+        assert one.request_body is None or one.name in BODIES, f"{one.method} {one.path}: what is in its body?"
     assert len(list(routes())) >= 18
 
 
@@ -162,15 +162,15 @@ async def test_what_is_anns_teams_is_not_there_for_another(ground: Ground) -> No
             assert "T-1" not in body, where
             if "{" in one.path:
                 assert (status, body) == await answered(ground, one, _MISSING, headers), where
-    standing = await ground.server.doors.mail.of(team_id="red").letters(letter_id="anns-letter")
+    standing = await ground.server.state.mail.for_team(team_id="red").letters(letter_id="anns-letter")
     assert [(one.state, one.attempts) for one in standing] == [("ready", 1)]
-    assert len(await ground.server.doors.mail.of(team_id="red").dead_letters()) == 1
+    assert len(await ground.server.state.mail.for_team(team_id="red").dead_letters()) == 1
 
 
 async def test_letters_of_others_in_the_team_are_not_there_for_a_key_of_one_agent(ground: Ground) -> None:
     """How tasks went, and how much is waiting, is the whole team's."""
     theirs = msgspec.structs.asdict(ground.theirs)
-    agent = await ground.server.key("bot", ("mail", "agent:WA"), team_id="red")
+    agent = await ground.server.make_key("bot", ("mail", "agent:WA"), team_id="red")
     for one in routes():
         if re.search(r"/(inbox|letters|tasks|dead)", one.path):
             status, body = await answered(ground, one, theirs, agent)

@@ -16,11 +16,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dragoman.server.app import make_app
-from dragoman.server.options import ServeOptions, base_path
-from dragoman.server.serving import bound, opened_doors
+from dragoman.server.options import ServerConfig, base_path
+from dragoman.server.serving import bind_socket, open_app_state
 from tests.attachments.samples import png
-from tests.server.conftest import serving
-from tests.server.runs.conftest import events_of, run_input
+from tests.server.conftest import run_test_server
+from tests.server.runs.conftest import parse_events, run_input
 from tests.store.test_blobs import free_ports
 from tests.strict import strict_provider
 from tests.turn.ground import settings_for
@@ -29,17 +29,17 @@ AT = "/tools/dragoman"
 
 
 @contextlib.asynccontextmanager
-async def mounted(folder: Path) -> AsyncIterator[str]:
+async def run_mounted(folder: Path) -> AsyncIterator[str]:
     """The address of a server that another application has mounted, in a server of that application's own."""
-    listener, options = bound(ServeOptions(store=f"sqlite:///{folder / 'chats.db'}", port=0))
+    listener, options = bind_socket(ServerConfig(store=f"sqlite:///{folder / 'chats.db'}", port=0))
     host = f"http://127.0.0.1:{options.port}"
-    options = ServeOptions(store=options.store, port=options.port, base_url=f"{host}{AT}")
+    options = ServerConfig(store=options.store, port=options.port, base_url=f"{host}{AT}")
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listener.close)
         fake = await stack.enter_async_context(strict_provider("anthropic"))
         fake.say("Yes.")
         settings = settings_for(folder, {"anthropic": fake}, "anthropic")
-        doors = await stack.enter_async_context(opened_doors(options, settings))
+        doors = await stack.enter_async_context(open_app_state(options, settings))
         outer = Starlette(routes=[Mount(AT, make_app(doors))])
         server = uvicorn.Server(uvicorn.Config(outer, log_config=None, lifespan="off"))
         task = asyncio.create_task(server._serve([listener]))
@@ -53,15 +53,15 @@ async def mounted(folder: Path) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def behind_proxy(folder: Path, prefix: str) -> AsyncIterator[str]:
+async def run_behind_proxy(folder: Path, prefix: str) -> AsyncIterator[str]:
     """A server that knows its path from its base URL; what a proxy passes on begins with the prefix."""
     (port,) = free_ports(1)
-    async with serving(folder, port=port, base_url=f"http://127.0.0.1:{port}{AT}") as server:
+    async with run_test_server(folder, port=port, base_url=f"http://127.0.0.1:{port}{AT}") as server:
         server.fake.say("Yes.")
         yield f"http://127.0.0.1:{port}{prefix}"
 
 
-async def look(address: str, given: str) -> None:
+async def check_page(address: str, given: str) -> None:
     """Ask for everything whose answer has an address in it, or depends on one. ``given`` is what clients know."""
     async with aiohttp.ClientSession() as client:
 
@@ -80,7 +80,7 @@ async def look(address: str, given: str) -> None:
         status, text = await told(
             "/api/v1/agent/runs", "POST", json=run_input("Hello", threadId="t"), headers={"accept": "text/event-stream"}
         )
-        assert (status, events_of(text)[-1]["type"]) == (200, "RUN_FINISHED")
+        assert (status, parse_events(text)[-1]["type"]) == (200, "RUN_FINISHED")
         assert (await told("/api/v1/agent/history?threadId=t"))[1]["messages"][0]["content"] == "Hello"
         form = aiohttp.FormData()
         form.add_field("file", png(), filename="dot.png", content_type="image/png")
@@ -96,19 +96,19 @@ async def look(address: str, given: str) -> None:
 
 
 async def test_it_can_be_mounted_in_another_application(tmp_path: Path) -> None:
-    async with mounted(tmp_path) as address:
-        await look(address, address)
+    async with run_mounted(tmp_path) as address:
+        await check_page(address, address)
 
 
 @pytest.mark.parametrize("prefix", ["", AT], ids=["the proxy takes the path off", "the proxy keeps the path"])
 async def test_it_answers_under_the_path_of_its_base_url(tmp_path: Path, prefix: str) -> None:
-    async with behind_proxy(tmp_path, prefix) as address:
-        await look(address, address.removesuffix(AT) + AT)
+    async with run_behind_proxy(tmp_path, prefix) as address:
+        await check_page(address, address.removesuffix(AT) + AT)
 
 
 async def test_the_path_without_a_slash_leads_to_the_page(tmp_path: Path) -> None:
     async with (
-        behind_proxy(tmp_path, AT) as address,
+        run_behind_proxy(tmp_path, AT) as address,
         aiohttp.ClientSession() as client,
         client.get(address, allow_redirects=False) as answer,
     ):
@@ -117,8 +117,8 @@ async def test_the_path_without_a_slash_leads_to_the_page(tmp_path: Path) -> Non
 
 async def test_a_path_that_is_also_the_beginning_of_a_route_is_no_trap(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    async with serving(tmp_path, port=port, base_url=f"http://127.0.0.1:{port}/api") as server:
+    async with run_test_server(tmp_path, port=port, base_url=f"http://127.0.0.1:{port}/api") as server:
         for path in ("/api/v1/openapi.json", "/api/api/v1/openapi.json"):
             async with server.client.get(path) as answer:
                 assert answer.status == 200, path
-    assert base_path(ServeOptions(store="memory:")) == ""
+    assert base_path(ServerConfig(store="memory:")) == ""

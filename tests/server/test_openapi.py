@@ -7,21 +7,21 @@ import re
 import jsonschema_rs
 from starlette.routing import Route
 
-from dragoman.server.app import Doorway, endpoints
-from dragoman.server.openapi import document
+from dragoman.server.app import RequestMiddleware, endpoints
+from dragoman.server.openapi import make_document
 from dragoman.server.runs import given
-from tests.server.conftest import Serving
+from tests.server.conftest import ServerFixture
 
 
-def _of_document(paths: dict[str, dict[str, object]]) -> set[tuple[str, str]]:
+def _document_routes(paths: dict[str, dict[str, object]]) -> set[tuple[str, str]]:
     return {(method.upper(), path) for path, methods in paths.items() for method in methods}
 
 
-async def test_every_route_is_described_and_every_description_is_a_route(chat_server: Serving) -> None:
+async def test_every_route_is_described_and_every_description_is_a_route(chat_server: ServerFixture) -> None:
     async with chat_server.client.get("/api/v1/openapi.json") as answer:
         said = await answer.json()
     doorway = chat_server.server.config.app
-    assert isinstance(doorway, Doorway)
+    assert isinstance(doorway, RequestMiddleware)
     served = {
         (method, re.sub(r":[a-z]+\}", "}", route.path))
         for route in doorway.app.app.routes  # type: ignore[attr-defined]
@@ -29,18 +29,18 @@ async def test_every_route_is_described_and_every_description_is_a_route(chat_se
         if isinstance(route, Route)
     }
     assert len(served) == len(doorway.app.app.routes)  # type: ignore[attr-defined]
-    assert _of_document(said["paths"]) == served
+    assert _document_routes(said["paths"]) == served
 
 
 def test_names_are_unique_and_everything_has_a_summary() -> None:
     names = [one.name for one in endpoints()]
     assert len(names) == len(set(names))
     assert all(one.summary and not one.summary.endswith(".") for one in endpoints())
-    assert all(one.answers for one in endpoints())
+    assert all(one.responses for one in endpoints())
 
 
 def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
-    said = document(endpoints())
+    said = make_document(endpoints())
     known = {f"#/components/schemas/{name}" for name in said["components"]["schemas"]}
 
     def look(value: object) -> None:
@@ -72,14 +72,14 @@ def test_generators_of_clients_can_read_the_document() -> None:
             for at, inner in enumerate(value):
                 look(inner, f"{where}[{at}]")
 
-    said = document(endpoints())
+    said = make_document(endpoints())
     look(said, "#")
     pairs = said["components"]["schemas"]["Found"]["properties"]["highlights"]["items"]
     assert pairs == {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
 
 
 def test_the_messages_of_a_run_are_typed_by_their_role() -> None:
-    said = document(endpoints())
+    said = make_document(endpoints())
     schemas = said["components"]["schemas"]
     messages = schemas["RunAgentInput"]["properties"]["messages"]["items"]
     assert sorted(messages["discriminator"]["mapping"]) == sorted(given._ROLES)
@@ -96,14 +96,14 @@ def test_the_messages_of_a_run_are_typed_by_their_role() -> None:
     for message in good:
         body = {"threadId": "t", "runId": "r", "messages": [message]}
         validator.validate(body)
-        given.read_given(body)
+        given.parse_run_input(body)
     for message in ({"id": "u1", "role": "user"}, {"id": "x", "role": "nobody", "content": ""}, {"content": "x"}):
         assert not validator.is_valid({"threadId": "t", "runId": "r", "messages": [message]})
 
 
 def test_no_request_has_a_field_that_says_who_asks_or_what_they_may() -> None:
     """Not even one that is ignored: what a caller is, their key says."""
-    said = document(endpoints())
+    said = make_document(endpoints())
     schemas = said["components"]["schemas"]
 
     def names(value: object, seen: set[str]) -> set[str]:

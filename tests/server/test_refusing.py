@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import errors
-from dragoman.server.refusing import refusal_from, status_of
+from dragoman.server.refusing import status_for, to_api_error
 from tests.conftest import ROOT
-from tests.server.conftest import Serving
+from tests.server.conftest import ServerFixture
 
 SOURCE = ROOT / "src" / "dragoman" / "server"
 
@@ -32,7 +32,7 @@ SOURCE = ROOT / "src" / "dragoman" / "server"
         (errors.ConflictError("again", code="idempotency_key_reused"), 422),
         (errors.StorageError("broken"), 503),
         (errors.StorageError("full", code="disk_full"), 507),
-        (errors.DamagedError("damaged"), 500),
+        (errors.CorruptDataError("damaged"), 500),
         (errors.SettingsError("no key", code="missing_key"), 503),
         (errors.AttachmentError("path", code="invalid_path"), 400),
         (errors.AttachmentUrlError("over", code="url_expired"), 403),
@@ -40,24 +40,24 @@ SOURCE = ROOT / "src" / "dragoman" / "server"
     ],
 )
 def test_an_error_of_ours_has_a_status(error: errors.DragomanError, status: int) -> None:
-    assert status_of(error) == status
+    assert status_for(error) == status
 
 
 def test_what_is_missing_is_told_without_its_name() -> None:
-    assert "canary" not in refusal_from(errors.UnknownSessionError("no session 'canary'", where="canary")).message
+    assert "canary" not in to_api_error(errors.UnknownSessionError("no session 'canary'", where="canary")).message
 
 
 def test_what_fails_here_is_told_without_its_place() -> None:
     error = errors.StorageError("the disk failed", where="/srv/private/chats.db", remedy="Look at /srv/private")
-    assert refusal_from(error).message == "the disk failed"
+    assert to_api_error(error).message == "the disk failed"
 
 
 def test_a_secret_in_an_error_is_not_repeated() -> None:
     secret = "sk-ant-api03-" + "aB3" * 20
-    assert secret not in refusal_from(errors.FormatError(f"no such key {secret}")).message
+    assert secret not in to_api_error(errors.FormatError(f"no such key {secret}")).message
 
 
-async def test_what_cannot_be_done_says_what_can(chat_server: Serving) -> None:
+async def test_what_cannot_be_done_says_what_can(chat_server: ServerFixture) -> None:
     async with chat_server.client.put("/healthz") as answer:
         assert answer.status == 405
         assert answer.headers["allow"] == "GET, HEAD"
@@ -67,7 +67,7 @@ async def test_what_cannot_be_done_says_what_can(chat_server: Serving) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/nothing", "/api/v1/agent/me", "/api/v1/openapi.json"])
-async def test_every_answer_has_the_headers_that_browsers_obey(chat_server: Serving, path: str) -> None:
+async def test_every_answer_has_the_headers_that_browsers_obey(chat_server: ServerFixture, path: str) -> None:
     async with chat_server.client.get(path) as answer:
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
@@ -79,7 +79,7 @@ async def test_every_answer_has_the_headers_that_browsers_obey(chat_server: Serv
         assert re.fullmatch("req_[0-9a-f]{24}", answer.headers["x-request-id"])
 
 
-async def test_the_id_of_a_request_is_ours(chat_server: Serving) -> None:
+async def test_the_id_of_a_request_is_ours(chat_server: ServerFixture) -> None:
     async with chat_server.client.get("/nothing", headers={"X-Request-Id": "mine"}) as answer:
         assert answer.headers["x-request-id"] == (await answer.json())["error"]["request_id"] != "mine"
 

@@ -12,7 +12,7 @@ import pytest
 from dragoman.errors import ConflictError, LetterError, TransportError, UnknownLetterError
 from dragoman.letters import Letter, NeedsInputLetter, needs_input_letter, task_result_letter, write_letter
 from dragoman.mail.remote import RemoteDelivery, RemoteMail
-from tests.server.conftest import Serving, serving
+from tests.server.conftest import ServerFixture, run_test_server
 
 WHEN = "2026-11-15T12:00:00Z"
 SECRET = "tr0ub4dor-and-3-horses"
@@ -23,12 +23,12 @@ def result(task_id: str = "T-1", **fields: Any) -> Letter:
     return task_result_letter(task_id=task_id, **given)
 
 
-async def remote(server: Serving, **key: Any) -> RemoteMail:
-    headers = await server.key("ada", scopes=("mail",), team_id="ops", **key)
+async def remote(server: ServerFixture, **key: Any) -> RemoteMail:
+    headers = await server.make_key("ada", scopes=("mail",), team_id="ops", **key)
     return RemoteMail(server.base_url, key=headers["Authorization"].removeprefix("Bearer "), wait_s=2)
 
 
-async def test_letters_are_sent_once_and_come_out_of_a_loop(keyed_server: Serving) -> None:
+async def test_letters_are_sent_once_and_come_out_of_a_loop(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail:
         for number in range(5):
             receipt = await mail.send(result(f"T-{number}", message_id=f"m{number}"))
@@ -41,11 +41,11 @@ async def test_letters_are_sent_once_and_come_out_of_a_loop(keyed_server: Servin
                 if len(seen) == 5:
                     break
         assert seen == [f"m{number}" for number in range(5)]
-    states = await keyed_server.doors.mail.of(team_id="ops").letters()
+    states = await keyed_server.state.mail.for_team(team_id="ops").letters()
     assert {one.state for one in states} == {"done"}
 
 
-async def test_a_loop_that_waits_gets_what_is_sent_later(keyed_server: Serving) -> None:
+async def test_a_loop_that_waits_gets_what_is_sent_later(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail, mail.mailbox("ARCH") as mailbox:
         waiting = asyncio.create_task(mailbox.__anext__())
         await asyncio.sleep(0.1)
@@ -53,7 +53,7 @@ async def test_a_loop_that_waits_gets_what_is_sent_later(keyed_server: Serving) 
         assert (await asyncio.wait_for(waiting, 10)).letter_id == "late"
 
 
-async def test_what_raises_is_tried_again_and_what_is_in_hand_is_kept(keyed_server: Serving) -> None:
+async def test_what_raises_is_tried_again_and_what_is_in_hand_is_kept(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail:
         await mail.send(result(message_id="m1"))
 
@@ -66,11 +66,11 @@ async def test_what_raises_is_tried_again_and_what_is_in_hand_is_kept(keyed_serv
 
         with pytest.raises(RuntimeError, match="it broke"):
             await handle()
-        (standing,) = await keyed_server.doors.mail.of(team_id="ops").letters()
+        (standing,) = await keyed_server.state.mail.for_team(team_id="ops").letters()
         assert (standing.state, standing.attempts) == ("ready", 1)
 
 
-async def test_a_request_is_answered_and_its_secret_opened_by_whoever_asked(keyed_server: Serving) -> None:
+async def test_a_request_is_answered_and_its_secret_opened_by_whoever_asked(keyed_server: ServerFixture) -> None:
     request = needs_input_letter(
         sender_id="CA",
         recipient_id="HUMAN",
@@ -85,12 +85,12 @@ async def test_a_request_is_answered_and_its_secret_opened_by_whoever_asked(keye
         await mail.answer(asked, {"api_key": SECRET})
         (answer,) = await mail.receive("CA")
         assert answer.letter.payload.result.inputs == {"api_key": "***"}
-        assert (await answer.opened()).payload.result.inputs == {"api_key": SECRET}
+        assert (await answer.decrypt()).payload.result.inputs == {"api_key": SECRET}
         assert await answer.ack()
         assert not await answer.ack()
 
 
-async def test_what_the_server_refuses_is_an_error_with_its_code(keyed_server: Serving) -> None:
+async def test_what_the_server_refuses_is_an_error_with_its_code(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail:
         await mail.send(result(message_id="m1"))
         with pytest.raises(ConflictError) as conflict:
@@ -123,12 +123,12 @@ def said(held: RemoteDelivery) -> dict[str, Any]:
 
 
 async def test_a_server_that_comes_back_is_found_again_and_one_that_does_not_is_an_error(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
+    async with run_test_server(tmp_path) as server:
         port = int(server.base_url.rpartition(":")[2])
     async with RemoteMail(f"http://127.0.0.1:{port}") as mail:
         sending = asyncio.create_task(mail.send(result(message_id="m1")))
         await asyncio.sleep(0.3)
-        async with serving(tmp_path, port=port):
+        async with run_test_server(tmp_path, port=port):
             assert (await asyncio.wait_for(sending, 20)).is_new
         with pytest.raises(TransportError) as gone:
             await mail.send(result(message_id="m2"))

@@ -21,14 +21,14 @@ from aiohttp import FormData
 
 from dragoman.attachments import parse_signed_url
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock
-from dragoman.store.rows import time_from
+from dragoman.store.rows import from_micros
 from dragoman.tools import tool
 from tests.attachments.samples import PDF, TEXT, gif, jpeg, png, webp
 from tests.attachments.supabase_server import KEY, SECRET, SupabaseServer
 from tests.conftest import CORPUS
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import RUNS, post, run_input, types, user
-from tests.server.test_threads import API, SOME_DAY, code_of, told
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import RUNS, event_types, post_run, run_input, user
+from tests.server.test_threads import API, SOME_DAY, read_error_code, read_json
 from tests.store.test_blobs import bucket, s3_server
 from tests.turn.ground import DIALECTS
 
@@ -98,52 +98,52 @@ def test_the_examples_are_those_of_the_protocols_text() -> None:
 
 
 @pytest.mark.parametrize("example", [BASIC, STAGE, TOOL], ids=["basic", "stage", "tool"])
-async def test_what_is_kept_with_a_message_is_told_again(chat_server: Serving, example: dict[str, Any]) -> None:
+async def test_what_is_kept_with_a_message_is_told_again(chat_server: ServerFixture, example: dict[str, Any]) -> None:
     known = {name: value for name, value in example.items() if name in MessageMetadata.__struct_fields__}
     others = {name: value for name, value in example.items() if name not in known}
     metadata = MessageMetadata(**known, extra=others or None)
     session = await chat_server.store.create_session("thread-123", user_id="local")
-    said = Message("", "", Role.ASSISTANT, (TextBlock("done"),), metadata, time_from(SOME_DAY))
+    said = Message("", "", Role.ASSISTANT, (TextBlock("done"),), metadata, from_micros(SOME_DAY))
     await chat_server.store.append(session.id, said)
-    found = await told(chat_server.client.get(f"{API}/history?threadId=thread-123"))
+    found = await read_json(chat_server.client.get(f"{API}/history?threadId=thread-123"))
     (row,) = found["messages"]
     assert row["metadata"] == example
     assert row["timestamp"] == "2026-03-13T10:00:00Z"
 
 
-async def test_what_is_kept_with_a_result_is_told_again(chat_server: Serving) -> None:
+async def test_what_is_kept_with_a_result_is_told_again(chat_server: ServerFixture) -> None:
     """The tool's name comes from the call that is answered."""
     call = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "calendar_create_event", {})
-    asked = Message("", "", Role.ASSISTANT, (call,), MessageMetadata(), time_from(SOME_DAY))
+    asked = Message("", "", Role.ASSISTANT, (call,), MessageMetadata(), from_micros(SOME_DAY))
     known = MessageMetadata(**{name: TOOL[name] for name in ("run_id", "stage", "latency_ms", "message_id")})
-    result = Message("", "", Role.TOOL, (ToolResultBlock(call.id, (TextBlock("ok"),)),), known, time_from(SOME_DAY))
+    result = Message("", "", Role.TOOL, (ToolResultBlock(call.id, (TextBlock("ok"),)),), known, from_micros(SOME_DAY))
     session = await chat_server.store.create_session("thread-123", user_id="local")
     await chat_server.store.append(session.id, [asked, result])
-    _, row = (await told(chat_server.client.get(f"{API}/history?threadId=thread-123")))["messages"]
+    _, row = (await read_json(chat_server.client.get(f"{API}/history?threadId=thread-123")))["messages"]
     assert row["metadata"] == {**TOOL, "tool_call_id": call.id}
 
 
 # --- a message with a picture ----------------------------------------------------------------------------------------
 
 
-async def ask(server: Serving, given: Any, headers: dict[str, str]) -> list[dict[str, Any]]:
-    return await post(server, given, **headers)
+async def post_events(server: ServerFixture, given: Any, headers: dict[str, str]) -> list[dict[str, Any]]:
+    return await post_run(server, given, **headers)
 
 
 async def test_the_examples_of_a_message_with_a_picture_as_they_are(tmp_path: Path) -> None:
     """User u has uploaded img.jpg; the request, what is stored, the history and the URL are those of the protocol."""
-    async with serving(tmp_path, require_keys=True) as server:
-        u = await server.key("u")
-        await server.doors.attachments._storage.write(FILE["path"], jpeg(), {})
+    async with run_test_server(tmp_path, require_keys=True) as server:
+        u = await server.make_key("u")
+        await server.state.attachments._storage.write(FILE["path"], jpeg(), {})
         place = {"bucket": FILE["bucket"], "path": FILE["path"]}
-        signed = await told(server.client.get(f"{API}/attachments/signed-url", params=place, headers=u))
+        signed = await read_json(server.client.get(f"{API}/attachments/signed-url", params=place, headers=u))
         assert signed == {**SIGNED, "url": signed["url"]}
         ours = THEIR_URL.replace("https://xxx.supabase.co", server.base_url)
         assert signed["url"].startswith(ours)
 
         given = json.loads(json.dumps(REQUEST).replace(f"{THEIR_URL}xxx", signed["url"]))
         server.fake.say("Ein Bild.")
-        await ask(server, given, u)
+        await post_events(server, given, u)
         assert base64.b64encode(jpeg()).decode() in json.dumps(server.fake.bodies[0])
 
         (row, _) = await server.store.read("thread-123")
@@ -153,7 +153,7 @@ async def test_the_examples_of_a_message_with_a_picture_as_they_are(tmp_path: Pa
             "path": said.attachments[0].path,
             "mime_type": "image/jpeg",
         } == FILE
-        found = await told(server.client.get(f"{API}/history?threadId=thread-123", headers=u))
+        found = await read_json(server.client.get(f"{API}/history?threadId=thread-123", headers=u))
         first = found["messages"][0]
         assert {**first, "timestamp": "2026-03-13T10:00:00Z"} == HISTORY["messages"][0]
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z", first["timestamp"])
@@ -161,19 +161,21 @@ async def test_the_examples_of_a_message_with_a_picture_as_they_are(tmp_path: Pa
         assert signed["url"].partition("token=")[2].encode() not in (tmp_path / "chats.db").read_bytes()
 
 
-async def test_the_request_with_a_url_of_another_project_is_refused_and_nothing_is_stored(chat_server: Serving) -> None:
-    assert await code_of(chat_server.client.post(RUNS, json=REQUEST), 422) == "foreign_attachment_url"
-    assert await code_of(chat_server.client.get(f"{API}/history?threadId=thread-123"), 404) == "not_found"
+async def test_the_request_with_a_url_of_another_project_is_refused_and_nothing_is_stored(
+    chat_server: ServerFixture,
+) -> None:
+    assert await read_error_code(chat_server.client.post(RUNS, json=REQUEST), 422) == "foreign_attachment_url"
+    assert await read_error_code(chat_server.client.get(f"{API}/history?threadId=thread-123"), 404) == "not_found"
 
 
 def test_a_url_is_taken_apart_as_the_protocol_says() -> None:
-    place = parse_signed_url(f"{THEIR_URL}xxx", ("https://xxx.supabase.co",)).place
+    place = parse_signed_url(f"{THEIR_URL}xxx", ("https://xxx.supabase.co",)).location
     assert (place.bucket, place.path) == (FILE["bucket"], FILE["path"])
 
 
 # --- the flow --------------------------------------------------------------------------------------------------------
 
-Opening = Callable[[], AbstractAsyncContextManager[Serving]]
+Opening = Callable[[], AbstractAsyncContextManager[ServerFixture]]
 
 
 @pytest.fixture(params=["folder", "s3", "s3 itself", "supabase"])
@@ -182,7 +184,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("DRAGOMAN_SIGNING_KEYS", f"first:{'s' * 40}")
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Serving]:
+    async def opened() -> AsyncIterator[ServerFixture]:
         if request.param == "supabase":
             monkeypatch.setenv("SUPABASE_SERVICE_ROLE_KEY", KEY)
             monkeypatch.setenv("SUPABASE_JWT_SECRET", SECRET)
@@ -190,50 +192,50 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
             running = await storage.start()
             try:
                 url = f"supabase://{storage.url}/agent-files?scheme=http"
-                async with serving(tmp_path, attachments=url) as server:
+                async with run_test_server(tmp_path, attachments=url) as server:
                     yield server
             finally:
                 await running.cleanup()
         elif request.param == "folder":
-            async with serving(tmp_path) as server:
+            async with run_test_server(tmp_path) as server:
                 yield server
         else:
             direct = "&direct=true" if request.param == "s3 itself" else ""
-            async with serving(tmp_path, attachments=f"{where}{direct}") as server:
+            async with run_test_server(tmp_path, attachments=f"{where}{direct}") as server:
                 yield server
 
     where = request.getfixturevalue("bucket") if request.param.startswith("s3") else ""
     return opened
 
 
-async def upload(server: Serving, data: bytes, declared: str, name: str) -> dict[str, Any]:
+async def upload_file(server: ServerFixture, data: bytes, declared: str, name: str) -> dict[str, Any]:
     form = FormData()
     form.add_field("threadId", "thread-123")
     form.add_field("runId", "run-456")
     form.add_field("file", io.BytesIO(data), filename=name, content_type=declared)
-    return dict(await told(server.client.post(f"{API}/attachments", data=form)))
+    return dict(await read_json(server.client.post(f"{API}/attachments", data=form)))
 
 
 async def test_the_flow_from_an_upload_to_a_picture_in_a_page(opening: Opening) -> None:
     async with opening() as server:
         # 1. The file is uploaded.
-        kept = await upload(server, png(), "image/png", "cat.png")
+        kept = await upload_file(server, png(), "image/png", "cat.png")
         assert kept["mime_type"] == "image/png"
         assert f"/storage/v1/object/sign/{kept['bucket']}/{kept['path']}?token=" in kept["url"]
         # 2. and 3. A message names it by its URL, which is parsed.
-        place = server.doors.attachments.parse_signed_url(kept["url"])
+        place = server.state.attachments.parse_signed_url(kept["url"])
         assert (place.bucket, place.path) == (kept["bucket"], kept["path"])
         part = {"type": "binary", "mimeType": "image/png", "url": kept["url"]}
         given = run_input(
             user([{"type": "text", "text": WORDS}, part], "msg-1"), threadId="thread-123", runId="run-456"
         )
         server.fake.say("A cat.")
-        events = await post(server, given)
-        assert types(events)[0] == "RUN_STARTED"
-        assert types(events)[-1] == "RUN_FINISHED"
+        events = await post_run(server, given)
+        assert event_types(events)[0] == "RUN_STARTED"
+        assert event_types(events)[-1] == "RUN_FINISHED"
         assert base64.b64encode(png()).decode() in json.dumps(server.fake.bodies[0])
         # 4. and 5. What is stored is its place, and the history tells it.
-        found = await told(server.client.get(f"{API}/history?threadId=thread-123"))
+        found = await read_json(server.client.get(f"{API}/history?threadId=thread-123"))
         asked, answered = found["messages"]
         said = {name: kept[name] for name in ("bucket", "path", "mime_type")}
         assert (asked["id"], asked["seq"], asked["role"], asked["content"]) == ("msg-1", 1, "user", WORDS)
@@ -245,7 +247,7 @@ async def test_the_flow_from_an_upload_to_a_picture_in_a_page(opening: Opening) 
         assert answered["metadata"]["latency_ms"] >= 0
         # 6. A new URL shows it in a page.
         place_of = {"bucket": said["bucket"], "path": said["path"]}
-        signed = await told(server.client.get(f"{API}/attachments/signed-url", params=place_of))
+        signed = await read_json(server.client.get(f"{API}/attachments/signed-url", params=place_of))
         assert signed == {**place_of, "url": signed["url"]}
         async with server.client.get(signed["url"]) as answer:
             assert (answer.status, await answer.read()) == (200, png())
@@ -253,38 +255,41 @@ async def test_the_flow_from_an_upload_to_a_picture_in_a_page(opening: Opening) 
         # And it goes with the thread.
         async with server.client.delete(f"{API}/threads/thread-123") as answer:
             assert answer.status == 204
-        assert await code_of(server.client.get(f"{API}/attachments/signed-url", params=place_of), 404) == "not_found"
+        assert (
+            await read_error_code(server.client.get(f"{API}/attachments/signed-url", params=place_of), 404)
+            == "not_found"
+        )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_several_files_of_one_message_reach_the_model(tmp_path: Path, dialect: str) -> None:
-    async with serving(tmp_path, dialect) as server:
+    async with run_test_server(tmp_path, dialect) as server:
         files = [
-            await upload(server, png(), "image/png", "a.png"),
-            await upload(server, jpeg(), "image/jpeg", "b.jpg"),
-            await upload(server, TEXT, "text/plain", "notes.txt"),
+            await upload_file(server, png(), "image/png", "a.png"),
+            await upload_file(server, jpeg(), "image/jpeg", "b.jpg"),
+            await upload_file(server, TEXT, "text/plain", "notes.txt"),
         ]
         parts = [{"type": "binary", "mimeType": one["mime_type"], "url": one["url"]} for one in files]
         server.fake.say("Two pictures and a text.")
         given = run_input(user([{"type": "text", "text": "Compare"}, *parts]), threadId="thread-123", runId="run-456")
-        await post(server, given)
+        await post_run(server, given)
         sent = json.dumps(server.fake.bodies[0], ensure_ascii=False)
         assert server.fake.refused == []
         for data in (png(), jpeg()):
             assert base64.b64encode(data).decode() in sent
         assert "帮我看看这张图\\nand a second line" in sent
-        found = await told(server.client.get(f"{API}/history?threadId=thread-123"))
+        found = await read_json(server.client.get(f"{API}/history?threadId=thread-123"))
         asked = found["messages"][0]
         assert asked["content"] == "Compare"
         places = [{name: one[name] for name in ("bucket", "path", "mime_type")} for one in files]
         assert asked["metadata"] == {"user_message_attachments": places}
 
 
-async def test_every_type_that_is_taken_can_come_with_a_message(chat_server: Serving) -> None:
+async def test_every_type_that_is_taken_can_come_with_a_message(chat_server: ServerFixture) -> None:
     sent = {"image/gif": gif(), "image/webp": webp(), "application/pdf": PDF}
     chat_server.agent.settings.catalog.model("anthropic")
     for number, (mime_type, data) in enumerate(sent.items()):
-        kept = await upload(chat_server, data, mime_type, "x")
+        kept = await upload_file(chat_server, data, mime_type, "x")
         part = {"type": "binary", "mimeType": mime_type, "url": kept["url"]}
         given = run_input(user([{"type": "text", "text": "see"}, part]), threadId=f"t{number}", runId="r")
         async with chat_server.client.post(RUNS, json=given, headers={"accept": "text/event-stream"}) as answer:
@@ -292,7 +297,7 @@ async def test_every_type_that_is_taken_can_come_with_a_message(chat_server: Ser
         assert answer.status == 200, text
         if mime_type.startswith("image/"):
             assert base64.b64encode(data).decode() in json.dumps(chat_server.fake.bodies[-1])
-        found = await told(chat_server.client.get(f"{API}/history?threadId=t{number}"))
+        found = await read_json(chat_server.client.get(f"{API}/history?threadId=t{number}"))
         assert found["messages"][0]["metadata"]["user_message_attachments"]["mime_type"] == mime_type
 
 
@@ -303,11 +308,11 @@ async def test_a_run_with_a_tool_tells_its_stages(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         return f"created {title}"
 
-    async with serving(tmp_path, of_agent={"tools": [calendar_create_event]}) as server:
+    async with run_test_server(tmp_path, of_agent={"tools": [calendar_create_event]}) as server:
         server.fake.call("calendar_create_event", {"title": "tea"})
         server.fake.say("It is in the calendar.")
-        await post(server, run_input("Tea at five", threadId="t", runId="run_1"))
-        rows = (await told(server.client.get(f"{API}/history?threadId=t")))["messages"]
+        await post_run(server, run_input("Tea at five", threadId="t", runId="run_1"))
+        rows = (await read_json(server.client.get(f"{API}/history?threadId=t")))["messages"]
         assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]
         _, called, result, answered = (row["metadata"] for row in rows)
         assert {one["run_id"] for one in (called, result, answered)} == {"run_1"}

@@ -14,9 +14,9 @@ import pytest
 from dragoman.errors import SettingsError
 from dragoman.exchange import SideEffects
 from dragoman.tools import ToolRegistry, tool
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import post, refused, run_input
-from tests.server.test_serving import run
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import post_error, post_run, run_input
+from tests.server.test_serving import run_command
 
 CLIENT_TOOL = {"name": "weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
 
@@ -27,7 +27,7 @@ async def drop(name: str) -> str:
     return f"{name} is gone"
 
 
-def offered(server: Serving, at: int = -1) -> list[str]:
+def offered_tools(server: ServerFixture, at: int = -1) -> list[str]:
     """The tools that the model was offered."""
     return [one["name"] for one in server.fake.bodies[at].get("tools", [])]
 
@@ -35,8 +35,8 @@ def offered(server: Serving, at: int = -1) -> list[str]:
 async def test_read_tools_never_show_the_servers_own_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("tea at four")
     named: dict[str, Any] = {"tool": ("read_file", "list_files", "search_files"), "workspace": str(tmp_path)}
-    async with serving(tmp_path, **named, keys_file=str(tmp_path / "my-keys.json")) as server:
-        await server.key("ann")
+    async with run_test_server(tmp_path, **named, keys_file=str(tmp_path / "my-keys.json")) as server:
+        await server.make_key("ann")
         await server.store.create_session("s")
         private = [str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*") if one.is_file()]
         private.remove("notes.txt")
@@ -44,12 +44,12 @@ async def test_read_tools_never_show_the_servers_own_files(tmp_path: Path) -> No
         for path in private:
             server.fake.call("read_file", {"path": path})
             server.fake.say("No.")
-            told = await post(server, run_input("Read it."))
+            told = await post_run(server, run_input("Read it."))
             (came,) = [event for event in told if event["type"] == "TOOL_CALL_RESULT"]
             assert "belongs to Dragoman" in json.dumps(came["content"]), path
         server.fake.call("list_files", {"recursive": True})
         server.fake.say("There.")
-        told = await post(server, run_input("List them."))
+        told = await post_run(server, run_input("List them."))
         (came,) = [event for event in told if event["type"] == "TOOL_CALL_RESULT"]
         assert came["content"] == "notes.txt"
 
@@ -59,11 +59,11 @@ async def test_commands_are_refused_in_a_workspace_with_the_servers_own_files(
     tmp_path: Path, tools: tuple[str, ...]
 ) -> None:
     with pytest.raises(SettingsError) as refusal:
-        async with serving(tmp_path, tool=tools, workspace=str(tmp_path)):
+        async with run_test_server(tmp_path, tool=tools, workspace=str(tmp_path)):
             pass
     assert refusal.value.code == "unsafe_workspace"
     (tmp_path / "work").mkdir()
-    async with serving(tmp_path, tool=tools, workspace=str(tmp_path / "work")) as server:
+    async with run_test_server(tmp_path, tool=tools, workspace=str(tmp_path / "work")) as server:
         assert server.agent.workspace is not None
 
 
@@ -74,7 +74,7 @@ def test_serve_refuses_to_start_where_it_cannot_keep_its_files_apart(tmp_path: P
         ("--tool", "read_file", "--workspace", str(tmp_path / "chats.db-blobs")),
     ):
         (tmp_path / "chats.db-blobs").mkdir(exist_ok=True)
-        done = run(tmp_path, "serve", *store, *arguments)
+        done = run_command(tmp_path, "serve", *store, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert "unsafe_workspace" in done.stderr
         assert "--workspace" in done.stderr
@@ -104,34 +104,34 @@ def test_a_command_cannot_read_the_environment_of_the_server_in_proc(hide: str, 
     assert done.stdout.strip() == read
 
 
-async def test_a_key_without_the_scope_runs_no_tool_of_the_server(keyed_server: Serving) -> None:
+async def test_a_key_without_the_scope_runs_no_tool_of_the_server(keyed_server: ServerFixture) -> None:
     keyed_server.agent.tools = ToolRegistry([drop])
-    plain, able = await keyed_server.key("ann"), await keyed_server.key("ann", scopes=("chat", "tools"))
+    plain, able = await keyed_server.make_key("ann"), await keyed_server.make_key("ann", scopes=("chat", "tools"))
     keyed_server.fake.say("Hello.")
-    await post(keyed_server, run_input("Hi"), **plain)
-    assert offered(keyed_server) == []
+    await post_run(keyed_server, run_input("Hi"), **plain)
+    assert offered_tools(keyed_server) == []
     keyed_server.fake.call("drop", {"name": "production"})  # it was not offered, and is asked for all the same
     keyed_server.fake.say("Well.")
-    told = await post(keyed_server, run_input("Drop it."), **plain)
+    told = await post_run(keyed_server, run_input("Drop it."), **plain)
     assert "is gone" not in json.dumps(told)
     keyed_server.fake.call("weather", {})
-    told = await post(keyed_server, run_input("How warm?", tools=[CLIENT_TOOL]), **plain)
-    assert offered(keyed_server) == ["weather"]
+    told = await post_run(keyed_server, run_input("How warm?", tools=[CLIENT_TOOL]), **plain)
+    assert offered_tools(keyed_server) == ["weather"]
     assert told[-1]["outcome"]["pendingToolCallIds"]
     keyed_server.fake.say("Hello.")
-    await post(keyed_server, run_input("Hi"), **able)
-    assert offered(keyed_server) == ["drop"]
+    await post_run(keyed_server, run_input("Hi"), **able)
+    assert offered_tools(keyed_server) == ["drop"]
 
 
-async def test_a_key_without_the_scope_cannot_approve_a_call(keyed_server: Serving) -> None:
+async def test_a_key_without_the_scope_cannot_approve_a_call(keyed_server: ServerFixture) -> None:
     keyed_server.agent.tools = ToolRegistry([drop])
-    plain, able = await keyed_server.key("ann"), await keyed_server.key("ann", scopes=("chat", "tools"))
+    plain, able = await keyed_server.make_key("ann"), await keyed_server.make_key("ann", scopes=("chat", "tools"))
     keyed_server.fake.call("drop", {"name": "production"})
-    told = await post(keyed_server, run_input("Drop it.", threadId="t"), **able)
+    told = await post_run(keyed_server, run_input("Drop it.", threadId="t"), **able)
     (interrupt,) = told[-1]["outcome"]["interrupts"]
     decided = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
     resumed = run_input(threadId="t", resume=[decided])
-    assert await refused(keyed_server, resumed, **plain) == (403, "missing_scope")
+    assert await post_error(keyed_server, resumed, **plain) == (403, "missing_scope")
     keyed_server.fake.say("Done.")
-    told = await post(keyed_server, resumed, **able)
+    told = await post_run(keyed_server, resumed, **able)
     assert "production is gone" in json.dumps(told)

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.serve import options_from
+from dragoman.cli.serve import config_from
 from dragoman.errors import SettingsError
-from dragoman.server.options import ServeOptions
-from dragoman.server.serving import address_of_attachments
+from dragoman.server.options import ServerConfig
+from dragoman.server.serving import attachments_url
 from dragoman.settings import load
 
 
@@ -30,14 +30,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from dragoman.cli import main; main()", *arguments]
 
 
-def surroundings(folder: Path, **more: str) -> dict[str, str]:
+def make_environment(folder: Path, **more: str) -> dict[str, str]:
     """An environment that knows nothing of this machine's settings."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
     return {**kept, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder), **more}
 
 
 @contextlib.contextmanager
-def process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def run_process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its address."""
     with (folder / "log.jsonl").open("w") as log:
         begun = subprocess.Popen(
@@ -45,7 +45,7 @@ def process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subpro
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=surroundings(folder, **more),
+            env=make_environment(folder, **more),
         )
         try:
             assert begun.stdout is not None
@@ -59,17 +59,17 @@ def process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subpro
             begun.stdout.close()
 
 
-def asked(address: str, path: str = "/healthz") -> Any:
+def get_json(address: str, path: str = "/healthz") -> Any:
     with urllib.request.urlopen(f"{address}{path}", timeout=30) as answer:
         return json.loads(answer.read())
 
 
-def asked_until_answered(address: str) -> int:
+def wait_for_worker(address: str) -> int:
     """Which worker answers, once one does."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            return int(asked(address)["worker"])
+            return int(get_json(address)["worker"])
         except OSError:
             if time.monotonic() > deadline:
                 raise
@@ -82,21 +82,26 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def workers_of(pid: int) -> list[int]:
+def list_workers(pid: int) -> list[int]:
     """The processes that a supervisor keeps."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(one) for one in children if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
 
 
-def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def run_command(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments), capture_output=True, text=True, env=surroundings(folder, **more), timeout=60, check=False
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        env=make_environment(folder, **more),
+        timeout=60,
+        check=False,
     )
 
 
 def test_it_says_where_it_is_and_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
-    with process(tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (begun, address):
-        assert asked(address)["status"] == "ok"
+    with run_process(tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (begun, address):
+        assert get_json(address)["status"] == "ok"
         begun.send_signal(signal.SIGTERM)
         assert begun.wait(20) == 0
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -105,15 +110,18 @@ def test_it_says_where_it_is_and_ends_well_when_it_is_told_to(tmp_path: Path) ->
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here to see processes in")
 def test_workers_share_one_store_and_one_that_dies_is_begun_again(tmp_path: Path) -> None:
-    with process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (begun, address):
-        worker = asked(address)["worker"]
+    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
+        begun,
+        address,
+    ):
+        worker = get_json(address)["worker"]
         assert worker != begun.pid
         os.kill(worker, signal.SIGKILL)
-        assert asked_until_answered(address) != worker
+        assert wait_for_worker(address) != worker
         deadline = time.monotonic() + 60
-        while len(workers_of(begun.pid)) < 2 and time.monotonic() < deadline:
+        while len(list_workers(begun.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
-        workers = workers_of(begun.pid)
+        workers = list_workers(begun.pid)
         assert len(workers) == 2
         begun.kill()  # whom the others do not survive
         begun.wait()
@@ -123,8 +131,11 @@ def test_workers_share_one_store_and_one_that_dies_is_begun_again(tmp_path: Path
 
 
 def test_workers_end_well_when_they_are_told_to(tmp_path: Path) -> None:
-    with process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (begun, address):
-        asked(address)
+    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
+        begun,
+        address,
+    ):
+        get_json(address)
         begun.send_signal(signal.SIGTERM)
         assert begun.wait(30) == 0
 
@@ -134,7 +145,7 @@ def test_workers_end_well_when_they_are_told_to(tmp_path: Path) -> None:
 )
 def test_nobody_else_is_let_near_it_before_there_is_a_key(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    refused = run(tmp_path, "serve", "--port", "0", *store, *arguments)
+    refused = run_command(tmp_path, "serve", "--port", "0", *store, *arguments)
     assert refused.returncode == 2
     assert "[no_keys]" in refused.stderr
     assert "dragoman keys create" in refused.stderr
@@ -142,15 +153,15 @@ def test_nobody_else_is_let_near_it_before_there_is_a_key(tmp_path: Path, argume
 
 def test_with_a_key_it_listens_everywhere_and_demands_it(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    made = json.loads(run(tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
-    with process(tmp_path, "--host", "0.0.0.0", "--port", "0", *store) as (_, address):
+    made = json.loads(run_command(tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
+    with run_process(tmp_path, "--host", "0.0.0.0", "--port", "0", *store) as (_, address):
         here = address.replace("0.0.0.0", "127.0.0.1")
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            asked(here, "/api/v1/agent/me")
+            get_json(here, "/api/v1/agent/me")
         request = urllib.request.Request(f"{here}/api/v1/agent/me", headers={"Authorization": f"Bearer {made['key']}"})
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.loads(answer.read())["userId"] == "ada"
-        assert run(tmp_path, "keys", "revoke", made["public_id"], *store).returncode == 0
+        assert run_command(tmp_path, "keys", "revoke", made["public_id"], *store).returncode == 0
         time.sleep(1.0)
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request, timeout=30)
@@ -158,8 +169,8 @@ def test_with_a_key_it_listens_everywhere_and_demands_it(tmp_path: Path) -> None
 
 def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    with process(tmp_path, "--port", "0", *store) as (_, address):
-        refused = run(tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
+    with run_process(tmp_path, "--port", "0", *store) as (_, address):
+        refused = run_command(tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
     assert refused.returncode == 2
     assert "[cannot_listen]" in refused.stderr
 
@@ -169,13 +180,13 @@ def test_options_come_from_the_command_line_then_variables_then_the_file(tmp_pat
     config.write_text('[serve]\nport = 1\ngrace_s = 5\nmodel = "local"\nkeep_alive_s = 7.5\n')
     config.chmod(0o600)
     found = load(environment={}, file=config, keyring=lambda _: None)
-    options = options_from({"port": 0}, "memory:", found)
-    assert options == ServeOptions(store="memory:", port=0, grace_s=5, model="local", keep_alive_s=7.5)
+    options = config_from({"port": 0}, "memory:", found)
+    assert options == ServerConfig(store="memory:", port=0, grace_s=5, model="local", keep_alive_s=7.5)
     config.write_text(f"{config.read_text()}store = 'sqlite:///of-the-file.db'\n")
-    assert options_from({}, None, load(environment={}, file=config, keyring=lambda _: None)).store.endswith(
+    assert config_from({}, None, load(environment={}, file=config, keyring=lambda _: None)).store.endswith(
         "of-the-file.db"
     )
-    with process(
+    with run_process(
         tmp_path, "--store", str(tmp_path / "chats.db"), DRAGOMAN_CONFIG=str(config), DRAGOMAN_SERVE_PORT="0"
     ) as (_, address):
         assert not address.endswith(":1")
@@ -187,16 +198,16 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, said: str) -> None:
     config.write_text(f"[serve]\n{said}\n")
     config.chmod(0o600)
     with pytest.raises(SettingsError, match=said.split(maxsplit=1)[0]):
-        options_from({}, "memory:", load(environment={}, file=config, keyring=lambda _: None))
+        config_from({}, "memory:", load(environment={}, file=config, keyring=lambda _: None))
 
 
 def test_attachments_lie_beside_a_file_and_are_named_for_a_server() -> None:
-    beside = address_of_attachments(ServeOptions(store="sqlite:////srv/my chats.db"))
+    beside = attachments_url(ServerConfig(store="sqlite:////srv/my chats.db"))
     assert beside == "file:///srv/my%20chats.db-attachments"
     with pytest.raises(SettingsError, match="--attachments"):
-        address_of_attachments(ServeOptions(store="postgresql://localhost/chats"))
-    named = ServeOptions(store="postgresql://localhost/chats", attachments="s3://files/here")
-    assert address_of_attachments(named) == "s3://files/here"
+        attachments_url(ServerConfig(store="postgresql://localhost/chats"))
+    named = ServerConfig(store="postgresql://localhost/chats", attachments="s3://files/here")
+    assert attachments_url(named) == "s3://files/here"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +227,7 @@ def test_attachments_lie_beside_a_file_and_are_named_for_a_server() -> None:
     ],
 )
 def test_keys_are_demanded_wherever_others_can_come_from(given: dict[str, Any], demands: bool) -> None:
-    assert ServeOptions(store="memory:", **given).demands_keys is demands
+    assert ServerConfig(store="memory:", **given).requires_keys is demands
 
 
 def test_the_first_run_imports_no_library(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ import aiohttp
 
 from dragoman.message import MessageStatus, TextBlock
 from dragoman.tools import tool
-from tests.server.conftest import Serving, serving
+from tests.server.conftest import ServerFixture, run_test_server
 
 RUNS = "/api/v1/agent/runs"
 
 
-class Waiting:
+class BlockingTool:
     """A tool that is under way until somebody lets it end."""
 
     def __init__(self) -> None:
@@ -41,22 +41,22 @@ def _input(run: str) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def waiting_server(folder: Path, grace_s: float) -> AsyncIterator[tuple[Serving, Waiting]]:
-    waiting = Waiting()
-    async with serving(folder, grace_s=grace_s, of_agent={"tools": [waiting.tool]}) as server:
+async def run_blocking_server(folder: Path, grace_s: float) -> AsyncIterator[tuple[ServerFixture, BlockingTool]]:
+    waiting = BlockingTool()
+    async with run_test_server(folder, grace_s=grace_s, of_agent={"tools": [waiting.tool]}) as server:
         server.fake.call("wait")
         server.fake.say("I have waited.")
         yield server, waiting
 
 
-async def _events(server: Serving, run: str) -> list[dict[str, Any]]:
+async def _events(server: ServerFixture, run: str) -> list[dict[str, Any]]:
     async with server.client.post(RUNS, json=_input(run), headers={"accept": "text/event-stream"}) as answer:
         text = await answer.text()
     return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
 
 
 async def test_a_running_turn_is_finished_before_the_server_ends(tmp_path: Path) -> None:
-    async with waiting_server(tmp_path, grace_s=30) as (server, waiting):
+    async with run_blocking_server(tmp_path, grace_s=30) as (server, waiting):
         following = asyncio.create_task(_events(server, "r1"))
         await waiting.has_begun.wait()
         server.server.should_exit = True
@@ -74,7 +74,7 @@ async def test_a_running_turn_is_finished_before_the_server_ends(tmp_path: Path)
 
 
 async def test_a_turn_that_takes_too_long_ends_as_an_error_and_keeps_what_there_is(tmp_path: Path) -> None:
-    async with waiting_server(tmp_path, grace_s=0.2) as (server, waiting):
+    async with run_blocking_server(tmp_path, grace_s=0.2) as (server, waiting):
         following = asyncio.create_task(_events(server, "r1"))
         await waiting.has_begun.wait()
         server.server.should_exit = True
@@ -86,7 +86,7 @@ async def test_a_turn_that_takes_too_long_ends_as_an_error_and_keeps_what_there_
 
 
 async def test_who_is_told_twice_does_not_wait(tmp_path: Path) -> None:
-    async with waiting_server(tmp_path, grace_s=3600) as (server, waiting):
+    async with run_blocking_server(tmp_path, grace_s=3600) as (server, waiting):
         async with server.client.post(RUNS, json=_input("r1")) as answer:
             assert answer.status == 202
         await waiting.has_begun.wait()

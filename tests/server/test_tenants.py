@@ -25,9 +25,9 @@ from dragoman.server.app import endpoints
 from dragoman.server.endpoint import Endpoint
 from dragoman.store import Owners
 from tests.attachments.samples import png
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import post, run_input, user
-from tests.server.test_threads import API, told
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import post_run, run_input, user
+from tests.server.test_threads import API, read_json
 
 SECRET: Final = "anns-secret"  # in everything that is Ann's
 _NUMBERS = itertools.count(1)
@@ -42,7 +42,7 @@ _NOT_IDS: Final = {
 _MISSING: Final = "nobody-has-this"
 
 
-class Theirs(msgspec.Struct, frozen=True):
+class TenantData(msgspec.Struct, frozen=True):
     """What somebody has: an id of each kind."""
 
     thread: str
@@ -77,20 +77,20 @@ class Attempt(msgspec.Struct, frozen=True):
     body: Any  # texts in it that are {name} become ids
     tried: str  # the name of the id
 
-    def asked(self, server: Serving, ids: dict[str, str], headers: dict[str, str]) -> Any:
+    def asked(self, server: ServerFixture, ids: dict[str, str], headers: dict[str, str]) -> Any:
         place = re.sub(r"\{(\w+)(?::path)?\}", lambda found: ids[found[1]], self.path)
         query = {name: value.format(**ids) for name, value in self.query.items()}
         given: dict[str, Any] = {"params": query, "headers": headers}
         if self.body is not None:
-            given["json"] = _filled(self.body, ids)
+            given["json"] = _fill_body(self.body, ids)
         return server.client.request(self.method, place, **given)
 
 
-def _filled(body: Any, ids: dict[str, str]) -> Any:
+def _fill_body(body: Any, ids: dict[str, str]) -> Any:
     if isinstance(body, dict):
-        return {name: _filled(value, ids) for name, value in body.items()}
+        return {name: _fill_body(value, ids) for name, value in body.items()}
     if isinstance(body, list):
-        return [_filled(one, ids) for one in body]
+        return [_fill_body(one, ids) for one in body]
     return ids.get(body[1:-1], body) if isinstance(body, str) and body.startswith("{") else body
 
 
@@ -134,7 +134,7 @@ def _attempts(one: Endpoint) -> Iterator[Attempt]:
     in_path = re.findall(r"\{(\w+)", one.path)
     in_query = [query.name for query in one.query if query.name not in _NOT_IDS]
     query = _QUERIES.get(one.name, {})
-    bodies = BODIES.get(one.name, [(None if one.asks is None else {}, ())])
+    bodies = BODIES.get(one.name, [(None if one.request_body is None else {}, ())])
     for body, in_body in bodies:
         for tried in (*(name for name in in_path if name != "dialect"), *in_body):
             yield Attempt(one.name, one.method, one.path, query, body, tried)
@@ -143,11 +143,11 @@ def _attempts(one: Endpoint) -> Iterator[Attempt]:
 
 
 def test_every_kind_of_id_that_a_route_takes_is_known_here() -> None:
-    known = {*Theirs("", "", "", {"path": ""}, "").ids(), "dialect"}
+    known = {*TenantData("", "", "", {"path": ""}, "").ids(), "dialect"}
     for one in endpoints():
         unknown = {*re.findall(r"\{(\w+)", one.path), *(query.name for query in one.query)} - _NOT_IDS - known
         assert one.public or not unknown, f"{one.method} {one.path}: whose is {unknown}?"
-        has_row = one.asks is None or one.name in BODIES or not one.path.startswith(API)
+        has_row = one.request_body is None or one.name in BODIES or not one.path.startswith(API)
         assert has_row, f"{one.method} {one.path}: what is in its body?"
     tried = {(attempt.endpoint, attempt.tried) for attempt in attempts()}
     assert len(tried) >= 25
@@ -156,10 +156,12 @@ def test_every_kind_of_id_that_a_route_takes_is_known_here() -> None:
 # --- the ground ------------------------------------------------------------------------------------------------------
 
 
-class Ground:
+class TenantFixture:
     """A server with Ann and Bob on it, and keys of every kind."""
 
-    def __init__(self, server: Serving, keys: dict[str, dict[str, str]], ann: Theirs, bob: Theirs) -> None:
+    def __init__(
+        self, server: ServerFixture, keys: dict[str, dict[str, str]], ann: TenantData, bob: TenantData
+    ) -> None:
         self.server = server
         self.keys = keys
         self.ann = ann
@@ -176,26 +178,26 @@ class Ground:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def ground(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Ground]:
+def ground(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[TenantFixture]:
     store = None
     if request.param == "postgres":
         store = f"{request.getfixturevalue('postgres_server')}&schema=tenants_{next(_NUMBERS)}"
-    opened = _ground(tmp_path, store)
+    opened = _open_tenants(tmp_path, store)
     yield runner.run(opened.__aenter__())
     runner.run(opened.__aexit__(None, None, None))
 
 
 @asynccontextmanager
-async def _ground(folder: Path, store: str | None) -> AsyncIterator[Ground]:
-    async with serving(folder, store=store, require_keys=True) as server:
+async def _open_tenants(folder: Path, store: str | None) -> AsyncIterator[TenantFixture]:
+    async with run_test_server(folder, store=store, require_keys=True) as server:
         scopes = ("chat", "mail")
         keys = {
-            "ann": await server.key("ann", scopes, team_id="red"),
-            "other user": await server.key("bob", scopes, team_id="red"),
-            "same user in another team": await server.key("ann", scopes, team_id="blue"),
-            "same user in no team": await server.key("ann", scopes),
-            "revoked key": await server.key("ann", scopes, team_id="red"),
-            "expired key": await server.key(
+            "ann": await server.make_key("ann", scopes, team_id="red"),
+            "other user": await server.make_key("bob", scopes, team_id="red"),
+            "same user in another team": await server.make_key("ann", scopes, team_id="blue"),
+            "same user in no team": await server.make_key("ann", scopes),
+            "revoked key": await server.make_key("ann", scopes, team_id="red"),
+            "expired key": await server.make_key(
                 "ann", scopes, team_id="red", expires_at=server.store.clock() - timedelta(seconds=1)
             ),
             "no key": {},
@@ -204,55 +206,55 @@ async def _ground(folder: Path, store: str | None) -> AsyncIterator[Ground]:
         }
         good = keys["ann"]["Authorization"]
         keys["wrong checksum"] = {"Authorization": good[:-1] + ("A" if good[-1] != "A" else "B")}
-        keys["unknown key"] = {"Authorization": (await server.key("gone"))["Authorization"]}
+        keys["unknown key"] = {"Authorization": (await server.make_key("gone"))["Authorization"]}
         for public_id in [one.public_id for one in await server.store.list_keys() if one.user_id == "gone"]:
             await server.store.revoke_key(public_id)
         revoked = keys["revoked key"]["Authorization"].split("_")
         await server.store.revoke_key(next(part for part in revoked if len(part) == 8 and part != "Bearer"))
-        ann = await _things(server, keys["ann"], "ann", SECRET)
-        bob = await _things(server, keys["other user"], "bob", "nothing")
-        yield Ground(server, keys, ann, bob)
+        ann = await _create_data(server, keys["ann"], "ann", SECRET)
+        bob = await _create_data(server, keys["other user"], "bob", "nothing")
+        yield TenantFixture(server, keys, ann, bob)
 
 
-async def _things(server: Serving, headers: dict[str, str], name: str, words: str) -> Theirs:
+async def _create_data(server: ServerFixture, headers: dict[str, str], name: str, words: str) -> TenantData:
     """A thread with a message, a run and a file, all made through the doors."""
     form = FormData()
     form.add_field("threadId", f"{name}-thread")
     form.add_field("file", io.BytesIO(png()), filename=f"{words}.png", content_type="image/png")
-    file = await told(server.client.post(f"{API}/attachments", data=form, headers=headers))
+    file = await read_json(server.client.post(f"{API}/attachments", data=form, headers=headers))
     part = {"type": "binary", "mimeType": "image/png", "url": file["url"]}
     said = user([{"type": "text", "text": f"{words} is mine"}, part], f"{name}-message")
     server.fake.say(f"{words}, indeed")
     given = run_input(said, threadId=f"{name}-thread", runId=f"{name}-run")
-    await post(server, given, **headers)
+    await post_run(server, given, **headers)
     where = f"{API}/threads/{name}-thread"
-    await told(server.client.patch(where, json={"title": f"{words} title"}, headers=headers))
-    await told(server.client.post(f"{where}/fork", json={}, headers=headers), 201)
-    cursor = (await told(server.client.get(f"{API}/threads?limit=1", headers=headers)))["cursor"]
-    return Theirs(f"{name}-thread", f"{name}-message", f"{name}-run", file, cursor)
+    await read_json(server.client.patch(where, json={"title": f"{words} title"}, headers=headers))
+    await read_json(server.client.post(f"{where}/fork", json={}, headers=headers), 201)
+    cursor = (await read_json(server.client.get(f"{API}/threads?limit=1", headers=headers)))["cursor"]
+    return TenantData(f"{name}-thread", f"{name}-message", f"{name}-run", file, cursor)
 
 
-def _tried(ground: Ground, attempt: Attempt, value: str) -> dict[str, str]:
+def _make_ids(ground: TenantFixture, attempt: Attempt, value: str) -> dict[str, str]:
     """Bob's own ids, but for the one that is tried."""
     return {**ground.bob.ids(), "dialect": "canonical", "url": ground.bob.file["url"], attempt.tried: value}
 
 
-def _foreign(ground: Ground, attempt: Attempt) -> dict[str, str]:
+def _foreign_ids(ground: TenantFixture, attempt: Attempt) -> dict[str, str]:
     theirs = {**ground.ann.ids(), "url": ground.ann.file["url"]}[attempt.tried]
-    ids = _tried(ground, attempt, theirs)
+    ids = _make_ids(ground, attempt, theirs)
     if attempt.tried in ("id", "threadId"):  # whose thread it is decides; the rest of it is Ann's as well
         ids |= {name: ground.ann.ids()[name] for name in ("messageId", "runId")}
     return ids
 
 
-def _missing(ground: Ground, attempt: Attempt) -> dict[str, str]:
+def _missing_ids(ground: TenantFixture, attempt: Attempt) -> dict[str, str]:
     theirs = {**ground.ann.ids(), "url": ground.ann.file["url"]}[attempt.tried]
     named = {
         "path": ground.bob.file["path"].replace("bob-thread", "no-thread"),
         "cursor": "bm90aGluZw",
         "url": re.sub(r"[^/]+\.png", f"{'0' * 26}.png", theirs),
     }
-    return _tried(ground, attempt, named.get(attempt.tried, _MISSING))
+    return _make_ids(ground, attempt, named.get(attempt.tried, _MISSING))
 
 
 # --- what strangers get ----------------------------------------------------------------------------------------------
@@ -261,13 +263,13 @@ def _missing(ground: Ground, attempt: Attempt) -> dict[str, str]:
 _STATUSES: Final = {"cursor": 400, "url": 404}
 
 
-async def test_what_is_anns_is_not_there_for_anybody_else(ground: Ground) -> None:
+async def test_what_is_anns_is_not_there_for_anybody_else(ground: TenantFixture) -> None:
     for attempt in attempts():
         if (attempt.endpoint, attempt.tried) == ("begin_run", "threadId"):
             continue  # it makes a thread of the caller's own: see runs/test_foreign_ids.py
         is_chat = attempt.path.startswith(API)
         for who in STRANGERS if attempt.tried != "path" else STRANGERS[:1]:  # files are a user's, in whatever team
-            status, body = await ground.answered(attempt, who, _foreign(ground, attempt))
+            status, body = await ground.answered(attempt, who, _foreign_ids(ground, attempt))
             where = f"{who}: {attempt.method} {attempt.path} by {attempt.tried}: {status} {body[:300]}"
             assert SECRET not in body, where
             assert status < 500, where
@@ -277,16 +279,16 @@ async def test_what_is_anns_is_not_there_for_anybody_else(ground: Ground) -> Non
                 assert '"not_found"' in body, where  # what is missing is a URL that nobody signed
                 continue
             if who == "other user":
-                missing = await ground.answered(attempt, who, _missing(ground, attempt))
+                missing = await ground.answered(attempt, who, _missing_ids(ground, attempt))
                 assert (status, body) == missing, where
-    await _all_is_well(ground)
+    await _check_unchanged(ground)
 
 
-async def test_who_has_no_good_key_gets_the_one_answer(ground: Ground) -> None:
+async def test_who_has_no_good_key_gets_the_one_answer(ground: TenantFixture) -> None:
     bodies: set[tuple[int, str]] = set()
     for attempt in attempts():
         for who in KEYLESS:
-            for ids in (_foreign(ground, attempt), _missing(ground, attempt)):
+            for ids in (_foreign_ids(ground, attempt), _missing_ids(ground, attempt)):
                 bodies.add(await ground.answered(attempt, who, ids))
     for one in endpoints():
         if not one.public and "{" not in one.path:
@@ -297,21 +299,23 @@ async def test_who_has_no_good_key_gets_the_one_answer(ground: Ground) -> None:
     ((status, body),) = bodies
     assert status == 401
     assert '"unauthorized"' in body
-    await _all_is_well(ground)
+    await _check_unchanged(ground)
 
 
-async def test_a_file_for_somebody_elses_thread_is_the_callers_own_and_says_nothing_of_it(ground: Ground) -> None:
+async def test_a_file_for_somebody_elses_thread_is_the_callers_own_and_says_nothing_of_it(
+    ground: TenantFixture,
+) -> None:
     for thread in (ground.ann.thread, _MISSING):
         form = FormData()
         form.add_field("threadId", thread)
         form.add_field("file", io.BytesIO(png()), filename="x.png", content_type="image/png")
         asked = ground.server.client.post(f"{API}/attachments", data=form, headers=ground.keys["other user"])
-        assert (await told(asked))["path"].startswith(f"agent-inputs/bob/{thread}/")
-    await told(ground.server.client.delete(f"{API}/threads/ann-thread", headers=ground.keys["other user"]), 404)
-    await _all_is_well(ground)
+        assert (await read_json(asked))["path"].startswith(f"agent-inputs/bob/{thread}/")
+    await read_json(ground.server.client.delete(f"{API}/threads/ann-thread", headers=ground.keys["other user"]), 404)
+    await _check_unchanged(ground)
 
 
-async def test_lists_searches_and_sums_hold_only_what_is_the_callers(ground: Ground) -> None:
+async def test_lists_searches_and_sums_hold_only_what_is_the_callers(ground: TenantFixture) -> None:
     for one in endpoints():
         if one.public or one.method != "GET" or "{" in one.path or not one.path.startswith(API):
             continue
@@ -322,11 +326,11 @@ async def test_lists_searches_and_sums_hold_only_what_is_the_callers(ground: Gro
             assert answer.status < 500
             assert SECRET not in text, f"{who}: {one.path}"
             assert "ann-thread" not in text, f"{who}: {one.path}"
-    found = await told(ground.server.client.get(f"{API}/search?q={SECRET}", headers=ground.keys["ann"]))
+    found = await read_json(ground.server.client.get(f"{API}/search?q={SECRET}", headers=ground.keys["ann"]))
     assert {hit["threadId"] for hit in found["hits"]} >= {"ann-thread"}
 
 
-async def test_each_of_these_is_answered_to_ann(ground: Ground) -> None:
+async def test_each_of_these_is_answered_to_ann(ground: TenantFixture) -> None:
     """Else a refusal of the others would say nothing."""
     url = {"url": ground.ann.file["url"], "dialect": "canonical"}
     last = [attempt for attempt in attempts() if attempt.endpoint == "delete_thread"]
@@ -334,22 +338,22 @@ async def test_each_of_these_is_answered_to_ann(ground: Ground) -> None:
         if attempt.path.startswith(API):
             status, body = await ground.answered(attempt, "ann", {**ground.ann.ids(), **url})
             assert status in (200, 201, 202, 204), f"{attempt.method} {attempt.path} by {attempt.tried}: {body[:300]}"
-            await _until_quiet(ground)
+            await _wait_until_idle(ground)
 
 
-async def _until_quiet(ground: Ground) -> None:
+async def _wait_until_idle(ground: TenantFixture) -> None:
     """A run that was begun has ended, so that the next one may begin."""
-    for session in await ground.server.store.sessions_of(Owners("ann", "red")):
+    for session in await ground.server.store.list_sessions_of(Owners("ann", "red")):
         while (run := await ground.server.store.newest_run(session.id)) is not None and run.is_running:
             await asyncio.sleep(0.01)
 
 
-async def _all_is_well(ground: Ground) -> None:
+async def _check_unchanged(ground: TenantFixture) -> None:
     """Nothing of Ann's was changed or lost."""
     headers = ground.keys["ann"]
-    found = await told(ground.server.client.get(f"{API}/history?threadId=ann-thread", headers=headers))
+    found = await read_json(ground.server.client.get(f"{API}/history?threadId=ann-thread", headers=headers))
     assert [row["content"] for row in found["messages"]] == [f"{SECRET} is mine", f"{SECRET}, indeed"]
-    thread = await told(ground.server.client.get(f"{API}/threads/ann-thread", headers=headers))
+    thread = await read_json(ground.server.client.get(f"{API}/threads/ann-thread", headers=headers))
     assert thread["title"] == f"{SECRET} title"
     async with ground.server.client.get(ground.ann.file["url"]) as answer:
         assert await answer.read() == png()

@@ -21,37 +21,37 @@ from dragoman.message import (
     Role,
     TextBlock,
 )
-from dragoman.store.rows import time_from
+from dragoman.store.rows import from_micros
 from tests.attachments.samples import png
-from tests.server.conftest import Serving, serving
+from tests.server.conftest import ServerFixture, run_test_server
 
 API = "/api/v1/agent"
 SOME_DAY = 1_773_396_000_000_000  # 2026-03-13T10:00:00Z, in microseconds
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that needs no key, on each engine."""
     if request.param == "postgres":
         yield request.getfixturevalue("postgres_chat_server")
         return
-    opened: AbstractAsyncContextManager[Serving] = serving(tmp_path)
+    opened: AbstractAsyncContextManager[ServerFixture] = run_test_server(tmp_path)
     yield runner.run(opened.__aenter__())
     runner.run(opened.__aexit__(None, None, None))
 
 
-def said(text: str, role: Role = Role.USER, at: int = SOME_DAY, **metadata: Any) -> Message:
-    return Message("", "", role, (TextBlock(text),), MessageMetadata(**metadata), time_from(at))
+def make_message(text: str, role: Role = Role.USER, at: int = SOME_DAY, **metadata: Any) -> Message:
+    return Message("", "", role, (TextBlock(text),), MessageMetadata(**metadata), from_micros(at))
 
 
-async def thread(server: Serving, *messages: Message, thread_id: str | None = None, **given: Any) -> str:
+async def make_thread(server: ServerFixture, *messages: Message, thread_id: str | None = None, **given: Any) -> str:
     """A thread of the one person of this machine, with these messages in it."""
     session = await server.store.create_session(thread_id, user_id="local", **given)
     await server.store.append(session.id, messages)
     return session.id
 
 
-async def told(asked: Any, status: int = 200) -> Any:
+async def read_json(asked: Any, status: int = 200) -> Any:
     """What was answered, which is of this status."""
     async with asked as answer:
         body = await answer.text()
@@ -59,23 +59,23 @@ async def told(asked: Any, status: int = 200) -> Any:
         return await answer.json() if body else None
 
 
-async def code_of(asked: Any, status: int) -> str:
+async def read_error_code(asked: Any, status: int) -> str:
     """The code of a refusal of this status."""
-    refusal = await told(asked, status)
+    refusal = await read_json(asked, status)
     assert set(refusal) == {"error"}
     assert set(refusal["error"]) == {"code", "message", "request_id"}
     return str(refusal["error"]["code"])
 
 
-async def test_threads_are_listed_page_by_page_and_nobody_elses_is_among_them(server: Serving) -> None:
-    mine = [await thread(server, said(f"number {n}"), title=f"t{n}") for n in range(5)]
+async def test_threads_are_listed_page_by_page_and_nobody_elses_is_among_them(server: ServerFixture) -> None:
+    mine = [await make_thread(server, make_message(f"number {n}"), title=f"t{n}") for n in range(5)]
     nobodys = (await server.store.create_session(title="of the command line")).id
     await server.store.create_session(title="foreign", user_id="somebody-else")
     seen: list[str] = []
     cursor: str | None = None
     while True:
         asked = f"{API}/threads?limit=2" + (f"&cursor={cursor}" if cursor else "")
-        page = await told(server.client.get(asked))
+        page = await read_json(server.client.get(asked))
         assert page["limit"] == 2
         assert len(page["threads"]) <= 2
         seen.extend(one["id"] for one in page["threads"])
@@ -86,9 +86,11 @@ async def test_threads_are_listed_page_by_page_and_nobody_elses_is_among_them(se
     assert seen == [nobodys, *reversed(mine)]
 
 
-async def test_a_thread_tells_how_its_newest_words_begin(server: Serving) -> None:
-    name = await thread(server, said("hello"), said(f"a  long\nanswer {'x' * 300}", Role.ASSISTANT), title="T")
-    found = await told(server.client.get(f"{API}/threads/{name}"))
+async def test_a_thread_tells_how_its_newest_words_begin(server: ServerFixture) -> None:
+    name = await make_thread(
+        server, make_message("hello"), make_message(f"a  long\nanswer {'x' * 300}", Role.ASSISTANT), title="T"
+    )
+    found = await read_json(server.client.get(f"{API}/threads/{name}"))
     assert found["snippet"].startswith("a long answer xxx")
     assert found["snippet"].endswith("…")
     assert len(found["snippet"]) == 160
@@ -97,25 +99,25 @@ async def test_a_thread_tells_how_its_newest_words_begin(server: Serving) -> Non
 
 @pytest.mark.parametrize("change", ["flip", "shorten", "other user", "nonsense"])
 async def test_a_cursor_that_is_not_the_callers_is_refused(tmp_path: Path, change: str) -> None:
-    async with serving(tmp_path, require_keys=True) as server:
-        ann, bob = await server.key("ann"), await server.key("bob")
+    async with run_test_server(tmp_path, require_keys=True) as server:
+        ann, bob = await server.make_key("ann"), await server.make_key("bob")
         for _ in range(3):
             await server.store.create_session(user_id="ann")
-        cursor = (await told(server.client.get(f"{API}/threads?limit=1", headers=ann)))["cursor"]
+        cursor = (await read_json(server.client.get(f"{API}/threads?limit=1", headers=ann)))["cursor"]
         headers = bob if change == "other user" else ann
         if change == "flip":
             cursor = cursor[:20] + ("A" if cursor[20] != "A" else "B") + cursor[21:]
         elif change != "other user":
             cursor = {"shorten": cursor[:-1], "nonsense": "x%00y"}[change]
         asked = server.client.get(f"{API}/threads", params={"cursor": cursor}, headers=headers)
-        assert await code_of(asked, 400) == "invalid_cursor"
+        assert await read_error_code(asked, 400) == "invalid_cursor"
 
 
-async def test_a_thread_is_renamed(server: Serving) -> None:
-    name = await thread(server, said("hi"))
-    changed = await told(server.client.patch(f"{API}/threads/{name}", json={"title": "An image, 图"}))
+async def test_a_thread_is_renamed(server: ServerFixture) -> None:
+    name = await make_thread(server, make_message("hi"))
+    changed = await read_json(server.client.patch(f"{API}/threads/{name}", json={"title": "An image, 图"}))
     assert changed["title"] == "An image, 图"
-    assert (await told(server.client.patch(f"{API}/threads/{name}", json={"title": None})))["title"] is None
+    assert (await read_json(server.client.patch(f"{API}/threads/{name}", json={"title": None})))["title"] is None
 
 
 @pytest.mark.parametrize(
@@ -130,25 +132,27 @@ async def test_a_thread_is_renamed(server: Serving) -> None:
         ([], "invalid_request"),
     ],
 )
-async def test_a_change_that_makes_no_sense_is_refused(chat_server: Serving, body: Any, code: str) -> None:
-    name = await thread(chat_server, said("hi"), title="T")
-    assert await code_of(chat_server.client.patch(f"{API}/threads/{name}", json=body), 422) == code
+async def test_a_change_that_makes_no_sense_is_refused(chat_server: ServerFixture, body: Any, code: str) -> None:
+    name = await make_thread(chat_server, make_message("hi"), title="T")
+    assert await read_error_code(chat_server.client.patch(f"{API}/threads/{name}", json=body), 422) == code
     assert (await chat_server.store.get_session(name)).title == "T"
 
 
-async def test_a_model_that_cannot_go_on_is_refused_and_the_active_one_stays(chat_server: Serving) -> None:
+async def test_a_model_that_cannot_go_on_is_refused_and_the_active_one_stays(chat_server: ServerFixture) -> None:
     picture = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
-    seen = Message("", "", Role.USER, (TextBlock("look"), picture), MessageMetadata(), time_from(SOME_DAY))
-    name = await thread(chat_server, seen)
+    seen = Message("", "", Role.USER, (TextBlock("look"), picture), MessageMetadata(), from_micros(SOME_DAY))
+    name = await make_thread(chat_server, seen)
     where = f"{API}/threads/{name}"
     refused: list[Any] = []
     chat_server.agent.bus.subscribe("test", refused.append, event_types=["routing_constraint_failure"])
-    assert (await told(chat_server.client.patch(where, json={"model": "anthropic"})))["model"] == "fake-anthropic:model"
+    assert (await read_json(chat_server.client.patch(where, json={"model": "anthropic"})))[
+        "model"
+    ] == "fake-anthropic:model"
     async with chat_server.client.patch(where, json={"model": "blind-anthropic"}) as answer:
         refusal = (await answer.json())["error"]
     assert refusal["code"] == "swap_refused"
     assert "contains images" in refusal["message"]
-    await chat_server.agent.bus.drained()
+    await chat_server.agent.bus.drain()
     (event,) = refused
     assert event.session_id == name
     assert (event.payload.source, event.payload.model) == ("swap", "fake-anthropic:blind")
@@ -156,17 +160,17 @@ async def test_a_model_that_cannot_go_on_is_refused_and_the_active_one_stays(cha
     assert (event.payload.active_model, event.payload.message) == ("fake-anthropic:model", refusal["message"])
     assert (await chat_server.store.get_session(name)).active_model == "fake-anthropic:model"
     placed = {"model": "blind-anthropic", "policy": "placeholder"}
-    assert (await told(chat_server.client.patch(where, json=placed)))["model"] == "fake-anthropic:blind"
-    assert (await told(chat_server.client.patch(where, json={"model": None})))["model"] is None
+    assert (await read_json(chat_server.client.patch(where, json=placed)))["model"] == "fake-anthropic:blind"
+    assert (await read_json(chat_server.client.patch(where, json={"model": None})))["model"] is None
 
 
-async def test_a_picture_is_described_for_a_model_that_cannot_see_it(chat_server: Serving) -> None:
+async def test_a_picture_is_described_for_a_model_that_cannot_see_it(chat_server: ServerFixture) -> None:
     picture = ImageBlock(ImageSource("base64", base64.b64encode(png()).decode()), "image/png")
-    seen = Message("", "", Role.USER, (TextBlock("look"), picture), MessageMetadata(), time_from(SOME_DAY))
-    name = await thread(chat_server, seen)
+    seen = Message("", "", Role.USER, (TextBlock("look"), picture), MessageMetadata(), from_micros(SOME_DAY))
+    name = await make_thread(chat_server, seen)
     chat_server.fake.say("a red square")
     asked = {"model": "blind-anthropic", "policy": "describe"}
-    changed = await told(chat_server.client.patch(f"{API}/threads/{name}", json=asked))
+    changed = await read_json(chat_server.client.patch(f"{API}/threads/{name}", json=asked))
     assert changed["model"] == "fake-anthropic:blind"
     chat_server.fake.say("Red.")
     await chat_server.agent.ask(name, "Which colour?")
@@ -174,112 +178,121 @@ async def test_a_picture_is_described_for_a_model_that_cannot_see_it(chat_server
     assert chat_server.fake.refused == []
 
 
-async def test_a_fork_shares_what_came_before(server: Serving) -> None:
-    name = await thread(server, *(said(f"m{n}", message_id=f"msg-{n}") for n in range(1, 6)), title="T")
+async def test_a_fork_shares_what_came_before(server: ServerFixture) -> None:
+    name = await make_thread(server, *(make_message(f"m{n}", message_id=f"msg-{n}") for n in range(1, 6)), title="T")
     where = f"{API}/threads/{name}/fork"
-    by_place = await told(server.client.post(where, json={"atSeq": 2}), 201)
+    by_place = await read_json(server.client.post(where, json={"atSeq": 2}), 201)
     assert (by_place["lastSeq"], by_place["parentId"], by_place["parentSeq"], by_place["title"]) == (2, name, 2, "T")
-    by_name = await told(server.client.post(where, json={"messageId": "msg-3", "title": "F"}), 201)
+    by_name = await read_json(server.client.post(where, json={"messageId": "msg-3", "title": "F"}), 201)
     assert (by_name["lastSeq"], by_name["title"]) == (3, "F")
-    whole = await told(server.client.post(where, json={}), 201)
+    whole = await read_json(server.client.post(where, json={}), 201)
     assert whole["lastSeq"] == 5
-    history = await told(server.client.get(f"{API}/history?threadId={by_name['id']}&limit=10"))
+    history = await read_json(server.client.get(f"{API}/history?threadId={by_name['id']}&limit=10"))
     assert [row["content"] for row in history["messages"]] == ["m1", "m2", "m3"]
-    of_fork = await told(server.client.post(f"{API}/threads/{by_name['id']}/fork", json={"messageId": "msg-1"}), 201)
+    of_fork = await read_json(
+        server.client.post(f"{API}/threads/{by_name['id']}/fork", json={"messageId": "msg-1"}), 201
+    )
     assert of_fork["lastSeq"] == 1
-    assert await code_of(server.client.post(where, json={"atSeq": 6}), 404) == "not_found"
-    assert await code_of(server.client.post(where, json={"messageId": "msg-9"}), 404) == "not_found"
-    assert await code_of(server.client.post(where, json={"atSeq": 1, "messageId": "msg-1"}), 422) == "invalid_request"
+    assert await read_error_code(server.client.post(where, json={"atSeq": 6}), 404) == "not_found"
+    assert await read_error_code(server.client.post(where, json={"messageId": "msg-9"}), 404) == "not_found"
+    assert (
+        await read_error_code(server.client.post(where, json={"atSeq": 1, "messageId": "msg-1"}), 422)
+        == "invalid_request"
+    )
 
 
 # --- deleting --------------------------------------------------------------------------------------------------------
 
 
-async def uploaded(server: Serving, thread_id: str | None = None) -> dict[str, Any]:
+async def upload_file(server: ServerFixture, thread_id: str | None = None) -> dict[str, Any]:
     form = FormData()
     form.add_field("file", png(), filename="dot.png", content_type="image/png")
     if thread_id is not None:
         form.add_field("threadId", thread_id)
-    return dict(await told(server.client.post(f"{API}/attachments", data=form)))
+    return dict(await read_json(server.client.post(f"{API}/attachments", data=form)))
 
 
-def showing(*files: dict[str, Any]) -> Message:
+def message_with_files(*files: dict[str, Any]) -> Message:
     named = tuple(Attachment(one["bucket"], one["path"], one["mime_type"]) for one in files)
-    return said("look", user_message_attachments=named)
+    return make_message("look", user_message_attachments=named)
 
 
-async def is_there(server: Serving, file: dict[str, Any]) -> bool:
+async def exists(server: ServerFixture, file: dict[str, Any]) -> bool:
     place = {"bucket": file["bucket"], "path": file["path"]}
     async with server.client.get(f"{API}/attachments/signed-url", params=place) as answer:
         assert answer.status in (200, 404)
         return answer.status == 200
 
 
-async def test_a_thread_goes_with_its_files(server: Serving) -> None:
-    of_thread, unsent, unsorted = [await uploaded(server, name) for name in ("t1", "t1", None)]
-    of_other = await uploaded(server, "t2")
-    await thread(server, showing(of_thread, unsorted), thread_id="t1")
-    await thread(server, showing(of_other), thread_id="t2")
-    assert await told(server.client.delete(f"{API}/threads/t1"), 204) is None
-    assert [await is_there(server, one) for one in (of_thread, unsent, unsorted, of_other)] == [False] * 3 + [True]
-    assert await code_of(server.client.get(f"{API}/history?threadId=t1"), 404) == "not_found"
-    assert await code_of(server.client.delete(f"{API}/threads/t1"), 404) == "not_found"
+async def test_a_thread_goes_with_its_files(server: ServerFixture) -> None:
+    of_thread, unsent, unsorted = [await upload_file(server, name) for name in ("t1", "t1", None)]
+    of_other = await upload_file(server, "t2")
+    await make_thread(server, message_with_files(of_thread, unsorted), thread_id="t1")
+    await make_thread(server, message_with_files(of_other), thread_id="t2")
+    assert await read_json(server.client.delete(f"{API}/threads/t1"), 204) is None
+    assert [await exists(server, one) for one in (of_thread, unsent, unsorted, of_other)] == [False] * 3 + [True]
+    assert await read_error_code(server.client.get(f"{API}/history?threadId=t1"), 404) == "not_found"
+    assert await read_error_code(server.client.delete(f"{API}/threads/t1"), 404) == "not_found"
 
 
-async def test_a_file_that_a_fork_or_another_thread_shows_stays_until_the_last_of_them_goes(server: Serving) -> None:
-    shared, behind, sent_elsewhere = [await uploaded(server, "t1") for _ in range(3)]
-    await thread(server, showing(shared), showing(behind), thread_id="t1")
-    await thread(server, showing(sent_elsewhere), thread_id="t2")
-    fork = (await told(server.client.post(f"{API}/threads/t1/fork", json={"atSeq": 1}), 201))["id"]
-    await told(server.client.delete(f"{API}/threads/t1"), 204)
-    assert [await is_there(server, one) for one in (shared, behind, sent_elsewhere)] == [True, False, True]
-    await told(server.client.delete(f"{API}/threads/{fork}"), 204)
-    assert [await is_there(server, one) for one in (shared, behind, sent_elsewhere)] == [False, False, True]
+async def test_a_file_that_a_fork_or_another_thread_shows_stays_until_the_last_of_them_goes(
+    server: ServerFixture,
+) -> None:
+    shared, behind, sent_elsewhere = [await upload_file(server, "t1") for _ in range(3)]
+    await make_thread(server, message_with_files(shared), message_with_files(behind), thread_id="t1")
+    await make_thread(server, message_with_files(sent_elsewhere), thread_id="t2")
+    fork = (await read_json(server.client.post(f"{API}/threads/t1/fork", json={"atSeq": 1}), 201))["id"]
+    await read_json(server.client.delete(f"{API}/threads/t1"), 204)
+    assert [await exists(server, one) for one in (shared, behind, sent_elsewhere)] == [True, False, True]
+    await read_json(server.client.delete(f"{API}/threads/{fork}"), 204)
+    assert [await exists(server, one) for one in (shared, behind, sent_elsewhere)] == [False, False, True]
 
 
-async def test_a_thread_whose_messages_name_what_can_be_no_file_is_deleted(server: Serving) -> None:
+async def test_a_thread_whose_messages_name_what_can_be_no_file_is_deleted(server: ServerFixture) -> None:
     odd = [
         {"bucket": "agent-files", "mime_type": "image/png", "path": f"agent-inputs/local/{path}"}
         for path in ("../x", "/")
     ]
-    name = await thread(server, showing(*odd))
-    await told(server.client.delete(f"{API}/threads/{name}"), 204)
+    name = await make_thread(server, message_with_files(*odd))
+    await read_json(server.client.delete(f"{API}/threads/{name}"), 204)
 
 
-async def test_a_thread_in_which_a_turn_runs_is_not_deleted(server: Serving) -> None:
-    name = await thread(server, said("hi"))
+async def test_a_thread_in_which_a_turn_runs_is_not_deleted(server: ServerFixture) -> None:
+    name = await make_thread(server, make_message("hi"))
     async with server.store.turn(name):
-        assert await code_of(server.client.delete(f"{API}/threads/{name}"), 409) == "turn_in_flight"
-    await told(server.client.delete(f"{API}/threads/{name}"), 204)
+        assert await read_error_code(server.client.delete(f"{API}/threads/{name}"), 409) == "turn_in_flight"
+    await read_json(server.client.delete(f"{API}/threads/{name}"), 204)
 
 
 # --- searching -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_search_finds_words_of_the_callers_threads_alone(server: Serving) -> None:
-    name = await thread(server, said("the copper kettle 😀 sings", message_id="msg-7"), title="Kitchen")
+async def test_a_search_finds_words_of_the_callers_threads_alone(server: ServerFixture) -> None:
+    name = await make_thread(server, make_message("the copper kettle 😀 sings", message_id="msg-7"), title="Kitchen")
     foreign = await server.store.create_session(user_id="somebody-else")
-    await server.store.append(foreign.id, said("a copper coin", user_id="local"))
-    found = await told(server.client.get(f"{API}/search?q=copper"))
+    await server.store.append(foreign.id, make_message("a copper coin", user_id="local"))
+    found = await read_json(server.client.get(f"{API}/search?q=copper"))
     (hit,) = found["hits"]
     assert (hit["threadId"], hit["title"], hit["messageId"], hit["seq"]) == (name, "Kitchen", "msg-7", 1)
     assert (found["hasMore"], found["limit"]) == (False, 20)
 
 
-async def test_highlights_are_counted_as_a_browser_counts(server: Serving) -> None:
-    await thread(server, said("😀😀 copper"))
-    (hit,) = (await told(server.client.get(f"{API}/search?q=copper")))["hits"]
+async def test_highlights_are_counted_as_a_browser_counts(server: ServerFixture) -> None:
+    await make_thread(server, make_message("😀😀 copper"))
+    (hit,) = (await read_json(server.client.get(f"{API}/search?q=copper")))["hits"]
     ((first, last),) = hit["highlights"]
     assert hit["snippet"].encode("utf-16-le")[first * 2 : last * 2].decode("utf-16-le") == "copper"
 
 
-async def test_a_search_is_narrowed(server: Serving) -> None:
+async def test_a_search_is_narrowed(server: ServerFixture) -> None:
     day = 86_400_000_000
-    one = await thread(server, said("copper one"), said("copper two", Role.ASSISTANT, SOME_DAY + day, model="m:1"))
-    await thread(server, said("copper three", at=SOME_DAY + 2 * day))
+    one = await make_thread(
+        server, make_message("copper one"), make_message("copper two", Role.ASSISTANT, SOME_DAY + day, model="m:1")
+    )
+    await make_thread(server, make_message("copper three", at=SOME_DAY + 2 * day))
 
     async def found(**asked: str) -> set[str]:
-        hits = (await told(server.client.get(f"{API}/search", params={"q": "copper", **asked})))["hits"]
+        hits = (await read_json(server.client.get(f"{API}/search", params={"q": "copper", **asked})))["hits"]
         return {hit["snippet"].split()[-1] for hit in hits}
 
     assert await found() == {"one", "two", "three"}
@@ -290,8 +303,8 @@ async def test_a_search_is_narrowed(server: Serving) -> None:
     assert await found(to="2026-03-13") == {"one"}
     assert await found(to="9999-12-31") == await found()
     assert await found(to="2026-03-14T10:00:00Z") == {"one"}
-    first = await told(server.client.get(f"{API}/search?q=copper&limit=2"))
-    rest = await told(server.client.get(f"{API}/search?q=copper&limit=2&offset=2"))
+    first = await read_json(server.client.get(f"{API}/search?q=copper&limit=2"))
+    rest = await read_json(server.client.get(f"{API}/search?q=copper&limit=2&offset=2"))
     assert [len(first["hits"]), first["hasMore"], len(rest["hits"]), rest["hasMore"]] == [2, True, 1, False]
 
 
@@ -307,5 +320,5 @@ async def test_a_search_is_narrowed(server: Serving) -> None:
         "?q=a&limit=0",
     ],
 )
-async def test_a_search_that_makes_no_sense_is_refused(chat_server: Serving, query: str) -> None:
-    assert await code_of(chat_server.client.get(f"{API}/search{query}"), 422)
+async def test_a_search_that_makes_no_sense_is_refused(chat_server: ServerFixture, query: str) -> None:
+    assert await read_error_code(chat_server.client.get(f"{API}/search{query}"), 422)

@@ -24,37 +24,37 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.pricing import prices_from
-from dragoman.store.rows import time_from
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import post, run_input
-from tests.server.test_threads import API, SOME_DAY, code_of, said, thread, told
+from dragoman.pricing import prices_from_mapping
+from dragoman.store.rows import from_micros
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import post_run, run_input
+from tests.server.test_threads import API, SOME_DAY, make_message, make_thread, read_error_code, read_json
 from tests.store.talk import used
 
 SECRET = "signature-of-the-provider"
 CALL = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "look", {"at": "sky"})
 
 
-def made(role: Role, *content: Any, **metadata: Any) -> Message:
-    return Message("", "", role, content, MessageMetadata(**metadata), time_from(SOME_DAY))
+def build_message(role: Role, *content: Any, **metadata: Any) -> Message:
+    return Message("", "", role, content, MessageMetadata(**metadata), from_micros(SOME_DAY))
 
 
-async def conversation(server: Serving) -> str:
+async def make_conversation(server: ServerFixture) -> str:
     """A thread with a picture, a thought, a call and its result."""
     picture = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
     raw = {"dialect": "anthropic", "secret": SECRET}
-    return await thread(
+    return await make_thread(
         server,
-        made(Role.USER, TextBlock("look"), picture, message_id="msg-1"),
-        made(Role.ASSISTANT, ThinkingBlock("hmm", SECRET, raw), TextBlock("I look."), CALL, provider_raw=raw),
-        made(Role.TOOL, ToolResultBlock(CALL.id, (TextBlock("blue"),)), parent_tool_use_id=CALL.id),
-        made(Role.ASSISTANT, TextBlock("It is *blue* <script>alert(1)</script>.")),
+        build_message(Role.USER, TextBlock("look"), picture, message_id="msg-1"),
+        build_message(Role.ASSISTANT, ThinkingBlock("hmm", SECRET, raw), TextBlock("I look."), CALL, provider_raw=raw),
+        build_message(Role.TOOL, ToolResultBlock(CALL.id, (TextBlock("blue"),)), parent_tool_use_id=CALL.id),
+        build_message(Role.ASSISTANT, TextBlock("It is *blue* <script>alert(1)</script>.")),
         title="Sky",
     )
 
 
-async def test_models_tell_what_they_can_do_and_who_answers_by_default(chat_server: Serving) -> None:
-    found = await told(chat_server.client.get(f"{API}/models"))
+async def test_models_tell_what_they_can_do_and_who_answers_by_default(chat_server: ServerFixture) -> None:
+    found = await read_json(chat_server.client.get(f"{API}/models"))
     assert found["default"] == "fake-anthropic:model"
     first, *others = found["models"]
     assert first["isDefault"]
@@ -69,18 +69,18 @@ async def test_models_tell_what_they_can_do_and_who_answers_by_default(chat_serv
     assert ready == sorted(ready, reverse=True)
 
 
-async def test_a_preflight_tells_what_a_swap_would_lose_and_changes_nothing(chat_server: Serving) -> None:
-    name = await conversation(chat_server)
+async def test_a_preflight_tells_what_a_swap_would_lose_and_changes_nothing(chat_server: ServerFixture) -> None:
+    name = await make_conversation(chat_server)
     where = f"{API}/threads/{name}/preflight"
-    blind = await told(chat_server.client.get(f"{where}?model=blind-anthropic"))
+    blind = await read_json(chat_server.client.get(f"{where}?model=blind-anthropic"))
     assert not blind["is_possible"]
     assert "contains images" in blind["blockers"][0]
     lost = {(one["block_type"], one["outcome"]) for one in blind["blocks"]}
     assert ("image", "left_out") in lost
-    placed = await told(chat_server.client.get(f"{where}?model=blind-anthropic&policy=placeholder"))
+    placed = await read_json(chat_server.client.get(f"{where}?model=blind-anthropic&policy=placeholder"))
     assert placed["is_possible"]
     assert {("image", "projected")} <= {(one["block_type"], one["outcome"]) for one in placed["blocks"]}
-    seeing = await told(chat_server.client.get(f"{where}?model=anthropic"))
+    seeing = await read_json(chat_server.client.get(f"{where}?model=anthropic"))
     assert (seeing["is_possible"], seeing["fits"], seeing["model"]) == (True, True, "fake-anthropic:model")
     assert seeing["kept"] + len(seeing["blocks"]) == 8
     assert (await chat_server.store.get_session(name)).active_model is None
@@ -95,67 +95,67 @@ async def test_a_preflight_tells_what_a_swap_would_lose_and_changes_nothing(chat
         ("model=anthropic&model=x", "duplicate_parameter"),
     ],
 )
-async def test_a_preflight_that_makes_no_sense_is_refused(chat_server: Serving, query: str, code: str) -> None:
-    name = await conversation(chat_server)
-    assert await code_of(chat_server.client.get(f"{API}/threads/{name}/preflight?{query}"), 422) == code
+async def test_a_preflight_that_makes_no_sense_is_refused(chat_server: ServerFixture, query: str, code: str) -> None:
+    name = await make_conversation(chat_server)
+    assert await read_error_code(chat_server.client.get(f"{API}/threads/{name}/preflight?{query}"), 422) == code
 
 
-async def test_messages_come_with_every_block_and_without_what_is_the_providers(chat_server: Serving) -> None:
-    name = await conversation(chat_server)
-    found = await told(chat_server.client.get(f"{API}/threads/{name}/messages?limit=3"))
+async def test_messages_come_with_every_block_and_without_what_is_the_providers(chat_server: ServerFixture) -> None:
+    name = await make_conversation(chat_server)
+    found = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages?limit=3"))
     assert ([one["seq"] for one in found["messages"]], found["hasMore"], found["limit"]) == ([2, 3, 4], True, 3)
     kinds = [block["type"] for block in found["messages"][0]["message"]["content"]]
     assert kinds == ["thinking", "text", "tool_use"]
     assert "provider_raw" not in str(found)
-    first = await told(chat_server.client.get(f"{API}/threads/{name}/messages?beforeSeq=2"))
+    first = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages?beforeSeq=2"))
     assert first["messages"][0]["message"]["content"][1]["source"]["data"] == "iVBORw0KGgo="
-    later = await told(chat_server.client.get(f"{API}/threads/{name}/messages?afterSeq=3"))
+    later = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages?afterSeq=3"))
     assert [one["seq"] for one in later["messages"]] == [4]
 
 
-async def test_a_large_picture_is_named_and_not_sent_with_every_page(chat_server: Serving) -> None:
+async def test_a_large_picture_is_named_and_not_sent_with_every_page(chat_server: ServerFixture) -> None:
     large = ImageBlock(ImageSource("base64", "A" * 400_000), "image/png")
-    name = await thread(chat_server, made(Role.USER, large))
-    (one,) = (await told(chat_server.client.get(f"{API}/threads/{name}/messages")))["messages"]
+    name = await make_thread(chat_server, build_message(Role.USER, large))
+    (one,) = (await read_json(chat_server.client.get(f"{API}/threads/{name}/messages")))["messages"]
     assert one["message"]["content"] == [
         {"type": "image", "source": {"kind": "base64", "data": ""}, "media_type": "image/png"}
     ]
 
 
-async def test_a_message_is_shown_as_every_format(chat_server: Serving) -> None:
-    name = await conversation(chat_server)
-    formats = (await told(chat_server.client.get(f"{API}/formats")))["formats"]
+async def test_a_message_is_shown_as_every_format(chat_server: ServerFixture) -> None:
+    name = await make_conversation(chat_server)
+    formats = (await read_json(chat_server.client.get(f"{API}/formats")))["formats"]
     assert tuple(formats) == readable()
     ids = [row.message.metadata.message_id or row.message.id for row in await chat_server.store.read(name)]
     for wanted in formats:
         for message_id in ids:
-            shown = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{message_id}/as/{wanted}"))
+            shown = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages/{message_id}/as/{wanted}"))
             assert (shown["format"], shown["threadId"], shown["messageId"]) == (wanted, name, message_id)
             assert shown["wire"] not in (None, "", {})
             assert all(set(loss) == {"block_type", "reason"} for loss in shown["losses"])
-    anthropic = await told(chat_server.client.get(f"{API}/threads/{name}/messages/msg-1/as/anthropic"))
+    anthropic = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages/msg-1/as/anthropic"))
     assert anthropic["wire"]["messages"][0]["content"][1]["source"]["media_type"] == "image/png"
-    chat = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/openai-chat"))
+    chat = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/openai-chat"))
     assert chat["format"] == "openai_chat"
     assert chat["wire"]["messages"][0]["tool_calls"][0]["function"]["name"] == "look"
     assert "thinking" in {loss["block_type"] for loss in chat["losses"]}
-    canonical = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[3]}/as/canonical"))
+    canonical = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[3]}/as/canonical"))
     assert canonical["wire"]["content"][0]["text"].startswith("It is *blue*")
-    thought = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/canonical"))
+    thought = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/canonical"))
     assert [block["type"] for block in thought["wire"]["content"]] == ["thinking", "text", "tool_use"]
     assert "provider_raw" not in str(thought)
 
 
-async def test_what_a_provider_noted_leaves_the_server_in_no_view_but_its_own_wire(chat_server: Serving) -> None:
+async def test_what_a_provider_noted_leaves_the_server_in_no_view_but_its_own_wire(chat_server: ServerFixture) -> None:
     noted = {"dialect": "anthropic", "residue": {"set": {"stop_sequence": "of the provider alone"}}}
     inside = TextBlock("blue", provider_raw=noted)
-    name = await thread(
+    name = await make_thread(
         chat_server,
-        made(Role.USER, TextBlock("look", provider_raw=noted), provider_raw=noted),
-        made(Role.ASSISTANT, TextBlock("I look.", provider_raw=noted), CALL, provider_raw=noted),
-        made(Role.TOOL, ToolResultBlock(CALL.id, (inside,), provider_raw=noted), parent_tool_use_id=CALL.id),
+        build_message(Role.USER, TextBlock("look", provider_raw=noted), provider_raw=noted),
+        build_message(Role.ASSISTANT, TextBlock("I look.", provider_raw=noted), CALL, provider_raw=noted),
+        build_message(Role.TOOL, ToolResultBlock(CALL.id, (inside,), provider_raw=noted), parent_tool_use_id=CALL.id),
     )
-    found = await told(chat_server.client.get(f"{API}/threads/{name}/messages"))
+    found = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages"))
     ids = [one["message"]["id"] for one in found["messages"]]
     others = [one for one in readable() if one != "anthropic"]
     views = [f"history?threadId={name}", f"threads/{name}/messages", f"threads/{name}"]
@@ -167,98 +167,100 @@ async def test_what_a_provider_noted_leaves_the_server_in_no_view_but_its_own_wi
             text = await response.text()
         assert "of the provider alone" not in text, view
         assert "provider_raw" not in text, view
-    own = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/anthropic"))
+    own = await read_json(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/anthropic"))
     assert "of the provider alone" in str(own), "the wire of the dialect that noted it is as it was"
 
 
-async def test_what_is_no_format_or_no_message_is_refused(chat_server: Serving) -> None:
-    name = await conversation(chat_server)
+async def test_what_is_no_format_or_no_message_is_refused(chat_server: ServerFixture) -> None:
+    name = await make_conversation(chat_server)
     where = f"{API}/threads/{name}/messages"
-    assert await code_of(chat_server.client.get(f"{where}/msg-1/as/html"), 422) == "unknown_format"
-    assert await code_of(chat_server.client.get(f"{where}/msg-1/as/nothing"), 422) == "unknown_format"
-    assert await code_of(chat_server.client.get(f"{where}/msg-2/as/canonical"), 404) == "not_found"
+    assert await read_error_code(chat_server.client.get(f"{where}/msg-1/as/html"), 422) == "unknown_format"
+    assert await read_error_code(chat_server.client.get(f"{where}/msg-1/as/nothing"), 422) == "unknown_format"
+    assert await read_error_code(chat_server.client.get(f"{where}/msg-2/as/canonical"), 404) == "not_found"
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_thread_tells_what_it_cost_by_model_and_by_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        name = await thread(
+    async with run_test_server(tmp_path) as server:
+        name = await make_thread(
             server,
-            said("a"),
-            said("b", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.5")),
-            said("c", Role.ASSISTANT, model="m:2", provider="m", usage=used(1, 1, "0.25")),
-            said("d", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.125")),
+            make_message("a"),
+            make_message("b", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.5")),
+            make_message("c", Role.ASSISTANT, model="m:2", provider="m", usage=used(1, 1, "0.25")),
+            make_message("d", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.125")),
         )
-        found = await told(server.client.get(f"{API}/threads/{name}/cost"))
+        found = await read_json(server.client.get(f"{API}/threads/{name}/cost"))
         assert found["totalUsd"] == "0.875"
         sums = [(one["group"], one["messages"], one["costUsd"]) for one in found["byModel"]]
         assert sums == [("m:1", 2, "0.625"), ("m:2", 1, "0.25")]
         receipts = [(one["seq"], one["model"], one["costUsd"]) for one in found["receipts"]]
         assert receipts == [(2, "m:1", "0.5"), (3, "m:2", "0.25"), (4, "m:1", "0.125")]
-        part = await told(server.client.get(f"{API}/threads/{name}/cost?limit=1&afterSeq=2"))
+        part = await read_json(server.client.get(f"{API}/threads/{name}/cost?limit=1&afterSeq=2"))
         assert ([one["seq"] for one in part["receipts"]], part["hasMore"], part["totalUsd"]) == ([3], True, "0.875")
 
 
-async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(chat_server: Serving) -> None:
+async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(chat_server: ServerFixture) -> None:
     chat_server.fake.say("hello")
-    await post(chat_server, run_input("hi", threadId="t", runId="r"))
-    found = await told(chat_server.client.get(f"{API}/threads/t/cost"))
+    await post_run(chat_server, run_input("hi", threadId="t", runId="r"))
+    found = await read_json(chat_server.client.get(f"{API}/threads/t/cost"))
     (one,) = found["receipts"]
     assert one["usage"]["output_tokens"] > 0
     assert (one["costUsd"], one["state"], one["lines"]) == (None, "unpriced", [])
     assert (found["totalUsd"], found["unpriced"]) == (None, 1)
     prices = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
     table = {"pricing_version": "by-hand", "models": {"fake-anthropic:model": prices}}
-    chat_server.agent.prices = prices_from(table)
+    chat_server.agent.price_table = prices_from_mapping(table)
     chat_server.fake.say("hello again")
-    await post(chat_server, run_input("hi again", threadId="t", runId="r2"))
-    found = await told(chat_server.client.get(f"{API}/threads/t/cost"))
+    await post_run(chat_server, run_input("hi again", threadId="t", runId="r2"))
+    found = await read_json(chat_server.client.get(f"{API}/threads/t/cost"))
     one = found["receipts"][1]
     assert (found["totalUsd"], found["unpriced"], one["state"]) == (one["costUsd"], 1, "priced")
     assert sum((Decimal(line["amount_usd"]) for line in one["lines"]), Decimal(0)) == Decimal(one["costUsd"])
 
 
-async def test_an_unpriced_answer_is_told_as_one_wherever_its_cost_is(chat_server: Serving) -> None:
+async def test_an_unpriced_answer_is_told_as_one_wherever_its_cost_is(chat_server: ServerFixture) -> None:
     chat_server.fake.say("hello")
-    events = await post(chat_server, run_input("hi", threadId="t", runId="r"))
+    events = await post_run(chat_server, run_input("hi", threadId="t", runId="r"))
     ended = next(event for event in events if event["type"] == "RUN_FINISHED")
     summary = str(ended)
     assert "'cost_usd': None" in summary
     assert "'state': 'unpriced'" in summary
     step = next(event for event in reversed(events) if event["type"] == "STEP_FINISHED")
     assert "'cost_usd': None" in str(step)
-    found = await told(chat_server.client.get(f"{API}/cost"))
+    found = await read_json(chat_server.client.get(f"{API}/cost"))
     sums = [(one["costUsd"], one["unpriced"]) for one in (*found["byDay"], *found["byModel"])]
     assert (found["totalUsd"], found["unpriced"], sums) == (None, 1, [(None, 1), (None, 1)])
-    history = await told(chat_server.client.get(f"{API}/history?thread_id=t"))
+    history = await read_json(chat_server.client.get(f"{API}/history?thread_id=t"))
     assert "'state': 'unpriced'" in str(history)
-    measured = await told(chat_server.client.get("/metrics"))
+    measured = await read_json(chat_server.client.get("/metrics"))
     assert measured["cost"]["unpriced"] == {"fake-anthropic:model": 1}
 
 
 async def test_the_caller_is_told_what_they_alone_consumed(tmp_path: Path) -> None:
-    async with serving(tmp_path, require_keys=True) as server:
-        ann, bob = await server.key("ann"), await server.key("bob")
+    async with run_test_server(tmp_path, require_keys=True) as server:
+        ann, bob = await server.make_key("ann"), await server.make_key("bob")
         for user, cost in (("ann", "0.5"), ("bob", "8"), ("ann", "0.25")):
             session = await server.store.create_session(user_id=user)
             usage = used(1, 1, cost)
-            await server.store.append(session.id, said("x", Role.ASSISTANT, model="m:1", usage=usage, user_id=user))
-        mine = await told(server.client.get(f"{API}/cost", headers=ann))
+            await server.store.append(
+                session.id, make_message("x", Role.ASSISTANT, model="m:1", usage=usage, user_id=user)
+            )
+        mine = await read_json(server.client.get(f"{API}/cost", headers=ann))
         assert (mine["totalUsd"], [day["group"] for day in mine["byDay"]]) == ("0.75", ["2026-03-13"])
-        assert (await told(server.client.get(f"{API}/cost", headers=bob)))["totalUsd"] == "8"
-        none = await told(server.client.get(f"{API}/cost?from=2026-03-14", headers=ann))
+        assert (await read_json(server.client.get(f"{API}/cost", headers=bob)))["totalUsd"] == "8"
+        none = await read_json(server.client.get(f"{API}/cost?from=2026-03-14", headers=ann))
         assert (none["totalUsd"], none["byDay"]) == ("0", [])
-        await told(server.client.delete(f"{API}/threads/{session.id}", headers=ann), 204)
-        assert (await told(server.client.get(f"{API}/cost?to=2026-03-14", headers=ann)))["totalUsd"] == "0.75"
+        await read_json(server.client.delete(f"{API}/threads/{session.id}", headers=ann), 204)
+        assert (await read_json(server.client.get(f"{API}/cost?to=2026-03-14", headers=ann)))["totalUsd"] == "0.75"
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: Serving) -> None:
-    name = await conversation(chat_server)
+async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: ServerFixture) -> None:
+    name = await make_conversation(chat_server)
     for wanted, kind, ending in (
         ("markdown", "text/markdown", "md"),
         ("html", "text/html", "html"),
@@ -272,7 +274,7 @@ async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: Servin
             assert "sandbox" in answer.headers["Content-Security-Policy"]
             assert "script-src" not in answer.headers["Content-Security-Policy"]
         if wanted == "json":
-            document = await told(chat_server.client.get(f"{API}/threads/{name}/export"))
+            document = await read_json(chat_server.client.get(f"{API}/threads/{name}/export"))
             assert document["thread"]["title"] == "Sky"
             messages = [decode(json.dumps(one).encode()) for one in document["messages"]]
             assert "provider_raw" not in text
@@ -280,10 +282,13 @@ async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: Servin
         else:
             assert "Sky" in text
             assert "<script>" not in text or wanted == "markdown"
-    assert await code_of(chat_server.client.get(f"{API}/threads/{name}/export?format=exe"), 422) == "unknown_format"
+    assert (
+        await read_error_code(chat_server.client.get(f"{API}/threads/{name}/export?format=exe"), 422)
+        == "unknown_format"
+    )
 
 
-async def test_a_name_that_a_library_gave_a_thread_breaks_no_header(chat_server: Serving) -> None:
+async def test_a_name_that_a_library_gave_a_thread_breaks_no_header(chat_server: ServerFixture) -> None:
     with pytest.raises(FormatError, match="control character"):
         await chat_server.store.create_session('a"\r\nX-Evil: 1', user_id="local")
     await chat_server.store.create_session('a"; X-Evil: 1', user_id="local")

@@ -27,7 +27,7 @@ Step = bytes | float | str
 Answer = Sequence[Step]
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ReceivedRequest(msgspec.Struct, frozen=True):
     """A request that came."""
 
     method: str
@@ -41,18 +41,18 @@ class Asked(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.body)
 
 
-class Faulty:
+class FaultyServer:
     """The server. ``answers`` are given in turn, or by a function of the request."""
 
-    def __init__(self, answers: Sequence[Answer] | Callable[[Asked], Answer]) -> None:
+    def __init__(self, answers: Sequence[Answer] | Callable[[ReceivedRequest], Answer]) -> None:
         self._answers = answers
-        self.requests: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
-        self.hung_up = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}"
         return self
@@ -64,7 +64,7 @@ class Faulty:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer, self.connections))
         self.connections += 1
         self._tasks.add(task)
@@ -72,21 +72,21 @@ class Faulty:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         try:
-            while asked := await _request(reader, number):
-                answer = self._next(asked)
-                self.requests.append(asked)
+            while request := await _read_request(reader, number):
+                answer = self._next(request)
+                self.requests.append(request)
                 if not await self._play(answer, reader, writer):
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
-            self.hung_up.set()
+            self.disconnected.set()
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    def _next(self, asked: Asked) -> Answer:
+    def _next(self, request: ReceivedRequest) -> Answer:
         if callable(self._answers):
-            return self._answers(asked)
+            return self._answers(request)
         return self._answers[min(len(self.requests), len(self._answers) - 1)]
 
     async def _play(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -97,7 +97,7 @@ class Faulty:
                     await writer.drain()
                 case "silence":
                     await reader.read()
-                    self.hung_up.set()
+                    self.disconnected.set()
                     return False
                 case "reset":
                     raw: socket.socket = writer.get_extra_info("socket")
@@ -111,7 +111,7 @@ class Faulty:
         return True
 
 
-async def _request(reader: asyncio.StreamReader, connection: int) -> Asked | None:
+async def _read_request(reader: asyncio.StreamReader, connection: int) -> ReceivedRequest | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -120,22 +120,22 @@ async def _request(reader: asyncio.StreamReader, connection: int) -> Asked | Non
     method, path, _ = first.split(" ", 2)
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Asked(method, path, headers, body, connection)
+    return ReceivedRequest(method, path, headers, body, connection)
 
 
-def head(status: int = 200, **headers: str) -> bytes:
+def make_head(status: int = 200, **headers: str) -> bytes:
     """The head of an answer; underscores in the names of headers are hyphens."""
     lines = [f"HTTP/1.1 {status} As Told", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def answer(body: bytes, status: int = 200, **headers: str) -> list[Step]:
+def make_answer(body: bytes, status: int = 200, **headers: str) -> list[Step]:
     """A whole answer."""
-    known = {"content_type": "application/json", **headers}
-    return [head(status, **known, content_length=str(len(body))) + body]
+    all_headers = {"content_type": "application/json", **headers}
+    return [make_head(status, **all_headers, content_length=str(len(body))) + body]
 
 
-def chunk(data: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
     """Bytes in the framing of a chunked answer."""
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
@@ -143,7 +143,9 @@ def chunk(data: bytes) -> bytes:
 END: Final = b"0\r\n\r\n"
 
 
-def stream(pieces: Iterable[bytes], *then: Step, content_type: str = "text/event-stream", **headers: str) -> list[Step]:
+def make_stream(
+    pieces: Iterable[bytes], *then: Step, content_type: str = "text/event-stream", **headers: str
+) -> list[Step]:
     """A streamed answer: its pieces, and then what is told, or a proper end."""
-    begin = head(content_type=content_type, transfer_encoding="chunked", **headers)
-    return [begin, *(chunk(piece) for piece in pieces if piece), *(then or (END,))]
+    begin = make_head(content_type=content_type, transfer_encoding="chunked", **headers)
+    return [begin, *(encode_chunk(piece) for piece in pieces if piece), *(then or (END,))]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.servers.running import aimock, llama
+from tests.servers.running import run_aimock, run_llama
 
 WORDS: Final = "It is the readme of Project Foo – très bref! 😀"
 LLAMA_WORDS: Final = WORDS.replace("Foo –", "Foo\u00a0–")  # the same, with a space that does not break
@@ -62,12 +62,12 @@ ANSWERS: Final[list[dict[str, Any]]] = [
 @pytest.fixture(scope="session")
 def llama_server() -> Iterator[str]:
     """The address of a llama.cpp server, without a path. It says LLAMA_WORDS, calls read_file if it may, and thinks if asked to "think"."""
-    with llama() as address:
+    with run_llama() as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def aimock_server() -> Iterator[str]:
     """The address of an aimock server that gives ``ANSWERS``, without a path."""
-    with aimock(ANSWERS) as address:
+    with run_aimock(ANSWERS) as address:
         yield address

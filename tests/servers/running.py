@@ -24,18 +24,18 @@ PACKAGE = INSTALLED / "node_modules" / "@copilotkit" / "aimock"
 
 
 @contextlib.contextmanager
-def llama() -> Iterator[str]:
+def run_llama() -> Iterator[str]:
     """The real llama.cpp around the model of ``scripts/local_model.py``. Gives its address, without a path."""
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-llama-") as folder,
         (Path(folder) / "log").open("w") as log,
-        _running([sys.executable, "-m", "scripts.local_model", folder], log) as address,
+        _run_server([sys.executable, "-m", "scripts.local_model", folder], log) as address,
     ):
         yield address
 
 
 @contextlib.contextmanager
-def aimock(answers: Iterable[dict[str, Any]], *options: str) -> Iterator[str]:
+def run_aimock(answers: Iterable[dict[str, Any]], *options: str) -> Iterator[str]:
     """aimock with these answers (the first one that matches counts). Gives its address, without a path."""
     install_aimock()
     with tempfile.TemporaryDirectory(prefix="dragoman-aimock-") as folder, (Path(folder) / "log").open("w") as log:
@@ -51,7 +51,7 @@ def aimock(answers: Iterable[dict[str, Any]], *options: str) -> Iterator[str]:
             "--fixtures",
             str(file),
         ]
-        with _running([*command, *options], log) as address:
+        with _run_server([*command, *options], log) as address:
             yield address
 
 
@@ -80,8 +80,8 @@ def node() -> str:
 
 def npm() -> list[str]:
     """npm: the system's, else the one of the wheel."""
-    found = shutil.which("npm")
-    return [found] if found else [node(), str(_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+    path = shutil.which("npm")
+    return [path] if path else [node(), str(_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def _wheel() -> Path:
@@ -95,7 +95,7 @@ def _with_node() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], log: Any) -> Iterator[str]:
+def _run_server(command: list[str], log: Any) -> Iterator[str]:
     """A process that says where it listens; it ends with us."""
     pipe = subprocess.PIPE
     drain = threading.Thread(target=len, args=("",))
@@ -103,13 +103,13 @@ def _running(command: list[str], log: Any) -> Iterator[str]:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if found := re.search(r"http://[\d.]+:\d+", line):
+                if match := re.search(r"http://[\d.]+:\d+", line):
                     break
             else:
                 pytest.fail(f"{command} ended before it listened")
             drain = threading.Thread(target=process.stdout.read)  # what nobody reads would stop it in the end
             drain.start()
-            yield found[0]
+            yield match[0]
         finally:
             process.kill()
             process.wait()

@@ -128,7 +128,7 @@ async def _talk(store: Store) -> None:
     ]
     broken = InvalidToolUseBlock("tu_3", "get_weather", '{"city":"Liss', "truncated")
     await store.append(TALK, message(Role.ASSISTANT, [thought, *calls, broken], **_metadata("0.0123")))
-    await store.learn_tool_ids(TALK, [("anthropic", f"tu_{number}", f"toolu_{number}") for number in range(3)])
+    await store.save_tool_ids(TALK, [("anthropic", f"tu_{number}", f"toolu_{number}") for number in range(3)])
     await store.append(TALK, [_result("tu_0", "18 °C"), _result("tu_1", "no such city", is_error=True)])
     await store.cancel_tool_call(TALK, "tu_2")
     picture = ImageBlock(ImageSource("base64", base64.b64encode(_bytes(20_000)).decode()), "image/png")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.errors import ConflictError, DamagedError, DragomanError, FormatError, UnknownSessionError
+from dragoman.errors import ConflictError, CorruptDataError, DragomanError, FormatError, UnknownSessionError
 from dragoman.message import MessageStatus, TextBlock
 from dragoman.store import Session, Store, open_store
 from tests.store.conftest import Place
@@ -44,7 +44,7 @@ async def family(store: Store) -> list[Session]:
     fork = await store.fork(first.id, 3, title="fork")
     await store.append(fork.id, [result("tu_1"), said(LARGE + "!"), called("tu_5")])
     await store.cancel_tool_call(fork.id, "tu_5")
-    await store.learn_tool_ids(fork.id, [("openai", "tu_5", "call_5")])
+    await store.save_tool_ids(fork.id, [("openai", "tu_5", "call_5")])
     deep = await store.fork(fork.id)
     await store.append(deep.id, [said("deep"), answered("still arr", status=MessageStatus.PARTIAL)])
     gone = await everything(store)
@@ -293,7 +293,7 @@ async def test_a_copy_is_made_while_others_write(shared_place: Place, tmp_path: 
 async def test_a_copy_of_a_damaged_store_says_so_and_is_there(store: Store, tmp_path: Path) -> None:
     session = await everything(store)
     await change(store, "UPDATE messages SET content_json = replace(content_json, 'hello', 'hallo') WHERE seq = 1")
-    with pytest.raises(DamagedError, match="not as they were written"):
+    with pytest.raises(CorruptDataError, match="not as they were written"):
         await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         assert [found.seq for found in (await copy.verify()).damage] == [1]

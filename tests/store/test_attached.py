@@ -12,7 +12,7 @@ import pytest
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Attachment, Message, MessageStatus
 from dragoman.store import Owners, Store
-from dragoman.store.attached import named_attachments
+from dragoman.store.attached import find_attachment_refs
 from dragoman.store.finding import _find_message
 from dragoman.store.operation import Operation, operation
 from tests.store.conftest import Place
@@ -258,8 +258,8 @@ async def test_what_a_thread_names_is_found_without_reading_others(shared_place:
         for count in (30, 1_500):
             other = await store.create_session(user_id="ann")
             await store.append(other.id, [showing(f"there/{n}") for n in range(count)])
-            found = await store.named_attachments(session.id, ANN, "here/")
-            assert (found.here, found.elsewhere) == ({("b", "here/1")}, set())
-            costs.append(await looks(shared_place, store, named_attachments(session.id, ANN, "here/")))
+            found = await store.find_attachment_refs(session.id, ANN, "here/")
+            assert (found.exclusive, found.shared) == ({("b", "here/1")}, set())
+            costs.append(await looks(shared_place, store, find_attachment_refs(session.id, ANN, "here/")))
     # PostgreSQL may count a row in an index and in the table, and does so for one size and not for the other.
     assert costs[0] == costs[1] or (store.engine == "postgres" and max(costs[0] + costs[1]) <= 4)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from dragoman.blobs import Blob, Blobs, FolderBlobs, MemoryBlobs, S3Blobs, blobs_from_url
-from dragoman.errors import DamagedError, StorageError, StoreUnusableError
+from dragoman.errors import CorruptDataError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store
 from tests.store.conftest import Place
 from tests.store.talk import said
@@ -134,13 +134,13 @@ async def test_what_is_put_is_got_until_it_is_let_go(blobs: Blobs) -> None:
     await blobs.delete(name(data))
     await blobs.delete(name(data))
     assert await listed(blobs) == []
-    with pytest.raises(DamagedError, match="gone"):
+    with pytest.raises(CorruptDataError, match="gone"):
         await blobs.get(name(data))
 
 
 async def test_what_is_not_what_its_name_says_is_never_given(blobs: Blobs) -> None:
     await blobs.put(name(b"one"), b"two")
-    with pytest.raises(DamagedError, match="not what was stored"):
+    with pytest.raises(CorruptDataError, match="not what was stored"):
         await blobs.get(name(b"one"))
 
 
@@ -149,7 +149,7 @@ async def test_what_is_not_what_its_name_says_is_never_given(blobs: Blobs) -> No
 )
 async def test_a_name_that_is_no_hash_leads_nowhere(blobs: Blobs, bad: str) -> None:
     for asked in (blobs.put(bad, b"x"), blobs.get(bad)):
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptDataError):
             await asked
     assert await listed(blobs) == []
 
@@ -305,8 +305,8 @@ async def test_without_the_states_of_large_content_a_writer_would_lose_it(
     def named(session_id: str, seq: int, sha256: str, renewed: int | None) -> Any:
         yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
 
-    monkeypatch.setattr("dragoman.store.writing._named", named)  # the control: the race is really run
-    with pytest.raises(DamagedError, match="gone"):
+    monkeypatch.setattr("dragoman.store.writing._insert_blob_ref", named)  # the control: the race is really run
+    with pytest.raises(CorruptDataError, match="gone"):
         await test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(shared_place)
 
 

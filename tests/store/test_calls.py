@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import DamagedError
+from dragoman.errors import CorruptDataError
 from dragoman.message import InvalidToolUseBlock, Role, ToolUseBlock
 from dragoman.store import Store
 from tests.store.conftest import Clock, Place
@@ -66,9 +66,9 @@ async def test_tool_ids_are_remembered_in_the_order_in_which_they_were_learned(s
     async with shared_place.open() as store:
         session = await store.create_session()
         assert await store.tool_ids(session.id) == ()
-        await store.learn_tool_ids(session.id, learned[:2])
-        await store.learn_tool_ids(session.id, [])
-        await store.learn_tool_ids(session.id, learned[2:])
+        await store.save_tool_ids(session.id, learned[:2])
+        await store.save_tool_ids(session.id, [])
+        await store.save_tool_ids(session.id, learned[2:])
     async with shared_place.open() as store:
         assert await store.tool_ids(session.id) == tuple(learned)
 
@@ -78,7 +78,7 @@ async def test_many_who_learn_tool_ids_at_once_lose_none(shared_place: Place) ->
         session = await one.create_session()
         entries = [("acme", f"tu_{number}", f"x{number}") for number in range(20)]
         await asyncio.gather(
-            *((one, two)[number % 2].learn_tool_ids(session.id, [entry]) for number, entry in enumerate(entries))
+            *((one, two)[number % 2].save_tool_ids(session.id, [entry]) for number, entry in enumerate(entries))
         )
         assert sorted(await one.tool_ids(session.id)) == sorted(entries)
 
@@ -107,7 +107,7 @@ async def test_a_call_that_was_changed_is_found_and_not_served(store: Store, cha
     assert (await store.verify()).is_sound
     await store._write(_asked(change))
     assert not (await store.verify()).is_sound
-    with pytest.raises(DamagedError):
+    with pytest.raises(CorruptDataError):
         await store.tool_calls(session)
     call_id = "tu_2" if "tu_2" in change else "tu_1"
     await store.append(session, result("tu_2"))
@@ -149,23 +149,23 @@ async def test_an_unknown_status_without_a_hash_is_not_served(store: Store) -> N
     await store.append(session, called("tu_1"))
     await store._write(_asked("UPDATE tool_calls SET hash = NULL, status = 'zzz'"))
     assert not (await store.verify()).is_sound
-    with pytest.raises(DamagedError, match="status is unknown"):
+    with pytest.raises(CorruptDataError, match="status is unknown"):
         await store.tool_calls(session)
 
 
 async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store: Store) -> None:
     session = (await store.create_session()).id
     await store.append(session, called("tu_1"), idempotency_key="k")
-    await store.learn_tool_ids(session, [("anthropic", "tu_1", "toolu_1")])
+    await store.save_tool_ids(session, [("anthropic", "tu_1", "toolu_1")])
     await store._write(_asked("UPDATE tool_ids SET provider_id = 'toolu_2'"))
     await store._write(_asked("UPDATE idempotency SET first_seq = 0"))
     assert [one.what.partition(":")[0] for one in (await store.verify()).damage] == [
         "what a provider calls a call",
         "an idempotency key",
     ]
-    with pytest.raises(DamagedError):
+    with pytest.raises(CorruptDataError):
         await store.tool_ids(session)
-    with pytest.raises(DamagedError):
+    with pytest.raises(CorruptDataError):
         await store.append(session, called("tu_1"), idempotency_key="k")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import DamagedError, DragomanError, InputError, StorageError, UnknownSessionError
+from dragoman.errors import CorruptDataError, DragomanError, InputError, StorageError, UnknownSessionError
 from dragoman.message import (
     Attachment,
     InvalidToolUseBlock,
@@ -76,7 +76,7 @@ async def everything(store: Store, **session: Any) -> Session:
     await store.append(made.id, [said("hello"), paid("hi", "0.10"), called("tu_1")], idempotency_key="k")
     file = Attachment("agent-files", "agent-inputs/a.png", "image/png")
     await store.append(made.id, [result("tu_1"), said(LARGE, user_message_attachments=file)])
-    await store.learn_tool_ids(made.id, [("openai", "tu_1", "call_1")])
+    await store.save_tool_ids(made.id, [("openai", "tu_1", "call_1")])
     await store.take_lease(made.id, "me", 0)
     await store.search("hello")
     return made
@@ -114,7 +114,7 @@ async def test_forks_of_a_session_that_is_deleted_read_what_they_read_before(sto
     forks = [await store.fork(session.id, place) for place in at]
     for fork in forks:
         await store.append(fork.id, [called("tu_1" if fork is forks[0] else "tu_2"), result("tu_2"), result("tu_1")])
-        await store.learn_tool_ids(fork.id, [("openai", "tu_2", fork.id)])
+        await store.save_tool_ids(fork.id, [("openai", "tu_2", fork.id)])
     deeper = [await store.fork(fork.id) for fork in forks]
     before = [(await history(store, one.id), await calls(store, one.id)) for one in (*forks, *deeper)]
     await store.delete_session(session.id)
@@ -162,7 +162,7 @@ async def test_a_damaged_message_that_is_handed_on_is_still_damaged(store: Store
     fork = await store.fork(session.id)
     await change(store, "UPDATE messages SET content_json = replace(content_json, 'hello', 'hallo') WHERE seq = 1")
     await store.delete_session(session.id)
-    with pytest.raises(DamagedError):
+    with pytest.raises(CorruptDataError):
         await store.read(fork.id)
 
 
@@ -194,10 +194,10 @@ async def test_who_holds_a_session_deletes_it_only_while_it_is_old_and_nobody_el
     month_ago = clock() - timedelta(days=30)
     for session in (old, young):
         await store.take_lease(session.id, "me", 60)
-    assert not await store.delete_untouched(old.id, month_ago, "another")
-    assert not await store.delete_untouched(young.id, month_ago, "me")
-    assert await store.delete_untouched(old.id, month_ago, "me")
-    assert not await store.delete_untouched(old.id, month_ago, "me")
+    assert not await store.delete_if_inactive(old.id, month_ago, "another")
+    assert not await store.delete_if_inactive(young.id, month_ago, "me")
+    assert await store.delete_if_inactive(old.id, month_ago, "me")
+    assert not await store.delete_if_inactive(old.id, month_ago, "me")
     assert [session.id for session in await store.list_sessions()] == [young.id]
 
 
@@ -442,7 +442,7 @@ async def test_a_session_that_is_noted_as_indexed_beyond_its_end_is_listed_and_i
     shared_place: Place,
 ) -> None:
     async with shared_place.open() as store:
-        await store.searching.stop()  # nothing is indexed in between
+        await store.search_index.stop()  # nothing is indexed in between
         session = await store.create_session()
         await store.append(session.id, said("needle"))
         await change(store, "UPDATE sessions SET indexed_seq = 9999")
@@ -490,7 +490,7 @@ async def test_large_content_that_is_gone_or_changed_is_listed_where_it_is_named
     assert [(found.session_id, found.seq) for found in seen.damage] == [(session.id, 5), (fork.id, 6)]
     await store.blobs.delete(second.sha256)
     assert len((await store.verify()).damage) == 3
-    with pytest.raises(DamagedError):
+    with pytest.raises(CorruptDataError):
         await store.read(session.id)
 
 
@@ -510,7 +510,7 @@ async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Pa
             path.write_bytes(changed)
             async with place.open() as store:
                 assert [found.seq for found in (await store.verify()).damage] == [number + 1]
-                with pytest.raises(DamagedError):
+                with pytest.raises(CorruptDataError):
                     await store.read(session.id, number, 1)
                 assert len(await store.read(session.id, number - 5, 5)) == 5
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.conversations import Conversations
+from dragoman.conversations import EnvelopeStore
 from dragoman.envelope import normalize, normalize_many, text, tool_call, tool_result
 from dragoman.errors import EnvelopeError
 from dragoman.store import Store
@@ -27,11 +27,11 @@ ROW = {
 
 
 @pytest.fixture
-def conversations(store: Store) -> Conversations:
-    return Conversations(store)
+def conversations(store: Store) -> EnvelopeStore:
+    return EnvelopeStore(store)
 
 
-async def told(conversations: Conversations, session_id: str) -> list[dict[str, Any]]:
+async def told(conversations: EnvelopeStore, session_id: str) -> list[dict[str, Any]]:
     session = await conversations.get_session(session_id)
     assert session is not None
     messages: list[dict[str, Any]] = session["messages"]
@@ -40,7 +40,7 @@ async def told(conversations: Conversations, session_id: str) -> list[dict[str, 
 
 async def test_a_session_has_everything_that_a_host_asks_for(store: Store, clock: Clock) -> None:
     store.clock = clock
-    conversations = Conversations(store)
+    conversations = EnvelopeStore(store)
     session_id = await conversations.create_session(7, agent_id=3, metadata={"a": 1})
     assert uuid.UUID(session_id).version == 4
     clock.move(seconds=1)
@@ -64,7 +64,7 @@ async def test_a_session_has_everything_that_a_host_asks_for(store: Store, clock
     }
 
 
-async def test_a_session_that_is_not_there_is_none_and_changing_it_is_refused(conversations: Conversations) -> None:
+async def test_a_session_that_is_not_there_is_none_and_changing_it_is_refused(conversations: EnvelopeStore) -> None:
     assert await conversations.get_session("none") is None
     assert not await conversations.update_session("none", [])
     assert not await conversations.append("none", [])
@@ -73,7 +73,7 @@ async def test_a_session_that_is_not_there_is_none_and_changing_it_is_refused(co
     assert await conversations.delete_session("none")
 
 
-async def test_either_shape_goes_in_and_envelopes_come_out(conversations: Conversations) -> None:
+async def test_either_shape_goes_in_and_envelopes_come_out(conversations: EnvelopeStore) -> None:
     given_: list[dict[str, Any]] = [
         {"role": "user", "content": "Write it."},
         ROW,
@@ -88,14 +88,14 @@ async def test_either_shape_goes_in_and_envelopes_come_out(conversations: Conver
     assert (call.name, call.status) == ("wiki_upsert", "succeeded")
 
 
-async def test_what_is_no_message_changes_nothing(conversations: Conversations) -> None:
+async def test_what_is_no_message_changes_nothing(conversations: EnvelopeStore) -> None:
     session_id = await conversations.create_session(1)
     with pytest.raises(EnvelopeError, match="unsupported type"):
         await conversations.update_session(session_id, [ROW, {"schema": "x", "version": 1, "type": "song"}])
     assert await told(conversations, session_id) == []
 
 
-async def test_an_update_replaces_the_whole_list(conversations: Conversations) -> None:
+async def test_an_update_replaces_the_whole_list(conversations: EnvelopeStore) -> None:
     session_id = await conversations.create_session(1)
     one, two, three = (text("user", words) for words in ("one", "two", "three"))
     for messages in ([one], [one, two], [one, two], [one, three], [three], [], [two, one], [two, one, three]):
@@ -105,7 +105,7 @@ async def test_an_update_replaces_the_whole_list(conversations: Conversations) -
     assert [session["session_id"] for session in listed] == [session_id]
 
 
-async def test_a_list_that_only_grows_stays_in_its_session(conversations: Conversations) -> None:
+async def test_a_list_that_only_grows_stays_in_its_session(conversations: EnvelopeStore) -> None:
     session_id = await conversations.create_session(1)
     messages = [text("user", str(number)) for number in range(5)]
     for end in range(6):
@@ -114,7 +114,7 @@ async def test_a_list_that_only_grows_stays_in_its_session(conversations: Conver
 
 
 async def test_a_canonical_session_is_given_out_and_taken_back_unchanged(store: Store) -> None:
-    conversations = Conversations(store)
+    conversations = EnvelopeStore(store)
     session = await store.create_session()
     await store.append(session.id, [said("Look."), called("tu_01HZ100"), result("tu_01HZ100"), answered("Seen.")])
     before = await store.read(session.id)
@@ -127,7 +127,7 @@ async def test_a_canonical_session_is_given_out_and_taken_back_unchanged(store: 
 
 
 async def test_a_canonical_session_can_be_put_into_another_one(store: Store) -> None:
-    conversations = Conversations(store)
+    conversations = EnvelopeStore(store)
     session = await store.create_session()
     await store.append(session.id, [said("Look."), called("tu_01HZ100"), result("tu_01HZ100"), answered("Seen.")])
     copy = await conversations.create_session(1)
@@ -138,7 +138,7 @@ async def test_a_canonical_session_can_be_put_into_another_one(store: Store) -> 
     assert await store.read(copy) == other
 
 
-async def test_calls_of_one_tool_in_several_appends_are_told_apart(conversations: Conversations) -> None:
+async def test_calls_of_one_tool_in_several_appends_are_told_apart(conversations: EnvelopeStore) -> None:
     session_id = await conversations.create_session(1)
     for turn in range(3):
         await conversations.append(session_id, [tool_call("", "look", {"turn": turn}, turn)])
@@ -147,14 +147,14 @@ async def test_calls_of_one_tool_in_several_appends_are_told_apart(conversations
     assert [call.status for call in calls] == ["succeeded", "failed", "succeeded"]
 
 
-async def test_of_many_who_append_nobody_is_lost(conversations: Conversations) -> None:
+async def test_of_many_who_append_nobody_is_lost(conversations: EnvelopeStore) -> None:
     session_id = await conversations.create_session(1)
     words = [str(number) for number in range(8)]
     await asyncio.gather(*(conversations.append(session_id, [text("user", one)]) for one in words))
     assert sorted(message["content"] for message in await told(conversations, session_id)) == words
 
 
-async def test_a_deleted_session_is_gone_with_what_it_replaced(conversations: Conversations) -> None:
+async def test_a_deleted_session_is_gone_with_what_it_replaced(conversations: EnvelopeStore) -> None:
     session_id = await conversations.create_session(1)
     await conversations.update_session(session_id, [text("user", "one")])
     await conversations.update_session(session_id, [text("user", "two")])
@@ -164,7 +164,7 @@ async def test_a_deleted_session_is_gone_with_what_it_replaced(conversations: Co
     assert await conversations.store.list_sessions() == []
 
 
-async def test_sessions_are_listed_by_user_agent_and_context(conversations: Conversations) -> None:
+async def test_sessions_are_listed_by_user_agent_and_context(conversations: EnvelopeStore) -> None:
     wanted = await conversations.create_session(1, agent_id=2, context="pipeline")
     for user_id, agent_id, context in ((1, 2, "chat"), (1, 3, "pipeline"), (2, 2, "pipeline")):
         await conversations.create_session(user_id, agent_id, context=context)
@@ -175,7 +175,7 @@ async def test_sessions_are_listed_by_user_agent_and_context(conversations: Conv
 
 async def test_a_session_expires_a_day_after_it_last_changed(store: Store, clock: Clock) -> None:
     store.clock = clock
-    conversations = Conversations(store)
+    conversations = EnvelopeStore(store)
     session_id = await conversations.create_session(1)
     clock.move(hours=23)
     await conversations.append(session_id, [ROW])
@@ -184,13 +184,13 @@ async def test_a_session_expires_a_day_after_it_last_changed(store: Store, clock
     clock.move(hours=1)
     assert await conversations.get_session(session_id) is None
     assert await conversations.list_sessions(1) == []
-    assert await Conversations(store, expires_after=None).get_session(session_id) is not None
-    assert await Conversations(store, expires_after=timedelta(days=2)).get_session(session_id) is not None
+    assert await EnvelopeStore(store, expires_after=None).get_session(session_id) is not None
+    assert await EnvelopeStore(store, expires_after=timedelta(days=2)).get_session(session_id) is not None
 
 
 async def test_a_client_that_asks_again_finds_the_session_that_it_began(store: Store, clock: Clock) -> None:
     store.clock = clock
-    conversations = Conversations(store)
+    conversations = EnvelopeStore(store)
     assert await conversations.get_recent_pending_session(1) is None
     first = await conversations.create_session(1, token=5)
     clock.move(seconds=1)
@@ -216,7 +216,7 @@ def test_whatever_is_put_in_comes_out_as_envelopes(store: Store, runner: asyncio
     @given(st.lists((rows | envelopes).filter(lambda message: not rides(message)), max_size=4))
     def holds(messages: list[dict[str, Any]]) -> None:
         async def put_and_get() -> list[dict[str, Any]]:
-            conversations = Conversations(store)
+            conversations = EnvelopeStore(store)
             session_id = await conversations.create_session(1)
             await conversations.update_session(session_id, messages)
             return await told(conversations, session_id)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.entries import AGENT_TYPES, CONVERSATION_TYPES, GLOBAL_TYPES, Entry
-from dragoman.errors import DamagedError, FormatError, InputError, UnknownSessionError
+from dragoman.errors import CorruptDataError, FormatError, InputError, UnknownSessionError
 from dragoman.store import Store
 from dragoman.store.operation import Rows, operation
 from tests.entries.examples import EVERY
@@ -153,7 +153,7 @@ async def test_entries_go_with_their_session_and_a_fork_begins_without(store: St
 async def test_an_entry_that_was_damaged_is_never_served(store: Store) -> None:
     await store.entries.append("job_1", EVERY, create=True)
     await changed(store, "UPDATE entries SET entry_json = replace(entry_json, 'Found 5', 'Found 6') WHERE seq = 2")
-    with pytest.raises(DamagedError, match="session job_1, entry 2"):
+    with pytest.raises(CorruptDataError, match="session job_1, entry 2"):
         await store.entries.conversation("job_1")
     assert len(await store.entries.conversation("job_1", 0)) == 0
     await changed(store, "DELETE FROM entries WHERE seq = 5")

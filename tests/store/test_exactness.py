@@ -29,7 +29,7 @@ from dragoman.message import (
     UnknownBlock,
 )
 from dragoman.store import Store
-from dragoman.store.rows import LARGE
+from dragoman.store.rows import MAX_INLINE_BYTES
 from dragoman.value import RawJson
 from tests import strategies
 from tests.store.conftest import Place
@@ -61,11 +61,13 @@ def test_every_message_comes_back_in_the_same_bytes(
 
 # Few long texts among short ones, in every place that a message has for texts.
 _long = st.builds(
-    lambda unit, more: (unit * (LARGE // max(1, len(unit)) + 1))[: LARGE + more],
+    lambda unit, more: (unit * (MAX_INLINE_BYTES // max(1, len(unit)) + 1))[: MAX_INLINE_BYTES + more],
     st.sampled_from(['"', "\\", "\\\\", "a", "ä", "🎉", "\0", 'x"\\', "\u2028", "/", "QUJD", "sha256:"]),
     st.integers(-3, 5),
 )
-_spelled = st.binary(min_size=1, max_size=9).map(lambda data: base64.b64encode(data * (LARGE // len(data))).decode())
+_spelled = st.binary(min_size=1, max_size=9).map(
+    lambda data: base64.b64encode(data * (MAX_INLINE_BYTES // len(data))).decode()
+)
 _texts = _long | _spelled | strategies.texts
 _large_blocks = (
     st.builds(TextBlock, _texts)
@@ -132,7 +134,7 @@ async def test_a_text_that_looks_like_a_stand_in_is_only_a_text(store: Store) ->
 async def test_content_that_grows_beyond_a_row_goes_outside(store: Store) -> None:
     session = await store.create_session()
     (row,) = await store.append(session.id, said("a", Role.ASSISTANT, status=MessageStatus.PARTIAL))
-    for size in (100, LARGE + 100, 3 * LARGE, 50):
+    for size in (100, MAX_INLINE_BYTES + 100, 3 * MAX_INLINE_BYTES, 50):
         row = await store.update(session.id, row.message.replace(content=(TextBlock("a" * size),)))
         assert await store.read(session.id) == [row]
 
@@ -160,14 +162,17 @@ async def test_what_a_newer_version_wrote_survives_being_read_and_saved_again(st
 
 async def test_a_large_block_that_only_a_newer_version_knows_survives(store: Store) -> None:
     session = await store.create_session()
-    data = b'{"type":"hologram", "points" : "%s"}' % (b"\\u0041" * LARGE)
+    data = b'{"type":"hologram", "points" : "%s"}' % (b"\\u0041" * MAX_INLINE_BYTES)
     made = Message("01HZ001", session.id, Role.USER, (UnknownBlock(RawJson(data)),), MessageMetadata(), NO_TIME)
     await store.append(session.id, made)
     (row,) = await store.read(session.id)
     assert dragoman.encode(row.message) == dragoman.encode(made)
 
 
-@pytest.mark.parametrize("size", [0, 1, LARGE - 3, LARGE - 2, LARGE - 1, LARGE, LARGE + 1])
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, MAX_INLINE_BYTES - 3, MAX_INLINE_BYTES - 2, MAX_INLINE_BYTES - 1, MAX_INLINE_BYTES, MAX_INLINE_BYTES + 1],
+)
 async def test_texts_about_the_size_that_is_large_come_back(store: Store, size: int) -> None:
     session = await store.create_session()
     contents = ["a" * size, "ä" * size, base64.b64encode(os.urandom(size)).decode(), '"' * size]

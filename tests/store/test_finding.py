@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import DragomanError, UnknownMessageError, UnknownSessionError
 from dragoman.message import Attachment, Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Owners, Store
-from dragoman.store.finding import Call
+from dragoman.store.finding import CallInfo
 from tests.store.talk import called, result, said, used
 
 NOON = datetime(2026, 3, 13, 12, tzinfo=UTC)
@@ -29,7 +29,7 @@ async def test_the_newest_message_before_a_moment_is_found(store: Store, length:
     await store.append(session.id, [at(2 * n) for n in range(length)])
     for hours in range(-1, 2 * length + 2):
         moment = NOON + timedelta(hours=hours)
-        assert await store.place_before(session.id, moment) == min(length, max(0, (hours + 1) // 2))
+        assert await store.seq_before(session.id, moment) == min(length, max(0, (hours + 1) // 2))
 
 
 async def test_what_a_fork_shares_is_looked_at_as_well(store: Store) -> None:
@@ -38,22 +38,22 @@ async def test_what_a_fork_shares_is_looked_at_as_well(store: Store) -> None:
     fork = await store.fork(session.id, 3)
     await store.append(fork.id, [at(10), at(11)])
     of_fork = await store.fork(fork.id, 4)
-    assert [await store.place_before(fork.id, NOON + timedelta(hours=h)) for h in (0, 2, 5, 11, 12)] == [0, 2, 3, 4, 5]
-    assert await store.place_before(of_fork.id, NOON + timedelta(hours=12)) == 4
+    assert [await store.seq_before(fork.id, NOON + timedelta(hours=h)) for h in (0, 2, 5, 11, 12)] == [0, 2, 3, 4, 5]
+    assert await store.seq_before(of_fork.id, NOON + timedelta(hours=12)) == 4
 
 
 async def test_where_times_are_out_of_order_it_is_a_place_between_before_and_after(store: Store) -> None:
     session = await store.create_session()
     hours = [5, 1, 9, 2, 8, 3]
     await store.append(session.id, [at(n) for n in hours])
-    place = await store.place_before(session.id, NOON + timedelta(hours=4))
+    place = await store.seq_before(session.id, NOON + timedelta(hours=4))
     assert place == 0 or hours[place - 1] < 4
     assert place == len(hours) or hours[place] >= 4
 
 
 async def test_a_session_that_is_not_there_has_no_places(store: Store) -> None:
     with pytest.raises(UnknownSessionError):
-        await store.place_before("nobody", NOON)
+        await store.seq_before("nobody", NOON)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ async def test_calls_are_told_by_the_tools_that_they_are_of(store: Store) -> Non
     made = [said("x"), called("tu_1", "tu_2").replace(created_at=NOON), result("tu_1").replace(created_at=MOMENT_LATER)]
     await store.append(session.id, made)
     fork = await store.fork(session.id, 3)
-    wanted = {"tu_1": Call("look", 3, 1_235), "tu_2": Call("look", None, None)}
-    assert await store.calls_of(fork.id, ["tu_1", "tu_2", "tu_9"]) == wanted
-    assert await store.calls_of(fork.id, []) == {}
+    wanted = {"tu_1": CallInfo("look", 3, 1_235), "tu_2": CallInfo("look", None, None)}
+    assert await store.find_calls(fork.id, ["tu_1", "tu_2", "tu_9"]) == wanted
+    assert await store.find_calls(fork.id, []) == {}
 
 
 # --- owners ----------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ async def test_sessions_are_those_of_a_user_in_a_team(store: Store) -> None:
     made = {one: (await store.create_session(user_id=one[0], team_id=one[1])).id for one in whose}
 
     async def found(owners: Owners) -> set[str]:
-        return {session.id for session in await store.sessions_of(owners)}
+        return {session.id for session in await store.list_sessions_of(owners)}
 
     assert await found(Owners("ann", "red")) == {made["ann", "red"]}
     assert await found(Owners("ann")) == {made["ann", None]}
@@ -131,7 +131,7 @@ async def test_sessions_come_in_pages(store: Store) -> None:
     made = [(await store.create_session(user_id="ann")).id for _ in range(5)]
     seen: list[str] = []
     before = None
-    while page := await store.sessions_of(Owners("ann"), before=before, limit=2):
+    while page := await store.list_sessions_of(Owners("ann"), before=before, limit=2):
         seen.extend(session.id for session in page)
         before = (page[-1].updated_at, page[-1].id)
     assert seen == made[::-1]
@@ -187,14 +187,14 @@ async def test_files_that_only_one_session_names_are_told_from_those_of_others(s
     await store.append(other.id, [showing("other"), showing("too")])
     foreign = await store.create_session(user_id="bob")
     await store.append(foreign.id, showing("own"))
-    named = await store.named_attachments(first.id, Owners("ann"), "oth")
-    assert named.here == {("b", "own")}
-    assert named.elsewhere == {("b", "other"), ("b", "too")}
-    named = await store.named_attachments(first.id, Owners("ann"), "nowhere/")
-    assert (named.here, named.elsewhere) == ({("b", "own")}, {("b", "too")})
-    named = await store.named_attachments(first.id, Owners("ann"), "sha")  # which the fork shares
-    assert (named.here, named.elsewhere) == ({("b", "own")}, {("b", "shared"), ("b", "too")})
-    assert (await store.named_attachments(fork.id, Owners("ann"), "x")).here == set()
+    named = await store.find_attachment_refs(first.id, Owners("ann"), "oth")
+    assert named.exclusive == {("b", "own")}
+    assert named.shared == {("b", "other"), ("b", "too")}
+    named = await store.find_attachment_refs(first.id, Owners("ann"), "nowhere/")
+    assert (named.exclusive, named.shared) == ({("b", "own")}, {("b", "too")})
+    named = await store.find_attachment_refs(first.id, Owners("ann"), "sha")  # which the fork shares
+    assert (named.exclusive, named.shared) == ({("b", "own")}, {("b", "shared"), ("b", "too")})
+    assert (await store.find_attachment_refs(fork.id, Owners("ann"), "x")).exclusive == set()
     await store.delete_session(first.id)
-    assert (await store.named_attachments(fork.id, Owners("ann"), "x")).here == {("b", "shared")}
+    assert (await store.find_attachment_refs(fork.id, Owners("ann"), "x")).exclusive == {("b", "shared")}
     assert (await store.verify()).is_sound

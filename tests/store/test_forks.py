@@ -68,7 +68,7 @@ async def test_a_fork_of_a_fork_is_read_across_all_of_them(store: Store) -> None
     assert await store.read(three.id) == whole
     assert [row async for row in store.history(three.id, page=2)] == whole
     assert await store.tail(three.id, limit=3) == whole[2:]
-    assert await store.read_back(three.id, before_seq=5, limit=2) == whole[2:4]
+    assert await store.read_before(three.id, before_seq=5, limit=2) == whole[2:4]
     assert await store.read(three.id, after_seq=2, limit=2) == whole[2:4]
     assert await store.read(early.id) == rows[:2]
     assert early.parent_session_id == one.id  # it shares with the one that has the messages
@@ -126,8 +126,8 @@ async def test_a_fork_gives_a_shared_call_up_for_itself(store: Store) -> None:
 async def test_a_fork_knows_the_tool_ids_that_its_parent_had_learned(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, called("tu_1"))
-    await store.learn_tool_ids(session.id, [("acme", "tu_1", "x")])
+    await store.save_tool_ids(session.id, [("acme", "tu_1", "x")])
     fork = await store.fork(session.id)
-    await store.learn_tool_ids(fork.id, [("acme", "tu_2", "y")])
+    await store.save_tool_ids(fork.id, [("acme", "tu_2", "y")])
     assert await store.tool_ids(fork.id) == (("acme", "tu_1", "x"), ("acme", "tu_2", "y"))
     assert await store.tool_ids(session.id) == (("acme", "tu_1", "x"),)

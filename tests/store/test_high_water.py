@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from dragoman.store import Store, high_water, open_store
-from dragoman.store.high_water import HighWaterMark, Marked
+from dragoman.store.high_water import HighWaterMark, MarkState
 from tests import forked
 from tests.store.conftest import Clock, Place
 from tests.store.talk import said
@@ -36,7 +36,7 @@ async def _filled(path: Path, *texts: str, session_id: str = "s") -> None:
 def _ends(store: Store) -> dict[str, int]:
     """What the mark says, also if it was begun just now."""
     assert store.mark.path is not None
-    return high_water._marked(store.mark.path.read_bytes()).ends
+    return high_water._parse(store.mark.path.read_bytes()).ends
 
 
 async def _damage(path: Path) -> list[str]:
@@ -78,7 +78,7 @@ async def test_a_loss_is_named_until_it_is_accepted_even_if_the_session_grows(tm
     grown = ["s: acknowledged up to message 4, and from message 3 on it holds others"]
     assert await _damage(path) == grown
     async with open_store(_url(path)) as store:
-        store.mark.shorten(is_any_length=True)
+        store.mark.compact(force=True)
     assert await _damage(path) == grown
     path.write_bytes(newer)  # what was lost is back, and what was said since is lost
     assert await _damage(path) == ["s: acknowledged up to message 5, and from message 3 on it holds others"]
@@ -120,7 +120,7 @@ async def test_a_damaged_mark_is_reported_until_it_is_begun_anew(tmp_path: Path,
     mark.write_bytes(mark.read_bytes().replace(b'"s"', b'"z"') if content is None else content)
     assert [one.partition(" (")[0] for one in await _damage(path)] == [": the mark beside the file is damaged"]
     async with open_store(_url(path)) as store:
-        store.mark.shorten(is_any_length=True)
+        store.mark.compact(force=True)
         assert not (await store.verify()).is_sound
         await store.accept_loss()
         found = await store.verify()
@@ -207,14 +207,14 @@ async def test_a_deletion_that_does_not_happen_leaves_the_mark_in_force(tmp_path
         store.clock = clock
         await store.create_session("s")
         await store.append("s", said("x"))
-        assert not await store.delete_untouched("s", clock.now)
+        assert not await store.delete_if_inactive("s", clock.now)
         assert _ends(store) == {"s": 1}
 
 
 async def test_the_mark_is_for_its_owner_alone_and_follows_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(high_water, "_EVERY_S", 0.0)
+    monkeypatch.setattr(high_water, "_FLUSH_INTERVAL_S", 0.0)
     path = tmp_path / "store.db"
     async with open_store(_url(path)) as store:
         await store.create_session("s")
@@ -236,15 +236,15 @@ async def test_imports_are_marked(store: Store, place: Place, tmp_path: Path) ->
 def test_lines_that_cannot_be_read_are_counted_and_have_no_effect(tmp_path: Path) -> None:
     mark = HighWaterMark(tmp_path / "store.db")
     assert mark.read() is None
-    mark.begin("a", 3)
-    mark.begin("b", 1)
-    assert mark.read() == Marked(None, {"a": 3, "b": 1})
+    mark.add_session("a", 3)
+    mark.add_session("b", 1)
+    assert mark.read() == MarkState(None, {"a": 3, "b": 1})
     file = Path(tmp_path / "store.db-mark")
     whole = file.read_bytes()
     file.write_bytes(whole + b'\0\0\0\n00000000 ["note","a",9]\nzz\n' + whole[: len(whole) // 2 - 3])
-    damaged = Marked(None, {"a": 3, "b": 1}, damaged_lines=4)
+    damaged = MarkState(None, {"a": 3, "b": 1}, damaged_lines=4)
     assert mark.read() == damaged
-    mark.shorten(is_any_length=True)
+    mark.compact(force=True)
     assert (mark.read(), stat.S_IMODE(file.stat().st_mode)) == (damaged, 0o600)
 
 

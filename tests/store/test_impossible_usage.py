@@ -11,7 +11,7 @@ import pytest
 
 import dragoman
 from dragoman.errors import FormatError, InputError
-from dragoman.message import MOST_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
+from dragoman.message import MAX_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
 from dragoman.store import Store, open_store, writing
 from tests.store.first_version import drop_columns_since
 from tests.store.talk import answered, said, used
@@ -36,7 +36,7 @@ async def poisoned(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage
 @pytest.mark.parametrize(
     "figures",
     [
-        {"input_tokens": MOST_TOKENS + 1},
+        {"input_tokens": MAX_TOKENS + 1},
         {"output_tokens": 2**63 - 1},
         {"cached_input_tokens": 10**100},
         {"latency_ms": 10**30},
@@ -61,11 +61,11 @@ async def test_an_impossible_usage_is_refused_and_nothing_is_stored(store: Store
 async def test_the_largest_possible_usage_is_stored_and_adds_up(store: Store) -> None:
     session = await store.create_session()
     largest = Usage(
-        input_tokens=MOST_TOKENS, output_tokens=0, cost_usd=Decimal(10**9), pricing_version="v1", latency_ms=0
+        input_tokens=MAX_TOKENS, output_tokens=0, cost_usd=Decimal(10**9), pricing_version="v1", latency_ms=0
     )
     await store.append(session.id, [answered(str(n), usage=largest) for n in range(20)])
     (total,) = await store.totals("session")
-    assert (total.input_tokens, total.cost_usd) == (20 * MOST_TOKENS, 20 * Decimal(10**9))
+    assert (total.input_tokens, total.cost_usd) == (20 * MAX_TOKENS, 20 * Decimal(10**9))
     assert (await store.verify()).is_sound
 
 

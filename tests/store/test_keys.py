@@ -49,10 +49,10 @@ async def test_two_keys_never_have_one_public_id(store: Store) -> None:
 async def test_a_key_is_good_until_it_expires_or_is_taken_back(store: Store, clock: Clock) -> None:
     store.clock = clock
     key = await store.create_key("one", b"1", user_id="ada", expires_at=clock() + timedelta(hours=1))
-    assert key.is_good(clock())
-    assert not key.is_good(clock() + timedelta(hours=1))
+    assert key.is_valid(clock())
+    assert not key.is_valid(clock() + timedelta(hours=1))
     taken = await store.revoke_key("one")
-    assert not taken.is_good(clock())
+    assert not taken.is_valid(clock())
     clock.move(hours=1)
     assert (await store.revoke_key("one")).revoked_at == taken.revoked_at
     with pytest.raises(UnknownNameError, match="two"):

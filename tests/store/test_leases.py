@@ -12,7 +12,7 @@ from dragoman.errors import (
     ConflictError,
 )
 from dragoman.store import Store, lease_clock, open_store
-from dragoman.store.lease_clock import restart
+from dragoman.store.lease_clock import restart_leases
 from tests.store.conftest import Clock, Place, pass_time
 from tests.store.talk import said
 
@@ -109,7 +109,7 @@ async def test_where_the_database_clock_was_set_back_no_lease_lasts_longer_than_
     await pass_time(store, days=-1)
     with pytest.raises(ConflictError, match=r"free in 86\d{3} s"):
         await store.take_lease(session.id, "you")
-    await store._write(restart(None))
+    await store._write(restart_leases(None))
     with pytest.raises(ConflictError, match=r"free in (30|29) s"):
         await store.take_lease(session.id, "you")
 

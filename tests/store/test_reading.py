@@ -20,9 +20,9 @@ async def test_a_history_is_read_by_page_in_both_directions(store: Store) -> Non
     assert await store.read(session.id, after_seq=8, limit=4) == rows[8:]
     assert await store.read(session.id, after_seq=11) == []
     assert await store.tail(session.id, limit=4) == rows[7:]
-    assert await store.read_back(session.id, before_seq=8, limit=4) == rows[3:7]
-    assert await store.read_back(session.id, before_seq=4, limit=4) == rows[:3]
-    assert await store.read_back(session.id, before_seq=1) == []
+    assert await store.read_before(session.id, before_seq=8, limit=4) == rows[3:7]
+    assert await store.read_before(session.id, before_seq=4, limit=4) == rows[:3]
+    assert await store.read_before(session.id, before_seq=1) == []
     assert [row async for row in store.history(session.id, page=3)] == rows
 
 

@@ -9,11 +9,11 @@ import apsw
 import pytest
 
 from dragoman import TextBlock
-from dragoman.errors import DamagedError
+from dragoman.errors import CorruptDataError
 from dragoman.message import MessageStatus, ToolUseBlock
 from dragoman.store import Store, open_store
-from dragoman.store.recent import Recent
-from dragoman.store.rows import columns_from, hash_of, message_from
+from dragoman.store.recent import MessageCache
+from dragoman.store.rows import columns_from, message_from, message_hash
 from tests.store.conftest import Place
 from tests.store.talk import answered, called, said, used
 
@@ -66,25 +66,25 @@ def test_what_is_kept_takes_no_more_memory_than_it_may(text: str) -> None:
     most = 1_000_000
     tracemalloc.start()
     try:
-        recent = Recent(most)
+        recent = MessageCache(most)
         for number in range(5_000):
             usage = used(number, number, "0.000654")
             made = answered(f"{number}{text}", model=f"acme:{number}", usage=usage).replace(
                 id=f"m{number}", session_id="s"
             )
             columns = columns_from(made)
-            hash_ = hash_of("s", number, columns)
+            hash_ = message_hash("s", number, columns)
             message = message_from("s", number, columns, hash_, {})
             recent.put("s", number, hash_, message, len(columns.content_json) + len(columns.metadata_json))
         del made, columns, hash_, message, usage
         assert 0.5 * most < tracemalloc.get_traced_memory()[0] < 4 * most
-        assert recent.has_some_of("s")
+        assert recent.has_session("s")
     finally:
         tracemalloc.stop()
 
 
 def test_the_oldest_makes_way_and_what_is_too_large_is_not_kept() -> None:
-    recent = Recent(most=10_000)
+    recent = MessageCache(max_size=10_000)
     for number in range(12):
         recent.put("s", number, b"hash", said(f"{number}"), 300)
     assert recent.get("s", 0, b"hash") is None
@@ -93,11 +93,11 @@ def test_the_oldest_makes_way_and_what_is_too_large_is_not_kept() -> None:
     assert recent.get("s", 12, b"hash") is None
     recent.clear()
     assert recent.get("s", 11, b"hash") is None
-    assert not recent.has_some_of("s")
+    assert not recent.has_session("s")
 
 
 def test_a_message_is_given_out_at_its_place_and_with_its_hash_alone() -> None:
-    recent = Recent()
+    recent = MessageCache()
     recent.put("s", 1, b"old", said("so far"), 10)
     recent.put("s", 1, b"new", said("so far, so good"), 10)
     assert recent.get("s", 1, b"new") == said("so far, so good")
@@ -115,6 +115,6 @@ async def test_what_was_read_is_not_given_out_at_another_place_where_its_hash_st
         other.execute("UPDATE messages SET hash = (SELECT hash FROM messages WHERE seq = 5) WHERE seq = 2")
         other.close()
         for asked in (store.read(session.id), store.tail(session.id), store.read(session.id, after_seq=1, limit=1)):
-            with pytest.raises(DamagedError, match="message 2"):
+            with pytest.raises(CorruptDataError, match="message 2"):
                 await asked
         assert len(await store.read(session.id, after_seq=2)) == 4

@@ -10,17 +10,17 @@ import pytest
 from dragoman.errors import ConflictError, DragomanError, UnknownSessionError
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Store
-from dragoman.store.runs import Begun, RunEnd, Told
+from dragoman.store.runs import RunEnd, RunEventPage, StartedRun
 from tests.store.conftest import Clock, Place, pass_time
 
 HASH = b"h" * 32
 
 
-async def begin(store: Store, session: str, run: str, **given: Any) -> Begun:
+async def begin(store: Store, session: str, run: str, **given: Any) -> StartedRun:
     return await store.begin_run(session, run, **{"request_hash": HASH, "owner": "one", "alive_s": 20, **given})
 
 
-def texts(told: Told) -> list[tuple[int, str, str]]:
+def texts(told: RunEventPage) -> list[tuple[int, str, str]]:
     return [(event.number, event.run_id, event.json) for event in told.events]
 
 
@@ -34,8 +34,8 @@ async def test_events_are_counted_through_a_session_whatever_run_they_are_of(sto
     assert await store.tell_run(session, "b", 3, ["4"])
     told = await store.run_events(session)
     assert texts(told) == [(1, "a", "1"), (2, "a", "2"), (3, "a", "3"), (4, "b", "4")]
-    assert told.newest is not None
-    assert (told.newest.run_id, told.newest.is_running) == ("b", True)
+    assert told.latest is not None
+    assert (told.latest.run_id, told.latest.is_running) == ("b", True)
     for after in range(6):
         assert [number for number, _, _ in texts(await store.run_events(session, after))] == [*range(after + 1, 5)]
     assert texts(await store.run_events(session, 1, limit=1)) == [(2, "a", "2")]

@@ -52,7 +52,7 @@ async def test_a_session_of_an_unknown_id_is_an_error_of_its_own(store: Store) -
         store.fork("none"),
         store.tool_calls("none"),
         store.tool_ids("none"),
-        store.learn_tool_ids("none", [("a", "b", "c")]),
+        store.save_tool_ids("none", [("a", "b", "c")]),
         store.take_lease("none", "me"),
     ):
         with pytest.raises(UnknownSessionError):
@@ -175,7 +175,7 @@ async def test_names_that_not_every_engine_can_hold_are_refused_by_all(store: St
         store.get_session(odd),
         store.append(session.id, said("x"), idempotency_key=odd),
         store.take_lease(session.id, odd),
-        store.learn_tool_ids(session.id, [("a", "b", odd)]),
+        store.save_tool_ids(session.id, [("a", "b", odd)]),
         store.list_sessions(user_id=odd),
     ):
         with pytest.raises(FormatError):

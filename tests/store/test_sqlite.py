@@ -21,14 +21,14 @@ import pytest
 from dragoman import decode, encode
 from dragoman.errors import (
     ConflictError,
-    DamagedError,
+    CorruptDataError,
     FormatError,
     StorageError,
     StoreUnusableError,
     UnknownSessionError,
 )
 from dragoman.store import Store, open_store, sqlite
-from dragoman.store.operation import Bulk, Operation, Passing
+from dragoman.store.operation import BulkOperation, Operation, VolatileOperation
 from tests.store.talk import answered, said, texts, used
 
 _SOON_S = 0.5
@@ -43,8 +43,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def short_log(monkeypatch: pytest.MonkeyPatch) -> int:
     """A log that is copied into the database early, beside a disk that is taken for quick; how long it may be."""
-    monkeypatch.setattr(sqlite, "_LOG_PAGES", 50)
-    monkeypatch.setattr(sqlite, "_LOG_BYTES", 50 * 2048)
+    monkeypatch.setattr(sqlite, "_CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(sqlite, "_WAL_SIZE_LIMIT", 50 * 2048)
     monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
     return 50 * 2048
 
@@ -171,7 +171,7 @@ async def test_a_little_is_read_where_it_is_asked_for_until_that_was_slow(path: 
     async with open_store(f"sqlite:///{path}") as store:
 
         async def is_here(takes_s: float = 0.0) -> bool:
-            thread = await store._read_little(Operation(lambda: steps(takes_s)))
+            thread = await store._read_inline(Operation(lambda: steps(takes_s)))
             return thread is threading.current_thread()
 
         assert await is_here()
@@ -194,7 +194,7 @@ async def test_a_lease_says_nothing_about_the_disk(path: Path) -> None:
         await until_here(store)
         await thread_of(store, takes_s=2 * _SOON_S)
         for _ in range(20):
-            await thread_of(store, Passing)
+            await thread_of(store, VolatileOperation)
         assert await thread_of(store) is not threading.current_thread()
 
 
@@ -202,7 +202,7 @@ async def test_a_lease_says_nothing_about_the_disk(path: Path) -> None:
 async def test_what_takes_many_steps_is_done_in_the_writers_thread_and_says_nothing_about_the_disk(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         await until_here(store)
-        assert await thread_of(store, Bulk, takes_s=2 * _SOON_S) is not threading.current_thread()
+        assert await thread_of(store, BulkOperation, takes_s=2 * _SOON_S) is not threading.current_thread()
         assert await thread_of(store) is threading.current_thread()
 
 
@@ -219,10 +219,10 @@ async def test_only_leases_are_committed_without_a_sync(path: Path, short_log: i
         return (yield "PRAGMA synchronous", ())[0][0]
 
     async with open_store(f"sqlite:///{path}") as store:
-        kinds = (Operation, Passing, Passing, Operation, Passing, Operation)
+        kinds = (Operation, VolatileOperation, VolatileOperation, Operation, VolatileOperation, Operation)
         assert [await store._write(kind(level)) for kind in kinds] == [2, 1, 1, 2, 1, 2]
         for _ in range(2):  # at first the one is written before anybody knows of the other
-            together = await asyncio.gather(store._write(Passing(level)), store._write(Operation(level)))
+            together = await asyncio.gather(store._write(VolatileOperation(level)), store._write(Operation(level)))
         assert together == [2, 2]
 
 
@@ -245,7 +245,7 @@ async def test_the_log_stays_short_while_everything_is_written_where_it_is_asked
 def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows with each commit in the thread that asks for it."""
     done: list[object] = []
-    committed_here: Callable[..., Any] = sqlite._Writer.committed_here
+    committed_here: Callable[..., Any] = sqlite._Writer.commit_inline
 
     def counted(self: Any, jobs: Any) -> Any:
         outcomes = committed_here(self, jobs)
@@ -253,7 +253,7 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
             done.append(outcomes)
         return outcomes
 
-    done_here: Callable[..., Any] = sqlite._Writer.done_here
+    done_here: Callable[..., Any] = sqlite._Writer.execute_inline
 
     def at_once(self: Any, sql: str, arguments: Any) -> Any:
         rows = done_here(self, sql, arguments)
@@ -261,8 +261,8 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
             done.append(rows)
         return rows
 
-    monkeypatch.setattr(sqlite._Writer, "committed_here", counted)
-    monkeypatch.setattr(sqlite._Writer, "done_here", at_once)
+    monkeypatch.setattr(sqlite._Writer, "commit_inline", counted)
+    monkeypatch.setattr(sqlite._Writer, "execute_inline", at_once)
     return done
 
 
@@ -360,7 +360,7 @@ async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) ->
         other = apsw.Connection(str(path))
         other.execute(f"UPDATE usage SET cost_usd = {amount} WHERE seq = 2")
         other.close()
-        with pytest.raises(DamagedError, match="no number"):
+        with pytest.raises(CorruptDataError, match="no number"):
             await store.totals("session")
 
 
@@ -370,14 +370,14 @@ def put_at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
     monkeypatch.setattr(sqlite, "_PATIENCE_S", 60.0)
     told: list[bool] = []
-    done_here: Callable[..., Any] = sqlite._Writer.done_here
+    done_here: Callable[..., Any] = sqlite._Writer.execute_inline
 
     def at_once(self: Any, sql: str, arguments: Any) -> Any:
         rows = done_here(self, sql, arguments)
         told.append(rows is not None)
         return rows
 
-    monkeypatch.setattr(sqlite._Writer, "done_here", at_once)
+    monkeypatch.setattr(sqlite._Writer, "execute_inline", at_once)
     return told
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import BreachError
+from dragoman.errors import RuleViolationError
 from dragoman.message import (
     Message,
     MessageStatus,
@@ -52,13 +52,13 @@ async def test_a_message_that_breaks_a_rule_is_refused_and_a_repaired_one_is_off
     session = await store.create_session()
     await store.append(session.id, said("Hello"), strict=True)
     bare = answered("Hi")
-    with pytest.raises(BreachError) as caught:
+    with pytest.raises(RuleViolationError) as caught:
         await store.append(session.id, bare, strict=True)
     error = caught.value
-    assert {breach.rule for breach in error.breaches} >= {"assistant-names-model", "assistant-has-usage"}
+    assert {breach.rule for breach in error.violations} >= {"assistant-names-model", "assistant-has-usage"}
     assert error.code == "breaks_rules"
     assert len(await stored(store, session.id)) == 1, "nothing was stored"
-    await store.append(session.id, error.repaired, strict=True)
+    await store.append(session.id, error.repaired_messages, strict=True)
     kept = await stored(store, session.id)
     assert [message.content for message in kept] == [said("Hello").content, said("Hi").content]
     assert check(kept) == ()
@@ -66,15 +66,15 @@ async def test_a_message_that_breaks_a_rule_is_refused_and_a_repaired_one_is_off
 
 async def test_a_result_needs_a_call_of_its_session_that_has_none_yet(store: Store) -> None:
     session = await store.create_session()
-    with pytest.raises(BreachError, match="result-has-call"):
+    with pytest.raises(RuleViolationError, match="result-has-call"):
         await store.append(session.id, [said("Look"), result()], strict=True)
     await store.append(session.id, [said("Look"), called(CALL, **WHOLE)], strict=True)
     (answer,) = await store.append(session.id, result(), strict=True)
     again = await store.append(session.id, answer.message, strict=True)
     assert [row.seq for row in again] == [answer.seq], "the same again changes nothing"
-    with pytest.raises(BreachError, match="one-result-per-call") as caught:
+    with pytest.raises(RuleViolationError, match="one-result-per-call") as caught:
         await store.append(session.id, result("red"), strict=True)
-    assert caught.value.repaired == (), "there is nothing to add in its place"
+    assert caught.value.repaired_messages == (), "there is nothing to add in its place"
     fork = await store.fork(session.id, 2)
     await store.append(fork.id, result("green"), strict=True)
     assert [message.role for message in await stored(store, fork.id)][-1] is Role.TOOL
@@ -89,7 +89,7 @@ async def test_what_is_still_arriving_may_break_any_rule(store: Store) -> None:
 async def test_a_store_that_is_opened_strictly_refuses_without_being_asked(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}", strict=True) as store:
         session = await store.create_session()
-        with pytest.raises(BreachError):
+        with pytest.raises(RuleViolationError):
             await store.append(session.id, result())
         await store.append(session.id, result(), strict=False)
 

@@ -14,12 +14,12 @@ import pytest
 from dragoman.bus import AUDIT, Bus
 from dragoman.bus.catalogue import GatewayKeyIssued, SkillLoaded, TurnCompleted, TurnStarted
 from dragoman.bus.trace import TraceWriter
-from dragoman.errors import DamagedError, FormatError, StorageError, UnknownSessionError
+from dragoman.errors import CorruptDataError, FormatError, StorageError, UnknownSessionError
 from dragoman.exchange import StopReason
 from dragoman.redaction import Redactor, Rule
 from dragoman.routing.pattern import Fingerprint, PatternSample
 from dragoman.store import Store, TraceEvent, open_store
-from dragoman.store.trace import AUDIT_TYPES, SYSTEM, Carried
+from dragoman.store.trace import AUDIT_TYPES, SYSTEM, ImportedEvent
 from tests.store.conftest import Clock, Place
 from tests.store.first_version import _metadata
 from tests.store.talk import answered, said
@@ -28,8 +28,8 @@ from tests.test_redaction import KEYS
 
 def event(
     number: int, session_id: str, kind: str = "skill.loaded", at_us: int = 1_800_000_000_000_000, **payload: Any
-) -> Carried:
-    return Carried(
+) -> ImportedEvent:
+    return ImportedEvent(
         id=f"01K{number:023d}",
         timestamp_us=at_us + number,
         session_id=session_id,
@@ -295,7 +295,7 @@ async def test_a_row_that_was_changed_is_found_and_never_served(tmp_path: Any, t
     connection.execute("UPDATE events SET actor = 'user'" if table == "events" else "UPDATE evaluations SET score = 1")
     connection.close()
     async with open_store(f"sqlite:///{path}") as store:
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptDataError):
             await (store.events(name) if table == "events" else store.evaluations())
         found = await store.verify()
         assert ["its hash does not fit its content" in damage.what for damage in found.damage] == [True]
@@ -385,11 +385,11 @@ async def test_what_the_bus_says_is_in_the_store_when_it_is_closed(store: Store)
 
 async def test_the_writer_can_be_waited_for_and_closed_before_the_bus(store: Store) -> None:
     session = await store.create_session()
-    writer = TraceWriter(store, linger_s=60)
+    writer = TraceWriter(store, max_delay_s=60)
     async with Bus(strict=True) as bus:
         writer.listen(bus)
         bus.emit(started(), session_id=session.id)
-        await writer.flushed()
+        await writer.flush()
         assert len(await store.events(session.id)) == 1
         bus.emit(started(), session_id=session.id)
         await writer.close()
@@ -403,15 +403,15 @@ async def test_the_writer_sweeps_once_a_day_and_says_so(store: Store, clock: Clo
     old_us = int(clock.now.timestamp() * 1_000_000) - 100 * 86_400_000_000
     await store.append_events([event(number, SYSTEM, at_us=old_us) for number in range(5)])
     seconds = iter([0.0, 10.0, 90_000.0])
-    writer = TraceWriter(store, linger_s=0, clock_s=lambda: next(seconds, 90_000.0))
+    writer = TraceWriter(store, max_delay_s=0, clock_s=lambda: next(seconds, 90_000.0))
     async with Bus(strict=True) as bus:
         writer.listen(bus)
-        await writer.flushed()
+        await writer.flush()
         await store.append_events([event(number, SYSTEM, at_us=old_us) for number in range(5)])
         bus.emit(GatewayKeyIssued(gateway_key_id="key"))
-        await writer.flushed()
+        await writer.flush()
         bus.emit(GatewayKeyIssued(gateway_key_id="key"))
-        await writer.flushed()
+        await writer.flush()
     swept = await store.events(SYSTEM, types=["trace.swept"])
     assert [one.payload for one in swept] == [{"deleted": 5, "older_than_days": 90.0}] * 2
 

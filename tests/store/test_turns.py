@@ -27,7 +27,7 @@ async def test_a_session_is_opened_with_its_history_and_its_ids(store: Store) ->
     assert (await store.open_turn(session.id)).rows == []
     for start in range(0, 650, 50):
         await store.append(session.id, [said(f"line {number}") for number in range(start, start + 50)])
-    await store.learn_tool_ids(session.id, LEARNED)
+    await store.save_tool_ids(session.id, LEARNED)
     found = await store.open_turn(session.id)
     assert found.session == await store.get_session(session.id)
     assert texts(found.rows) == [f"line {number}" for number in range(650)]
@@ -45,7 +45,7 @@ async def test_a_history_of_any_length_is_read_whole(store: Store, count: int) -
 async def test_a_fork_is_opened_with_what_it_shares(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, [said("one"), said("two")])
-    await store.learn_tool_ids(session.id, LEARNED)
+    await store.save_tool_ids(session.id, LEARNED)
     fork = await store.fork(session.id, 1)
     await store.append(fork.id, said("three"))
     found = await store.open_turn(fork.id)
@@ -95,7 +95,7 @@ async def test_a_lease_that_was_given_back_on_the_way_is_not_given_back_twice(st
     async with store.turn(session.id) as tenure:
         arriving = await begun(store, session.id)
         await store.end_answer(session.id, ended(arriving), owner=tenure.owner)
-        tenure.was_given_back()
+        tenure.confirm_release()
         await store.take_lease(session.id, "you")
     with pytest.raises(ConflictError):
         await store.take_lease(session.id, "me")
@@ -113,10 +113,10 @@ async def test_a_renewal_that_comes_behind_the_end_leaves_no_lease(store: Store)
     session = (await store.create_session()).id
     for _ in range(20):
         async with store.turn(session) as tenure:
-            assert tenure._waiting is not None
-            tenure._waiting.cancel()
-            tenure._begin_to_renew()  # at this very moment
+            assert tenure._renewal_timer is not None
+            tenure._renewal_timer.cancel()
+            tenure._start_renewal()  # at this very moment
             await store.release_lease(session, tenure.owner)
-            tenure.was_given_back()
+            tenure.confirm_release()
         await store.take_lease(session, "somebody else")
         await store.release_lease(session, "somebody else")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.unbroken import unbroken
+from dragoman.store.unbroken import run_to_completion
 
 BEGINNINGS = pytest.mark.parametrize("at_once", [False, True])
 
@@ -41,7 +41,7 @@ class Work:
 async def test_what_the_work_gives_is_given(waits: int, at_once: bool) -> None:
     work = Work(waits)
     asyncio.get_running_loop().call_soon(work.open)
-    assert await unbroken(work(), at_once=at_once) == "done"
+    assert await run_to_completion(work(), start_inline=at_once) == "done"
     assert work.steps == waits
 
 
@@ -51,7 +51,7 @@ async def test_what_the_work_raises_is_raised(waits: int, at_once: bool) -> None
     work = Work(waits, ValueError("no"))
     asyncio.get_running_loop().call_soon(work.open)
     with pytest.raises(ValueError, match="no"):
-        await unbroken(work(), at_once=at_once)
+        await run_to_completion(work(), start_inline=at_once)
     assert work.steps == waits
 
 
@@ -62,7 +62,7 @@ async def test_a_cancel_waits_for_the_work_and_is_not_lost(
     cancels: int, error: Exception | None, at_once: bool
 ) -> None:
     work = Work(2, error)
-    waiting = asyncio.create_task(unbroken(work(), at_once=at_once))
+    waiting = asyncio.create_task(run_to_completion(work(), start_inline=at_once))
     for _ in range(cancels):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_a_cancel_waits_for_the_work_and_is_not_lost(
 async def test_work_that_begins_at_once_goes_on_in_a_task_of_its_own() -> None:
     work = Work(2)
     asyncio.get_running_loop().call_soon(work.open)
-    await unbroken(work(), at_once=True)
+    await run_to_completion(work(), start_inline=True)
     first, *others = work.tasks
     assert first is asyncio.current_task()
     assert len(set(others)) == 1
@@ -88,7 +88,7 @@ async def test_work_that_begins_at_once_goes_on_in_a_task_of_its_own() -> None:
 async def test_work_that_never_waits_needs_no_task() -> None:
     before = asyncio.all_tasks()
     work = Work(0)
-    await unbroken(work(), at_once=True)
+    await run_to_completion(work(), start_inline=True)
     assert work.tasks == [asyncio.current_task()]
     assert asyncio.all_tasks() == before
 
@@ -103,7 +103,7 @@ async def test_a_time_limit_behind_the_first_wait_is_one_for_the_work_alone() ->
             return "too late"
         return "in time"
 
-    assert await unbroken(work(), at_once=True) == "too late"
+    assert await run_to_completion(work(), start_inline=True) == "too late"
 
 
 async def test_an_error_of_what_the_work_waits_for_is_raised_within_it() -> None:
@@ -117,4 +117,4 @@ async def test_an_error_of_what_the_work_waits_for_is_raised_within_it() -> None
         return "nothing"
 
     asyncio.get_running_loop().call_soon(promised.set_exception, ValueError("broken"))
-    assert await unbroken(work(), at_once=True) == "broken"
+    assert await run_to_completion(work(), start_inline=True) == "broken"

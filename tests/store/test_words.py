@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.store import words
-from dragoman.store.words import LONGEST_WORD, MOST_DISTINCT, Analysis, Term, analysed, excerpt, fold, terms_from
+from dragoman.store.words import MAX_DISTINCT_BYTES, MAX_WORD_LENGTH, Analysis, Term, analyze, excerpt, fold, terms_from
 
 # Texts with the letters, marks and signs that are easy to get wrong, beside whatever else there is.
 TEXTS = st.text(
@@ -30,7 +30,7 @@ def fits(term: Term, analysis: Analysis) -> bool:
     words = analysis.words
 
     def is_last(word: str) -> bool:
-        return word.startswith(last) if term.begins else word == last
+        return word.startswith(last) if term.is_prefix else word == last
 
     if not first:
         return any(map(is_last, (*words, *analysis.parts)))
@@ -41,7 +41,7 @@ def fits(term: Term, analysis: Analysis) -> bool:
 
 def is_found(text: str, query: str) -> bool:
     terms = terms_from(query)
-    return bool(terms) and all(fits(term, analysed(text)) for term in terms)
+    return bool(terms) and all(fits(term, analyze(text)) for term in terms)
 
 
 FOUND = [
@@ -108,17 +108,17 @@ NOT_FOUND = [
 
 @pytest.mark.parametrize(("text", "query"), FOUND)
 def test_a_text_is_found_by(text: str, query: str) -> None:
-    assert is_found(text, query), (analysed(text), terms_from(query))
+    assert is_found(text, query), (analyze(text), terms_from(query))
 
 
 @pytest.mark.parametrize(("text", "query"), NOT_FOUND)
 def test_a_text_is_not_found_by(text: str, query: str) -> None:
-    assert not is_found(text, query), (analysed(text), terms_from(query))
+    assert not is_found(text, query), (analyze(text), terms_from(query))
 
 
 @given(TEXTS)
 def test_every_word_of_a_text_finds_it(text: str) -> None:
-    analysis = analysed(text)
+    analysis = analyze(text)
     for chunk in text.split():
         for term in terms_from(chunk):
             assert fits(term, analysis), (chunk, term)
@@ -127,35 +127,35 @@ def test_every_word_of_a_text_finds_it(text: str) -> None:
 @given(TEXTS)
 def test_a_text_in_quotes_finds_itself(text: str) -> None:
     text = text.translate(str.maketrans('"“”„«»', "      "))
-    assert all(fits(term, analysed(text)) for term in terms_from(f'"{text}"'))
+    assert all(fits(term, analyze(text)) for term in terms_from(f'"{text}"'))
 
 
 @given(TEXTS)
 def test_how_a_text_is_composed_makes_no_difference(text: str) -> None:
-    assert analysed(unicodedata.normalize("NFD", text)) == analysed(unicodedata.normalize("NFC", text))
+    assert analyze(unicodedata.normalize("NFD", text)) == analyze(unicodedata.normalize("NFC", text))
 
 
 @given(TEXTS)
 def test_words_have_nothing_in_them_that_an_engine_would_cut_at(text: str) -> None:
-    analysis = analysed(text)
+    analysis = analyze(text)
     for word in (*analysis.words, *analysis.parts):
         assert word
-        assert len(word) <= LONGEST_WORD
+        assert len(word) <= MAX_WORD_LENGTH
         assert all(ord(character) > 127 or character.isalnum() for character in word)
         assert word.isascii() <= (word == word.lower())
 
 
 @given(TEXTS)
 def test_what_is_folded_stays_as_it_is(text: str) -> None:
-    for word in analysed(text).words:
+    for word in analyze(text).words:
         assert fold(fold(word)) == fold(word)
 
 
 def test_of_an_enormous_text_the_beginning_is_looked_at() -> None:
-    analysis = analysed(" ".join(f"word{number}" for number in range(200_000)))
+    analysis = analyze(" ".join(f"word{number}" for number in range(200_000)))
     assert analysis.words[0] == "word0"
     distinct = {*analysis.words, *analysis.parts}
-    assert MOST_DISTINCT // 2 < sum(len(word) + 5 for word in distinct) <= MOST_DISTINCT
+    assert MAX_DISTINCT_BYTES // 2 < sum(len(word) + 5 for word in distinct) <= MAX_DISTINCT_BYTES
 
 
 # --- excerpts --------------------------------------------------------------------------------------------------------
@@ -200,5 +200,5 @@ def test_an_excerpt_marks_what_was_asked_for(before: str, asked: str, behind: st
 def test_a_text_that_repeats_a_word_very_often_is_compared_at_its_first_places_only() -> None:
     terms = terms_from("word text")
     text = "word " * 5_000 + "text"
-    assert len(words._places(text, terms)) <= 2 * words._MOST_PLACES
+    assert len(words._find_places(text, terms)) <= 2 * words._MAX_PLACES
     assert excerpt(text, terms).highlights[0] == (0, 4)

@@ -485,7 +485,7 @@ def _recorded(dialect: str) -> Iterator[dict[str, Any]]:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    names = (dialect.replace("_", "-"), *getattr(dialects.load(dialect), "ALSO_RECORDED_AS", ()))
+    names = (dialect.replace("_", "-"), *getattr(dialects.load(dialect), "RECORDING_NAMES", ()))
     for file in files:
         with gzip.open(file) as lines:
             for line in lines:

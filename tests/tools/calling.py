@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman import TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.exchange import SideEffects
-from dragoman.tools import ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace, dispatch
+from dragoman.tools import ConfirmationPolicy, Tool, ToolRegistry, ToolSession, Workspace, dispatch
 
 FREELY = ConfirmationPolicy(side_effects=dict.fromkeys(SideEffects, "auto"))
 _numbers = itertools.count(1)
@@ -17,8 +17,8 @@ def a_call(name: str, **input: Any) -> ToolUseBlock:  # noqa: A002
     return ToolUseBlock(f"tu_{next(_numbers)}", name, input)
 
 
-def a_bench(workspace: Workspace | None = None, **options: Any) -> Workbench:
-    return Workbench("sess_1", workspace=workspace, **{"policy": FREELY, **options})
+def a_bench(workspace: Workspace | None = None, **options: Any) -> ToolSession:
+    return ToolSession("sess_1", workspace=workspace, **{"policy": FREELY, **options})
 
 
 async def result_of(tool: Tool, workspace: Workspace | None = None, **input: Any) -> ToolResultBlock:  # noqa: A002

@@ -111,7 +111,7 @@ async def test_a_tool_with_a_memory_of_its_own_is_made_anew_for_every_call() -> 
 
         return run
 
-    fresh = Tool.fresh(weather.definition.replace(name="count", input_schema={"type": "object"}), counter)
+    fresh = Tool.from_factory(weather.definition.replace(name="count", input_schema={"type": "object"}), counter)
     assert [text_of(await result_of(fresh)) for _ in range(2)] == ["1", "1"]
 
 
@@ -178,11 +178,11 @@ def test_a_tool_outside_the_subset_or_of_a_taken_name_is_refused_with_everything
 
 def test_fewer_tools_can_be_allowed_and_one_that_there_is_not_is_an_error() -> None:
     registry = ToolRegistry([made("a"), made("b"), made("c")])
-    assert [one.name for one in registry.allowed(["c", "a", "c"])] == ["a", "c"]
+    assert [one.name for one in registry.subset(["c", "a", "c"])] == ["a", "c"]
     assert len(registry) == 3
     assert "d" not in registry
     with pytest.raises(UnknownToolError, match="There are: a, b, c"):
-        registry.allowed(["d"])
+        registry.subset(["d"])
 
 
 def test_a_tool_of_a_server_is_named_by_both() -> None:

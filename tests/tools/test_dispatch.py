@@ -382,7 +382,7 @@ async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_ans
     bench = a_bench()
     call = a_call("gate")
     (result,) = await dispatch(
-        [call], ToolRegistry([gate.tool]), bench, events=heard, results=answers.append, late=late.append
+        [call], ToolRegistry([gate.tool]), bench, events=heard, results=answers.append, late_results=late.append
     )
     assert result.is_error
     assert late == []
@@ -402,12 +402,12 @@ async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too(monkeypat
     def block(context: ToolContext) -> str:
         """Hold a thread."""
         go_on.wait(30)
-        told.append(context.stopping.is_set())
+        told.append(context.stop_event.is_set())
         return "at last"
 
     late: list[LateResult] = []
     bench = a_bench()
-    (result,) = await dispatch([a_call("block")], ToolRegistry([block]), bench, late=late.append)
+    (result,) = await dispatch([a_call("block")], ToolRegistry([block]), bench, late_results=late.append)
     assert result.is_error
     go_on.set()
     await bench.aclose()

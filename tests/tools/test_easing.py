@@ -10,13 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dragoman import SideEffects, ToolDefinition
-from dragoman.tools.easing import eased
-from dragoman.toolschema import problems_of_tool
+from dragoman.tools.easing import to_portable_schema
+from dragoman.toolschema import tool_problems
 
 
 def of_property(schema: Any, **root: Any) -> Any:
     """What becomes of the schema of one property."""
-    return eased({"type": "object", "properties": {"x": schema}, **root}).schema["properties"]["x"]
+    return to_portable_schema({"type": "object", "properties": {"x": schema}, **root}).schema["properties"]["x"]
 
 
 def test_a_schema_in_the_subset_stays_as_it_is() -> None:
@@ -26,8 +26,8 @@ def test_a_schema_in_the_subset_stays_as_it_is() -> None:
         "required": ["a"],
         "additionalProperties": False,
     }
-    made = eased(schema)
-    assert (made.schema, made.widened) == (schema, ())
+    made = to_portable_schema(schema)
+    assert (made.schema, made.widenings) == (schema, ())
 
 
 def test_a_reference_is_written_out() -> None:
@@ -51,9 +51,9 @@ def test_a_reference_that_comes_back_to_itself_or_leads_nowhere_accepts_anything
 
 def test_what_may_be_null_is_a_type_that_may_be_null() -> None:
     choice = {"anyOf": [{"type": "string", "minLength": 2}, {"type": "null"}], "default": None, "title": "X"}
-    made = eased({"type": "object", "properties": {"x": choice}})
+    made = to_portable_schema({"type": "object", "properties": {"x": choice}})
     assert made.schema["properties"]["x"] == {"type": ["string", "null"], "minLength": 2, "default": None, "title": "X"}
-    assert made.widened == ()
+    assert made.widenings == ()
     assert of_property({"type": "integer", "nullable": True}) == {"type": ["integer", "null"]}
 
 
@@ -74,14 +74,14 @@ def test_alternatives_are_joined_and_it_is_said_that_more_is_accepted() -> None:
             },
         ]
     }
-    made = eased({"type": "object", "properties": {"x": kinds}})
+    made = to_portable_schema({"type": "object", "properties": {"x": kinds}})
     assert made.schema["properties"]["x"] == {
         "type": "object",
         "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer"}, "s": {"type": "string"}},
         "required": ["kind"],
         "additionalProperties": False,
     }
-    assert made.widened == ("$.properties.x: oneOf",)
+    assert made.widenings == ("$.properties.x: oneOf",)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,10 @@ def test_what_the_subset_cannot_say_is_left_off(schema: Any, expected: Any) -> N
 
 
 def test_the_input_of_a_tool_is_an_object_whatever_its_schema_says() -> None:
-    assert eased({}).schema == {"type": "object"}
-    assert eased({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}).schema == {"type": "object"}
+    assert to_portable_schema({}).schema == {"type": "object"}
+    assert to_portable_schema({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}).schema == {
+        "type": "object"
+    }
 
 
 # --- the law ---------------------------------------------------------------------------------------------------------
@@ -169,9 +171,9 @@ roots = st.builds(
 def test_whatever_a_foreign_schema_accepts_its_eased_form_accepts_too(
     root: dict[str, Any], value: dict[str, Any]
 ) -> None:
-    made = eased(root)
+    made = to_portable_schema(root)
     definition = ToolDefinition("probe", "", made.schema, SideEffects.NONE)
-    assert problems_of_tool(definition) == ()
+    assert tool_problems(definition) == ()
     try:
         accepted = jsonschema_rs.Draft202012Validator(root, validate_formats=True).is_valid(value)
     except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ from dragoman import ImageBlock
 from dragoman.errors import UnknownToolError
 from dragoman.tools import BUILTIN, ToolRegistry, Workspace, builtin_tools
 from dragoman.tools.files import list_files, read_file, search_files, write_file
-from dragoman.tools.ignoring import Ignoring, glob_pattern
+from dragoman.tools.ignoring import GitIgnore, compile_glob
 from tests.tools.calling import result_of, text_of
 
 PIXEL = base64.b64decode(
@@ -182,14 +182,14 @@ async def test_a_pattern_that_cannot_be_used_says_why(workspace: Workspace, patt
     ],
 )
 def test_gitignore_is_understood_as_people_write_it(patterns: str, path: str, is_folder: bool, left_out: bool) -> None:
-    assert Ignoring().within("", patterns).leaves_out(path, is_folder=is_folder) is left_out
+    assert GitIgnore().extend("", patterns).is_ignored(path, is_folder=is_folder) is left_out
 
 
 def test_a_glob_fits_a_whole_path() -> None:
-    assert glob_pattern("*.py").search("a/b.py")
-    assert not glob_pattern("*.py").search("a/b.pyc")
-    assert not glob_pattern("src/*.py").search("lib/src/b.py")
-    assert glob_pattern("src/**/*.py").search("src/a/b/c.py")
+    assert compile_glob("*.py").search("a/b.py")
+    assert not compile_glob("*.py").search("a/b.pyc")
+    assert not compile_glob("src/*.py").search("lib/src/b.py")
+    assert compile_glob("src/**/*.py").search("src/a/b/c.py")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ async def test_the_tools_of_a_server_are_named_by_both_on_every_page_of_its_list
         assert echo.input_schema["properties"]["to"] == {"type": ["string", "null"], "default": None}
         assert not echo.requires_workspace
         assert tools.failures == {}
-        taken, bomb = tools.refused
+        taken, bomb = tools.rejected
         assert (taken.server, taken.tool) == ("probe", "every_kind_of_content")
         assert "is taken" in taken.reasons[0]
         assert (bomb.server, bomb.tool) == ("probe", "bomb")
@@ -350,7 +350,7 @@ def published() -> Path:
 async def test_the_reference_server_works_over_pipes(published: Path) -> None:
     program = published / "server-everything" / "dist" / "index.js"
     async with using(McpServer(name="everything", command=node(), args=(str(program), "stdio"))) as (tools, registry):
-        assert tools.refused == ()
+        assert tools.rejected == ()
         assert len(registry) > 10
         assert text_of(await call(registry, "everything__echo", message="hi")) == "Echo: hi"
         assert "5" in text_of(await call(registry, "everything__get_sum", a=2, b=3))
@@ -402,7 +402,7 @@ async def test_the_published_server_of_files_works(published: Path, tmp_path: Pa
     program = published / "server-filesystem" / "dist" / "index.js"
     server = McpServer(name="files", command=node(), args=(str(program), str(tmp_path)), trust_hints=True)
     async with using(server) as (tools, registry):
-        assert tools.refused == ()
+        assert tools.rejected == ()
         assert registry["files__read_text_file"].definition.side_effects is SideEffects.READ
         assert registry["files__write_file"].definition.side_effects is SideEffects.EXECUTE
         read = await call(registry, "files__read_text_file", path=str(tmp_path / "note.txt"))

@@ -67,7 +67,7 @@ async def test_no_hostile_path_is_read_listed_searched_or_written(traps: Path, p
     path = path.format(root=traps)
     outside = sorted(traps.parent.rglob("*"))
     with pytest.raises(ToolFailedError) as refused:
-        workspace.check(path)
+        workspace.check_path(path)
     assert refused.value.error_class == "permission_denied"
     for tool, given in (
         (read_file, {"path": path}),
@@ -119,7 +119,7 @@ def test_nothing_stays_open(traps: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else None
     for path in (*HOSTILE, "inside/good.txt", "missing/x", "inside/good.txt/x", "x" * 300):
         try:
-            workspace.check(path.format(root=traps))
+            workspace.check_path(path.format(root=traps))
         except ToolFailedError:
             continue
     after = len(os.listdir("/proc/self/fd")) if before is not None else None

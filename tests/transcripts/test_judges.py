@@ -24,7 +24,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.transcripts import detect, format_named
+from dragoman.transcripts import detect, get_format
 from tests.transcripts.conftest import Judge
 from tests.transcripts.test_laws import FEWER, histories
 
@@ -42,7 +42,7 @@ Judges = Callable[..., Judge]
 
 
 def read(name: str, wire: Any) -> tuple[Message, ...]:
-    messages: tuple[Message, ...] = format_named(name).read_messages(wire, session_id="sess_1", created_at=NOON)
+    messages: tuple[Message, ...] = get_format(name).read_messages(wire, session_id="sess_1", created_at=NOON)
     return messages
 
 
@@ -66,7 +66,7 @@ def test_what_the_package_makes_is_read_and_given_back(asked: Judge, name: str) 
     assert conversations
     for title, wire in conversations.items():
         messages = read(name, wire)
-        written = format_named(name).write_messages(messages)
+        written = get_format(name).write_messages(messages)
         assert json.dumps(written.wire) == json.dumps(wire), title
         assert written.losses == (), title
         assert detect(wire) == name, title
@@ -155,7 +155,7 @@ SESSION = [
 
 
 def test_the_ai_sdk_makes_of_our_session_what_it_would_ask_a_model(judge: Judges) -> None:
-    wire = format_named("vercel").write_messages(SESSION).wire
+    wire = get_format("vercel").write_messages(SESSION).wire
     asked = judge("vercel").ask("converted", wire)
     assert [message["role"] for message in asked] == ["system", "user", "assistant", "tool", "assistant"]
     assert [part["type"] for part in asked[1]["content"]] == ["text", "file", "file"]
@@ -168,7 +168,7 @@ def test_the_ai_sdk_makes_of_our_session_what_it_would_ask_a_model(judge: Judges
 
 
 def test_langchain_finds_in_our_session_what_was_said(judge: Judges) -> None:
-    wire = format_named("langchain").write_messages(SESSION).wire
+    wire = get_format("langchain").write_messages(SESSION).wire
     found = judge("langchain").ask("blocks", wire)
     assert [[block["type"] for block in blocks] for blocks in found] == [
         ["text"],
@@ -183,7 +183,7 @@ def test_langchain_finds_in_our_session_what_was_said(judge: Judges) -> None:
 @ASKED
 @given(history=histories)
 def test_the_package_accepts_what_we_write(asked: Judge, whose: str, history: list[Message]) -> None:
-    wire = format_named(whose.partition(" ")[0]).write_messages(history).wire
+    wire = get_format(whose.partition(" ")[0]).write_messages(history).wire
     if whose == "ag_ui before 1.0":
         wire = [item for item in wire if could_be_said_before_1(item)]
     if wire:

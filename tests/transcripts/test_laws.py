@@ -29,7 +29,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.rules import CALL
-from dragoman.transcripts import FORMATS, detect, format_named
+from dragoman.transcripts import FORMATS, detect, get_format
 from tests import strategies
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
@@ -37,7 +37,7 @@ FEWER = settings(max_examples=max(1, settings().max_examples // 8))  # each of t
 
 
 def read(name: str, wire: Any) -> tuple[Message, ...]:
-    messages: tuple[Message, ...] = format_named(name).read_messages(wire, session_id="sess_1", created_at=NOON)
+    messages: tuple[Message, ...] = get_format(name).read_messages(wire, session_id="sess_1", created_at=NOON)
     return messages
 
 
@@ -137,7 +137,7 @@ def test_what_stands_before_a_result_and_is_lost_does_not_change_what_is_answere
     message = Message(
         "00000000000000000000000001", "sess_1", Role.TOOL, content, metadata, datetime(2026, 1, 1, tzinfo=UTC)
     )
-    written = format_named(name).write_messages([message])
+    written = get_format(name).write_messages([message])
     found = {one.id: one for one in read(name, written.wire)}
     assert unaccounted(message, found.get(message.id), list(written.losses)) == []
 
@@ -146,7 +146,7 @@ def test_what_stands_before_a_result_and_is_lost_does_not_change_what_is_answere
 @FEWER
 @given(history=histories)
 def test_what_is_written_is_read_again_or_named_as_lost(name: str, history: list[Message]) -> None:
-    written = format_named(name).write_messages(history)
+    written = get_format(name).write_messages(history)
     found = {message.id: message for message in read(name, written.wire)}
     missing = {
         message.id: gone
@@ -162,8 +162,8 @@ def test_what_is_written_is_read_again_or_named_as_lost(name: str, history: list
 @FEWER
 @given(history=histories)
 def test_what_was_written_and_read_is_written_the_same(name: str, history: list[Message]) -> None:
-    wire = format_named(name).write_messages(history).wire
-    again = format_named(name).write_messages(read(name, wire))
+    wire = get_format(name).write_messages(history).wire
+    again = get_format(name).write_messages(read(name, wire))
     assert json.dumps(again.wire) == json.dumps(wire)
     assert again.losses == ()
 
@@ -172,7 +172,7 @@ def test_what_was_written_and_read_is_written_the_same(name: str, history: list[
 @FEWER
 @given(history=histories)
 def test_a_text_of_a_conversation_is_read_like_its_value(name: str, history: list[Message]) -> None:
-    wire = format_named(name).write_messages(history).wire
+    wire = get_format(name).write_messages(history).wire
     text = json.dumps(wire)
     assert read(name, text) == read(name, text.encode()) == read(name, json.loads(text))
 
@@ -198,7 +198,7 @@ def test_whatever_comes_is_read_and_given_back_or_refused_with_a_place(name: str
     except InputError as error:
         refused = error
     else:
-        assert isinstance(wire, str) or json.dumps(format_named(name).write_messages(messages).wire) == json.dumps(wire)
+        assert isinstance(wire, str) or json.dumps(get_format(name).write_messages(messages).wire) == json.dumps(wire)
         return
     assert refused.what
     assert isinstance(wire, str) or refused.where.startswith("$")
@@ -218,7 +218,7 @@ def test_what_is_nested_too_deep_is_refused(name: str) -> None:
         deep = {"x": deep}
     call = ToolUseBlock("tu_01", "f", {"x": 1})
     shallow = Message("01HZ0000000000000000000001", "sess_1", Role.ASSISTANT, [call], MessageMetadata(), NOON)
-    text = json.dumps(format_named(name).write_messages([shallow]).wire)
+    text = json.dumps(get_format(name).write_messages([shallow]).wire)
     assert '"tu_01"' in text
     with pytest.raises(InputError):
         read(name, [deep])
@@ -229,17 +229,17 @@ def test_what_is_nested_too_deep_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_edit_shows(name: str) -> None:
     said = Message("01HZ0000000000000000000001", "sess_1", Role.USER, [TextBlock("Hello.")], MessageMetadata(), NOON)
-    wire = format_named(name).write_messages([said]).wire
+    wire = get_format(name).write_messages([said]).wire
     (message,) = read(name, wire)
     edited = message.replace(content=[message.content[0].replace(text="Good evening.")])
-    assert "Good evening." in json.dumps(format_named(name).write_messages([edited]).wire)
-    assert "Hello." not in json.dumps(format_named(name).write_messages([edited]).wire)
+    assert "Good evening." in json.dumps(get_format(name).write_messages([edited]).wire)
+    assert "Hello." not in json.dumps(get_format(name).write_messages([edited]).wire)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @FEWER
 @given(history=histories.filter(bool))
 def test_what_a_format_wrote_looks_like_it_and_like_no_other(name: str, history: list[Message]) -> None:
-    wire = format_named(name).write_messages(history).wire
+    wire = get_format(name).write_messages(history).wire
     if wire:
         assert detect(wire) == name

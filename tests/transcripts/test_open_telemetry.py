@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from dragoman import codec, dialects
 from dragoman.errors import FormatError, InputError
-from dragoman.fidelity.cases import CASES, sample
+from dragoman.fidelity.cases import CASES, make_sample
 from dragoman.message import (
     DocumentBlock,
     ImageBlock,
@@ -121,7 +121,7 @@ def test_what_we_write_of_every_dialect_fits_the_conventions(judge: Judging) -> 
     for name in dialects.names():
         dialect: Any = dialects.load(name)
         for case in CASES:
-            wire = sample(dialect, case) if case.answer is None else None
+            wire = make_sample(dialect, case) if case.answer is None else None
             if wire is None:
                 continue
             written = open_telemetry.write_messages(dialect.read_request(wire).messages).wire

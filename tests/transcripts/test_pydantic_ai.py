@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from dragoman import codec, dialects
 from dragoman.errors import FormatError, InputError
-from dragoman.fidelity.cases import CASES, sample
+from dragoman.fidelity.cases import CASES, make_sample
 from dragoman.message import (
     AudioBlock,
     DocumentBlock,
@@ -120,7 +120,7 @@ def of_every_dialect() -> list[tuple[str, tuple[Message, ...]]]:
     for name in dialects.names():
         dialect: Any = dialects.load(name)
         for case in CASES:
-            wire = sample(dialect, case) if case.answer is None else None
+            wire = make_sample(dialect, case) if case.answer is None else None
             if wire is not None:
                 found.append((f"{name}: {case.name}", dialect.read_request(wire).messages))
     return found

@@ -20,7 +20,7 @@ from textual.screen import ModalScreen
 from dragoman.message import Message
 from dragoman.store import Session, Store
 from dragoman.tui import ChatApp
-from dragoman.tui.line import Line
+from dragoman.tui.line import InputLine
 from tests.strict import StrictProvider
 from tests.turn.ground import Ground, ground
 
@@ -41,8 +41,8 @@ class Chat:
         self.fakes: dict[str, StrictProvider] = it.fakes
 
     @property
-    def line(self) -> Line:
-        return self.app.screen_stack[0].query_one(Line)
+    def line(self) -> InputLine:
+        return self.app.screen_stack[0].query_one(InputLine)
 
     @property
     def screen(self) -> str:

@@ -13,7 +13,7 @@ from dragoman.exchange import SideEffects
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock
 from dragoman.tools import tool
 from dragoman.tui.commands import Commands
-from dragoman.tui.views import words_of
+from dragoman.tui.views import text_of
 from tests.conftest import ROOT
 from tests.tui.ground import PIXEL, Chat, chat
 
@@ -116,7 +116,7 @@ async def test_two_questions_come_one_after_the_other(tmp_path: Path) -> None:
 
 async def test_a_question_that_nobody_answers_in_time_goes_away(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic", tools=[burn]) as it:
-        bench = it.app.agent.bench(it.app.session.id, None)
+        bench = it.app.agent.tool_session(it.app.session.id, None)
         bench.confirm_timeout_s = 1.0
         it.fakes["anthropic"].call("burn", {"what": "letters"})
         it.fakes["anthropic"].say("Nobody was there.")
@@ -140,7 +140,7 @@ async def test_a_swap_is_looked_at_before_it_is_made(tmp_path: Path) -> None:
         it.app.agent.bus.subscribe("test", signals.append, event_types=["feedback.implicit"])
         await it.press("enter")
         await it.shows("From the next message on, fake-gemini:model answers.")
-        await it.app.agent.bus.drained()
+        await it.app.agent.bus.drain()
         assert [event.payload.signal for event in signals] == ["swap"]
         await it.write("And you?")
         await it.is_over()
@@ -241,13 +241,13 @@ async def test_undo_goes_on_before_the_last_question_and_deletes_nothing(tmp_pat
         before = it.app.session
         await it.write("/undo")
         await it.shows("The last question and its answer are in the conversation that this one was forked from")
-        assert [words_of(one) for one in await it.kept() if one.role is Role.USER] == ["first"]
+        assert [text_of(one) for one in await it.kept() if one.role is Role.USER] == ["first"]
         assert len(await it.kept(before)) == 4
         await it.write("/undo")
         await it.until(lambda: it.app.session.last_seq == 0, "the beginning")
         await it.write("third")
         await it.is_over()
-        assert [words_of(one) for one in await it.kept() if one.role is Role.USER] == ["third"]
+        assert [text_of(one) for one in await it.kept() if one.role is Role.USER] == ["third"]
 
 
 async def test_a_fork_shares_what_was_said_up_to_a_message(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(t
         assert found.region.y < talk.region.bottom
         await it.write("And now?")
         await it.is_over()
-        assert [words_of(one) for one in await it.kept()][-2] == "And now?"
+        assert [text_of(one) for one in await it.kept()][-2] == "And now?"
         await it.shows("line 200", "And now?")
         assert not it.app.query(".found")
 

@@ -13,9 +13,9 @@ from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, MessageStatus, Role
 from dragoman.tools import tool
 from dragoman.tui import ChatApp
-from dragoman.tui.app import BUSY, SHOWN
-from dragoman.tui.line import pictures_in
-from dragoman.tui.views import MessageView, words_of
+from dragoman.tui.app import BUSY, MAX_MESSAGES
+from dragoman.tui.line import image_paths
+from dragoman.tui.views import MessageView, text_of
 from tests.strict import call, say, think
 from tests.tui.ground import PIXEL, chat
 
@@ -27,7 +27,7 @@ async def test_a_message_is_answered_shown_and_stored(tmp_path: Path) -> None:
         await it.shows("You", "What is 1 + 2?", "fake-anthropic:model", "It is three.", "1 + 2", "tokens")
         await it.is_over()
         question, answer = await it.kept()
-        assert (words_of(question), answer.role) == ("What is 1 + 2?", Role.ASSISTANT)
+        assert (text_of(question), answer.role) == ("What is 1 + 2?", Role.ASSISTANT)
         assert it.app.session.title == "What is 1 + 2?"
         assert it.line.text == ""
 
@@ -85,7 +85,7 @@ async def test_several_lines_are_written_before_they_are_sent(tmp_path: Path) ->
     async with chat(tmp_path, "anthropic") as it:
         await it.press("o", "n", "e", "ctrl+j", "t", "w", "o", "enter")
         await it.is_over()
-        assert words_of((await it.kept())[0]) == "one\ntwo"
+        assert text_of((await it.kept())[0]) == "one\ntwo"
 
 
 async def test_the_arrows_bring_back_what_was_written(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ async def test_a_conversation_that_is_resumed_shows_what_was_said_and_goes_on(tm
 async def test_of_a_long_conversation_the_end_is_shown(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic", size=(80, 24)) as it:
         session = await it.store.create_session()
-        for number in range(SHOWN // 2 + 5):
+        for number in range(MAX_MESSAGES // 2 + 5):
             await it.app.agent.ask(session.id, f"question {number}")
         await it.app.open(session)
-        await it.shows(f"question {SHOWN // 2 + 4}")
-        assert len(it.app.query(MessageView)) == SHOWN
+        await it.shows(f"question {MAX_MESSAGES // 2 + 4}")
+        assert len(it.app.query(MessageView)) == MAX_MESSAGES
         it.app.query_one("#talk").scroll_home(animate=False)
         await it.shows("10 older messages are not shown", "question 5")
 
@@ -155,7 +155,7 @@ async def test_escape_stops_an_answer_and_what_had_arrived_stays(tmp_path: Path)
         await it.is_over()
         kept = await it.kept()
         assert [message.role for message in kept] == [Role.USER, Role.ASSISTANT, Role.TOOL]
-        assert words_of(kept[1]) == "So far."
+        assert text_of(kept[1]) == "So far."
         await it.write("And now?")
         await it.is_over()
         assert (await it.kept())[-1].metadata.status is MessageStatus.COMPLETE
@@ -175,10 +175,10 @@ async def test_words_that_are_being_drawn_when_an_answer_ends_are_drawn(
 
     async with chat(tmp_path, "anthropic") as it:
         monkeypatch.setattr(Markdown, "append", slowly)
-        view = await it.app.add_view("somebody")
+        view = await it.app.add_answer_view("somebody")
         await view.add_text(0, "So far.")
         await begun.wait()
-        ending = asyncio.create_task(view.ended(note="the end"))
+        ending = asyncio.create_task(view.finish(note="the end"))
         await it.pilot.pause(0.05)
         go_on.set()
         await ending
@@ -203,7 +203,7 @@ async def test_whoever_leaves_in_the_middle_of_an_answer_keeps_what_had_arrived(
         await it.until(lambda: not it.app.is_running)
         await it.app.agent.close()
         kept = await it.kept()
-        assert words_of(kept[1]) == "So far."
+        assert text_of(kept[1]) == "So far."
         assert kept[2].role is Role.TOOL
 
 
@@ -281,7 +281,7 @@ async def test_a_picture_goes_with_the_next_message(tmp_path: Path) -> None:
         await it.shows("▣ image/png")
         question, _ = await it.kept()
         assert [type(block) for block in question.content][1:] == [ImageBlock]
-        assert it.app.pictures == []
+        assert it.app.images == []
         assert it.fakes["anthropic"].refused == []
 
 
@@ -300,11 +300,11 @@ async def test_a_picture_that_is_dropped_on_the_terminal_goes_with_the_next_mess
 def test_only_paths_of_pictures_are_taken_for_pictures(tmp_path: Path) -> None:
     file = tmp_path / "a b.png"
     file.write_bytes(PIXEL)
-    assert pictures_in(f"'{file}'") == [file]
-    assert pictures_in(str(file).replace(" ", "\\ ")) == [file]
-    assert pictures_in(f"file://{str(file).replace(' ', chr(92) + ' ')}") == [file]
+    assert image_paths(f"'{file}'") == [file]
+    assert image_paths(str(file).replace(" ", "\\ ")) == [file]
+    assert image_paths(f"file://{str(file).replace(' ', chr(92) + ' ')}") == [file]
     for other in ("", "look at picture.png", f"{tmp_path}/none.png", "it's", str(tmp_path), "x" * 5000 + ".png"):
-        assert pictures_in(other) == [], other
+        assert image_paths(other) == [], other
 
 
 async def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import pytest
 
 from dragoman.message import Message, MessageStatus, Role
 from dragoman.store import open_store
-from dragoman.tui.views import words_of
-from tests.servers.faulty import SILENCE, Faulty, chunk, head
+from dragoman.tui.views import text_of
+from tests.servers.faulty import SILENCE, FaultyServer, encode_chunk, make_head
 from tests.strict import StrictProvider, strict_provider
 from tests.tui.ground import PIXEL
 from tests.turn.ground import settings_for
@@ -105,7 +105,7 @@ async def test_the_answer_and_nothing_else_is_printed(tmp_path: Path) -> None:
         done = await it.run("ask", "What is 1 + 2?")
         assert done == Done(0, "Three, **of course**.\n", "")
         ((question, answer),) = await it.kept()
-        assert (words_of(question), words_of(answer)) == ("What is 1 + 2?", "Three, **of course**.")
+        assert (text_of(question), text_of(answer)) == ("What is 1 + 2?", "Three, **of course**.")
 
 
 async def test_what_is_piped_comes_behind_the_question(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ async def test_what_is_piped_comes_behind_the_question(tmp_path: Path) -> None:
         await it.run("ask", "Review this", piped="- old\n+ new\n")
         await it.run("ask", piped="Only piped\n")
         second, first = await it.kept()
-        assert words_of(first[0]) == "Review this\n\n- old\n+ new"
-        assert words_of(second[0]) == "Only piped"
+        assert text_of(first[0]) == "Review this\n\n- old\n+ new"
+        assert text_of(second[0]) == "Only piped"
 
 
 async def test_without_a_question_nothing_is_asked_and_nothing_is_stored(tmp_path: Path) -> None:
@@ -216,12 +216,12 @@ async def test_an_answer_that_does_not_fit_the_schema_is_kept_and_is_exit_code_1
         assert problem in done.document["fault"]["message"]
         assert done.document["text"] == answer
         ((_, kept),) = await it.kept()
-        assert (words_of(kept), kept.metadata.status) == (answer, MessageStatus.ERROR)
+        assert (text_of(kept), kept.metadata.status) == (answer, MessageStatus.ERROR)
         assert kept.metadata.usage is not None
 
 
 async def test_a_schema_that_names_another_document_fetches_nothing(tmp_path: Path) -> None:
-    async with home(tmp_path, "openai_chat") as it, Faulty([]) as elsewhere:
+    async with home(tmp_path, "openai_chat") as it, FaultyServer([]) as elsewhere:
         (tmp_path / "schema.json").write_text(json.dumps({"type": "object", "$ref": f"{elsewhere.address}/x.json"}))
         done = await it.run("ask", "--schema", "schema.json", "Hello")
         assert (done.code, elsewhere.connections) == (2, 0)
@@ -284,7 +284,7 @@ async def test_an_unknown_command_points_to_the_help(tmp_path: Path) -> None:
 
 async def test_ready_lists_a_local_server_only_while_it_accepts_connections(tmp_path: Path) -> None:
     async with home(tmp_path) as it:
-        async with Faulty([]) as server:
+        async with FaultyServer([]) as server:
             it.environment["OLLAMA_HOST"] = server.address
             running = (await it.run("models", "--providers", "--ready", "--json")).document["providers"]
         stopped = (await it.run("models", "--providers", "--ready", "--json")).document["providers"]
@@ -333,7 +333,7 @@ async def test_ctrl_c_stops_the_answer_and_keeps_what_had_arrived(tmp_path: Path
     told = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "done": False}
     line = msgspec.json.encode({**told, "message": {"role": "assistant", "content": "Once upon"}}) + b"\n"
     kind = {"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}
-    async with Faulty([[head(200, **kind), chunk(line), SILENCE]]) as server, home(tmp_path) as it:
+    async with FaultyServer([[make_head(200, **kind), encode_chunk(line), SILENCE]]) as server, home(tmp_path) as it:
         file = tmp_path / "config.toml"
         file.write_text(SLOW.format(address=server.address))
         file.chmod(0o600)
@@ -348,7 +348,7 @@ async def test_ctrl_c_stops_the_answer_and_keeps_what_had_arrived(tmp_path: Path
         assert process.returncode == 130
         assert err.decode() == "stopped; what had arrived is kept\n"
         ((_, answer),) = await it.kept()
-        assert words_of(answer) == "Once upon"
+        assert text_of(answer) == "Once upon"
         assert answer.metadata.status is MessageStatus.CANCELLED
 
 

@@ -22,8 +22,8 @@ from dragoman.exchange import Options, SideEffects, StopReason
 from dragoman.message import Message, MessageStatus, Role, TextBlock, ToolResultBlock
 from dragoman.rules import check
 from dragoman.tools import Confirmation, ConfirmationRequest, ToolContext, tool
-from dragoman.turn import Agent, AnswerBegan, AnswerEnded, TurnEnded, TurnEvent
-from dragoman.turn.answering import MOST_CALLS
+from dragoman.turn import Agent, AnswerEnd, AnswerStart, TurnEnd, TurnEvent
+from dragoman.turn.answering import MAX_CALLS
 from tests.store.conftest import pass_time
 from tests.store.faults.test_disk_full import small_disk  # noqa: F401  a fixture
 from tests.strict import call, say
@@ -44,12 +44,12 @@ async def told_to(agent: Agent) -> list[Event]:
     """What the bus of an agent says from now on."""
     said: list[Event] = []
     agent.bus.subscribe("test", said.append)
-    await agent.bus.drained()
+    await agent.bus.drain()
     return said
 
 
 async def types_in(agent: Agent, said: list[Event]) -> list[str]:
-    await agent.bus.drained()
+    await agent.bus.drain()
     return [event.type for event in said]
 
 
@@ -100,7 +100,7 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_once_there_is_room
     room = small_disk / "room"
     room.write_bytes(bytes(256 * 1024))
     async with ground(tmp_path, "anthropic", url=f"sqlite:///{small_disk / 'store.db'}") as it:
-        agent = await it.agent(trace=False)
+        agent = await it.agent(record_trace=False)
         said = await told_to(agent)
         it.fakes["anthropic"].say("word " * 200_000)  # more than the disk has room for
         with pytest.raises(StorageError) as caught:
@@ -124,7 +124,7 @@ async def test_a_session_may_be_deleted_as_soon_as_its_last_answer_is_told(tmp_p
         agent = await it.agent()
         said = await told_to(agent)
         turn = agent.turn(it.session, "Hello?")
-        await interrupted(turn, AnswerEnded, lambda: it.store.delete_session(it.session))
+        await interrupted(turn, AnswerEnd, lambda: it.store.delete_session(it.session))
         assert [name for name in await types_in(agent, said) if name in ENDS] == ["turn.completed"]
         assert (await it.store.verify()).is_sound
 
@@ -133,7 +133,7 @@ async def test_the_last_answer_its_entries_and_the_end_of_the_lease_are_one_step
     async with ground(tmp_path, "anthropic") as it:
         agent, other = await it.agent(), await it.agent()
         async for event in agent.turn(it.session, "Hello?"):
-            if isinstance(event, AnswerEnded):
+            if isinstance(event, AnswerEnd):
                 written = await it.store.entries.agent(it.session, agent.agent_key)
                 assert [entry["type"] for entry in written] == ["task", "final"]
                 assert (await other.ask(it.session, "Me too")).fault is None
@@ -142,7 +142,7 @@ async def test_the_last_answer_its_entries_and_the_end_of_the_lease_are_one_step
         assert it.fakes["anthropic"].refused == []
 
 
-@pytest.mark.parametrize("when", [AnswerBegan, TextDelta])
+@pytest.mark.parametrize("when", [AnswerStart, TextDelta])
 async def test_a_session_may_be_deleted_while_a_turn_runs_in_it(when: type, tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent()
@@ -200,7 +200,7 @@ async def test_a_turn_that_lost_its_lease_calls_no_model_and_runs_no_tool(tmp_pa
             await asyncio.sleep(0.1)  # until it wants to renew its lease
 
         with pytest.raises(ConflictError) as caught:
-            await interrupted(agent.turn(it.session, "Note something"), AnswerEnded, taken)
+            await interrupted(agent.turn(it.session, "Note something"), AnswerEnd, taken)
         assert caught.value.code == "turn_in_flight"
         assert ran == []
         assert len(it.fakes["anthropic"].bodies) == 1
@@ -332,7 +332,7 @@ async def test_workers_at_work_are_cancelled_with_the_turn_that_sent_them(tmp_pa
 
     with_tiers(tmp_path, "gemini")
     async with ground(tmp_path, "anthropic", "gemini") as it:
-        agent = await it.agent(workspace=tmp_path, delegates=True, tools=[wait])
+        agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[wait])
         said = await told_to(agent)
         task = {"tier": "fast", "task": "Wait", "allowed_tools": ["wait"]}
         it.fakes["anthropic"].answer_with(call("delegate", task), call("delegate", task))
@@ -341,7 +341,7 @@ async def test_workers_at_work_are_cancelled_with_the_turn_that_sent_them(tmp_pa
         turn = agent.begin(it.session, "Have two wait")
         await working.acquire()
         await working.acquire()
-        await turn.cancelled()
+        await turn.cancel_and_wait()
         types = await types_in(agent, said)
         assert types.count("turn.started") == types.count("turn.cancelled") == 3
         assert types.count("delegate.failed") == 2
@@ -358,7 +358,7 @@ async def test_workers_at_work_are_cancelled_with_the_turn_that_sent_them(tmp_pa
 async def test_a_task_that_begins_with_an_at_sign_names_no_model(tmp_path: Path) -> None:
     with_tiers(tmp_path, "gemini")
     async with ground(tmp_path, "anthropic", "gemini") as it:
-        agent = await it.agent(workspace=tmp_path, delegates=True)
+        agent = await it.agent(workspace=tmp_path, allow_delegation=True)
         for task in ("@anthropic do it yourself", "@nobody do it"):
             it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": task})
             it.fakes["anthropic"].say("Thank you.")
@@ -371,7 +371,7 @@ async def test_a_task_that_begins_with_an_at_sign_names_no_model(tmp_path: Path)
 async def test_a_worker_whose_provider_fails_is_an_error_result_and_the_turn_goes_on(tmp_path: Path) -> None:
     with_tiers(tmp_path, "gemini")
     async with ground(tmp_path, "anthropic", "gemini") as it:
-        agent = await it.agent(workspace=tmp_path, delegates=True)
+        agent = await it.agent(workspace=tmp_path, allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Do it"})
         it.fakes["gemini"].fail(401, "who are you?")
         assert (await agent.ask(it.session, "Delegate it")).fault is None
@@ -408,12 +408,12 @@ async def test_a_zero_that_a_turn_asks_for_goes_before_the_agent_s_own_choice(tm
 
 async def test_a_summary_that_cannot_be_had_stops_no_turn(tmp_path: Path) -> None:
     async with ground(tmp_path, "openai_chat") as it:
-        agent = await it.agent(summary_above_tokens=300)
+        agent = await it.agent(summarize_above_tokens=300)
         fake = it.fakes["openai_chat"]
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
             await agent.ask(it.session, f"question {number}")
-        agent.summarises = True
+        agent.summarize = True
         fake.fail(500, "no summary today")
         fake.say("indeed")
         ended = await agent.ask(it.session, "And?")
@@ -429,11 +429,11 @@ async def test_a_second_turn_that_is_refused_does_not_hide_the_first(tmp_path: P
         await anext(aiter(first))
         second = agent.begin(it.session, "Me too")
         with pytest.raises(ConflictError):
-            await second.ended()
-        assert agent.running(it.session) in (first, None)
-        assert isinstance(await first.ended(), TurnEnded)
+            await second.wait()
+        assert agent.active_turn(it.session) in (first, None)
+        assert isinstance(await first.wait(), TurnEnd)
         await asyncio.sleep(0)
-        assert agent.running(it.session) is None
+        assert agent.active_turn(it.session) is None
 
 
 async def test_calls_beyond_the_last_step_are_answered_and_not_run(tmp_path: Path) -> None:
@@ -467,15 +467,15 @@ async def test_an_answer_with_too_many_calls_ends_as_an_error_and_runs_none(tmp_
         return "noted"
 
     async with ground(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=[note], streamed=streamed)
-        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MOST_CALLS + 1)))
+        agent = await it.agent(tools=[note], stream=streamed)
+        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS + 1)))
         ended = await agent.ask(it.session, "Note everything")
         assert ended.fault is not None
         assert ended.fault.code == "too_many_tool_calls"
         assert ran == []
         _, answer = await messages(it)
         assert answer.metadata.status is MessageStatus.ERROR
-        assert len(answer.content) >= MOST_CALLS  # what had arrived is kept
+        assert len(answer.content) >= MAX_CALLS  # what had arrived is kept
         it.fakes["anthropic"].say("Fewer, then.")
         assert (await agent.ask(it.session, "Go on")).fault is None
 
@@ -491,6 +491,6 @@ async def test_an_answer_with_as_many_calls_as_allowed_runs_all(tmp_path: Path) 
 
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
-        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MOST_CALLS)))
+        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS)))
         assert (await agent.ask(it.session, "Note everything")).fault is None
-        assert sorted(ran) == list(range(MOST_CALLS))
+        assert sorted(ran) == list(range(MAX_CALLS))

@@ -108,7 +108,7 @@ class Watched:
 
     async def check(self) -> None:
         """What has to hold after a turn, however it ended."""
-        await self.agent.bus.drained()
+        await self.agent.bus.drain()
         told = [event.type for event in self.said if event.session_id == self.session]
         assert sum(name in ENDS for name in told) == ("turn.started" in told), told
         assert told.count("llm.call_started") == told.count("llm.call_completed") + told.count("llm.call_failed"), told
@@ -150,7 +150,7 @@ async def test_a_turn_may_be_cancelled_wherever_it_waits(
 ) -> None:
     if disk == "slow":  # so that it is written to in the writer's thread, and waited for
         monkeypatch.setattr("dragoman.store.sqlite._QUICK_S", 0.0)
-    async with watched(tmp_path, streamed=streamed) as it:
+    async with watched(tmp_path, stream=streamed) as it:
         at = 0
         is_stopped = True
         while is_stopped:

@@ -15,12 +15,12 @@ import pytest
 from dragoman import settings
 from dragoman.client import Retries
 from dragoman.message import UNPRICED, Usage
-from dragoman.pricing import prices_from
+from dragoman.pricing import prices_from_mapping
 from dragoman.store import open_store
 from dragoman.turn import Agent
-from tests.servers.faulty import Faulty, answer
+from tests.servers.faulty import FaultyServer, make_answer
 
-PRICES = prices_from(
+PRICES = prices_from_mapping(
     {
         "pricing_version": "by-hand",
         "models": {
@@ -189,13 +189,13 @@ async def test_an_answer_without_usage_is_estimated_and_says_so(tmp_path: Path) 
 
 async def charged(provider: str, body: dict[str, Any], folder: Path) -> tuple[Usage, Decimal, Decimal]:
     """What the message, the end of the turn and the store's totals say."""
-    async with Faulty([answer(msgspec.json.encode(body))]) as server, open_store("memory:") as store:
+    async with FaultyServer([make_answer(msgspec.json.encode(body))]) as server, open_store("memory:") as store:
         file = folder / "config.toml"
         file.write_text(_SETTINGS.format(address=server.address))
         file.chmod(0o600)
         found = settings.load(environment={}, file=file, keyring=lambda _: None)
         retries = Retries(max_retries=0)
-        async with Agent(store, settings=found, prices=PRICES, streamed=False, retries=retries) as agent:
+        async with Agent(store, settings=found, price_table=PRICES, stream=False, retries=retries) as agent:
             session = await store.create_session()
             ended = await agent.ask(session.id, "Is it so?", model=f"{provider}:model")
             assert ended.fault is None

@@ -15,10 +15,10 @@ from dragoman.exchange import Reply
 from dragoman.message import Message, MessageStatus, Role, TextBlock, ThinkingBlock
 from dragoman.store import open_store
 from dragoman.tools import tool
-from dragoman.turn import Agent, TurnEnded
+from dragoman.turn import Agent, TurnEnd
 from tests import recorded
 from tests.client.test_damaged import cases_of, told_by_reader
-from tests.servers.faulty import Answer, Asked, Faulty, stream
+from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, make_stream
 from tests.store.faults.conftest import times
 
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
@@ -44,7 +44,7 @@ class Damage:
         self.ran = ran
         self._play = play
 
-    async def turn(self, data: bytes) -> tuple[TurnEnded, Message]:
+    async def turn(self, data: bytes) -> tuple[TurnEnd, Message]:
         """One turn in a session of its own: how it ended, and the answer as it is stored."""
         self._play(data)
         session = await self.agent.store.create_session()
@@ -67,10 +67,10 @@ async def damaged(dialect: str, folder: Path, use: Callable[[Damage], object]) -
         ran.append(path)
         return "read"
 
-    def answer(_: Asked) -> Answer:
-        return stream([sent[-1]])
+    def answer(_: ReceivedRequest) -> Answer:
+        return make_stream([sent[-1]])
 
-    async with Faulty(answer) as server, open_store("memory:") as store:
+    async with FaultyServer(answer) as server, open_store("memory:") as store:
         file = folder / "config.toml"
         file.write_text(_SETTINGS.format(dialect=dialect, address=server.address))
         file.chmod(0o600)

@@ -25,7 +25,7 @@ async def test_a_session_begins_with_its_first_turn_and_goes_on_in_another_proce
         seen = heard(first, "session.created", "session.resumed")
         await first.ask(session.id, "Hello")
         await first.ask(session.id, "And?")
-        await first.bus.drained()
+        await first.bus.drain()
         (created,) = seen
         payload: Any = created.payload
         assert (created.type, created.session_id, created.turn_id) == ("session.created", session.id, None)
@@ -34,7 +34,7 @@ async def test_a_session_begins_with_its_first_turn_and_goes_on_in_another_proce
         second = await it.agent()
         seen = heard(second, "session.created", "session.resumed")
         await second.ask(session.id, "Again")
-        await second.bus.drained()
+        await second.bus.drain()
         (resumed,) = seen
         assert resumed.type == "session.resumed"
         assert resumed.payload.message_count == 4  # type: ignore[attr-defined]
@@ -47,13 +47,13 @@ async def test_a_choice_against_the_routing_and_against_what_worked_is_told(tmp_
         seen = heard(agent, "route.overridden", "pattern.matched", "pattern.override_dismissed")
         await agent.ask(it.session, "Hello")
         await agent.ask(it.session, "@anthropic Hello", model=None)
-        await agent.bus.drained()
+        await agent.bus.drain()
         assert seen == [], "the routing had the same model"
         for _ in range(5):
             await agent.ask(it.session, "@gemini Hello")
             judged = await it.store.judged_turn(it.session)
             await it.store.record_evaluation(it.session, score=1.0, **judged)
-        await agent.bus.drained()
+        await agent.bus.drain()
         assert {event.type for event in seen} == {"route.overridden"}
         overridden: Any = seen[0].payload
         assert (overridden.previous_model, overridden.chosen_model) == ("fake-anthropic:model", "fake-gemini:model")
@@ -63,7 +63,7 @@ async def test_a_choice_against_the_routing_and_against_what_worked_is_told(tmp_
         seen = heard(other, "route.overridden", "pattern.matched", "pattern.override_dismissed")
         await other.ask(it.session, "Hello")
         await other.ask(it.session, "@anthropic Hello")
-        await other.bus.drained()
+        await other.bus.drain()
         assert [event.type for event in seen] == ["pattern.matched", "route.overridden", "pattern.override_dismissed"]
         matched: Any = seen[0].payload
         assert (matched.model, matched.sample_size) == ("fake-gemini:model", 5)
@@ -77,7 +77,7 @@ async def test_three_failures_in_a_row_say_that_a_provider_gets_worse(tmp_path: 
         for number in range(4):
             it.fakes["anthropic"].fail(500)
             await agent.ask(it.session, f"Hello {number}")
-        await agent.bus.drained()
+        await agent.bus.drain()
         (degraded,) = seen
         payload: Any = degraded.payload
         assert (payload.provider, payload.models_affected) == ("fake-anthropic", ("fake-anthropic:model",))

@@ -10,7 +10,7 @@ from dragoman import settings
 from dragoman.catalog import builtin
 from dragoman.errors import SettingsError
 from dragoman.local import LocalModel
-from dragoman.turn import default_model, registry_of
+from dragoman.turn import default_model, make_registry
 from dragoman.turn.agent import FIRST_CHOICES
 from tests.conftest import ROOT
 
@@ -27,7 +27,7 @@ KEYS = {
 
 def chosen(**environment: str) -> str | None:
     found = settings.load(environment={"XDG_CONFIG_HOME": "/nowhere", **environment}, keyring=lambda _: None)
-    return default_model(found, registry_of(found))
+    return default_model(found, make_registry(found))
 
 
 @pytest.mark.parametrize("model_id", FIRST_CHOICES)

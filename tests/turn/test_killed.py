@@ -16,7 +16,7 @@ from dragoman.message import MessageStatus, TextBlock
 from dragoman.rules import check
 from dragoman.store import open_store
 from dragoman.turn import Agent
-from tests.servers.faulty import Answer, Asked, Faulty, chunk, head, stream
+from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head, make_stream
 from tests.store.faults.conftest import times
 
 _SETTINGS = """
@@ -37,17 +37,17 @@ def _line(text: str, *, is_done: bool = False) -> bytes:
     return msgspec.json.encode({**told, "done": is_done, **({"done_reason": "stop"} if is_done else {})}) + b"\n"
 
 
-def _story(asked: Asked) -> Answer:
+def _story(asked: ReceivedRequest) -> Answer:
     if "Go on" in asked.body.decode():
-        return stream([_line("The end.", is_done=True)], content_type="application/x-ndjson")
-    pieces = [piece for _ in range(_WORDS) for piece in (chunk(_line(_WORD)), _EVERY_S)]
-    return [head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}), *pieces]
+        return make_stream([_line("The end.", is_done=True)], content_type="application/x-ndjson")
+    pieces = [piece for _ in range(_WORDS) for piece in (encode_chunk(_line(_WORD)), _EVERY_S)]
+    return [make_head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}), *pieces]
 
 
 async def test_a_turn_that_was_killed_keeps_what_was_flushed_and_the_next_one_works(tmp_path: Path) -> None:
     chance = random.Random(7)
     url = f"sqlite:///{tmp_path / 'talk.db'}"
-    async with Faulty(_story) as server, open_store(url) as store:
+    async with FaultyServer(_story) as server, open_store(url) as store:
         file = tmp_path / "config.toml"
         file.write_text(_SETTINGS.format(address=server.address))
         file.chmod(0o600)

@@ -18,14 +18,14 @@ from tests.turn.test_turn import messages, text_of
 @tool(timeout_s=0.02)
 def report(context: ToolContext) -> str:
     """Write a report, and do not stop when told to."""
-    context.stopping.wait(30)
+    context.stop_event.wait(30)
     return "the report is written"
 
 
 @tool(timeout_s=0.02)
 def failing(context: ToolContext) -> str:
     """Fail, and not before being told to stop."""
-    context.stopping.wait(30)
+    context.stop_event.wait(30)
     raise OSError("no")
 
 
@@ -52,7 +52,7 @@ async def test_a_late_result_is_told_to_the_next_turn_and_to_those_after(dialect
         (result,) = [block for one in kept for block in one.content if isinstance(block, ToolResultBlock)]
         assert result.is_error
         assert check(kept) == ()
-        await agent.bus.drained()
+        await agent.bus.drain()
         called, late = seen
         assert (late.payload.tool_use_id, late.payload.success) == (result.tool_use_id, True)
         assert late.parent_event_id == called.id
@@ -81,5 +81,5 @@ async def test_of_a_tool_that_fails_late_the_bus_alone_hears(tmp_path: Path) -> 
         await agent.ask(it.session, "Fail")
         await agent.ask(it.session, "And?")
         assert not any(is_late_note(one) for one in await messages(it.store, it.session))
-        await agent.bus.drained()
+        await agent.bus.drain()
         assert [event.payload.success for event in seen] == [False]

@@ -11,7 +11,7 @@ from dragoman.adapter import RequestContext
 from dragoman.event import TextDelta
 from dragoman.ids import ToolIds
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock
-from dragoman.turn.growing import FLUSH_CHARACTERS, Growing
+from dragoman.turn.growing import FLUSH_CHARACTERS, AnswerWriter
 from tests.turn.ground import ground
 
 
@@ -19,7 +19,7 @@ from tests.turn.ground import ground
 async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent()
-        adapter = agent.adapter(agent.model_named("anthropic"), ToolIds())
+        adapter = agent.adapter(agent.get_model("anthropic"), ToolIds())
         empty = Message(
             id=it.store.new_id(),
             session_id=it.session,
@@ -30,16 +30,16 @@ async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_
         )
         (row,) = await it.store.append(it.session, empty)
         context = RequestContext(session_id=it.session, message_id=empty.id, created_at=empty.created_at)
-        growing = Growing(it.store, row, adapter, context)
-        growing.take(TextDelta(0, "a"))
+        growing = AnswerWriter(it.store, row, adapter, context)
+        growing.feed(TextDelta(0, "a"))
         for _ in range(3):
             await asyncio.sleep(0)
-        growing.take(TextDelta(0, "b" * FLUSH_CHARACTERS))
+        growing.feed(TextDelta(0, "b" * FLUSH_CHARACTERS))
         for _ in range(steps):
             await asyncio.sleep(0)
-        whole = growing.message(growing.folding.reply(), context, MessageStatus.CANCELLED)
+        whole = growing.message(growing.accumulator.reply(), context, MessageStatus.CANCELLED)
         async with asyncio.timeout(20):
-            ended = await growing.end(whole)
+            ended = await growing.finish(whole)
         assert ended.message.content == (TextBlock("a" + "b" * FLUSH_CHARACTERS),)
 
 

@@ -6,22 +6,22 @@ import asyncio
 from pathlib import Path
 
 from dragoman.tools import Confirmation
-from dragoman.turn.agent import MOST_BENCHES
+from dragoman.turn.agent import MAX_TOOL_SESSIONS
 from tests.turn.ground import ground
 
 
 async def test_an_agent_forgets_sessions_of_which_nothing_is_to_be_remembered(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent()
-        answered = agent.bench("answered", None)
+        answered = agent.tool_session("answered", None)
         answered.answers["write_file"] = Confirmation(True)
-        left = agent.bench("left", None)
+        left = agent.tool_session("left", None)
         task = asyncio.create_task(asyncio.sleep(60))
-        left.leave(task)
-        for number in range(3 * MOST_BENCHES):
-            agent.bench(f"session-{number}", None)
-        assert len(agent._benches) <= MOST_BENCHES
-        assert agent.bench("answered", None) is answered
-        assert agent.bench("left", None) is left
+        left.add_orphan(task)
+        for number in range(3 * MAX_TOOL_SESSIONS):
+            agent.tool_session(f"session-{number}", None)
+        assert len(agent._tool_sessions) <= MAX_TOOL_SESSIONS
+        assert agent.tool_session("answered", None) is answered
+        assert agent.tool_session("left", None) is left
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -70,7 +70,7 @@ def text_of(message: Message) -> str:
 @of_llama
 @both_ways
 async def test_llama_cpp_answers_a_turn(dialect: str, streamed: bool, llama_server: str, tmp_path: Path) -> None:
-    async with agent_at(llama_server, dialect, tmp_path, streamed=streamed) as agent:
+    async with agent_at(llama_server, dialect, tmp_path, stream=streamed) as agent:
         session = await agent.store.create_session()
         ended = await agent.ask(session.id, "Hello")
         assert (ended.fault, ended.stop_reason) == (None, StopReason.END_TURN)
@@ -85,7 +85,7 @@ async def test_llama_cpp_answers_a_turn(dialect: str, streamed: bool, llama_serv
 async def test_aimock_has_two_tools_run_at_once_and_answers(
     dialect: str, streamed: bool, aimock_server: str, tmp_path: Path
 ) -> None:
-    async with agent_at(aimock_server, dialect, tmp_path, streamed=streamed, tools=[read_file]) as agent:
+    async with agent_at(aimock_server, dialect, tmp_path, stream=streamed, tools=[read_file]) as agent:
         session = await agent.store.create_session()
         ended = await agent.ask(session.id, "Compare the two files.")
         assert (ended.fault, ended.llm_calls, ended.tool_calls) == (None, 2, 2)

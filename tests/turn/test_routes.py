@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.errors import PolicyError, RoutingConstraintError
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, Usage
-from dragoman.turn import Agent, TurnBegan
+from dragoman.turn import Agent, TurnStart
 from tests.test_cli import COMMAND
 from tests.turn.ground import Ground, ground
 from tests.turn.test_turn import PICTURE
@@ -161,13 +161,13 @@ async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tm
                 await evaluated(url, session.id, score)
         agent = await it.agent()
         told = [event async for event in agent.turn(it.session, "translate this letter into French")]
-        assert isinstance(told[0], TurnBegan)
+        assert isinstance(told[0], TurnStart)
         decision = told[0].decision
         assert (decision.chosen_model, decision.record.mode.value) == ("fake-anthropic:model", "pattern")
         assert decision.chain[decision.winner_index].policy == "pattern"
         (row,) = await it.store.tail(it.session, 1)
         assert row.message.metadata.routing == decision.record
-        await agent.bus.drained()
+        await agent.bus.drain()
         (decided,) = await it.store.events(it.session, types=["route.decided"])
         assert decided.payload["chain"][3]["pattern_alternatives"]
 

@@ -27,7 +27,7 @@ async def test_turns_with_tools_faults_and_questions_that_are_given_up_pass_a_st
     async with ground(tmp_path, "anthropic") as it:
         it.store.strict = True
         fake = it.fakes["anthropic"]
-        agent = await it.agent(tools=[add, *builtin_tools(["ask_user"])], parks=True)
+        agent = await it.agent(tools=[add, *builtin_tools(["ask_user"])], pause_for_approval=True)
         fake.answer_with(think("Hm."), say("Let me add."), call("add", {"a": 1, "b": 2}), call("add", {"a": "x"}))
         fake.say("Three.")
         assert (await agent.ask(it.session, "Add")).fault is None

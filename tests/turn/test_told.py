@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dragoman.bus import Bus
-from dragoman.bus.otel import Spans
+from dragoman.bus.otel import SpanExporter
 from dragoman.exchange import SideEffects
 from dragoman.tools import tool
 from tests.strict import call, say, think
@@ -77,7 +77,7 @@ async def test_a_trace_is_kept_by_an_agent_with_a_bus_of_its_own_or_by_whoever_w
         for trace in (None, True):
             session = await it.store.create_session()
             async with Bus() as bus:
-                agent = await it.agent(bus=bus, trace=trace)
+                agent = await it.agent(bus=bus, record_trace=trace)
                 await agent.ask(session.id, "Hello?")
                 await agent.close()
                 assert bool(await it.store.events(session.id)) is (trace is True)
@@ -89,7 +89,7 @@ async def test_a_turn_becomes_spans_within_each_other(tmp_path: Path) -> None:
     provider.add_span_processor(SimpleSpanProcessor(kept))
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
-        spans = Spans(provider, agent="scout")
+        spans = SpanExporter(provider, agent="scout")
         spans.listen(agent.bus)
         script(it)
         ended = await agent.ask(it.session, "What is 1 + 2?")

@@ -25,17 +25,17 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.pricing import prices_from
+from dragoman.pricing import prices_from_mapping
 from dragoman.rules import check
 from dragoman.store import Store
 from dragoman.tools import tool
-from dragoman.turn import AnswerBegan, AnswerEnded, ResultStored, TurnBegan, TurnEnded
+from dragoman.turn import AnswerEnd, AnswerStart, ToolResultStored, TurnEnd, TurnStart
 from tests.strict import call, say, think
 from tests.turn.ground import DIALECTS, ground
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 _RATES = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
-PRICES = prices_from(
+PRICES = prices_from_mapping(
     {"pricing_version": "by-hand", "models": {f"fake-{name}:model": _RATES for name in ("anthropic", "openai_chat")}}
 )
 PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
@@ -59,7 +59,7 @@ def text_of(message: Message) -> str:
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, streamed: bool, tmp_path: Path) -> None:
     async with ground(tmp_path, dialect) as it:
-        agent = await it.agent(tools=[add], streamed=streamed)
+        agent = await it.agent(tools=[add], stream=streamed)
         it.fakes[dialect].call("add", {"a": 1, "b": 2})
         it.fakes[dialect].say("It is three.")
         told = [event async for event in agent.turn(it.session, "What is 1 + 2?")]
@@ -72,9 +72,9 @@ async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, 
         assert kept[2].metadata.latency_ms is not None
         assert check(kept) == ()
         steps = [type(event) for event in told if type(event).__module__ == "dragoman.turn.values"]
-        assert steps == [TurnBegan, AnswerBegan, AnswerEnded, ResultStored, AnswerBegan, AnswerEnded, TurnEnded]
+        assert steps == [TurnStart, AnswerStart, AnswerEnd, ToolResultStored, AnswerStart, AnswerEnd, TurnEnd]
         ended = told[-1]
-        assert isinstance(ended, TurnEnded)
+        assert isinstance(ended, TurnEnd)
         assert (ended.stop_reason, ended.llm_calls, ended.tool_calls) == (StopReason.END_TURN, 2, 1)
         assert "".join(event.text for event in told if isinstance(event, TextDelta)) == "It is three."
         assert it.fakes[dialect].refused == []
@@ -104,7 +104,7 @@ async def test_events_of_a_turn_know_their_parents(tmp_path: Path) -> None:
         agent.bus.subscribe("test", seen.append)
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         await agent.ask(it.session, "What is 1 + 2?")
-        await agent.bus.drained()
+        await agent.bus.drain()
         turn = [event for event in seen if event.turn_id is not None]
         by_id = {event.id: event.type for event in turn}
         assert [(event.type, by_id.get(event.parent_event_id or "")) for event in turn] == [
@@ -167,7 +167,7 @@ async def test_a_picture_for_a_model_that_cannot_see_is_refused_and_nothing_chan
 )
 async def test_a_picture_may_be_told_in_words_instead(policy: str, shown: str, tmp_path: Path) -> None:
     async with ground(tmp_path, "openai_chat") as it:
-        agent = await it.agent(capability_policy=policy, describe=lambda _: "a single red pixel")
+        agent = await it.agent(capability_policy=policy, describe_image=lambda _: "a single red pixel")
         await agent.ask(it.session, [TextBlock("What is this?"), PICTURE], model="blind-openai_chat")
         assert shown in str(it.fakes["openai_chat"].bodies[0])
         assert (await messages(it.store, it.session))[0].content[1] == PICTURE
@@ -224,8 +224,8 @@ async def test_a_turn_may_be_cancelled_at_any_event(after: int, tmp_path: Path) 
             if count == after:
                 turn.cancel()
             count += 1
-        last = turn.told[-1]
-        assert isinstance(last, TurnEnded)
+        last = turn.events[-1]
+        assert isinstance(last, TurnEnd)
         kept = await messages(it.store, it.session)
         assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
         if last.stop_reason is StopReason.CANCELLED and kept[-1].role is Role.ASSISTANT:
@@ -250,7 +250,7 @@ async def test_cancelling_stops_tools_and_answers_every_call(tmp_path: Path) -> 
         it.fakes["anthropic"].answer_with(call("wait", {}), call("wait", {}))
         turn = agent.begin(it.session, "Wait")
         await begun.wait()
-        await turn.cancelled()
+        await turn.cancel_and_wait()
         kept = await messages(it.store, it.session)
         calls = [block.id for block in kept[1].content if isinstance(block, ToolUseBlock)]
         results = [block for one in kept for block in one.content if isinstance(block, ToolResultBlock)]
@@ -291,7 +291,7 @@ async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> No
         "schema_version: 1\ntiers: {fast: gemini, balanced: gemini, deep: gemini}\n"
     )
     async with ground(tmp_path, "anthropic", "gemini") as it:
-        agent = await it.agent(workspace=tmp_path, delegates=True, tools=[add])
+        agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[add])
         it.fakes["anthropic"].call(
             "delegate", {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"], "allowed_tools": ["add"]}
         )
@@ -315,7 +315,7 @@ async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> No
 async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observation(tmp_path: Path) -> None:
     tiers = {"schema_version": 1, "tiers": dict.fromkeys(("fast", "balanced", "deep"), "gemini")}
     async with ground(tmp_path, "anthropic", "gemini") as it:
-        agent = await it.agent(delegates=True)
+        agent = await it.agent(allow_delegation=True)
         session = await it.store.create_session(routing_policy=tiers)
         given = {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"]}
         it.fakes["anthropic"].call("delegate", given)
@@ -347,7 +347,7 @@ async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observ
 
 async def test_a_tier_without_a_model_is_an_error_result_and_makes_no_session(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
-        agent = await it.agent(delegates=True)
+        agent = await it.agent(allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "deep", "task": "Think"})
         ended = await agent.ask(it.session, "Have somebody think")
         assert ended.fault is None
@@ -362,7 +362,7 @@ async def test_an_output_schema_that_is_too_large_is_an_error_result_and_makes_n
     doubled = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(30)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**doubled, "d30": {"type": "string"}}}
     async with ground(tmp_path, "anthropic", "gemini") as it:
-        agent = await it.agent(delegates=True)
+        agent = await it.agent(allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Think", "output_schema": json.dumps(schema)})
         ended = await agent.ask(it.session, "Have somebody think")
         assert ended.fault is None
@@ -375,7 +375,7 @@ async def test_an_output_schema_that_is_too_large_is_an_error_result_and_makes_n
 
 async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path: Path) -> None:
     async with ground(tmp_path, "openai_chat") as it:
-        agent = await it.agent(summarises=True, summary_above_tokens=300)
+        agent = await it.agent(summarize=True, summarize_above_tokens=300)
         fake = it.fakes["openai_chat"]
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
@@ -394,7 +394,7 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
 
 async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
     async with ground(tmp_path, "openai_chat") as it:
-        agent = await it.agent(summarises=True, summary_above_tokens=300, prices=PRICES)
+        agent = await it.agent(summarize=True, summarize_above_tokens=300, price_table=PRICES)
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append, event_types=["llm.call_started", "llm.call_completed"])
         fake, calls = it.fakes["openai_chat"], 0
@@ -405,7 +405,7 @@ async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
         fake.say("They talked about words.")
         ended = await agent.ask(it.session, "And?")
         (after,) = await it.store.totals("session", session=it.session)
-        await agent.bus.drained()
+        await agent.bus.drain()
         assert ended.llm_calls == 2
         assert len(seen) == 2 * (calls + 2) == 2 * len(fake.bodies)
         told = [event.payload for event in seen[-4:] if event.type == "llm.call_completed"]
@@ -418,7 +418,7 @@ async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
 
 async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: Path) -> None:
     async with ground(tmp_path, "openai_chat") as it:
-        agent = await it.agent(summarises=True, summary_above_tokens=300, max_steps=1)
+        agent = await it.agent(summarize=True, summarize_above_tokens=300, max_steps=1)
         seen: list[str] = []
         agent.bus.subscribe("test", lambda event: seen.append(event.type))
         fake = it.fakes["openai_chat"]
@@ -427,14 +427,14 @@ async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: P
             await agent.ask(it.session, f"question {number}")
         fake.fail(500)
         ended = await agent.ask(it.session, "And?")
-        await agent.bus.drained()
+        await agent.bus.drain()
         assert ended.fault is None
         assert seen.count("llm.call_failed") == 1
 
 
 async def test_what_a_turn_costs_is_the_sum_of_its_answers(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=[add], prices=PRICES)
+        agent = await it.agent(tools=[add], price_table=PRICES)
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         ended = await agent.ask(it.session, "What is 1 + 2?", user_id="u1")
         usages = [one.metadata.usage for one in await messages(it.store, it.session) if one.metadata.usage]

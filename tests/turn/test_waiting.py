@@ -24,7 +24,7 @@ from dragoman.message import (
 from dragoman.rules import check
 from dragoman.store import Store, open_store
 from dragoman.tools import Confirmation, builtin_tools, tool
-from dragoman.turn import Agent, Approval, Pending, ResultStored, TurnBegan, TurnEnded
+from dragoman.turn import Agent, Approval, PendingCall, ToolResultStored, TurnEnd, TurnStart
 from tests.strict import call, say
 from tests.turn.ground import DIALECTS, ground
 from tests.turn.test_turn import PIXEL, add, messages, text_of
@@ -52,7 +52,7 @@ def notes() -> tuple[list[str], Any]:
     return ran, note
 
 
-def given(pending: Pending, *content: Any, is_error: bool = False) -> ToolResultBlock:
+def given(pending: PendingCall, *content: Any, is_error: bool = False) -> ToolResultBlock:
     blocks = tuple(TextBlock(part) if isinstance(part, str) else part for part in content)
     return ToolResultBlock(pending.call_id, blocks, is_error=is_error)
 
@@ -71,31 +71,31 @@ async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_t
     dialect: str, *, streamed: bool, tmp_path: Path
 ) -> None:
     async with ground(tmp_path, dialect) as it:
-        agent = await it.agent(tools=[add], streamed=streamed)
+        agent = await it.agent(tools=[add], stream=streamed)
         fake = it.fakes[dialect]
         fake.answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {"exact": True}))
         ended = await agent.ask(it.session, "Where am I, and what is 1 + 2?", tools=(PLACE,))
         (pending,) = ended.pending
-        assert (pending.name, pending.input, pending.why) == ("get_place", {"exact": True}, "caller")
+        assert (pending.name, pending.input, pending.reason) == ("get_place", {"exact": True}, "caller")
         assert (ended.stop_reason, ended.fault, ended.llm_calls, ended.tool_calls) == (StopReason.TOOL_USE, None, 1, 1)
         assert "get_place" in str(fake.bodies[0])
-        assert await agent.pending(it.session) == ended.pending
+        assert await agent.pending_calls(it.session) == ended.pending
 
         fake.say("In Bern, and three.")
         told = [event async for event in agent.turn(it.session, tools=(PLACE,), answers=(given(pending, "Bern"),))]
         began, over = told[0], told[-1]
-        assert isinstance(began, TurnBegan)
-        assert began.asked is None
+        assert isinstance(began, TurnStart)
+        assert began.question is None
         assert [row.message.content for row in began.answers] == [(given(pending, "Bern"),)]
-        assert not any(isinstance(event, ResultStored) for event in told)
-        assert isinstance(over, TurnEnded)
+        assert not any(isinstance(event, ToolResultStored) for event in told)
+        assert isinstance(over, TurnEnd)
         assert (over.stop_reason, over.pending, over.llm_calls) == (StopReason.END_TURN, (), 1)
         kept = await messages(it.store, it.session)
         assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
         assert check(kept) == ()
         assert "Bern" in str(fake.bodies[1])
         assert fake.refused == []
-        assert await agent.pending(it.session) == ()
+        assert await agent.pending_calls(it.session) == ()
         assert [one.status for one in await it.store.tool_calls(it.session)] == ["succeeded", "succeeded"]
 
 
@@ -103,14 +103,17 @@ async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'kept.db'}"
     async with ground(tmp_path, "anthropic", url=url) as it:
         _, note = notes()
-        agent = await it.agent(tools=[note], parks=True)
+        agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "here"}))
         ended = await agent.ask(it.session, "Note where I am", tools=(PLACE,))
         ran, again = notes()
-        async with open_store(url) as store, Agent(store, settings=it.settings, tools=[again], parks=True) as other:
-            assert await other.pending(it.session) == ended.pending
+        async with (
+            open_store(url) as store,
+            Agent(store, settings=it.settings, tools=[again], pause_for_approval=True) as other,
+        ):
+            assert await other.pending_calls(it.session) == ended.pending
             place, consent = ended.pending
-            assert (place.why, consent.why) == ("caller", "approval")
+            assert (place.reason, consent.reason) == ("caller", "approval")
             over = await other.ask(
                 it.session, answers=(given(place, "Bern"),), approvals=(Approval(consent.call_id, approved=True),)
             )
@@ -201,7 +204,7 @@ async def test_an_input_that_does_not_fit_the_caller_s_tool_is_told_to_the_model
 async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         _, note = notes()
-        agent = await it.agent(tools=[note], parks=True)
+        agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "x"}))
         place, consent = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
         before = await messages(it.store, it.session)
@@ -223,7 +226,7 @@ async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Pat
         with pytest.raises(ToolInputError):
             await agent.ask(it.session, approvals=(Approval(consent.call_id, approved=True, edited_input={"word": 1}),))
         assert await messages(it.store, it.session) == before
-        assert await agent.pending(it.session) == (place, consent)
+        assert await agent.pending_calls(it.session) == (place, consent)
 
 
 async def test_a_call_is_answered_once(tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ async def test_only_a_call_that_nobody_can_run_here_counts_as_pending_when_steps
         ended = await agent.ask(it.session, "And now?", tools=(PLACE,))
         assert ended.fault is not None
         assert (ended.fault.code, ended.pending) == ("too_many_steps", ())
-        assert await agent.pending(it.session) == ()
+        assert await agent.pending_calls(it.session) == ()
         assert (await agent.ask(it.session, "And now?")).fault is None
         assert it.fakes["anthropic"].refused == []
 
@@ -264,13 +267,13 @@ async def test_a_question_gives_up_what_is_pending_and_every_provider_takes_the_
 ) -> None:
     async with ground(tmp_path, dialect) as it:
         ran, note = notes()
-        agent = await it.agent(tools=[add, note], parks=True)
+        agent = await it.agent(tools=[add, note], pause_for_approval=True)
         fake = it.fakes[dialect]
         fake.answer_with(
             say("Let me see."), call("get_place", {}), call("add", {"a": 1, "b": 2}), call("note", {"word": "x"})
         )
         pending = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
-        assert [one.why for one in pending] == ["caller", "approval"]
+        assert [one.reason for one in pending] == ["caller", "approval"]
         fake.say("As you like.")
         ended = await agent.ask(it.session, "Never mind. What is new?")
         assert (ended.fault, ended.pending) == (None, ())
@@ -279,7 +282,7 @@ async def test_a_question_gives_up_what_is_pending_and_every_provider_takes_the_
         assert ran == []
         statuses = [one.status for one in await it.store.tool_calls(it.session)]
         assert statuses == ["cancelled", "succeeded", "cancelled"]
-        assert await agent.pending(it.session) == ()
+        assert await agent.pending_calls(it.session) == ()
 
 
 @pytest.mark.parametrize("target", DIALECTS)
@@ -304,12 +307,12 @@ async def test_another_provider_takes_over_while_a_call_is_pending(target: str, 
 async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_path: Path) -> None:
     async with ground(tmp_path, dialect) as it:
         ran, note = notes()
-        agent = await it.agent(tools=[add, note], parks=True)
+        agent = await it.agent(tools=[add, note], pause_for_approval=True)
         fake = it.fakes[dialect]
         words = ("yes", "perhaps", "no")
         fake.answer_with(call("add", {"a": 1, "b": 2}), *(call("note", {"word": word}) for word in words))
         ended = await agent.ask(it.session, "Note some words")
-        assert [(one.name, one.input["word"], one.why) for one in ended.pending] == [
+        assert [(one.name, one.input["word"], one.reason) for one in ended.pending] == [
             ("note", word, "approval") for word in words
         ]
         assert ran == []
@@ -321,7 +324,7 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
         )
         told = [event async for event in agent.turn(it.session, approvals=approvals)]
         assert sorted(ran) == ["certainly", "yes"]
-        stored = [event.row.message for event in told if isinstance(event, ResultStored)]
+        stored = [event.row.message for event in told if isinstance(event, ToolResultStored)]
         assert len(stored) == 3
         found = await results(it.store, it.session)
         assert found[yes.call_id] == ToolResultBlock(yes.call_id, (TextBlock("noted yes"),))
@@ -337,14 +340,14 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
         ] == list(words)
         assert check(kept) == ()
         assert fake.refused == []
-        assert isinstance(told[-1], TurnEnded)
+        assert isinstance(told[-1], TurnEnd)
         assert told[-1].pending == ()
 
 
 async def test_what_nobody_has_decided_goes_on_waiting(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         ran, note = notes()
-        agent = await it.agent(tools=[note], parks=True)
+        agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("note", {"word": "a"}), call("note", {"word": "b"}))
         first, second = (await agent.ask(it.session, "Note")).pending
         ended = await agent.ask(it.session, approvals=(Approval(first.call_id, approved=True),))
@@ -372,14 +375,14 @@ async def test_an_agent_that_does_not_park_asks_and_waits(tmp_path: Path) -> Non
 async def test_asking_and_deciding_is_told(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         _, note = notes()
-        agent = await it.agent(tools=[note], parks=True)
+        agent = await it.agent(tools=[note], pause_for_approval=True)
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append)
         it.fakes["anthropic"].call("note", {"word": "x"})
         (pending,) = (await agent.ask(it.session, "Note")).pending
         await agent.ask(it.session)
         await agent.ask(it.session, approvals=(Approval(pending.call_id, approved=True),))
-        await agent.bus.drained()
+        await agent.bus.drain()
         about = [event for event in seen if event.type.startswith("tool.")]
         assert [event.type for event in about] == [
             "tool.confirmation_requested",
@@ -401,7 +404,7 @@ async def test_a_worker_waits_for_nobody(tmp_path: Path) -> None:
     )
     async with ground(tmp_path, "anthropic", "gemini") as it:
         ran, note = notes()
-        agent = await it.agent(workspace=tmp_path, delegates=True, tools=[note], parks=True)
+        agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Note x", "allowed_tools": ["note"]})
         it.fakes["gemini"].call("note", {"word": "x"})
         it.fakes["gemini"].say("I may not.")
@@ -436,11 +439,11 @@ async def test_a_call_that_a_crash_has_interrupted_is_not_run_again(tmp_path: Pa
         return str(number)
 
     async with ground(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=[count], parks=True)
+        agent = await it.agent(tools=[count], pause_for_approval=True)
         own = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "count", {"number": 1})
         other = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAB", "get_place", {})
         await crashed(it.store, it.session, own, other)
-        (pending,) = await agent.pending(it.session)
+        (pending,) = await agent.pending_calls(it.session)
         assert pending.call_id == other.id
         ended = await agent.ask(it.session, answers=(given(pending, "Bern"),))
         assert (ended.fault, ended.pending, ran) == (None, (), [])
@@ -455,7 +458,7 @@ async def test_a_turn_that_a_crash_has_ended_goes_on_without_a_new_question(tmp_
         agent = await it.agent(tools=[add])
         await crashed(it.store, it.session, ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "add", {"a": 1, "b": 2}))
         told = [event async for event in agent.turn(it.session)]
-        assert isinstance(told[-1], TurnEnded)
+        assert isinstance(told[-1], TurnEnd)
         assert (told[-1].fault, told[-1].llm_calls) == (None, 1)
         assert it.fakes["anthropic"].refused == []
         it.fakes["anthropic"].fail(500)
@@ -481,21 +484,21 @@ async def test_what_many_sessions_share_with_nobody_is_let_go(tmp_path: Path) ->
         agent = await it.agent(tools=[add])
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         await agent.ask(it.session, "Add")
-        kept = agent.bench(it.session, None)
+        kept = agent.tool_session(it.session, None)
         kept.answers["add"] = Confirmation(allow=True, scope="session")
         for number in range(1_000):
-            agent.bench(f"sess_{number}", None)
-        assert len(agent._benches) <= 257
-        assert agent.bench(it.session, None) is kept
+            agent.tool_session(f"sess_{number}", None)
+        assert len(agent._tool_sessions) <= 257
+        assert agent.tool_session(it.session, None) is kept
 
 
 async def test_an_approved_call_that_a_crash_has_interrupted_waits_for_consent_again(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         ran, note = notes()
-        agent = await it.agent(tools=[note], parks=True)
+        agent = await it.agent(tools=[note], pause_for_approval=True)
         await crashed(it.store, it.session, ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "note", {"word": "x"}))
-        (pending,) = await agent.pending(it.session)
-        assert pending.why == "approval"
+        (pending,) = await agent.pending_calls(it.session)
+        assert pending.reason == "approval"
         ended = await agent.ask(it.session, approvals=(Approval(pending.call_id, approved=True),))
         assert (ended.fault, ran) == (None, ["x"])
 
@@ -505,7 +508,7 @@ async def test_an_approved_call_that_a_crash_has_interrupted_waits_for_consent_a
 async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, after: int, tmp_path: Path) -> None:
     async with ground(tmp_path, dialect) as it:
         _, note = notes()
-        agent = await it.agent(tools=[note], parks=True)
+        agent = await it.agent(tools=[note], pause_for_approval=True)
         fake = it.fakes[dialect]
         fake.answer_with(call("get_place", {}), call("note", {"word": "a"}), call("note", {"word": "b"}))
         place, first, _ = (await agent.ask(it.session, "Note where I am", tools=(PLACE,))).pending
@@ -519,8 +522,8 @@ async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, a
             count += 1
         kept = await messages(it.store, it.session)
         assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
-        left = await agent.pending(it.session)
-        assert [one.why for one in left] in ([], ["approval"])
+        left = await agent.pending_calls(it.session)
+        assert [one.reason for one in left] in ([], ["approval"])
         fake.forget()
         decided = tuple(Approval(one.call_id, approved=False) for one in left)
         ended = await agent.ask(it.session, "And now?", approvals=decided)
@@ -538,18 +541,21 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
     async with ground(tmp_path, "anthropic", url=url) as it:
         fake = it.fakes["anthropic"]
         _, note = notes()
-        agent = await it.agent(tools=[note, *builtin_tools(["ask_user"])], parks=True)
+        agent = await it.agent(tools=[note, *builtin_tools(["ask_user"])], pause_for_approval=True)
         fake.answer_with(call("ask_user", QUESTION), call("note", {"word": "here"}))
         ended = await agent.ask(it.session, "Order some")
         question, consent = ended.pending
-        assert (question.why, question.input, consent.why) == ("input", QUESTION, "approval")
+        assert (question.reason, question.input, consent.reason) == ("input", QUESTION, "approval")
         assert question.answer_schema is not None
         assert question.answer_schema["properties"] == {"count": {"type": "number", "description": "Of them"}}
         assert ended.stop_reason is StopReason.TOOL_USE
         ran, again = notes()
         tools = [again, *builtin_tools(["ask_user"])]
-        async with open_store(url) as store, Agent(store, settings=it.settings, tools=tools, parks=True) as other:
-            assert await other.pending(it.session) == ended.pending
+        async with (
+            open_store(url) as store,
+            Agent(store, settings=it.settings, tools=tools, pause_for_approval=True) as other,
+        ):
+            assert await other.pending_calls(it.session) == ended.pending
             with pytest.raises(FormatError, match="it waits for a result"):
                 await other.ask(it.session, approvals=(Approval(question.call_id, approved=True),))
             with pytest.raises(FormatError, match="it waits for a consent"):
@@ -580,7 +586,7 @@ async def test_a_question_that_cannot_be_asked_is_an_error_to_the_model(
     *, parks: bool, question: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     async with ground(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=builtin_tools(["ask_user"]), parks=parks)
+        agent = await it.agent(tools=builtin_tools(["ask_user"]), pause_for_approval=parks)
         it.fakes["anthropic"].call("ask_user", question)
         it.fakes["anthropic"].say("Then not.")
         ended = await agent.ask(it.session, "Order some")
@@ -592,7 +598,7 @@ async def test_a_question_that_cannot_be_asked_is_an_error_to_the_model(
 
 async def test_a_new_question_gives_up_the_one_of_the_model(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=builtin_tools(["ask_user"]), parks=True)
+        agent = await it.agent(tools=builtin_tools(["ask_user"]), pause_for_approval=True)
         it.fakes["anthropic"].call("ask_user", {"question": "How many?"})
         (question,) = (await agent.ask(it.session, "Order some")).pending
         assert (await agent.ask(it.session, "Never mind")).pending == ()

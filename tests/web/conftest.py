@@ -133,6 +133,6 @@ def visitor(runner: asyncio.Runner, browser: Browser, site: ground.Site) -> Iter
 @pytest.fixture
 def axe() -> str:
     """The source of axe-core."""
-    from scripts.build_page import installed
+    from scripts.build_page import install
 
-    return (Path(installed()) / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+    return (Path(install()) / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")

@@ -22,12 +22,12 @@ from aiohttp import web
 
 from dragoman import settings
 from dragoman.client import Retries
-from dragoman.server.options import ServeOptions
-from dragoman.server.serving import bound, listening, opened_doors
-from dragoman.server.state import Doors
+from dragoman.server.options import ServerConfig
+from dragoman.server.serving import bind_socket, open_app_state, run_server
+from dragoman.server.state import AppState
 from dragoman.settings import Settings
 from dragoman.tools import builtin_tools
-from scripts.build_page import built
+from scripts.build_page import build
 from tests.strict import StrictProvider, strict_provider
 
 _CONFIG = """
@@ -147,18 +147,18 @@ class Site:
         self.folder = folder
         self.fakes = fakes
         self.paces = {name: Pace(fake) for name, fake in fakes.items()}
-        self.options = ServeOptions(store=f"sqlite:///{folder / 'chats.db'}", port=0, grace_s=0.2, **options)
+        self.options = ServerConfig(store=f"sqlite:///{folder / 'chats.db'}", port=0, grace_s=0.2, **options)
         self._settings = found
         self.wire = Wire()
         self._stack = contextlib.AsyncExitStack()
-        self._doors: Doors | None = None
+        self._doors: AppState | None = None
 
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.wire.port}"
 
     @property
-    def doors(self) -> Doors:
+    def doors(self) -> AppState:
         assert self._doors is not None
         return self._doors
 
@@ -167,7 +167,7 @@ class Site:
         if not self.wire.port:
             await self.wire.mend()
             self.options = msgspec.structs.replace(self.options, base_url=self.base_url)
-        listener, options = bound(self.options)
+        listener, options = bind_socket(self.options)
         self.wire.to = listener.getsockname()[1]
         self._stack.callback(listener.close)
         of_agent = {
@@ -175,8 +175,8 @@ class Site:
             "tools": builtin_tools(("read_file", "write_file", "ask_user")),
             "workspace": self.folder / "work",
         }
-        self._doors = await self._stack.enter_async_context(opened_doors(options, self._settings, **of_agent))
-        await self._stack.enter_async_context(listening(self._doors, listener))
+        self._doors = await self._stack.enter_async_context(open_app_state(options, self._settings, **of_agent))
+        await self._stack.enter_async_context(run_server(self._doors, listener))
 
     async def stop(self) -> None:
         """Stop, as a person stops it."""
@@ -186,7 +186,7 @@ class Site:
 @contextlib.asynccontextmanager
 async def site(folder: Path, **options: Any) -> AsyncIterator[Site]:
     """A server with the page, while the block lasts."""
-    built()
+    build()
     (folder / "work").mkdir()
     (folder / "work" / "README.md").write_text(README, "utf-8")
     async with contextlib.AsyncExitStack() as stack:

@@ -95,13 +95,13 @@ async def _elsewhere(site: Site) -> None:
         if delivery.letter.task_id == "TASK-16":
             await delivery.nack("The disk quota is reached", retry_after_s=900)
         else:
-            await mail.give_back(delivery)
+            await mail.release(delivery)
     await mail.send(
         task_result_letter(**_ends(site, "PLANNER", "REVIEWER", "TASK-17"), output="Please look at the design")
     )
     (given_up,) = await mail.receive("REVIEWER")
     await given_up.nack("There is no design in it", error_class="not_retryable")
-    await mail.take(BROKEN)
+    await mail.accept(BROKEN)
 
 
 async def weeks(site: Site) -> None:

@@ -148,13 +148,13 @@ async def test_a_question_is_answered_and_what_is_sensitive_is_never_shown_again
     assert letters.SECRET not in await visitor.page.content()
     values = "[...document.querySelectorAll('input')].map((one) => one.value).join()"
     assert letters.SECRET not in await visitor.page.evaluate(values)
-    (standing,) = [one for one in await site.doors.mail.thread("TASK-12") if one.posted.sender_id == "HUMAN"]
-    assert letters.SECRET not in standing.posted.text
-    handed = await site.doors.mail.receive("BUILDER", letter_id=standing.posted.letter_id)
+    (standing,) = [one for one in await site.doors.mail.thread("TASK-12") if one.letter.sender_id == "HUMAN"]
+    assert letters.SECRET not in standing.letter.text
+    handed = await site.doors.mail.receive("BUILDER", letter_id=standing.letter.letter_id)
     for before in [] if handed else await site.doors.mail.receive("BUILDER"):  # what stands before it of its task
         await before.ack()
-    (delivery,) = handed or await site.doors.mail.receive("BUILDER", letter_id=standing.posted.letter_id)
-    opened = await delivery.opened()
+    (delivery,) = handed or await site.doors.mail.receive("BUILDER", letter_id=standing.letter.letter_id)
+    opened = await delivery.decrypt()
     assert opened.payload.result.inputs == {"password": letters.SECRET, "channel": "preview", "after_min": 10}
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from dragoman.server.keys import new_key
-from dragoman.server.page import _elsewhere
+from dragoman.server.page import _image_sources
 from tests.web import ground
 from tests.web.conftest import Visitor
 
@@ -63,9 +63,14 @@ async def test_there_is_nothing_else_to_be_had(name: str, site: ground.Site) -> 
 
 
 def test_pictures_may_come_from_where_attachments_are_kept() -> None:
-    assert _elsewhere(None) == _elsewhere("file:///files") == _elsewhere("s3://bucket?endpoint=https://a.example") == ""
-    assert _elsewhere("supabase://p.supabase.co/b?also=f.example") == " https://p.supabase.co https://f.example"
-    assert _elsewhere("s3://bucket?endpoint=https://a.example:9000&direct=true") == " https://a.example:9000"
+    assert (
+        _image_sources(None)
+        == _image_sources("file:///files")
+        == _image_sources("s3://bucket?endpoint=https://a.example")
+        == ""
+    )
+    assert _image_sources("supabase://p.supabase.co/b?also=f.example") == " https://p.supabase.co https://f.example"
+    assert _image_sources("s3://bucket?endpoint=https://a.example:9000&direct=true") == " https://a.example:9000"
 
 
 async def test_the_page_asks_for_a_key_and_forgets_it_with_its_tab(

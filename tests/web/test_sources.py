@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from scripts.build_page import ROOT, SOURCES, built, installed, node
+from scripts.build_page import ROOT, SOURCES, build, install, node
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -15,13 +15,13 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_types_hold() -> None:
-    installed()
+    install()
     done = run(node(), str(SOURCES / "node_modules" / "typescript" / "bin" / "tsc"), "--noEmit", "-p", ".")
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_its_own_tests_pass() -> None:
-    installed()
+    install()
     files = sorted(str(path) for path in (SOURCES / "test").glob("*.test.ts"))
     done = run(node(), "--test", "--test-reporter=dot", *files)
     assert files
@@ -43,13 +43,13 @@ def test_the_lock_names_no_host_and_has_a_hash_for_everything() -> None:
 
 
 def test_whoever_builds_it_twice_gets_the_same(tmp_path: Path) -> None:
-    first = {path.name: path.read_bytes() for path in built().iterdir()}
+    first = {path.name: path.read_bytes() for path in build().iterdir()}
     done = run(node(), str(SOURCES / "build.mjs"), str(tmp_path / "again"))
     assert done.returncode == 0, done.stderr
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
 
 
 def test_the_page_loads_in_a_moment() -> None:
-    sizes = {path.suffix: path.stat().st_size for path in built().iterdir()}
+    sizes = {path.suffix: path.stat().st_size for path in build().iterdir()}
     assert sizes[".js"] < 300_000
     assert sizes[".css"] < 40_000

@@ -34,16 +34,16 @@ class OrchestratorHistoryFilter(HistoryFilter):
         self.max_conversation_turns = max_conversation_turns
 
     def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:
-        told = (context or {}).get("max_conversation_turns")
-        return entries.for_orchestrator(history, self.max_conversation_turns if told is None else told)
+        limit = (context or {}).get("max_conversation_turns")
+        return entries.for_orchestrator(history, self.max_conversation_turns if limit is None else limit)
 
 
 class ManagerHistoryFilter(HistoryFilter):
     """What was put together in the phase before: ``previous_phase_id``, or else the one below ``phase_id``."""
 
     def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:
-        told = context or {}
-        return entries.for_manager(history, told.get("phase_id"), told.get("previous_phase_id"))
+        fields = context or {}
+        return entries.for_manager(history, fields.get("phase_id"), fields.get("previous_phase_id"))
 
 
 class WorkerHistoryFilter(HistoryFilter):

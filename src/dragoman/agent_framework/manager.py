@@ -22,12 +22,12 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.agent_framework.utils import message_builder as build
-from dragoman.entries import DELEGATE, Entry, words_of
+from dragoman.entries import DELEGATE, Entry, describe_entry
 from dragoman.errors import DragomanError, InputError, RemoteFaultError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import TextBlock, ToolResultBlock
-from dragoman.turn import Agent, Pending
-from dragoman.turn.delegation import AT_ONCE, answer_task
+from dragoman.turn import Agent, PendingCall
+from dragoman.turn.delegation import MAX_PARALLEL, answer_task
 
 MAX_STEPS: Final = 25
 Result = dict[str, Any]
@@ -73,7 +73,7 @@ class ManagerAgent:
         _check_part("planner", planner, isinstance(planner, Agent) or _has(planner, "plan"), "plan(task, history)")
         _check_part("memory", memory, _has(memory, "add", "get_history"), "add(message) and get_history()")
         self.memory = memory
-        self.workers = _named(workers)
+        self.workers = _by_name(workers)
         for worker_name, worker in self.workers.items():
             is_worker = isinstance(worker, Agent) or _has(worker, "run") or callable(worker)
             _check_part(f"worker {worker_name!r}", worker, is_worker, "run(task)")
@@ -95,25 +95,25 @@ class _Run:
         self._task = task
         planner = manager.planner
         self._planner = _AgentPlanner(planner, manager.workers) if isinstance(planner, Agent) else planner
-        self._written: list[Entry] = []
-        self._given: set[tuple[str, str]] = set()
+        self._entries: list[Entry] = []
+        self._started_tasks: set[tuple[str, str]] = set()
         self._results: list[tuple[str, Any]] = []
 
     async def result(self) -> Result:
         await self._add(build.create_task_entry(self._task))
         for _ in range(self._manager.max_steps):
-            decision = await _awaited(self._planner.plan(self._task, await self._history()))
+            decision = await _resolve(self._planner.plan(self._task, await self._history()))
             if hasattr(decision, "human_readable_summary"):
-                return await self._finished(_plain(decision))
+                return await self._finish(_response_dict(decision))
             await self._delegate(decision if isinstance(decision, list | tuple) else [decision])
-            if await self._is_over():
+            if await self._is_complete():
                 break
-        return await self._finished(self._aggregated())
+        return await self._finish(self._combine_results())
 
     async def _history(self) -> list[Entry]:
         """What the memory knows, and what this run wrote that the memory leaves to the application to store."""
-        known = list(await _awaited(self._manager.memory.get_history()))
-        return [*known, *(entry for entry in self._written if entry not in known)]
+        stored = list(await _resolve(self._manager.memory.get_history()))
+        return [*stored, *(entry for entry in self._entries if entry not in stored)]
 
     async def _delegate(self, actions: Iterable[Any]) -> None:
         """Write every delegation, run the workers at the same time, and write their results in the order asked."""
@@ -121,17 +121,17 @@ class _Run:
         for action in actions:
             worker, task = action.tool_name, str(action.tool_args.get("task") or self._task)
             call_id = action.tool_args.get("tool_use_id")
-            known = {"tool_use_id": call_id} if call_id else {}
-            await self._add(build.create_delegation_entry(worker=worker, task=task, **known))
+            fields = {"tool_use_id": call_id} if call_id else {}
+            await self._add(build.create_delegation_entry(worker=worker, task=task, **fields))
             tasks.append((worker, task, call_id))
-        limit = asyncio.Semaphore(AT_ONCE)
-        running = [self._run_worker(worker, task, limit) for worker, task, _ in tasks]
-        for (worker, _, call_id), (result, failure) in zip(tasks, await asyncio.gather(*running), strict=True):
-            known = {"tool_use_id": call_id} if call_id else {}
+        limit = asyncio.Semaphore(MAX_PARALLEL)
+        runs = [self._run_worker(worker, task, limit) for worker, task, _ in tasks]
+        for (worker, _, call_id), (result, failure) in zip(tasks, await asyncio.gather(*runs), strict=True):
+            fields = {"tool_use_id": call_id} if call_id else {}
             if failure is not None:
-                await self._add(build.create_error_entry(str(failure), type(failure).__name__, **known))
+                await self._add(build.create_error_entry(str(failure), type(failure).__name__, **fields))
                 continue
-            await self._add(build.create_observation_entry(result, **known))
+            await self._add(build.create_observation_entry(result, **fields))
             broadcast = build.create_global_observation_entry(result, from_worker=worker, summary=_summary(result))
             await self._add(broadcast, is_global=True)
             self._results.append((worker, result))
@@ -140,18 +140,18 @@ class _Run:
         """The result of a worker, or the error that it ended with. An error that is not ours is the caller's."""
         try:
             if name not in self._manager.workers:
-                known = ", ".join(self._manager.workers) or "none"
-                raise InputError(f"there is no worker {name!r}; the workers are: {known}", where="delegation")
-            if (name, task) in self._given:
-                what = f"{name!r} was given this task before; use its result or change the task"
-                raise InputError(what, where="delegation")
-            self._given.add((name, task))
+                names = ", ".join(self._manager.workers) or "none"
+                raise InputError(f"there is no worker {name!r}; the workers are: {names}", where="delegation")
+            if (name, task) in self._started_tasks:
+                text = f"{name!r} was given this task before; use its result or change the task"
+                raise InputError(text, where="delegation")
+            self._started_tasks.add((name, task))
             async with limit:
-                return _jsonable(await _work(self._manager.workers[name], task)), None
+                return _to_json(await _run_worker(self._manager.workers[name], task)), None
         except DragomanError as error:
             return None, error
 
-    async def _is_over(self) -> bool:
+    async def _is_complete(self) -> bool:
         """Whether the policies end the run after the newest result."""
         if not self._results:
             return False
@@ -162,7 +162,7 @@ class _Run:
             return True
         return follow_up is not None and not follow_up.should_follow_up(result, [], len(self._results), context)
 
-    def _aggregated(self) -> Result:
+    def _combine_results(self) -> Result:
         """What the workers found, where no planner put it together."""
         summary = "\n\n".join(_summary(result) for _, result in self._results)
         return {
@@ -171,7 +171,7 @@ class _Run:
             "human_readable_summary": summary or "no worker came back with a result",
         }
 
-    async def _finished(self, response: Result) -> Result:
+    async def _finish(self, response: Result) -> Result:
         if self._results:
             content = {"results": dict(self._results), "summary": response["human_readable_summary"]}
             await self._add(build.create_synthesis_entry(content, from_manager=self._manager.name), is_global=True)
@@ -181,8 +181,8 @@ class _Run:
     async def _add(self, entry: Entry, *, is_global: bool = False) -> None:
         memory = self._manager.memory
         add = getattr(memory, "add_global", memory.add) if is_global else memory.add
-        await _awaited(add(entry))
-        self._written.append(entry)
+        await _resolve(add(entry))
+        self._entries.append(entry)
 
 
 # --- planners and workers --------------------------------------------------------------------------------------------
@@ -195,23 +195,23 @@ class _AgentPlanner:
         self._agent = agent
         self._tools = (_delegate_definition(list(workers)),)
         self._session_id: str | None = None
-        self._pending: tuple[Pending, ...] = ()
+        self._pending: tuple[PendingCall, ...] = ()
 
     async def plan(self, task: str, history: list[Entry]) -> list[Action] | FinalResponse:
         if self._session_id is None:
             self._session_id = (await self._agent.store.create_session(title=f"Manager: {task[:60]}")).id
-            known = "\n\n".join(words_of(entry)[0] for entry in history[:-1])  # the last entry is the task
-            said = [task, f"What is known so far:\n\n{known}"] if known else [task]
-            asked: dict[str, Any] = {"content": [TextBlock(text) for text in said]}
+            context = "\n\n".join(describe_entry(entry)[0] for entry in history[:-1])  # the last entry is the task
+            texts = [task, f"What is known so far:\n\n{context}"] if context else [task]
+            fields: dict[str, Any] = {"content": [TextBlock(text) for text in texts]}
         else:
-            asked = {"answers": tuple(_answer(one.call_id, history) for one in self._pending)}
-        ended, text = await answer_task(self._agent, self._session_id, tools=self._tools, **asked)
-        if ended.fault is not None:
-            raise RemoteFaultError(ended.fault)
-        self._pending = ended.pending
-        if not ended.pending:
+            fields = {"answers": tuple(_answer(call.call_id, history) for call in self._pending)}
+        end, text = await answer_task(self._agent, self._session_id, tools=self._tools, **fields)
+        if end.fault is not None:
+            raise RemoteFaultError(end.fault)
+        self._pending = end.pending
+        if not end.pending:
             return FinalResponse("display_message", {"message": text}, text)
-        return [Action(one.input["worker"], {**one.input, "tool_use_id": one.call_id}) for one in ended.pending]
+        return [Action(call.input["worker"], {**call.input, "tool_use_id": call.call_id}) for call in end.pending]
 
 
 def _delegate_definition(workers: list[str]) -> ToolDefinition:
@@ -234,60 +234,64 @@ def _delegate_definition(workers: list[str]) -> ToolDefinition:
 
 def _answer(call_id: str, history: list[Entry]) -> ToolResultBlock:
     """What the history says came of a call."""
-    found = next(entry for entry in reversed(history) if entry.get("tool_use_id") == call_id)
-    return ToolResultBlock(call_id, (TextBlock(_summary(found["content"])),), is_error=found["type"] == "error")
+    match = next(entry for entry in reversed(history) if entry.get("tool_use_id") == call_id)
+    return ToolResultBlock(call_id, (TextBlock(_summary(match["content"])),), is_error=match["type"] == "error")
 
 
-def _has(given: Any, *methods: str) -> bool:
-    return all(callable(getattr(given, method, None)) for method in methods)
+def _has(value: Any, *methods: str) -> bool:
+    return all(callable(getattr(value, method, None)) for method in methods)
 
 
-def _check_part(name: str, given: Any, is_right: bool, needed: str) -> None:
+def _check_part(name: str, value: Any, is_right: bool, needed: str) -> None:
     """Raise ``InputError`` if something that a manager is made of lacks the methods that it needs."""
     if not is_right:
-        instead = "an object" if name == "memory" else "an Agent, or an object"
+        expected = "an object" if name == "memory" else "an Agent, or an object"
         raise InputError(
-            f"{type(given).__name__} cannot be used as it",
+            f"{type(value).__name__} cannot be used as it",
             where=f"{name} of a manager",
-            remedy=f"Give {instead} with {needed}",
+            remedy=f"Give {expected} with {needed}",
         )
 
 
-def _named(workers: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
+def _by_name(workers: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
     """Workers by name. One of a list has its own ``name`` or ``agent_key``, or the name of its place."""
     if isinstance(workers, Mapping):
         return dict(workers)
-    named: dict[str, Any] = {}
-    for place, worker in enumerate(workers or ()):
-        own = getattr(worker, "name", None) or getattr(worker, "agent_key", None)
-        named[own if own and own not in named else f"worker{place}"] = worker
-    return named
+    result: dict[str, Any] = {}
+    for index, worker in enumerate(workers or ()):
+        name = getattr(worker, "name", None) or getattr(worker, "agent_key", None)
+        result[name if name and name not in result else f"worker{index}"] = worker
+    return result
 
 
-async def _work(worker: Any, task: str) -> Any:
+async def _run_worker(worker: Any, task: str) -> Any:
     """The result of a worker for a task."""
     if isinstance(worker, Agent):
         session = await worker.store.create_session(title=f"Task: {task[:60]}", metadata={"is_worker": True})
-        ended, text = await answer_task(worker, session.id, content=task, is_worker=True)
-        if ended.fault is not None:
-            raise RemoteFaultError(ended.fault)
+        end, text = await answer_task(worker, session.id, content=task, is_worker=True)
+        if end.fault is not None:
+            raise RemoteFaultError(end.fault)
         return text
-    return await _awaited(worker.run(task) if hasattr(worker, "run") else worker(task))
+    return await _resolve(worker.run(task) if hasattr(worker, "run") else worker(task))
 
 
-async def _awaited(given: Any) -> Any:
+async def _resolve(value: Any) -> Any:
     """A value, or what a coroutine returns."""
-    return await given if inspect.isawaitable(given) else given
+    return await value if inspect.isawaitable(value) else value
 
 
-def _plain(response: Any) -> Result:
+def _response_dict(response: Any) -> Result:
     """A response as a dict of its three fields."""
     return {name: getattr(response, name) for name in ("operation", "payload", "human_readable_summary")}
 
 
-def _jsonable(result: Any) -> Any:
+def _to_json(result: Any) -> Any:
     """A result that an entry can hold: a response becomes a dict, and what is not JSON becomes its text."""
-    return _plain(result) if hasattr(result, "human_readable_summary") else msgspec.to_builtins(result, enc_hook=str)
+    return (
+        _response_dict(result)
+        if hasattr(result, "human_readable_summary")
+        else msgspec.to_builtins(result, enc_hook=str)
+    )
 
 
 def _summary(result: Any) -> str:

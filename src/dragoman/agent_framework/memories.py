@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from dragoman.agent_framework.stores import history_of
-from dragoman.entries import ASSISTANT_MESSAGE, USER_MESSAGE, Entry, checked
+from dragoman.entries import ASSISTANT_MESSAGE, USER_MESSAGE, Entry, validate_entry
 
 
 class Entries(list[Entry]):
@@ -60,8 +60,8 @@ class MessageStoreMemory(BaseMemory):
     """Reads the conversation, the agent's own doing and what was told to all from a message store."""
 
     def __init__(self, message_store: Any, location: str, agent_key: str) -> None:
-        for name, given in (("message_store", message_store), ("location", location), ("agent_key", agent_key)):
-            if given is None or given == "":
+        for name, value in (("message_store", message_store), ("location", location), ("agent_key", agent_key)):
+            if value is None or value == "":
                 raise ValueError(f"{type(self).__name__} needs a {name}")
         self._message_store = message_store
         self._location = location
@@ -75,8 +75,8 @@ class MessageStoreMemory(BaseMemory):
     def get_history(self) -> Entries:
         store = self._message_store
         read = getattr(store, "get_merged_history", None)
-        place = (self._location, self._agent_key, self._subordinates)
-        return Entries(read(*place) if read is not None else history_of(store, *place))
+        arguments = (self._location, self._agent_key, self._subordinates)
+        return Entries(read(*arguments) if read is not None else history_of(store, *arguments))
 
 
 class HierarchicalMessageStoreMemory(MessageStoreMemory):
@@ -119,7 +119,7 @@ class InMemoryMemory(BaseMemory):
         return self._feed.add(self.agent_key, message)
 
     def get_history(self) -> Entries:
-        return self._feed.of(lambda _: True)
+        return self._feed.select(lambda _: True)
 
 
 class SharedInMemoryMemory(BaseMemory):
@@ -128,7 +128,7 @@ class SharedInMemoryMemory(BaseMemory):
     def __init__(self, namespace: str, agent_key: str) -> None:
         if not namespace or not agent_key:
             raise ValueError(f"{type(self).__name__} needs a namespace and an agent_key")
-        self._feed = _feed_of(namespace)
+        self._feed = _get_feed(namespace)
         self._agent_key = agent_key
         self._subordinates: tuple[str, ...] = ()
 
@@ -137,7 +137,7 @@ class SharedInMemoryMemory(BaseMemory):
 
     def add_global(self, update: Mapping[str, Any]) -> Done:
         """Tell something to every agent of the namespace."""
-        return self._feed.add(_EVERYBODY, update)
+        return self._feed.add(_ALL_AGENTS, update)
 
     def add_conversation_turn(self, role: str, content: Any) -> Done:
         """Remember what the ``user`` or the ``assistant`` said, for every agent of the namespace."""
@@ -148,11 +148,11 @@ class SharedInMemoryMemory(BaseMemory):
 
     def get_global_updates(self) -> Entries:
         """What was told to every agent of the namespace."""
-        return self._feed.of(lambda whose: whose is _EVERYBODY)
+        return self._feed.select(lambda whose: whose is _ALL_AGENTS)
 
     def get_history(self) -> Entries:
-        known = (_CONVERSATION, self._agent_key, *self._subordinates, _EVERYBODY)
-        return self._feed.of(lambda whose: whose in known)
+        owners = (_CONVERSATION, self._agent_key, *self._subordinates, _ALL_AGENTS)
+        return self._feed.select(lambda whose: whose in owners)
 
 
 class HierarchicalSharedMemory(SharedInMemoryMemory):
@@ -163,7 +163,7 @@ class HierarchicalSharedMemory(SharedInMemoryMemory):
         self._subordinates = tuple(subordinates or ())
 
 
-_EVERYBODY: Final = object()
+_ALL_AGENTS: Final = object()
 _CONVERSATION: Final = object()
 
 
@@ -173,19 +173,19 @@ class _Feed:
     def __init__(self) -> None:
         self._entries: list[tuple[object, Entry]] = []
 
-    def add(self, whose: object, entry: Mapping[str, Any]) -> Done:
-        self._entries.append((whose, checked(entry)))  # which no other thread can interrupt
+    def add(self, owner: object, entry: Mapping[str, Any]) -> Done:
+        self._entries.append((owner, validate_entry(entry)))  # which no other thread can interrupt
         return DONE
 
-    def of(self, is_wanted: Callable[[object], bool]) -> Entries:
-        return Entries(dict(entry) for whose, entry in self._entries.copy() if is_wanted(whose))
+    def select(self, matches: Callable[[object], bool]) -> Entries:
+        return Entries(dict(entry) for owner, entry in self._entries.copy() if matches(owner))
 
 
 _feeds: dict[str, _Feed] = {}
 _lock = threading.Lock()
 
 
-def _feed_of(namespace: str) -> _Feed:
+def _get_feed(namespace: str) -> _Feed:
     with _lock:
         return _feeds.setdefault(namespace, _Feed())
 

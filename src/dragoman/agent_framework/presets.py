@@ -39,8 +39,8 @@ def describe_preset(preset_name: str) -> str:
 
 
 def _namespace(context: Context) -> str:
-    named = context.get("namespace") or context.get("JOB_ID") or context.get("job_id") or os.environ.get("JOB_ID")
-    return str(named or "default")
+    name = context.get("namespace") or context.get("JOB_ID") or context.get("job_id") or os.environ.get("JOB_ID")
+    return str(name or "default")
 
 
 def _agent_key(context: Context) -> str:

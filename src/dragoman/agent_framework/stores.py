@@ -53,7 +53,7 @@ def history_of(store: Any, location: str, agent_key: str, subordinates: Sequence
     if subordinates:
         groups.append(store.get_team_messages(location, list(subordinates)))
     groups.append(store.get_global_messages(location))
-    return entries.merged(*groups)
+    return entries.merge_entries(*groups)
 
 
 class DragomanMessageStore(BaseMessageStore):
@@ -72,12 +72,12 @@ class DragomanMessageStore(BaseMessageStore):
         except BaseException:
             self._thread.stop()
             raise
-        self._unclosed = weakref.finalize(self, self._thread.leave, self._store.close)
-        self._unclosed.atexit = False
+        self._finalizer = weakref.finalize(self, self._thread.close_later, self._store.close)
+        self._finalizer.atexit = False
 
     def close(self) -> None:
         """Let go of the store. What was added is safe with or without it."""
-        if self._unclosed.detach() is not None and not self._thread.is_elsewhere:
+        if self._finalizer.detach() is not None and not self._thread.is_forked:
             try:
                 self._thread.run(self._store.close())
             finally:
@@ -99,59 +99,59 @@ class DragomanMessageStore(BaseMessageStore):
         self, location: str, messages: Iterable[Mapping[str, Any]], agent_key: str | None = None
     ) -> list[int]:
         """Store several entries, all or none."""
-        given = list(messages)
-        return self._asked(self._store.entries.append(location, given, agent_key=agent_key, create=True))
+        items = list(messages)
+        return self._run(self._store.entries.append(location, items, agent_key=agent_key, create=True))
 
     # --- the views ---------------------------------------------------------------------------------------------------
 
     def get_conversation_messages(self, location: str, limit: int | None = None) -> list[Entry]:
-        kept = self._asked(self._store.entries.conversation(location, limit))
-        return self._with_messages(kept, location, limit, lambda entry: entry["type"] in entries.CONVERSATION_TYPES)
+        stored = self._run(self._store.entries.conversation(location, limit))
+        return self._with_messages(stored, location, limit, lambda entry: entry["type"] in entries.CONVERSATION_TYPES)
 
     def get_agent_messages(self, location: str, agent_key: str, limit: int | None = None) -> list[Entry]:
-        kept = self._asked(self._store.entries.agent(location, agent_key, limit))
+        stored = self._run(self._store.entries.agent(location, agent_key, limit))
         if agent_key != self._messages_as:
-            return kept
-        return self._with_messages(kept, location, limit, lambda entry: entry["type"] in entries.AGENT_TYPES)
+            return stored
+        return self._with_messages(stored, location, limit, lambda entry: entry["type"] in entries.AGENT_TYPES)
 
     def get_global_messages(self, location: str, limit: int | None = None) -> list[Entry]:
-        return self._asked(self._store.entries.broadcast(location, limit))
+        return self._run(self._store.entries.broadcast(location, limit))
 
     def get_team_messages(self, location: str, agent_keys: Sequence[str], limit: int | None = None) -> list[Entry]:
-        kept = self._asked(self._store.entries.team(location, agent_keys, limit))
+        stored = self._run(self._store.entries.team(location, agent_keys, limit))
         if self._messages_as not in agent_keys:
-            return kept
-        return self._with_messages(kept, location, limit, lambda entry: "agent_key" in entry)
+            return stored
+        return self._with_messages(stored, location, limit, lambda entry: "agent_key" in entry)
 
     def get_merged_history(self, location: str, agent_key: str, subordinates: Sequence[str] = ()) -> list[Entry]:
         """The views of one agent as one history, in the order in which it was stored, and each entry once."""
         if self._messages_as is not None:
             return history_of(self, location, agent_key, subordinates)
-        return self._asked(self._store.entries.history(location, agent_key, subordinates))
+        return self._run(self._store.entries.history(location, agent_key, subordinates))
 
     def _with_messages(
-        self, kept: list[Entry], location: str, limit: int | None, is_wanted: Callable[[Entry], bool]
+        self, stored: list[Entry], location: str, limit: int | None, matches: Callable[[Entry], bool]
     ) -> list[Entry]:
         if self._messages_as is None:
-            return kept
-        told = [entry for entry in self._asked(self._told(location)) if is_wanted(entry)]
-        both = entries.merged(told, kept)
+            return stored
+        converted = [entry for entry in self._run(self._messages_as_entries(location)) if matches(entry)]
+        both = entries.merge_entries(converted, stored)
         return both if limit is None else both[max(0, len(both) - limit) :]
 
-    async def _told(self, location: str) -> list[Entry]:
+    async def _messages_as_entries(self, location: str) -> list[Entry]:
         """The messages of a session as entries."""
         try:
             messages = [row.message async for row in self._store.history(location)]
         except UnknownSessionError:
             return []
-        told: list[Entry] = entries.entries_from_messages(messages, agent_key=self._messages_as).wire
-        return told
+        result: list[Entry] = entries.entries_from_messages(messages, agent_key=self._messages_as).wire
+        return result
 
-    def _asked(self, question: Coroutine[Any, Any, Result]) -> Result:
-        if not self._unclosed.alive:
-            question.close()
+    def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        if not self._finalizer.alive:
+            coroutine.close()
             raise StoreUnusableError("it is closed", where="message store", remedy="Open it again")
-        return self._thread.run(question)
+        return self._thread.run(coroutine)
 
 
 # --- a loop of its own -----------------------------------------------------------------------------------------------
@@ -171,20 +171,20 @@ class _Thread:
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
-    def run(self, question: Coroutine[Any, Any, Result]) -> Result:
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """What the coroutine returns or raises."""
-        if self.is_elsewhere:
-            question.close()
+        if self.is_forked:
+            coroutine.close()
             raise StoreUnusableError(
                 "it was opened before this process was forked", where="message store", remedy="Open it in this process"
             )
         if threading.current_thread() is self._thread:
-            question.close()
+            coroutine.close()
             raise InputError("it would wait for itself", where="message store", remedy="Use store.entries")
-        return asyncio.run_coroutine_threadsafe(question, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_forked(self) -> bool:
         """Whether a fork left the thread behind."""
         return os.getpid() != self._process
 
@@ -193,12 +193,12 @@ class _Thread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def leave(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def close_later(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Close and end without waiting: whoever was forgotten may be collected in any thread, the store's as well."""
-        if not self.is_elsewhere:
-            asyncio.run_coroutine_threadsafe(self._left(close), self._loop)
+        if not self.is_forked:
+            asyncio.run_coroutine_threadsafe(self._close_and_stop(close), self._loop)
 
-    async def _left(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _close_and_stop(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await close()
         finally:

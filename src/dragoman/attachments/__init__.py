@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from dragoman.attachments.deleting import delete_with_files
 from dragoman.attachments.keys import SigningKeys
-from dragoman.attachments.kinds import kind_of, named_type
-from dragoman.attachments.paths import cleaned_name
-from dragoman.attachments.room import KEYS_VARIABLE, Attachments, Erasing, Files, open_attachments, open_files
-from dragoman.attachments.saying import attachment_block, is_attached_text, message_metadata, model_block
-from dragoman.attachments.serving import serving_headers
+from dragoman.attachments.kinds import canonical_type, detect_type
+from dragoman.attachments.paths import clean_name
+from dragoman.attachments.room import KEYS_VARIABLE, Attachments, Files, UserFiles, open_attachments, open_files
+from dragoman.attachments.saying import attachment_block, is_attachment_text, message_metadata, model_block
+from dragoman.attachments.serving import response_headers
 from dragoman.attachments.urls import ROUTE, SignedUrl, parse_signed_url
-from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, STATUSES, Opened, Owner, Place, Storage, Stored
+from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, STATUSES, Location, OpenFile, Owner, Storage, StoredFile
 
 __all__ = [
     "KEYS_VARIABLE",
@@ -35,25 +35,25 @@ __all__ = [
     "ROUTE",
     "STATUSES",
     "Attachments",
-    "Erasing",
     "Files",
-    "Opened",
+    "Location",
+    "OpenFile",
     "Owner",
-    "Place",
     "SignedUrl",
     "SigningKeys",
     "Storage",
-    "Stored",
+    "StoredFile",
+    "UserFiles",
     "attachment_block",
-    "cleaned_name",
+    "canonical_type",
+    "clean_name",
     "delete_with_files",
-    "is_attached_text",
-    "kind_of",
+    "detect_type",
+    "is_attachment_text",
     "message_metadata",
     "model_block",
-    "named_type",
     "open_attachments",
     "open_files",
     "parse_signed_url",
-    "serving_headers",
+    "response_headers",
 ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dragoman.attachments.room import Files
     from dragoman.store import Owners, Store
-    from dragoman.store.attached import Named
+    from dragoman.store.attached import AttachmentRefs
 
 
 async def delete_with_files(
@@ -35,24 +35,24 @@ async def delete_with_files(
     With ``untouched_since`` it stays if something has happened in it since then, and nothing is returned. If files
     cannot be deleted it stays, too: ``StorageError`` with the code attachments_left.
     """
-    async with store.turn(session_id) as tenure:  # whoever begins a turn needs this, so none begins meanwhile
+    async with store.turn(session_id) as lease:  # whoever begins a turn needs this, so none begins meanwhile
         if untouched_since is not None and (await store.get_session(session_id)).updated_at >= untouched_since:
             return None
         count = await _delete_files(store, session_id, owners, files) if files is not None else 0
-        tenure.check()
+        lease.check()
         if untouched_since is None:
             await store.delete_session(session_id)
-        elif not await store.delete_untouched(session_id, untouched_since, tenure.owner):
+        elif not await store.delete_if_inactive(session_id, untouched_since, lease.owner):
             return None
-        tenure.was_given_back()  # it has gone with the session
+        lease.confirm_release()  # it has gone with the session
     return count
 
 
 async def _delete_files(store: Store, session_id: str, owners: Owners, files: Files) -> int:
     owner = Owner(owners.user_id, owners.team_id)
-    named = await store.named_attachments(session_id, owners, prefix_of(owner, name_from_id(session_id)))
+    references = await store.find_attachment_refs(session_id, owners, prefix_of(owner, name_from_id(session_id)))
     try:
-        return await _deleted(files, owner, session_id, named)
+        return await _delete_unshared(files, owner, session_id, references)
     except DragomanError as error:
         raise StorageError(
             f"its attachments could not be deleted, so it is still there ({error.what})",
@@ -62,13 +62,13 @@ async def _delete_files(store: Store, session_id: str, owners: Owners, files: Fi
         ) from error
 
 
-async def _deleted(files: Files, owner: Owner, session_id: str, named: Named) -> int:
-    of_session, count = prefix_of(owner, name_from_id(session_id)), 0
-    is_shown_elsewhere = any(path.startswith(of_session) for _, path in named.elsewhere)
-    if not is_shown_elsewhere:
+async def _delete_unshared(files: Files, owner: Owner, session_id: str, references: AttachmentRefs) -> int:
+    session_prefix, count = prefix_of(owner, name_from_id(session_id)), 0
+    is_shared = any(path.startswith(session_prefix) for _, path in references.shared)
+    if not is_shared:
         count += await files.delete_all(owner, name_from_id(session_id))
-    for bucket, path in sorted(named.here):
-        if is_shown_elsewhere or not path.startswith(of_session):
+    for bucket, path in sorted(references.exclusive):
+        if is_shared or not path.startswith(session_prefix):
             # A message may say anything: what can be no file of this owner is none.
             with contextlib.suppress(AttachmentError, UnknownAttachmentError):
                 count += await files.delete(bucket, path, owner)

@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from dragoman import permissions
-from dragoman.attachments.paths import checked_bucket, missing
+from dragoman.attachments.paths import not_found_error, validate_bucket
 from dragoman.attachments.values import Chunks
 from dragoman.errors import StorageError
 
 _CHUNK: Final = 256 * 1024
-_SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-_GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG)
+_SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_NOT_FOUND: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 class FolderStorage:
     """In a folder, which is made when it is first written to."""
 
     def __init__(self, folder: Path, bucket: str) -> None:
-        self.bucket = checked_bucket(bucket)
+        self.bucket = validate_bucket(bucket)
         self._root = Path(os.path.abspath(folder)) / bucket
         permissions.restrict(self._root)
 
@@ -48,13 +48,13 @@ class FolderStorage:
         try:
             return await asyncio.to_thread(self._unlink, path)
         except OSError as error:
-            raise _failed(error) from error
+            raise _storage_error(error) from error
 
     async def delete_under(self, prefix: str) -> int:
         try:
             return await asyncio.to_thread(self._delete_under, prefix)
         except OSError as error:
-            raise _failed(error) from error
+            raise _storage_error(error) from error
 
     async def direct_url(self, path: str, ttl_s: int) -> str | None:  # noqa: ARG002
         return None
@@ -62,36 +62,38 @@ class FolderStorage:
     async def close(self) -> None:
         """There is nothing to close."""
 
-    def _place(self, path: str) -> Path | None:
+    def _locate(self, path: str) -> Path | None:
         """Where a path leads, unless a link is on the way."""
-        place = self._root / path
-        parent = place.parent
+        location = self._root / path
+        parent = location.parent
         return (
-            place if parent.resolve() == self._root.parent.resolve() / parent.relative_to(self._root.parent) else None
+            location
+            if parent.resolve() == self._root.parent.resolve() / parent.relative_to(self._root.parent)
+            else None
         )
 
     def _write(self, path: str, data: bytes) -> None:
         try:
-            place = self._place(path)
-            if place is None:
+            location = self._locate(path)
+            if location is None:
                 raise StorageError("a link lies where a folder of attachments should be", where=str(self._root))
-            made = permissions.make_folder(place.parent)
-            self._put(place, data)
-            for folder in (place.parent, *(one.parent for one in made)):
+            folders = permissions.make_folder(location.parent)
+            self._put(location, data)
+            for folder in (location.parent, *(created.parent for created in folders)):
                 _sync(folder)
         except OSError as error:
-            raise _failed(error) from error
+            raise _storage_error(error) from error
 
-    def _put(self, place: Path, data: bytes) -> None:
-        made = place.with_name(f".{secrets.token_hex(8)}")
+    def _put(self, location: Path, data: bytes) -> None:
+        temporary = location.with_name(f".{secrets.token_hex(8)}")
         try:
-            with permissions.open_new(made) as file:
+            with permissions.open_new(temporary) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            made.replace(place)
+            temporary.replace(location)
         finally:
-            made.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     def _size(self, path: str) -> int:
         file, size = self._open(path)
@@ -99,33 +101,35 @@ class FolderStorage:
         return size
 
     def _open(self, path: str) -> tuple[BinaryIO, int]:
-        place = self._place(path)
-        if place is None:
-            raise missing()
+        location = self._locate(path)
+        if location is None:
+            raise not_found_error()
         try:
-            descriptor = os.open(place, os.O_RDONLY | _SAFELY)
+            descriptor = os.open(location, os.O_RDONLY | _SAFE_FLAGS)
         except OSError as error:
-            if error.errno in _GONE:
-                raise missing() from None
-            raise _failed(error) from error
+            if error.errno in _NOT_FOUND:
+                raise not_found_error() from None
+            raise _storage_error(error) from error
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
-            raise missing()
+            raise not_found_error()
         return os.fdopen(descriptor, "rb"), status.st_size
 
     def _unlink(self, path: str) -> bool:
-        place = self._place(path)
-        if place is None or not place.is_file() or place.is_symlink():
+        location = self._locate(path)
+        if location is None or not location.is_file() or location.is_symlink():
             return False
-        place.unlink(missing_ok=True)
+        location.unlink(missing_ok=True)
         return True
 
     def _delete_under(self, prefix: str) -> int:
         """What interrupted writes left there goes, too, and so do folders and links, but not what a link leads to."""
-        top = self._place(f"{prefix}x")
+        top = self._locate(f"{prefix}x")
         deleted = 0
-        for folder, inner, names in os.walk(top.parent, topdown=False, onerror=_told) if top is not None else ():
+        for folder, inner, names in (
+            os.walk(top.parent, topdown=False, onerror=_raise_unless_missing) if top is not None else ()
+        ):
             links = [name for name in (*inner, *names) if Path(folder, name).is_symlink()]
             for name in {*names, *links}:
                 Path(folder, name).unlink(missing_ok=True)
@@ -135,9 +139,9 @@ class FolderStorage:
         return deleted
 
 
-def _told(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     """Say that a folder cannot be looked into, unless it is not there: what is left in it is not deleted."""
-    if error.errno not in _GONE:
+    if error.errno not in _NOT_FOUND:
         raise error
 
 
@@ -157,7 +161,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _failed(error: OSError) -> StorageError:
+def _storage_error(error: OSError) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError("the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full")
     return StorageError(f"an attachment could not be read or written ({error.strerror})")

@@ -12,7 +12,7 @@ from typing import Final
 
 from dragoman.errors import AttachmentError
 
-MOST_PIXELS_ON_A_SIDE: Final = 4_096  # more than any model looks at
+MAX_SIDE_PIXELS: Final = 4_096  # more than any model looks at
 _QUALITY: Final = 88
 
 
@@ -24,10 +24,10 @@ def jpeg_from_heic(data: bytes) -> bytes | None:
         return None
     try:
         image = pi_heif.open_heif(io.BytesIO(data)).to_pillow().convert("RGB")
-        image.thumbnail((MOST_PIXELS_ON_A_SIDE, MOST_PIXELS_ON_A_SIDE))
+        image.thumbnail((MAX_SIDE_PIXELS, MAX_SIDE_PIXELS))
         jpeg = io.BytesIO()
         image.save(jpeg, "JPEG", quality=_QUALITY)
     except (ValueError, RuntimeError, SyntaxError, OSError, MemoryError):
-        what = "it begins as image/heic, and cannot be decoded"
-        raise AttachmentError(what, remedy="Send it as JPEG", code="type_not_allowed") from None
+        text = "it begins as image/heic, and cannot be decoded"
+        raise AttachmentError(text, remedy="Send it as JPEG", code="type_not_allowed") from None
     return jpeg.getvalue()

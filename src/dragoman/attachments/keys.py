@@ -22,9 +22,9 @@ from dragoman.errors import SettingsError
 from dragoman.keyfile import KeyFile
 
 _SECRET_BYTES: Final = 32
-_MISSING: Final = "it holds no signing keys"
+_NO_KEYS: Final = "it holds no signing keys"
 _REMEDY: Final = "Delete it; a new one is made"
-_GIVEN: Final = re.compile(r"(?P<kid>[A-Za-z0-9_-]{1,32}):(?P<secret>[!-+\--~]{32,})")
+_KEY_PATTERN: Final = re.compile(r"(?P<kid>[A-Za-z0-9_-]{1,32}):(?P<secret>[!-+\--~]{32,})")
 
 
 class SigningKey(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class SigningKey(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"SigningKey({self.kid!r})"
 
-    def may_have_signed(self, expires: int) -> bool:
+    def can_have_signed(self, expires: int) -> bool:
         """Whether a URL that is over then can have been signed before this key was retired."""
         return self.retired_at is None or expires <= self.retired_at + MAX_TTL_S
 
@@ -46,10 +46,10 @@ class SigningKeys:
     """All keys that are known, by their names; the first one signs."""
 
     def __init__(self, keys: tuple[SigningKey, ...], file: Path | None = None) -> None:
-        self._given = keys
+        self._fixed_keys = keys
         self._file: KeyFile[SigningKey] | None = None
         if file is not None:
-            self._file = KeyFile(file, SigningKey, _new_key, missing=_MISSING, remedy=_REMEDY)
+            self._file = KeyFile(file, SigningKey, _new_key, missing=_NO_KEYS, remedy=_REMEDY)
 
     @classmethod
     def in_file(cls, file: Path) -> SigningKeys:
@@ -59,9 +59,9 @@ class SigningKeys:
     @classmethod
     def from_text(cls, text: str, where: str = "the signing keys") -> SigningKeys:
         """Keys that somebody else keeps: ``kid:secret``, with commas between them."""
-        found = [_GIVEN.fullmatch(part.strip()) for part in text.split(",")]
-        keys = tuple(SigningKey(one["kid"], one["secret"]) for one in found if one is not None)
-        if len(keys) != len(found) or len({key.kid for key in keys}) != len(keys):
+        matches = [_KEY_PATTERN.fullmatch(part.strip()) for part in text.split(",")]
+        keys = tuple(SigningKey(match["kid"], match["secret"]) for match in matches if match is not None)
+        if len(keys) != len(matches) or len({key.kid for key in keys}) != len(keys):
             raise SettingsError(
                 "it is not a list of kid:secret, each with a name of its own and 32 characters or more",
                 where=where,
@@ -71,29 +71,29 @@ class SigningKeys:
         return cls(keys)
 
     @property
-    def signing(self) -> SigningKey:
+    def current(self) -> SigningKey:
         """The key that signs now."""
-        return self._known()[0]
+        return self._load()[0]
 
-    def named(self, kid: str) -> SigningKey | None:
+    def get(self, kid: str) -> SigningKey | None:
         """The key of that name, if it is known."""
-        return next((key for key in self._known() if key.kid == kid), None)
+        return next((key for key in self._load() if key.kid == kid), None)
 
     def rotate(self, now: float, *, forget: bool = False) -> None:
         """Sign with a new key. The ones before are known as long as a URL of theirs may be good, or not any more."""
         if self._file is None:
             raise SettingsError("these keys are kept elsewhere", remedy="Change them there", code="invalid_key")
-        kept = () if forget else tuple(_retired(key, now) for key in self._known())
-        kept = tuple(key for key in kept if key.retired_at is None or key.retired_at + MAX_TTL_S > now)
-        self._file.replace((_new_key(), *kept))
+        old_keys = () if forget else tuple(_retire(key, now) for key in self._load())
+        old_keys = tuple(key for key in old_keys if key.retired_at is None or key.retired_at + MAX_TTL_S > now)
+        self._file.replace((_new_key(), *old_keys))
 
-    def _known(self) -> tuple[SigningKey, ...]:
-        return self._given if self._file is None else self._file.keys()
+    def _load(self) -> tuple[SigningKey, ...]:
+        return self._fixed_keys if self._file is None else self._file.keys()
 
 
 def _new_key() -> SigningKey:
     return SigningKey(secrets.token_hex(4), secrets.token_urlsafe(_SECRET_BYTES))
 
 
-def _retired(key: SigningKey, now: float) -> SigningKey:
+def _retire(key: SigningKey, now: float) -> SigningKey:
     return key if key.retired_at is not None else SigningKey(key.kid, key.secret, now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dragoman.attachments.media import audio_type_of, heic_size, is_heic
+from dragoman.attachments.media import audio_type, heic_size, is_heic
 from dragoman.attachments.values import MAX_BYTES, MAX_PIXELS, MAX_SIDE, MAX_TEXT_BYTES
 from dragoman.errors import AttachmentError
 
@@ -38,7 +38,7 @@ _TYPES: Final = {
     "oga": "audio/ogg",
     "opus": "audio/ogg",
 }
-_ALIASES: Final = {  # other names of a type; texts that browsers name by their ending are kept and served as plain ones
+_TYPE_ALIASES: Final = {  # other names of a type; text types named after a file ending are stored and served as plain text
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
     "image/heif": "image/heic",
@@ -61,7 +61,7 @@ _ALIASES: Final = {  # other names of a type; texts that browsers name by their 
     "text/markdown": "text/plain",
     "text/tab-separated-values": "text/plain",
 }
-_SNIFFED: Final = 1_445  # as far as browsers look for a type (WHATWG MIME Sniffing, 2026)
+_SNIFF_BYTES: Final = 1_445  # as far as browsers look for a type (WHATWG MIME Sniffing, 2026)
 _MARKUP: Final = re.compile(
     rb"(?i)<(?:!doctype|html|head|body|script|iframe|svg|object|embed|meta|link|style|foreignobject)\b"
 )
@@ -72,58 +72,60 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")  # what no t
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-def type_of_path(path: str) -> str:
+def type_from_path(path: str) -> str:
     """The type that our own paths end in."""
     return _TYPES.get(path.rpartition(".")[2], "application/octet-stream")
 
 
-def named_type(declared: str | None) -> str | None:
+def canonical_type(declared: str | None) -> str | None:
     """The type that is taken and that somebody means by a name of it, perhaps an old one; none if there is none."""
-    said = _bare(declared)
-    return said if said in EXTENSIONS else None
+    media_type = _normalize_type(declared)
+    return media_type if media_type in EXTENSIONS else None
 
 
-def checked_kind(data: bytes, declared: str | None) -> str:
+def validate_type(data: bytes, declared: str | None) -> str:
     """The type of a file, if it is one that is taken and the one that was declared."""
-    said = _bare(declared)
-    if said is not None and said not in EXTENSIONS:
-        raise _not_allowed(f"{said[:100]!r} is not taken")
-    seen = kind_of(data)
-    if said is not None and said != seen:
+    declared_type = _normalize_type(declared)
+    if declared_type is not None and declared_type not in EXTENSIONS:
+        raise _type_error(f"{declared_type[:100]!r} is not taken")
+    actual_type = detect_type(data)
+    if declared_type is not None and declared_type != actual_type:
         raise AttachmentError(
-            f"it was declared as {said}, and is {seen}", remedy="Declare what it is", code="type_mismatch"
+            f"it was declared as {declared_type}, and is {actual_type}",
+            remedy="Declare what it is",
+            code="type_mismatch",
         )
-    return seen
+    return actual_type
 
 
-def _bare(declared: str | None) -> str | None:
+def _normalize_type(declared: str | None) -> str | None:
     """A declared type without its parameters; none if it says nothing."""
-    bare = (declared or "").partition(";")[0].strip().lower()
-    return None if bare in ("", "application/octet-stream") else _ALIASES.get(bare, bare)
+    media_type = (declared or "").partition(";")[0].strip().lower()
+    return None if media_type in ("", "application/octet-stream") else _TYPE_ALIASES.get(media_type, media_type)
 
 
-def kind_of(data: bytes) -> str:
+def detect_type(data: bytes) -> str:
     """The type of a file, if it is one that is taken."""
     if not data:
         raise AttachmentError("it is empty", code="empty_attachment")
     if len(data) > MAX_BYTES:
-        raise too_large(MAX_BYTES)
-    mime_type = _begins(data)
+        raise too_large_error(MAX_BYTES)
+    mime_type = _type_from_magic(data)
     if mime_type is None:
-        return _text(data)
-    if _MARKUP.search(data[:_SNIFFED]):
-        raise _not_allowed(f"it begins as {mime_type}, and has a page or a script in it")
+        return _check_text(data)
+    if _MARKUP.search(data[:_SNIFF_BYTES]):
+        raise _type_error(f"it begins as {mime_type}, and has a page or a script in it")
     if mime_type.startswith("image/"):
-        _check_size(_picture_size(data, mime_type))
+        _check_size(_image_size(data, mime_type))
     return mime_type
 
 
-def too_large(most: int) -> AttachmentError:
+def too_large_error(limit: int) -> AttachmentError:
     """It has more bytes than may be."""
-    return AttachmentError(f"it is larger than {most} bytes", remedy="Send a smaller one", code="attachment_too_large")
+    return AttachmentError(f"it is larger than {limit} bytes", remedy="Send a smaller one", code="attachment_too_large")
 
 
-def _begins(data: bytes) -> str | None:
+def _type_from_magic(data: bytes) -> str | None:
     match data[:16]:
         case head if head.startswith(b"\x89PNG\r\n\x1a\n"):
             return "image/png"
@@ -136,27 +138,27 @@ def _begins(data: bytes) -> str | None:
         case head if re.match(rb"%PDF-[12]\.\d", head):
             return "application/pdf"
         case _:
-            return "image/heic" if is_heic(data) else audio_type_of(data)
+            return "image/heic" if is_heic(data) else audio_type(data)
 
 
-def _text(data: bytes) -> str:
+def _check_text(data: bytes) -> str:
     body = data.removeprefix(_BOM)
     try:
         body.decode("utf-8")
     except UnicodeDecodeError:
-        raise _not_allowed("it is no picture, audio file or PDF that is known here, and no text in UTF-8") from None
+        raise _type_error("it is no picture, audio file or PDF that is known here, and no text in UTF-8") from None
     if _CONTROL.search(body):
-        raise _not_allowed("it is no picture, audio file or PDF that is known here, and has signs that no text has")
-    if _PAGE.match(body) or b"http://www.w3.org/2000/svg" in body[:_SNIFFED]:
-        raise _not_allowed("it is a page or a drawing, and no plain text")
+        raise _type_error("it is no picture, audio file or PDF that is known here, and has signs that no text has")
+    if _PAGE.match(body) or b"http://www.w3.org/2000/svg" in body[:_SNIFF_BYTES]:
+        raise _type_error("it is a page or a drawing, and no plain text")
     if len(data) > MAX_TEXT_BYTES:
-        raise too_large(MAX_TEXT_BYTES)
+        raise too_large_error(MAX_TEXT_BYTES)
     return "text/plain"
 
 
-def _not_allowed(why: str) -> AttachmentError:
-    taken = "PNG, JPEG, GIF, WebP, HEIC, MP3, WAV, M4A, AAC, Ogg, FLAC, WebM audio, PDF and plain text"
-    return AttachmentError(why, remedy=f"Send one of {taken}", code="type_not_allowed")
+def _type_error(reason: str) -> AttachmentError:
+    accepted = "PNG, JPEG, GIF, WebP, HEIC, MP3, WAV, M4A, AAC, Ogg, FLAC, WebM audio, PDF and plain text"
+    return AttachmentError(reason, remedy=f"Send one of {accepted}", code="type_not_allowed")
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def _check_size(size: tuple[int, int]) -> None:
         )
 
 
-def _picture_size(data: bytes, mime_type: str) -> tuple[int, int]:
+def _image_size(data: bytes, mime_type: str) -> tuple[int, int]:
     match mime_type:
         case "image/png":
             size = _png_size(data)
@@ -185,7 +187,7 @@ def _picture_size(data: bytes, mime_type: str) -> tuple[int, int]:
         case _:
             size = _webp_size(data)
     if size is None or 0 in size:
-        raise _not_allowed(f"it begins as {mime_type}, and is none")
+        raise _type_error(f"it begins as {mime_type}, and is none")
     return size
 
 

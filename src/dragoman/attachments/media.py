@@ -14,10 +14,10 @@ import re
 from typing import Final
 
 _HEIC_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"mif1"})
-_BOXES: Final = 1 << 20  # bytes in which a HEIC file lists its pictures
+_BOX_BYTES: Final = 1 << 20  # bytes in which a HEIC file lists its pictures
 _OGG_CODECS: Final = (b"\x01vorbis", b"OpusHead", b"\x7fFLAC", b"Speex   ")
-_FILM_CODECS: Final = re.compile(rb"V_(?:VP8|VP9|AV1|MPEG|THEORA|MS)")
-_SOUND_CODECS: Final = re.compile(rb"A_(?:OPUS|VORBIS)")
+_VIDEO_CODECS: Final = re.compile(rb"V_(?:VP8|VP9|AV1|MPEG|THEORA|MS)")
+_AUDIO_CODECS: Final = re.compile(rb"A_(?:OPUS|VORBIS)")
 _MATROSKA_HEAD: Final = 64 * 1024  # bytes in which a WebM file lists its tracks
 _MP3_KBITS: Final = (  # by the index in a frame header: MPEG 1, then MPEG 2 and 2.5; layer III
     (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
@@ -26,7 +26,7 @@ _MP3_KBITS: Final = (  # by the index in a frame header: MPEG 1, then MPEG 2 and
 _MP3_HERTZ: Final = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 
 
-def audio_type_of(data: bytes) -> str | None:
+def audio_type(data: bytes) -> str | None:
     """The type of an audio file; none if it is not one."""
     head = data[:16]
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
@@ -34,12 +34,12 @@ def audio_type_of(data: bytes) -> str | None:
     if head.startswith(b"fLaC"):
         return "audio/flac" if data[4:5] in (b"\x00", b"\x80") and data[5:8] == b"\x00\x00\x22" else None
     if head.startswith(b"OggS"):
-        return "audio/ogg" if _is_ogg_sound(data) else None
+        return "audio/ogg" if _is_ogg_audio(data) else None
     if head[4:8] == b"ftyp":
-        return "audio/mp4" if _is_mp4_sound(data) else None
+        return "audio/mp4" if _is_mp4_audio(data) else None
     if head.startswith(b"\x1aE\xdf\xa3"):
-        return "audio/webm" if _is_webm_sound(data) else None
-    start = _after_id3(data)
+        return "audio/webm" if _is_webm_audio(data) else None
+    start = _first_frame(data)
     if _adts_length(data, start):
         return "audio/aac"
     return "audio/mpeg" if _mp3_length(data, start) else None
@@ -47,17 +47,17 @@ def audio_type_of(data: bytes) -> str | None:
 
 def is_heic(data: bytes) -> bool:
     """Whether it is a still picture in the HEIF container, coded as HEVC."""
-    return _major_brand(data) in _HEIC_BRANDS and b"hvc1" in data[:_BOXES]
+    return _major_brand(data) in _HEIC_BRANDS and b"hvc1" in data[:_BOX_BYTES]
 
 
 def heic_size(data: bytes) -> tuple[int, int] | None:
     """The width and the height that it states; of several pictures and tiles, those of the largest."""
-    found = [
+    sizes = [
         (int.from_bytes(data[at + 8 : at + 12]), int.from_bytes(data[at + 12 : at + 16]))
-        for at in (match.start() for match in re.finditer(b"ispe", data[:_BOXES]))
+        for at in (match.start() for match in re.finditer(b"ispe", data[:_BOX_BYTES]))
         if at + 16 <= len(data)
     ]
-    return max(found, key=lambda size: size[0] * size[1], default=None)
+    return max(sizes, key=lambda size: size[0] * size[1], default=None)
 
 
 # --- containers ------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def _major_brand(data: bytes) -> bytes | None:
     return data[8:12] if is_media else None
 
 
-def _is_mp4_sound(data: bytes) -> bool:
+def _is_mp4_audio(data: bytes) -> bool:
     handlers = {data[match.start() + 12 : match.start() + 16] for match in re.finditer(b"hdlr", data)}
     return _major_brand(data) is not None and b"soun" in handlers and b"vide" not in handlers
 
@@ -87,21 +87,21 @@ def _is_wave(data: bytes) -> bool:
     return False
 
 
-def _is_ogg_sound(data: bytes) -> bool:
+def _is_ogg_audio(data: bytes) -> bool:
     if len(data) < 28 or data[4]:
         return False
     return data[27 + data[26] :].startswith(_OGG_CODECS)
 
 
-def _is_webm_sound(data: bytes) -> bool:
+def _is_webm_audio(data: bytes) -> bool:
     head = data[:_MATROSKA_HEAD]
-    return b"webm" in head[:64] and bool(_SOUND_CODECS.search(head)) and not _FILM_CODECS.search(head)
+    return b"webm" in head[:64] and bool(_AUDIO_CODECS.search(head)) and not _VIDEO_CODECS.search(head)
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------
 
 
-def _after_id3(data: bytes) -> int:
+def _first_frame(data: bytes) -> int:
     """Where the first frame is, behind tags and their padding."""
     at = 0
     while data[at : at + 3] == b"ID3" and len(data) >= at + 10 and all(byte < 0x80 for byte in data[at + 6 : at + 10]):
@@ -119,7 +119,7 @@ def _adts_length(data: bytes, at: int) -> int:
     if len(head) < 7 or head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or head[2] >> 2 & 0xF > 12:
         return 0
     length = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
-    return length if length >= 7 and _is_followed(data, at + length, 0xF6, 0xF0) else 0
+    return length if length >= 7 and _has_next_frame(data, at + length, 0xF6, 0xF0) else 0
 
 
 def _mp3_length(data: bytes, at: int) -> int:
@@ -132,12 +132,12 @@ def _mp3_length(data: bytes, at: int) -> int:
         return 0
     kbits = _MP3_KBITS[version != 3][rate]
     length = (144 if version == 3 else 72) * kbits * 1_000 // _MP3_HERTZ[version][hertz] + (head[2] >> 1 & 1)
-    return length if _is_followed(data, at + length, 0xE6, 0xE2) else 0
+    return length if _has_next_frame(data, at + length, 0xE6, 0xE2) else 0
 
 
-def _is_followed(data: bytes, at: int, mask: int, wanted: int) -> bool:
+def _has_next_frame(data: bytes, at: int, mask: int, pattern: int) -> bool:
     """Whether another frame stands behind a frame, or nothing more than a tag at the end."""
     rest = data[at : at + 3]
     if len(rest) < 2 or rest == b"TAG":
         return at == len(data) or rest == b"TAG"
-    return rest[0] == 0xFF and rest[1] & mask == wanted
+    return rest[0] == 0xFF and rest[1] & mask == pattern

@@ -26,15 +26,15 @@ _DIGEST: Final = re.compile(r"h-[0-9a-f]{40}")
 _DEVICES: Final = re.compile(r"(?i)con|prn|aux|nul|com[0-9]|lpt[0-9]")  # what Windows does not take as a folder
 
 
-def made_path(owner: Owner, thread: str, run: str, ulid: str, extension: str) -> str:
+def new_path(owner: Owner, thread: str, run: str, ulid: str, extension: str) -> str:
     """The path of a new attachment."""
     return f"{prefix_of(owner, thread)}{_segment(run)}/{ulid}.{extension}"
 
 
 def prefix_of(owner: Owner, thread: str | None = None) -> str:
     """What the paths of all attachments of a user, or of one of his threads, begin with."""
-    mine = f"{PREFIX}/{_segment(owner.user_id)}/"
-    return mine if thread is None else f"{mine}{_segment(thread)}/"
+    prefix = f"{PREFIX}/{_segment(owner.user_id)}/"
+    return prefix if thread is None else f"{prefix}{_segment(thread)}/"
 
 
 def _segment(name: str) -> str:
@@ -44,53 +44,53 @@ def _segment(name: str) -> str:
     return "h-" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
-def checked_bucket(bucket: str) -> str:
+def validate_bucket(bucket: str) -> str:
     """The bucket, if there can be one of that name."""
     if not _BUCKET.fullmatch(bucket) or bucket.strip(".") == "":
         raise AttachmentError("no bucket has such a name", code="invalid_path")
     return bucket
 
 
-def checked_path(path: str) -> str:
+def validate_path(path: str) -> str:
     """The path, if it names one place in every storage and leads nowhere else."""
     if len(path) > _MAX_PATH or not _KEY.fullmatch(path):
         raise AttachmentError("no attachment has such a path", code="invalid_path")
     steps = path.split("/")
     if ".." in steps:
-        raise missing()  # whatever it would lead to is not the caller's
+        raise not_found_error()  # whatever it would lead to is not the caller's
     for step in steps:
         if not step or step != step.strip(" ") or step.endswith("."):
             raise AttachmentError("a step of the path is empty, or ends in a dot", code="invalid_path")
     return path
 
 
-def checked_owner(path: str, owner: Owner) -> str:
+def validate_owner(path: str, owner: Owner) -> str:
     """The path, if it is that user's. Somebody else's is not told from one that is missing."""
     if not path.startswith(prefix_of(owner)):
-        raise missing()
+        raise not_found_error()
     return path
 
 
-def missing() -> UnknownAttachmentError:
+def not_found_error() -> UnknownAttachmentError:
     """There is none, or it is somebody else's."""
     return UnknownAttachmentError("there is no such attachment", remedy="Upload it")
 
 
-def cleaned_name(name: str | None) -> str | None:
+def clean_name(name: str | None) -> str | None:
     """What a client calls its file, fit to be shown: its last step, without signs that are not seen, not too long."""
     if not name:
         return None
     step = PurePosixPath(name.replace("\\", "/")).name
-    seen = "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in step)
-    seen = "".join(sign for sign in seen if sign.isprintable())
-    return _cut(seen.strip()) or None
+    text = "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in step)
+    text = "".join(sign for sign in text if sign.isprintable())
+    return _truncate_name(text.strip()) or None
 
 
-def _cut(name: str) -> str:
+def _truncate_name(name: str) -> str:
     """The name in as many bytes as a file system takes, with its ending."""
     if len(name.encode()) <= MAX_NAME_BYTES:
         return name
-    stem, dot, ending = name.rpartition(".")
-    tail = f".{ending}" if dot and len(ending) <= 16 else ""
-    kept = (stem if tail else name).encode()[: MAX_NAME_BYTES - len(tail.encode())]
-    return kept.decode("utf-8", "ignore") + tail
+    stem, dot, extension = name.rpartition(".")
+    tail = f".{extension}" if dot and len(extension) <= 16 else ""
+    stem_bytes = (stem if tail else name).encode()[: MAX_NAME_BYTES - len(tail.encode())]
+    return stem_bytes.decode("utf-8", "ignore") + tail

@@ -17,21 +17,21 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dragoman.attachments.folder import FolderStorage
 from dragoman.attachments.keys import SigningKeys
-from dragoman.attachments.kinds import EXTENSIONS, checked_kind, too_large, type_of_path
+from dragoman.attachments.kinds import EXTENSIONS, too_large_error, type_from_path, validate_type
 from dragoman.attachments.paths import (
-    checked_bucket,
-    checked_owner,
-    checked_path,
-    cleaned_name,
-    made_path,
-    missing,
+    clean_name,
+    new_path,
+    not_found_error,
     prefix_of,
+    validate_bucket,
+    validate_owner,
+    validate_path,
 )
 from dragoman.attachments.s3 import S3Storage
-from dragoman.attachments.serving import headers_for
+from dragoman.attachments.serving import make_headers
 from dragoman.attachments.supabase import SupabaseStorage
-from dragoman.attachments.urls import OwnUrls
-from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, Opened, Owner, Place, SignedUrls, Storage, Stored
+from dragoman.attachments.urls import UrlSigner
+from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, Location, OpenFile, Owner, SignedUrls, Storage, StoredFile
 from dragoman.errors import StorageError, StoreUnusableError
 from dragoman.ids import ulid
 
@@ -52,7 +52,7 @@ class Files:
 
     async def delete(self, bucket: str, path: str, owner: Owner) -> bool:
         """Let a file go; whether it was there."""
-        return await self._storage.delete(self._checked(bucket, path, owner))
+        return await self._storage.delete(self._validate(bucket, path, owner))
 
     async def delete_all(self, owner: Owner, thread: str | None = None) -> int:
         """Let all files of a user go, or those of one thread; how many there were."""
@@ -70,11 +70,11 @@ class Files:
     ) -> None:
         await self.close()
 
-    def _checked(self, bucket: str, path: str, owner: Owner | None) -> str:
-        if checked_bucket(bucket) != self.bucket:
-            raise missing()
-        path = checked_path(path)
-        return path if owner is None else checked_owner(path, owner)
+    def _validate(self, bucket: str, path: str, owner: Owner | None) -> str:
+        if validate_bucket(bucket) != self.bucket:
+            raise not_found_error()
+        path = validate_path(path)
+        return path if owner is None else validate_owner(path, owner)
 
 
 class Attachments(Files):
@@ -94,89 +94,89 @@ class Attachments(Files):
         *,
         declared_type: str | None = None,
         name: str | None = None,
-    ) -> Stored:
+    ) -> StoredFile:
         """Keep a file, if it is of a type that is taken, of the declared one, and not too large."""
-        whole = await _collected(data)
-        mime_type = checked_kind(whole, declared_type)
-        made = ulid(int(self.clock() * 1000), secrets.randbits(80))
-        path = made_path(owner, thread, run, made, EXTENSIONS[mime_type])
-        await self._storage.write(path, whole, headers_for(path, mime_type, len(whole)))
-        return self._stored(path, mime_type, whole, name)
+        content = await _collect(data)
+        mime_type = validate_type(content, declared_type)
+        file_id = ulid(int(self.clock() * 1000), secrets.randbits(80))
+        path = new_path(owner, thread, run, file_id, EXTENSIONS[mime_type])
+        await self._storage.write(path, content, make_headers(path, mime_type, len(content)))
+        return self._describe(path, mime_type, content, name)
 
-    async def open(self, bucket: str, path: str, owner: Owner | None) -> Opened:
+    async def open(self, bucket: str, path: str, owner: Owner | None) -> OpenFile:
         """A file to be sent to somebody: its owner, or whoever has shown a signed URL (then ``owner`` is none).
 
         Its type is the one that its path ends in. Send it with ``serving_headers``, and read its chunks to their end,
         or close them.
         """
-        path = self._checked(bucket, path, owner)
+        path = self._validate(bucket, path, owner)
         size, chunks = await self._storage.stream(path)
-        return Opened(path, type_of_path(path), size, chunks)
+        return OpenFile(path, type_from_path(path), size, chunks)
 
     async def read(
         self, bucket: str, path: str, owner: Owner, declared_type: str | None = None, name: str | None = None
-    ) -> tuple[Stored, bytes]:
+    ) -> tuple[StoredFile, bytes]:
         """A file whole, for a model. Its content is looked at again: a storage may hold what others put there."""
-        opened = await self.open(bucket, path, owner)
+        file = await self.open(bucket, path, owner)
         try:
-            data = await _collected(opened.chunks)
+            data = await _collect(file.chunks)
         finally:
-            await opened.chunks.close()
-        if len(data) != opened.size:
+            await file.chunks.close()
+        if len(data) != file.size:
             raise StorageError("the storage sent less of an attachment than there is")
-        return self._stored(opened.path, checked_kind(data, declared_type), data, name), data
+        return self._describe(file.path, validate_type(data, declared_type), data, name), data
 
     # --- signed URLs -------------------------------------------------------------------------------------------------
 
     async def signed_url(self, bucket: str, path: str, owner: Owner, ttl_s: int = MAX_TTL_S) -> str:
         """A URL under which a file of this owner can be read for a while, 15 minutes at most."""
-        path = self._checked(bucket, path, owner)
+        path = self._validate(bucket, path, owner)
         await self._storage.size(path)
-        return await self._urls.made(path, owner, ttl_s, self.clock())
+        return await self._urls.sign(path, owner, ttl_s, self.clock())
 
-    def parse_signed_url(self, url: str) -> Place:
+    def parse_signed_url(self, url: str) -> Location:
         """Where a URL leads, if it can be one of ours. Whether it may be used, ``verify`` tells."""
-        return self._urls.place(url)
+        return self._urls.locate(url)
 
-    def verify(self, url: str, owner: Owner | None, now: float | None = None) -> Place:
+    def verify(self, url: str, owner: Owner | None, now: float | None = None) -> Location:
         """Where a URL leads, if it is ours, unchanged, not over, and made for this owner and his own path.
 
         Without an owner it is who has the URL that may read: for the door that serves it, and for nothing else.
         """
-        place, whose = self._urls.verified(url, self.clock() if now is None else now)
-        return _of_owner(place, whose, owner)
+        location, url_owner = self._urls.verify(url, self.clock() if now is None else now)
+        return _check_owner(location, url_owner, owner)
 
-    async def received(
+    async def read_signed_url(
         self, url: str, owner: Owner, declared_type: str | None = None, name: str | None = None
-    ) -> tuple[Stored, bytes]:
+    ) -> tuple[StoredFile, bytes]:
         """The file behind a signed URL that came with a message, if it is this owner's.
 
         The host that the URL names is never called. A token that only the storage can verify is shown to the storage
         that was configured, and only for a path of the owner's own.
         """
-        place, whose = await self._urls.confirmed(url, owner, self.clock())
-        place = _of_owner(place, whose, owner)
-        return await self.read(place.bucket, place.path, owner, declared_type, name)
+        location, url_owner = await self._urls.confirm(url, owner, self.clock())
+        location = _check_owner(location, url_owner, owner)
+        return await self.read(location.bucket, location.path, owner, declared_type, name)
 
     async def direct_url(self, bucket: str, path: str, ttl_s: int = 60) -> str | None:
         """Where the storage itself serves a file, if it was set up so: for a redirect after ``verify``."""
-        return await self._storage.direct_url(self._checked(bucket, path, None), min(ttl_s, MAX_TTL_S))
+        return await self._storage.direct_url(self._validate(bucket, path, None), min(ttl_s, MAX_TTL_S))
 
-    def _stored(self, path: str, mime_type: str, data: bytes, name: str | None) -> Stored:
+    def _describe(self, path: str, mime_type: str, data: bytes, name: str | None) -> StoredFile:
         digest = hashlib.sha256(data).hexdigest()
-        return Stored(self.bucket, path, mime_type, len(data), digest, cleaned_name(name))
+        return StoredFile(self.bucket, path, mime_type, len(data), digest, clean_name(name))
 
 
-def _of_owner(place: Place, whose: Owner | None, owner: Owner | None) -> Place:
+def _check_owner(location: Location, url_owner: Owner | None, owner: Owner | None) -> Location:
     """The place, if it is the owner's and the URL was made for them; without an owner, any place."""
     if owner is not None:
-        checked_owner(place.path, owner)
-        if whose is not None and whose != owner:
-            raise missing()
-    return place
+        validate_owner(location.path, owner)
+        if url_owner is not None and url_owner != owner:
+            raise not_found_error()
+    return location
 
 
-async def _collected(data: AsyncIterable[bytes] | bytes) -> bytes:
+async def _collect(data: AsyncIterable[bytes] | bytes) -> bytes:
     """All of it, as long as it is not too much."""
     if isinstance(data, bytes):
         return data
@@ -185,7 +185,7 @@ async def _collected(data: AsyncIterable[bytes] | bytes) -> bytes:
     async for chunk in data:
         size += len(chunk)
         if size > MAX_BYTES:
-            raise too_large(MAX_BYTES)
+            raise too_large_error(MAX_BYTES)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -204,13 +204,13 @@ def open_attachments(
     sign them are kept; without it they lie beside the folder of ``file:``, or come from ``DRAGOMAN_SIGNING_KEYS``.
     """
     environment = os.environ if environment is None else environment
-    storage = _storage(url, environment)
+    storage = _open_storage(url, environment)
     if isinstance(storage, SupabaseStorage):
         return Attachments(storage, storage, clock=clock)
-    folder = _folder(url) if isinstance(storage, FolderStorage) else None
-    beside = folder.with_name(f"{folder.name}-keys.json") if folder is not None else None
-    keys = _keys(environment, keys_file or beside)
-    return Attachments(storage, OwnUrls(base_url, storage.bucket, keys), clock=clock)
+    folder = _folder_from(url) if isinstance(storage, FolderStorage) else None
+    default_file = folder.with_name(f"{folder.name}-keys.json") if folder is not None else None
+    keys = _open_keys(environment, keys_file or default_file)
+    return Attachments(storage, UrlSigner(base_url, storage.bucket, keys), clock=clock)
 
 
 def open_files(url: str, environment: Mapping[str, str] | None = None) -> Files:
@@ -218,10 +218,10 @@ def open_files(url: str, environment: Mapping[str, str] | None = None) -> Files:
 
     What is wrong with the URL is said here, before anything is deleted.
     """
-    return Files(_storage(url, os.environ if environment is None else environment))
+    return Files(_open_storage(url, os.environ if environment is None else environment))
 
 
-class Erasing:
+class UserFiles:
     """The files of one user at a URL, for whoever has to let all of them go; see ``open_files``."""
 
     def __init__(self, url: str, owner: Owner, environment: Mapping[str, str] | None = None) -> None:
@@ -234,13 +234,13 @@ class Erasing:
             return await files.delete_all(self._owner)
 
 
-def _storage(url: str, environment: Mapping[str, str]) -> Storage:
+def _open_storage(url: str, environment: Mapping[str, str]) -> Storage:
     if url.startswith("supabase://"):
         return SupabaseStorage(url, environment)
     if url.startswith("s3://"):
         return S3Storage(url)
     if url.startswith("file:///"):
-        return FolderStorage(_folder(url), dict(parse_qsl(urlsplit(url).query)).get("bucket", DEFAULT_BUCKET))
+        return FolderStorage(_folder_from(url), dict(parse_qsl(urlsplit(url).query)).get("bucket", DEFAULT_BUCKET))
     raise StoreUnusableError(
         "no attachments can be kept there",
         where=repr(url[:200]),
@@ -249,11 +249,11 @@ def _storage(url: str, environment: Mapping[str, str]) -> Storage:
     )
 
 
-def _folder(url: str) -> Path:
+def _folder_from(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
-def _keys(environment: Mapping[str, str], file: Path | None) -> SigningKeys:
+def _open_keys(environment: Mapping[str, str], file: Path | None) -> SigningKeys:
     if text := environment.get(KEYS_VARIABLE, "").strip():
         return SigningKeys.from_text(text, KEYS_VARIABLE)
     if file is None:

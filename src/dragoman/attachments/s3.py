@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from dragoman.attachments.paths import checked_bucket, missing
+from dragoman.attachments.paths import not_found_error, validate_bucket
 from dragoman.attachments.values import Chunks
 from dragoman.errors import StorageError, StoreUnusableError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _OPTIONS: Final = ("endpoint", "region", "path_style", "direct")
-_KEPT_HEADERS: Final = ("Content-Type", "Content-Disposition", "Cache-Control")
+_STORED_HEADERS: Final = ("Content-Type", "Content-Disposition", "Cache-Control")
 
 
 class S3Storage:
@@ -44,65 +44,69 @@ class S3Storage:
                 remedy="Write s3://bucket/prefix?endpoint=https://…&region=…; keys come from the environment",
                 code="not_a_store",
             )
-        self.bucket = checked_bucket(parts.netloc)
+        self.bucket = validate_bucket(parts.netloc)
         self._obstore, self._faults = obstore, BaseError
-        self._missing = (FileNotFoundError, NotFoundError)
+        self._not_found = (FileNotFoundError, NotFoundError)
         self._prefix = f"{parts.path.strip('/')}/".lstrip("/")
         self._is_direct = options.get("direct") == "true"
-        self._opened = _bucket(S3Store, parts.netloc, options)
+        self._bucket_store = _open_bucket(S3Store, parts.netloc, options)
 
     async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:
-        kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
+        attributes = {name: headers[name] for name in _STORED_HEADERS if name in headers}
         try:
-            await self._obstore.put_async(self._opened, self._prefix + path, data, attributes=kept, use_multipart=False)
+            await self._obstore.put_async(
+                self._bucket_store, self._prefix + path, data, attributes=attributes, use_multipart=False
+            )
         except self._faults as error:
-            raise self._failed(error) from error
+            raise self._storage_error(error) from error
 
     async def size(self, path: str) -> int:
         try:
-            return int((await self._obstore.head_async(self._opened, self._prefix + path))["size"])
-        except self._missing:
-            raise missing() from None
+            return int((await self._obstore.head_async(self._bucket_store, self._prefix + path))["size"])
+        except self._not_found:
+            raise not_found_error() from None
         except self._faults as error:
-            raise self._failed(error) from error
+            raise self._storage_error(error) from error
 
     async def stream(self, path: str) -> tuple[int, Chunks]:
         try:
-            answer = await self._obstore.get_async(self._opened, self._prefix + path)
-        except self._missing:
-            raise missing() from None
+            answer = await self._obstore.get_async(self._bucket_store, self._prefix + path)
+        except self._not_found:
+            raise not_found_error() from None
         except self._faults as error:
-            raise self._failed(error) from error
+            raise self._storage_error(error) from error
         return int(answer.meta["size"]), Chunks(self._chunks(answer))
 
     async def delete(self, path: str) -> bool:
         try:
-            await self._obstore.head_async(self._opened, self._prefix + path)  # to delete it does not tell
-            await self._obstore.delete_async(self._opened, self._prefix + path)
-        except self._missing:
+            await self._obstore.head_async(self._bucket_store, self._prefix + path)  # to delete it does not tell
+            await self._obstore.delete_async(self._bucket_store, self._prefix + path)
+        except self._not_found:
             return False
         except self._faults as error:
-            raise self._failed(error) from error
+            raise self._storage_error(error) from error
         return True
 
     async def delete_under(self, prefix: str) -> int:
         deleted = 0
         try:
-            async for page in self._obstore.list(self._opened, self._prefix + prefix.rstrip("/")):
-                found = [str(one["path"]) for one in page]
-                await self._obstore.delete_async(self._opened, found)
-                deleted += len(found)
+            async for page in self._obstore.list(self._bucket_store, self._prefix + prefix.rstrip("/")):
+                paths = [str(item["path"]) for item in page]
+                await self._obstore.delete_async(self._bucket_store, paths)
+                deleted += len(paths)
         except self._faults as error:
-            raise self._failed(error) from error
+            raise self._storage_error(error) from error
         return deleted
 
     async def direct_url(self, path: str, ttl_s: int) -> str | None:
         if not self._is_direct:
             return None
         try:
-            return await self._obstore.sign_async(self._opened, "GET", self._prefix + path, timedelta(seconds=ttl_s))
+            return await self._obstore.sign_async(
+                self._bucket_store, "GET", self._prefix + path, timedelta(seconds=ttl_s)
+            )
         except self._faults as error:
-            raise self._failed(error) from error
+            raise self._storage_error(error) from error
 
     async def close(self) -> None:
         """There is nothing to close."""
@@ -112,16 +116,16 @@ class S3Storage:
             async for chunk in answer.stream():
                 yield bytes(chunk)
         except self._faults as error:
-            raise self._failed(error) from error
+            raise self._storage_error(error) from error
 
-    def _failed(self, error: Exception) -> StorageError:
+    def _storage_error(self, error: Exception) -> StorageError:
         first = str(error).partition("\n")[0]
         return StorageError(
             f"the bucket could not be reached ({type(error).__name__}: {first})", where=f"s3://{self.bucket}"
         )
 
 
-def _bucket(kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
+def _open_bucket(kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
     endpoint = options.get("endpoint")
     config: dict[str, Any] = {"virtual_hosted_style_request": options.get("path_style", "true") == "false"}
     if endpoint is not None:

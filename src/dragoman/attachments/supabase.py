@@ -18,9 +18,15 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
-from dragoman.attachments.paths import checked_bucket, checked_owner, missing
-from dragoman.attachments.urls import changed, checked_base, from_base64url, over, parse_signed_url
-from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Chunks, Owner, Place
+from dragoman.attachments.paths import not_found_error, validate_bucket, validate_owner
+from dragoman.attachments.urls import (
+    bad_signature_error,
+    expired_error,
+    from_base64url,
+    parse_signed_url,
+    validate_base_url,
+)
+from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Chunks, Location, Owner
 from dragoman.errors import (
     AttachmentUrlError,
     DragomanError,
@@ -38,7 +44,7 @@ KEY_VARIABLE: Final = "SUPABASE_SERVICE_ROLE_KEY"
 JWT_VARIABLE: Final = "SUPABASE_JWT_SECRET"
 _TIMEOUT_S: Final = 60
 _FIRST_BYTE: Final = {"Range": "bytes=0-0"}
-_THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
+_LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class SupabaseStorage:
@@ -49,24 +55,28 @@ class SupabaseStorage:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         bucket = parts.path.strip("/")
         scheme = options.get("scheme", "https")
-        is_near = parts.hostname in _THIS_MACHINE
+        is_local = parts.hostname in _LOCAL_HOSTS
         if not parts.hostname or parts.username or not bucket or "/" in bucket or set(options) - {"scheme", "also"}:
-            raise _no_storage("it is not the URL of a bucket of Supabase storage")
-        if scheme not in ("https", "http") or (scheme == "http" and not is_near):
-            raise _no_storage("the key would travel in plain text")
-        self.bucket = checked_bucket(bucket)
-        self._base = checked_base(f"{scheme}://{parts.netloc}")
-        also = tuple(checked_base(f"https://{host}") for host in options.get("also", "").split(",") if host)
+            raise _url_error("it is not the URL of a bucket of Supabase storage")
+        if scheme not in ("https", "http") or (scheme == "http" and not is_local):
+            raise _url_error("the key would travel in plain text")
+        self.bucket = validate_bucket(bucket)
+        self._base = validate_base_url(f"{scheme}://{parts.netloc}")
+        also = tuple(validate_base_url(f"https://{host}") for host in options.get("also", "").split(",") if host)
         self._bases = (self._base, *also)
-        self._key = _from_environment(environment, KEY_VARIABLE)
+        self._key = _key_from_environment(environment, KEY_VARIABLE)
         self._secret = Secret(environment[JWT_VARIABLE]) if environment.get(JWT_VARIABLE) else None
         self._session: aiohttp.ClientSession | None = None
 
     # --- bytes -------------------------------------------------------------------------------------------------------
 
     async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:
-        sent = {"Content-Type": headers["Content-Type"], "Cache-Control": "private, no-store", "x-upsert": "false"}
-        await self._asked("POST", "object", path, data=data, headers=sent)
+        request_headers = {
+            "Content-Type": headers["Content-Type"],
+            "Cache-Control": "private, no-store",
+            "x-upsert": "false",
+        }
+        await self._request("POST", "object", path, data=data, headers=request_headers)
 
     async def size(self, path: str) -> int:
         size, chunks = await self.stream(path, method="HEAD")
@@ -74,46 +84,46 @@ class SupabaseStorage:
         return size
 
     async def stream(self, path: str, method: str = "GET") -> tuple[int, Chunks]:
-        response = await self._sent(method, "object/authenticated", path)
+        response = await self._send(method, "object/authenticated", path)
         if response.status >= 300:
-            raise await _refused(response)
+            raise await _error_from(response)
         chunks = Chunks(_chunks(response), response.release)
         if "Content-Length" not in response.headers:
             await chunks.close()
-            raise _failed("it does not say how large an attachment is")
+            raise _storage_error("it does not say how large an attachment is")
         return int(response.headers["Content-Length"]), chunks
 
     async def delete(self, path: str) -> bool:
         try:
-            await self._asked("DELETE", "object", path)
+            await self._request("DELETE", "object", path)
         except UnknownAttachmentError:
             return False
         return True
 
     async def delete_under(self, prefix: str) -> int:
         deleted = 0
-        before: list[tuple[str, bool]] = []
-        while found := await self._listed(prefix):
-            if found == before:
-                raise _failed("it says that it deletes, and does not")
-            before = found
-            for name, is_folder in found:
+        previous: list[tuple[str, bool]] = []
+        while entries := await self._list(prefix):
+            if entries == previous:
+                raise _storage_error("it says that it deletes, and does not")
+            previous = entries
+            for name, is_folder in entries:
                 deleted += await self.delete_under(f"{prefix}{name}/") if is_folder else 1
-            files = [prefix + name for name, is_folder in found if not is_folder]
+            files = [prefix + name for name, is_folder in entries if not is_folder]
             if files:
-                await self._asked("DELETE", "object", None, json={"prefixes": files})
+                await self._request("DELETE", "object", None, json={"prefixes": files})
         return deleted
 
-    async def _listed(self, prefix: str) -> list[tuple[str, bool]]:
+    async def _list(self, prefix: str) -> list[tuple[str, bool]]:
         """What lies in a folder, or the first thousand of it: names, and whether each is a folder itself."""
-        said = await self._asked(
+        body = await self._request(
             "POST", "object/list", None, json={"prefix": prefix.rstrip("/"), "limit": 1_000, "offset": 0}
         )
         try:
-            found = msgspec.json.decode(said, type=list[dict[str, Any]])
-            return [(str(one["name"]), one.get("id") is None) for one in found]
+            items = msgspec.json.decode(body, type=list[dict[str, Any]])
+            return [(str(item["name"]), item.get("id") is None) for item in items]
         except (msgspec.MsgspecError, KeyError):
-            raise _failed("it answered something else than a list") from None
+            raise _storage_error("it answered something else than a list") from None
 
     async def direct_url(self, path: str, ttl_s: int) -> str | None:  # noqa: ARG002  its signed URLs are direct
         return None
@@ -123,15 +133,15 @@ class SupabaseStorage:
             await self._session.close()
             self._session = None
 
-    async def _asked(self, method: str, route: str, path: str | None, *, json: object = None, **sent: Any) -> bytes:
+    async def _request(self, method: str, route: str, path: str | None, *, json: object = None, **fields: Any) -> bytes:
         if json is not None:
-            sent = {"data": msgspec.json.encode(json), "headers": {"Content-Type": "application/json"}}
-        response = await self._sent(method, route, path, **sent)
+            fields = {"data": msgspec.json.encode(json), "headers": {"Content-Type": "application/json"}}
+        response = await self._send(method, route, path, **fields)
         if response.status >= 300:
-            raise await _refused(response)
+            raise await _error_from(response)
         return b"".join([chunk async for chunk in _chunks(response)])
 
-    async def _sent(
+    async def _send(
         self,
         method: str,
         route: str,
@@ -140,7 +150,7 @@ class SupabaseStorage:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
         query: str = "",
-        key: bool = True,
+        with_key: bool = True,
     ) -> aiohttp.ClientResponse:
         """The answer to a request about an object, or about the bucket if there is no path."""
         import aiohttp  # noqa: PLC0415  only who uses Supabase waits for it to load
@@ -151,115 +161,117 @@ class SupabaseStorage:
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5), cookie_jar=aiohttp.DummyCookieJar()
             )
         secret = self._key.reveal()
-        ours = {"Authorization": f"Bearer {secret}", "apikey": secret} if key else {}
-        place = quote(self.bucket, safe="") + ("" if path is None else f"/{quote(path)}")
-        address = URL(f"{self._base}/storage/v1/{route}/{place}{query}", encoded=True)
+        auth_headers = {"Authorization": f"Bearer {secret}", "apikey": secret} if with_key else {}
+        object_path = quote(self.bucket, safe="") + ("" if path is None else f"/{quote(path)}")
+        address = URL(f"{self._base}/storage/v1/{route}/{object_path}{query}", encoded=True)
         try:
             return await self._session.request(
                 method,
                 address,
                 data=None if data is None else io.BytesIO(data),  # as bytes, a large one would hold up the loop
-                headers={**ours, "Accept-Encoding": "identity", **(headers or {})},
+                headers={**auth_headers, "Accept-Encoding": "identity", **(headers or {})},
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _failed(type(error).__name__) from error
+            raise _storage_error(type(error).__name__) from error
 
     # --- URLs --------------------------------------------------------------------------------------------------------
 
-    async def made(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:  # noqa: ARG002  by its own clock
+    async def sign(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:  # noqa: ARG002  by its own clock
         """A URL that the storage signs. It is given out only if it leads where it should."""
-        lasts = max(1, min(ttl_s, MAX_TTL_S))
-        answer = await self._asked("POST", "object/sign", path, json={"expiresIn": lasts})
+        expires_in_s = max(1, min(ttl_s, MAX_TTL_S))
+        answer = await self._request("POST", "object/sign", path, json={"expiresIn": expires_in_s})
         try:
             relative = msgspec.json.decode(answer, type=dict[str, Any])["signedURL"]
             url = f"{self._base}/storage/v1{relative}"
-            is_right = self.place(url) == Place(self.bucket, path)
+            is_right = self.locate(url) == Location(self.bucket, path)
         except (msgspec.MsgspecError, KeyError, DragomanError):
             is_right = False
         if not is_right:
-            raise _failed("it signed another URL than it was asked for")
+            raise _storage_error("it signed another URL than it was asked for")
         return url
 
-    def place(self, url: str) -> Place:
+    def locate(self, url: str) -> Location:
         """Where a URL leads, if it can be one of this storage."""
-        place = parse_signed_url(url, self._bases).place
-        if place.bucket != self.bucket:
-            raise missing()
-        return place
+        location = parse_signed_url(url, self._bases).location
+        if location.bucket != self.bucket:
+            raise not_found_error()
+        return location
 
-    def verified(self, url: str, now: float) -> tuple[Place, None]:
+    def verify(self, url: str, now: float) -> tuple[Location, None]:
         """Where a URL of this storage leads. For whom it was made is not in its token: the path says it."""
-        place = self.place(url)
+        location = self.locate(url)
         if self._secret is None:
             raise AttachmentUrlError(
                 "the token cannot be verified: nobody has said with which secret it is signed",
                 remedy=f"Set {JWT_VARIABLE}",
             )
-        claims = claims_of(parse_signed_url(url, self._bases).token, self._secret.reveal())
+        claims = verify_claims(parse_signed_url(url, self._bases).token, self._secret.reveal())
         scope = claims.get("scope", "upload" if "upsert" in claims else "download")
-        expires, issued = claims.get("exp"), claims.get("iat", 0)
-        if claims.get("url") != f"{place.bucket}/{place.path}" or scope != "download":
-            raise changed()
-        if type(expires) is not int or type(issued) is not int or issued > now + SKEW_S:
-            raise changed()
-        if expires <= now:
-            raise over()
-        return place, None
+        expires_at, issued_at = claims.get("exp"), claims.get("iat", 0)
+        if claims.get("url") != f"{location.bucket}/{location.path}" or scope != "download":
+            raise bad_signature_error()
+        if type(expires_at) is not int or type(issued_at) is not int or issued_at > now + SKEW_S:
+            raise bad_signature_error()
+        if expires_at <= now:
+            raise expired_error()
+        return location, None
 
-    async def confirmed(self, url: str, owner: Owner, now: float) -> tuple[Place, None]:
+    async def confirm(self, url: str, owner: Owner, now: float) -> tuple[Location, None]:
         """The same; a token that is not signed with our secret is shown to the storage, if the path is this owner's."""
-        signed = parse_signed_url(url, self._bases)
-        if self._is_signed_with_secret(signed.token):
-            return self.verified(url, now)
-        place = self.place(url)
-        checked_owner(place.path, owner)
-        expires = _unverified_claims(signed.token).get("exp")
-        if type(expires) is int and expires <= now:
-            raise over()
-        await self._check_with_storage(place.path, signed.token)
-        return place, None
+        signed_url = parse_signed_url(url, self._bases)
+        if self._has_own_signature(signed_url.token):
+            return self.verify(url, now)
+        location = self.locate(url)
+        validate_owner(location.path, owner)
+        expires_at = _read_claims_without_check(signed_url.token).get("exp")
+        if type(expires_at) is int and expires_at <= now:
+            raise expired_error()
+        await self._check_with_storage(location.path, signed_url.token)
+        return location, None
 
-    def _is_signed_with_secret(self, token: str) -> bool:
+    def _has_own_signature(self, token: str) -> bool:
         if self._secret is None:
             return False
         try:
-            claims_of(token, self._secret.reveal())
+            verify_claims(token, self._secret.reveal())
         except AttachmentUrlError:
             return False
         return True
 
     async def _check_with_storage(self, path: str, token: str) -> None:
         """Let the storage verify a token: it serves the first byte of the file for it, or it does not."""
-        response = await self._sent("GET", "object/sign", path, query=f"?token={token}", headers=_FIRST_BYTE, key=False)
+        response = await self._send(
+            "GET", "object/sign", path, query=f"?token={token}", headers=_FIRST_BYTE, with_key=False
+        )
         if response.status in (200, 206):
             response.close()
             return
-        error = await _refused(response)
-        raise changed() if response.status in (400, 401, 403) and isinstance(error, StorageError) else error
+        error = await _error_from(response)
+        raise bad_signature_error() if response.status in (400, 401, 403) and isinstance(error, StorageError) else error
 
 
-def _unverified_claims(token: str) -> dict[str, Any]:
+def _read_claims_without_check(token: str) -> dict[str, Any]:
     """What a JWT says, whoever signed it: good for an error message, and for nothing else."""
     try:
         return msgspec.json.decode(from_base64url(token.split(".")[1]), type=dict[str, Any])
     except (ValueError, IndexError, msgspec.MsgspecError):
-        raise changed() from None
+        raise bad_signature_error() from None
 
 
-def claims_of(token: str, secret: str) -> dict[str, Any]:
+def verify_claims(token: str, secret: str) -> dict[str, Any]:
     """What a JWT says, if it is signed with that secret by HS256 and written as JWTs are."""
-    head, _, rest = token.partition(".")
-    body, _, signature = rest.partition(".")
+    head, _, remainder = token.partition(".")
+    payload, _, signature = remainder.partition(".")
     try:
-        said = msgspec.json.decode(from_base64url(head), type=dict[str, Any])
-        given = from_base64url(signature)
-        claims = msgspec.json.decode(from_base64url(body), type=dict[str, Any])
+        header = msgspec.json.decode(from_base64url(head), type=dict[str, Any])
+        actual = from_base64url(signature)
+        claims = msgspec.json.decode(from_base64url(payload), type=dict[str, Any])
     except (ValueError, msgspec.MsgspecError):
-        raise changed() from None
-    digest = hmac.new(secret.encode(), f"{head}.{body}".encode(), hashlib.sha256).digest()
-    if said.get("alg") != "HS256" or "crit" in said or not hmac.compare_digest(digest, given):
-        raise changed()
+        raise bad_signature_error() from None
+    digest = hmac.new(secret.encode(), f"{head}.{payload}".encode(), hashlib.sha256).digest()
+    if header.get("alg") != "HS256" or "crit" in header or not hmac.compare_digest(digest, actual):
+        raise bad_signature_error()
     return claims
 
 
@@ -270,30 +282,30 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
         async for chunk in response.content.iter_any():
             yield chunk
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise _failed(type(error).__name__) from error
+        raise _storage_error(type(error).__name__) from error
     finally:
         response.release()
 
 
-async def _refused(response: aiohttp.ClientResponse) -> DragomanError:
+async def _error_from(response: aiohttp.ClientResponse) -> DragomanError:
     """What an answer that is no success means. What is missing may be a 400 that says 404 in its body."""
     try:
         text = await response.content.read(4_096)
-        said = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+        details = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
     except msgspec.MsgspecError:
-        said = {}
+        details = {}
     finally:
         response.release()
-    is_missing = response.status == 404 or (response.status == 400 and str(said.get("statusCode")) == "404")
+    is_missing = response.status == 404 or (response.status == 400 and str(details.get("statusCode")) == "404")
     is_head = response.method == "HEAD" and response.status == 400  # no body to tell
-    return missing() if is_missing or is_head else _failed(f"it answered {response.status}")
+    return not_found_error() if is_missing or is_head else _storage_error(f"it answered {response.status}")
 
 
-def _failed(why: str) -> StorageError:
-    return StorageError(f"Supabase storage could not do it ({why})")
+def _storage_error(reason: str) -> StorageError:
+    return StorageError(f"Supabase storage could not do it ({reason})")
 
 
-def _from_environment(environment: Mapping[str, str], variable: str) -> Secret:
+def _key_from_environment(environment: Mapping[str, str], variable: str) -> Secret:
     text = environment.get(variable, "").strip()
     if not text:
         raise SettingsError("there is no key for Supabase storage", remedy=f"Set {variable}", code="missing_key")
@@ -302,5 +314,5 @@ def _from_environment(environment: Mapping[str, str], variable: str) -> Secret:
     return Secret(text)
 
 
-def _no_storage(why: str) -> StoreUnusableError:
-    return StoreUnusableError(why, remedy="Write supabase://project.supabase.co/bucket", code="not_a_store")
+def _url_error(reason: str) -> StoreUnusableError:
+    return StoreUnusableError(reason, remedy="Write supabase://project.supabase.co/bucket", code="not_a_store")

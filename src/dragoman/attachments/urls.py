@@ -18,8 +18,8 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from dragoman.attachments.keys import SigningKey, SigningKeys
-from dragoman.attachments.paths import checked_bucket, checked_path, missing
-from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Owner, Place
+from dragoman.attachments.paths import not_found_error, validate_bucket, validate_path
+from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Location, Owner
 from dragoman.errors import AttachmentError, AttachmentUrlError, InputError, SettingsError
 
 ROUTE: Final = "/storage/v1/object/sign/"
@@ -40,21 +40,21 @@ _TOKEN: Final = re.compile(
 class SignedUrl(msgspec.Struct, frozen=True):
     """A URL, taken apart."""
 
-    place: Place
+    location: Location
     token: str
 
     @property
     def bucket(self) -> str:
         """The bucket of the object."""
-        return self.place.bucket
+        return self.location.bucket
 
     @property
     def path(self) -> str:
         """The path of the object in its bucket."""
-        return self.place.path
+        return self.location.path
 
     def __repr__(self) -> str:
-        return f"SignedUrl({self.place!r})"
+        return f"SignedUrl({self.location!r})"
 
 
 def parse_signed_url(url: str, bases: tuple[str, ...] | None = None) -> SignedUrl:
@@ -67,19 +67,19 @@ def parse_signed_url(url: str, bases: tuple[str, ...] | None = None) -> SignedUr
         raise InputError(f"a signed URL is a text, not {type(url).__name__}", remedy="Give the URL as a str")
     whole, _, query = url.partition("?")
     if bases is None:
-        found_base = _ANY_BASE.match(whole)
-        bases = (found_base[1],) if found_base else ()
+        base_match = _ANY_BASE.match(whole)
+        bases = (base_match[1],) if base_match else ()
     base = next((base for base in bases if whole.startswith(f"{base}/storage/v1/")), None)
     if base is None or len(url) > _MAX_URL or not re.fullmatch(r"[!-~]+", url) or "#" in url or "\\" in url:
-        raise _foreign()
-    found = _ROUTES.fullmatch(whole.removeprefix(base))
-    if found is None:
-        raise _foreign()
-    bucket, path = (_decoded(part) for part in found.groups())
-    return SignedUrl(Place(checked_bucket(bucket), checked_path(path)), _token(query))
+        raise _foreign_url_error()
+    match = _ROUTES.fullmatch(whole.removeprefix(base))
+    if match is None:
+        raise _foreign_url_error()
+    bucket, path = (_decode_part(part) for part in match.groups())
+    return SignedUrl(Location(validate_bucket(bucket), validate_path(path)), _parse_token(query))
 
 
-def checked_base(base: str) -> str:
+def validate_base_url(base: str) -> str:
     """A base of URLs: a scheme, a host in small letters, perhaps a port and a path; no slash at its end."""
     if not _ORIGIN.fullmatch(base):
         raise SettingsError(
@@ -91,17 +91,17 @@ def checked_base(base: str) -> str:
     return base
 
 
-def changed() -> AttachmentUrlError:
+def bad_signature_error() -> AttachmentUrlError:
     """A token that we did not make for this URL."""
     return AttachmentUrlError("the URL was changed, or was not signed by us", remedy="Ask for a new one")
 
 
-def over() -> AttachmentUrlError:
+def expired_error() -> AttachmentUrlError:
     """A token that was good."""
     return AttachmentUrlError("the URL is over", remedy="Ask for a new one", code="url_expired")
 
 
-def _foreign() -> AttachmentUrlError:
+def _foreign_url_error() -> AttachmentUrlError:
     return AttachmentUrlError(
         "the URL does not lead to an attachment in our storage",
         remedy="Upload the file first, and send the URL that is answered",
@@ -109,7 +109,7 @@ def _foreign() -> AttachmentUrlError:
     )
 
 
-def _decoded(part: str) -> str:
+def _decode_part(part: str) -> str:
     """Decoded once. An escape that nobody needs to write is a way to write one path in two ways."""
     if _ESCAPE.search(part):
         raise AttachmentError("the path has an escape that it does not need, or half of one", code="invalid_path")
@@ -119,85 +119,85 @@ def _decoded(part: str) -> str:
         raise AttachmentError("the path is not UTF-8", code="invalid_path") from None
 
 
-def _token(query: str) -> str:
+def _parse_token(query: str) -> str:
     """The token of a query that is nothing else: one more name could mean something to somebody who reads it later."""
-    found = re.fullmatch(r"token=([A-Za-z0-9_.-]+)", query)
-    if found is None:
-        raise changed()
-    return found[1]
+    match = re.fullmatch(r"token=([A-Za-z0-9_.-]+)", query)
+    if match is None:
+        raise bad_signature_error()
+    return match[1]
 
 
 # --- our own ---------------------------------------------------------------------------------------------------------
 
 
-class OwnUrls:
+class UrlSigner:
     """URLs that this server itself answers."""
 
     def __init__(self, base_url: str, bucket: str, keys: SigningKeys) -> None:
-        self._base = checked_base(base_url)
-        self._bucket = checked_bucket(bucket)
+        self._base = validate_base_url(base_url)
+        self._bucket = validate_bucket(bucket)
         self._keys = keys
 
-    async def made(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:
+    async def sign(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:
         """A URL to read one attachment, for a while."""
         expires = int(now) + max(1, min(ttl_s, MAX_TTL_S))
-        return self._url(path, _signed(self._keys.signing, "GET", Place(self._bucket, path), owner, expires))
+        return self._url(path, _make_token(self._keys.current, "GET", Location(self._bucket, path), owner, expires))
 
-    def place(self, url: str) -> Place:
+    def locate(self, url: str) -> Location:
         """Where a URL leads, if it can be one of ours."""
-        place = parse_signed_url(url, (self._base,)).place
-        if place.bucket != self._bucket:
-            raise missing()
-        return place
+        location = parse_signed_url(url, (self._base,)).location
+        if location.bucket != self._bucket:
+            raise not_found_error()
+        return location
 
-    def verified(self, url: str, now: float, method: str = "GET") -> tuple[Place, Owner]:
+    def verify(self, url: str, now: float, method: str = "GET") -> tuple[Location, Owner]:
         """Where a URL of ours leads, and for whom it was made."""
-        place = self.place(url)
+        location = self.locate(url)
         token = parse_signed_url(url, (self._base,)).token
-        owner, expires = self._said(place, token, method)
-        if not hmac.compare_digest(url.encode(), self._url(place.path, token).encode()):
-            raise changed()
+        owner, expires = self._read_token(location, token, method)
+        if not hmac.compare_digest(url.encode(), self._url(location.path, token).encode()):
+            raise bad_signature_error()
         if expires > now + MAX_TTL_S + SKEW_S:  # no URL is ever good for so long: the clock was set back
-            raise changed()
+            raise bad_signature_error()
         if expires <= now:
-            raise over()
-        return place, owner
+            raise expired_error()
+        return location, owner
 
-    async def confirmed(self, url: str, owner: Owner, now: float) -> tuple[Place, Owner]:  # noqa: ARG002
+    async def confirm(self, url: str, owner: Owner, now: float) -> tuple[Location, Owner]:  # noqa: ARG002
         """The same: we have every key that signs our own URLs."""
-        return self.verified(url, now)
+        return self.verify(url, now)
 
-    def _said(self, place: Place, token: str, method: str) -> tuple[Owner, int]:
+    def _read_token(self, location: Location, token: str, method: str) -> tuple[Owner, int]:
         """What a token says, if it is the one that we would make to say so."""
-        found = _TOKEN.fullmatch(token)
-        key = self._keys.named(found["kid"]) if found else None
-        owner = _owner_from(found["whose"]) if found else None
-        if found is None or key is None or owner is None:
-            raise changed()
-        expires = int(found["exp"])
-        made = _signed(key, method, place, owner, expires)
-        if not hmac.compare_digest(made.encode(), token.encode()) or not key.may_have_signed(expires):
-            raise changed()
+        match = _TOKEN.fullmatch(token)
+        key = self._keys.get(match["kid"]) if match else None
+        owner = _parse_owner(match["whose"]) if match else None
+        if match is None or key is None or owner is None:
+            raise bad_signature_error()
+        expires = int(match["exp"])
+        token_now = _make_token(key, method, location, owner, expires)
+        if not hmac.compare_digest(token_now.encode(), token.encode()) or not key.can_have_signed(expires):
+            raise bad_signature_error()
         return owner, expires
 
     def _url(self, path: str, token: str) -> str:
         return f"{self._base}{ROUTE}{quote(self._bucket, safe='')}/{quote(path)}?token={token}"
 
 
-def _signed(key: SigningKey, method: str, place: Place, owner: Owner, expires: int) -> str:
-    whose = msgspec.json.encode((owner.user_id, owner.team_id))
-    fields = ("v1", method, place.bucket, place.path, owner.user_id, _team(owner), str(expires), key.kid)
+def _make_token(key: SigningKey, method: str, location: Location, owner: Owner, expires: int) -> str:
+    owner_json = msgspec.json.encode((owner.user_id, owner.team_id))
+    fields = ("v1", method, location.bucket, location.path, owner.user_id, _team(owner), str(expires), key.kid)
     # Each with its length before it: no two lists of fields are written alike.
-    written = b"".join(b"%d:%s," % (len(data), data) for data in (field.encode() for field in fields))
-    digest = hmac.new(key.secret.encode(), written, hashlib.sha256).digest()
-    return f"v1.{key.kid}.{expires}.{base64url(whose)}.{base64url(digest)}"
+    payload = b"".join(b"%d:%s," % (len(data), data) for data in (field.encode() for field in fields))
+    digest = hmac.new(key.secret.encode(), payload, hashlib.sha256).digest()
+    return f"v1.{key.kid}.{expires}.{to_base64url(owner_json)}.{to_base64url(digest)}"
 
 
 def _team(owner: Owner) -> str:
     return "-" if owner.team_id is None else f"+{owner.team_id}"
 
 
-def _owner_from(text: str) -> Owner | None:
+def _parse_owner(text: str) -> Owner | None:
     try:
         user, team = msgspec.json.decode(from_base64url(text), type=tuple[str, str | None])
     except (ValueError, msgspec.MsgspecError):
@@ -205,7 +205,7 @@ def _owner_from(text: str) -> Owner | None:
     return Owner(user, team)
 
 
-def base64url(data: bytes) -> str:
+def to_base64url(data: bytes) -> str:
     """In the alphabet of URLs, without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
@@ -213,6 +213,6 @@ def base64url(data: bytes) -> str:
 def from_base64url(text: str) -> bytes:
     """What was written so; ``ValueError`` for everything that ``base64url`` would not have written."""
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if base64url(data) != text:
+    if to_base64url(data) != text:
         raise ValueError("not as we write it")
     return data

@@ -42,14 +42,14 @@ class Owner(msgspec.Struct, frozen=True):
     team_id: str | None = None
 
 
-class Place(msgspec.Struct, frozen=True):
+class Location(msgspec.Struct, frozen=True):
     """Where an attachment lies."""
 
     bucket: str
     path: str
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredFile(msgspec.Struct, frozen=True):
     """An attachment that is kept."""
 
     bucket: str
@@ -76,7 +76,7 @@ class Chunks:
         self._release()
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenFile(msgspec.Struct, frozen=True):
     """An attachment on its way to somebody."""
 
     path: str
@@ -115,14 +115,14 @@ class Storage(Protocol):
 class SignedUrls(Protocol):
     """Who makes signed URLs, and knows them again."""
 
-    async def made(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:
+    async def sign(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:
         """A URL under which one attachment can be read for a while."""
 
-    def place(self, url: str) -> Place:
+    def locate(self, url: str) -> Location:
         """Where a URL leads, if it can be one of ours. It says nothing about whether it may be used."""
 
-    def verified(self, url: str, now: float) -> tuple[Place, Owner | None]:
+    def verify(self, url: str, now: float) -> tuple[Location, Owner | None]:
         """Where a URL leads, if it is ours, unchanged and not over; and for whom it was made, if it says so."""
 
-    async def confirmed(self, url: str, owner: Owner, now: float) -> tuple[Place, Owner | None]:
+    async def confirm(self, url: str, owner: Owner, now: float) -> tuple[Location, Owner | None]:
         """The same; a token that only the storage can verify is shown to it, if the path is this owner's."""

@@ -787,52 +787,54 @@ class UsageRepaired(Payload, frozen=True, kw_only=True):
 
 # --- the whole of it -------------------------------------------------------------------------------------------------
 
-RESERVED: Final = ("message.", "text.", "thinking.", "tool.use_")
-SPELLINGS: Final = {
+RESERVED_PREFIXES: Final = ("message.", "text.", "thinking.", "tool.use_")
+ALIASES: Final = {
     "tool.input_invalid": "tool_input_invalid",
     "routing.constraint_failure": "routing_constraint_failure",
 }
 
 
-def catalogue_of(payloads: Iterable[type[Payload]]) -> dict[str, type[Payload]]:
+def index_event_types(payloads: Iterable[type[Payload]]) -> dict[str, type[Payload]]:
     """Payload classes by their type; ``EventError`` if a type is taken or reserved."""
-    found: dict[str, type[Payload]] = {}
+    index: dict[str, type[Payload]] = {}
     for payload in payloads:
         name = payload.event_type
-        if name.startswith(RESERVED):
+        if name.startswith(RESERVED_PREFIXES):
             raise EventError("names that begin so belong to the stream of a reply", where=f"event type {name!r}")
-        if name in found or name in SPELLINGS:
+        if name in index or name in ALIASES:
             raise EventError("there is one of that name already", where=f"event type {name!r}")
-        found[name] = payload
-    return found
+        index[name] = payload
+    return index
 
 
-CATALOGUE: Final[Mapping[str, type[Payload]]] = catalogue_of(
+EVENT_TYPES: Final[Mapping[str, type[Payload]]] = index_event_types(
     value
     for value in list(globals().values())
     if isinstance(value, type) and issubclass(value, Payload) and value is not Payload
 )
-AUDIT: Final = frozenset(name for name, payload in CATALOGUE.items() if payload.is_audit)
+AUDIT: Final = frozenset(name for name, payload in EVENT_TYPES.items() if payload.is_audit)
 
 
-def type_from(name: str, catalogue: Mapping[str, type[Payload]] = CATALOGUE) -> type[Payload]:
+def get_event_type(name: str, event_types: Mapping[str, type[Payload]] = EVENT_TYPES) -> type[Payload]:
     """The payload's class for an event type, or ``UnknownEventError``."""
-    found = catalogue.get(SPELLINGS.get(name, name))
-    if found is None:
+    payload_type = event_types.get(ALIASES.get(name, name))
+    if payload_type is None:
         raise UnknownEventError(f"no event type {name!r}", remedy="docs/events.md lists those that there are")
-    return found
+    return payload_type
 
 
-def payload_from(name: str, plain: Mapping[str, Any], catalogue: Mapping[str, type[Payload]] = CATALOGUE) -> Payload:
+def parse_payload(
+    name: str, fields: Mapping[str, Any], event_types: Mapping[str, type[Payload]] = EVENT_TYPES
+) -> Payload:
     """A payload from plain values, or ``EventError``."""
-    wanted = type_from(name, catalogue)
+    payload_type = get_event_type(name, event_types)
     try:
-        return msgspec.convert(dict(plain), wanted)
+        return msgspec.convert(dict(fields), payload_type)
     except msgspec.ValidationError as error:
-        raise EventError(str(error), where=f"event {wanted.event_type}") from None
+        raise EventError(str(error), where=f"event {payload_type.event_type}") from None
 
 
-def checked(payload: AnyPayload) -> tuple[AnyPayload, bytes]:
+def validate_payload(payload: AnyPayload) -> tuple[AnyPayload, bytes]:
     """The payload as its type has it, and as JSON; ``EventError`` if a field is not what its type says."""
     try:
         for place, number in enumerate(msgspec.structs.astuple(payload)):

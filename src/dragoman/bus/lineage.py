@@ -14,22 +14,22 @@ from typing import Any, Final
 
 from dragoman.bus.values import Event, Payload
 
-_BEGINS: Final = (
+_START_TYPES: Final = (
     "tool.called",
     "tool.confirmation_requested",
     "tool.confirmation_resolved",
     "delegate.started",
     "eval.started",
 )
-_ENDS_A_STEP: Final = ("tool.completed", "tool.failed", "tool_input_invalid", "delegate.completed", "delegate.failed")
-_OF_A_CALL: Final = frozenset((*_BEGINS[:-1], *_ENDS_A_STEP, "tool.completed_late"))
-WITH_SUBJECT: Final = _OF_A_CALL | {
+_RESULT_TYPES: Final = ("tool.completed", "tool.failed", "tool_input_invalid", "delegate.completed", "delegate.failed")
+_CALL_TYPES: Final = frozenset((*_START_TYPES[:-1], *_RESULT_TYPES, "tool.completed_late"))
+SUBJECT_TYPES: Final = _CALL_TYPES | {
     "eval.completed",
     "eval.failed",
 }  # those whose parent depends on what they are about
 
 
-class Lineage:
+class EventParents:
     """What a turn has emitted so far, as far as it can be the parent of something."""
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class Lineage:
         self._call: str | None = None
         self._answer: str | None = None
         self._step: str | None = None  # the newest result of a tool
-        self._begun: dict[str, str] = {}  # the newest event of a call or an evaluation that has no result yet
+        self._open_events: dict[str, str] = {}  # the newest event of a call or an evaluation that has no result yet
 
-    def parent_of(self, event_type: str, subject: str = "") -> str | None:
+    def find_parent(self, event_type: str, subject: str = "") -> str | None:
         """The event that one of that type follows from; ``subject`` is the call or the evaluation that it is about."""
         match event_type:
             case "turn.started":
@@ -50,33 +50,33 @@ class Lineage:
                 return self._call or self._turn
             case "tool.called":
                 return self._answer or self._turn  # also when somebody was asked in between
-            case _ if event_type in _OF_A_CALL:
-                return self._begun.get(subject) or self._answer or self._turn
+            case _ if event_type in _CALL_TYPES:
+                return self._open_events.get(subject) or self._answer or self._turn
             case "eval.completed" | "eval.failed":
-                return self._begun.get(subject) or self._turn
+                return self._open_events.get(subject) or self._turn
             case _:
                 return self._turn
 
-    def note(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Remember an event that was emitted."""
         match event.type:
             case "turn.started":
                 self._turn, self._call, self._answer, self._step = event.id, None, None, None
-                self._begun.clear()
+                self._open_events.clear()
             case "llm.call_started":
                 self._call = event.id
             case "llm.call_completed":
                 self._answer = event.id
-            case _ if event.type in _BEGINS:
-                self._begun[subject_of(event.payload)] = event.id
-            case _ if event.type in _ENDS_A_STEP:
+            case _ if event.type in _START_TYPES:
+                self._open_events[get_subject(event.payload)] = event.id
+            case _ if event.type in _RESULT_TYPES:
                 self._step = event.id
 
 
-def subject_of(payload: Payload | Mapping[str, Any] | None) -> str:
+def get_subject(payload: Payload | Mapping[str, Any] | None) -> str:
     """The call or the evaluation that an event is about; empty if it is about none."""
     for name in ("tool_use_id", "evaluation_id"):
-        found = payload.get(name) if isinstance(payload, Mapping) else getattr(payload, name, None)
-        if isinstance(found, str):
-            return found
+        value = payload.get(name) if isinstance(payload, Mapping) else getattr(payload, name, None)
+        if isinstance(value, str):
+            return value
     return ""

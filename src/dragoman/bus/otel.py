@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
-_LISTENS_TO: Final = (
+_SPAN_EVENTS: Final = (
     TurnStarted,
     TurnCompleted,
     TurnCancelled,
@@ -59,7 +59,7 @@ _LISTENS_TO: Final = (
     ToolFailed,
     RouteDecided,
 )
-_MOST_OPEN: Final = 10_000
+_MAX_OPEN: Final = 10_000
 # How the conventions spell providers that our catalog spells otherwise.
 _PROVIDERS: Final = {
     "azure": "azure.ai.openai",
@@ -81,7 +81,7 @@ def otlp_provider(endpoint: str | None = None, *, headers: Mapping[str, str] | N
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
-        raise _missing() from None
+        raise _missing_package_error() from None
     where = None if endpoint is None else f"{endpoint.rstrip('/').removesuffix('/v1/traces')}/v1/traces"
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: "dragoman"}), shutdown_on_exit=False)
     sender = OTLPSpanExporter(endpoint=where, headers=None if headers is None else dict(headers))
@@ -89,7 +89,7 @@ def otlp_provider(endpoint: str | None = None, *, headers: Mapping[str, str] | N
     return provider
 
 
-def _missing() -> SettingsError:
+def _missing_package_error() -> SettingsError:
     return SettingsError(
         "OpenTelemetry needs packages that are not installed",
         remedy="Install dragoman[otel]",
@@ -97,7 +97,7 @@ def _missing() -> SettingsError:
     )
 
 
-class Spans:
+class SpanExporter:
     """Makes spans of events. ``agent`` names the agent whose turns they are."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Spans:
         try:
             from opentelemetry import trace  # noqa: PLC0415
         except ImportError:
-            raise _missing() from None
+            raise _missing_package_error() from None
         self._trace = trace
         self._provider = provider
         self._tracer: Tracer = provider.get_tracer("dragoman")
@@ -119,73 +119,85 @@ class Spans:
         self._has_content = content
         self._redactor = redactor or Redactor()
         self._open: OrderedDict[str, Span] = OrderedDict()  # by the id of the event that began it, or of its turn
-        self._listening: tuple[Bus, Subscription] | None = None
+        self._source: tuple[Bus, Subscription] | None = None
 
     def listen(self, bus: Bus) -> None:
         """Make spans of what this bus says."""
-        types = [payload.event_type for payload in _LISTENS_TO]
-        self._listening = bus, bus.subscribe("otel", self.take, event_types=types, limit=_MOST_OPEN)
+        types = [payload.event_type for payload in _SPAN_EVENTS]
+        self._source = bus, bus.subscribe("otel", self.handle, event_types=types, limit=_MAX_OPEN)
 
     async def close(self) -> None:
         """Take what waits, end what is open, and send everything."""
-        if self._listening is not None:
-            bus, subscription = self._listening
+        if self._source is not None:
+            bus, subscription = self._source
             await bus.unsubscribe(subscription)
         for span in reversed(self._open.values()):
             span.end()
         self._open.clear()
         await asyncio.to_thread(self._provider.shutdown)  # which waits until everything is sent
 
-    def take(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Begin, change or end a span."""
         match event.payload:
-            case TurnStarted() as said:
-                self._begin(
-                    _turn_key(event), event, self._name("invoke_agent", self._agent), self._of_turn(event, said)
+            case TurnStarted() as payload:
+                self._start_span(
+                    _turn_key(event),
+                    event,
+                    self._span_name("invoke_agent", self._agent),
+                    self._turn_attributes(event, payload),
                 )
-            case RouteDecided() as said:
-                self._tell(_turn_key(event), _of_route(said))
-            case TurnCompleted() as said:
-                self._end(_turn_key(event), event, _of_turn_end(said))
-            case TurnCancelled() as said:
-                self._end(_turn_key(event), event, {"dragoman.cancelled": said.reason}, error="cancelled")
-            case TurnFailed() as said:
-                error, message = said.error_class.value, said.error_message_redacted
-                self._end(_turn_key(event), event, {}, error=error, message=message)
-            case LlmCallStarted() as said:
-                name = self._name("chat", _bare(said.model))
-                self._begin(event.id, event, name, _of_call(event, said), is_client=True)
-            case LlmCallCompleted() as said:
-                self._end(event.parent_event_id, event, _of_answer(said))
-            case LlmCallFailed() as said:
-                error, message = said.error_class.value, said.error_message_redacted
-                self._end(event.parent_event_id, event, {}, error=error, message=message)
-            case ToolCalled() as said:
-                self._begin(event.id, event, self._name("execute_tool", said.tool_name), _of_tool(event, said))
-            case ToolCompleted() as said:
-                failed = None if said.success else "tool_error"
-                self._end(event.parent_event_id, event, self._of_result(said), error=failed)
-            case ToolFailed() as said:
-                self._end(event.parent_event_id, event, {}, error=said.error_class, message=said.error_message)
+            case RouteDecided() as payload:
+                self._set_attributes(_turn_key(event), _route_attributes(payload))
+            case TurnCompleted() as payload:
+                self._end_span(_turn_key(event), event, _turn_end_attributes(payload))
+            case TurnCancelled() as payload:
+                self._end_span(_turn_key(event), event, {"dragoman.cancelled": payload.reason}, error="cancelled")
+            case TurnFailed() as payload:
+                error, message = payload.error_class.value, payload.error_message_redacted
+                self._end_span(_turn_key(event), event, {}, error=error, message=message)
+            case LlmCallStarted() as payload:
+                name = self._span_name("chat", _model_name(payload.model))
+                self._start_span(event.id, event, name, _call_attributes(event, payload), is_client=True)
+            case LlmCallCompleted() as payload:
+                self._end_span(event.parent_event_id, event, _answer_attributes(payload))
+            case LlmCallFailed() as payload:
+                error, message = payload.error_class.value, payload.error_message_redacted
+                self._end_span(event.parent_event_id, event, {}, error=error, message=message)
+            case ToolCalled() as payload:
+                self._start_span(
+                    event.id,
+                    event,
+                    self._span_name("execute_tool", payload.tool_name),
+                    _tool_attributes(event, payload),
+                )
+            case ToolCompleted() as payload:
+                failed = None if payload.success else "tool_error"
+                self._end_span(event.parent_event_id, event, self._result_attributes(payload), error=failed)
+            case ToolFailed() as payload:
+                self._end_span(
+                    event.parent_event_id, event, {}, error=payload.error_class, message=payload.error_message
+                )
 
-    def _name(self, operation: str, of: str | None) -> str:
+    def _span_name(self, operation: str, of: str | None) -> str:
         return f"{operation} {of}" if of else operation
 
-    def _begin(self, key: str, event: Event, name: str, attributes: Attributes, *, is_client: bool = False) -> None:
+    def _start_span(
+        self, key: str, event: Event, name: str, attributes: Attributes, *, is_client: bool = False
+    ) -> None:
         turn = self._open.get(_turn_key(event))
         context = self._trace.set_span_in_context(turn) if turn is not None else None
         kind = self._trace.SpanKind.CLIENT if is_client else self._trace.SpanKind.INTERNAL
         self._open[key] = self._tracer.start_span(
-            name, context, kind, _without_none(attributes), start_time=event.timestamp_us * 1_000
+            name, context, kind, _drop_none(attributes), start_time=event.timestamp_us * 1_000
         )
-        if len(self._open) > _MOST_OPEN:  # whoever began it has forgotten it
+        if len(self._open) > _MAX_OPEN:  # whoever began it has forgotten it
             self._open.popitem(last=False)[1].end()
 
-    def _tell(self, key: str, attributes: Attributes) -> None:
+    def _set_attributes(self, key: str, attributes: Attributes) -> None:
         if (span := self._open.get(key)) is not None:
-            span.set_attributes(_without_none(attributes))
+            span.set_attributes(_drop_none(attributes))
 
-    def _end(
+    def _end_span(
         self,
         key: str | None,
         event: Event,
@@ -197,35 +209,35 @@ class Spans:
         span = self._open.pop(key or "", None)
         if span is None:
             return
-        span.set_attributes(_without_none(attributes))
+        span.set_attributes(_drop_none(attributes))
         if error is not None:
             span.set_attribute("error.type", error)
-            said = self._redactor.text(message) if message is not None and self._has_content else None
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, said))
+            description = self._redactor.text(message) if message is not None and self._has_content else None
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, description))
         span.end(event.timestamp_us * 1_000)
 
-    def _of_turn(self, event: Event, said: TurnStarted) -> Attributes:
-        text = said.user_message_text_redacted
+    def _turn_attributes(self, event: Event, payload: TurnStarted) -> Attributes:
+        text = payload.user_message_text_redacted
         parts = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
         return {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.conversation.id": event.session_id,
             "gen_ai.agent.name": self._agent,
-            "gen_ai.input.messages": self._json(parts) if text is not None and self._has_content else None,
+            "gen_ai.input.messages": self._to_json(parts) if text is not None and self._has_content else None,
             "dragoman.turn.id": event.turn_id,
         }
 
-    def _of_result(self, said: ToolCompleted) -> Attributes:
+    def _result_attributes(self, payload: ToolCompleted) -> Attributes:
         if not self._has_content:
             return {}
         return {
-            "dragoman.tool.files_modified": said.files_modified,
+            "dragoman.tool.files_modified": payload.files_modified,
             "dragoman.tool.command": None
-            if said.command_executed is None
-            else self._redactor.text(said.command_executed),
+            if payload.command_executed is None
+            else self._redactor.text(payload.command_executed),
         }
 
-    def _json(self, value: Any) -> str:
+    def _to_json(self, value: Any) -> str:
         return msgspec.json.encode(self._redactor.value(value)).decode()
 
 
@@ -233,82 +245,82 @@ def _turn_key(event: Event) -> str:
     return f"{event.session_id}/{event.turn_id}"
 
 
-def _bare(model: str) -> str:
+def _model_name(model: str) -> str:
     """The model as its provider calls it."""
     return model.partition(":")[2] or model
 
 
-def _provider(name: str) -> str:
+def _provider_name(name: str) -> str:
     return _PROVIDERS.get(name, name)
 
 
-def _of_route(said: RouteDecided) -> Attributes:
-    provider, _, model = said.chosen_model.rpartition(":")
-    chose = said.chain[said.winner_index] if 0 <= said.winner_index < len(said.chain) else None
+def _route_attributes(payload: RouteDecided) -> Attributes:
+    provider, _, model = payload.chosen_model.rpartition(":")
+    step = payload.chain[payload.winner_index] if 0 <= payload.winner_index < len(payload.chain) else None
     return {
         "gen_ai.request.model": model or None,
-        "gen_ai.provider.name": _provider(provider) if provider else None,
-        "dragoman.route.policy": chose.policy if chose is not None else None,
-        "dragoman.route.rule": chose.rule_name if chose is not None else None,
+        "gen_ai.provider.name": _provider_name(provider) if provider else None,
+        "dragoman.route.policy": step.policy if step is not None else None,
+        "dragoman.route.rule": step.rule_name if step is not None else None,
     }
 
 
-def _of_turn_end(said: TurnCompleted) -> Attributes:
+def _turn_end_attributes(payload: TurnCompleted) -> Attributes:
     return {
-        "gen_ai.response.finish_reasons": (said.stop_reason.value,),
-        "gen_ai.usage.input_tokens": said.total_input_tokens,
-        "gen_ai.usage.output_tokens": said.total_output_tokens,
-        "dragoman.cost_usd": None if said.total_cost_usd is None else _number(said.total_cost_usd),
-        "dragoman.unpriced_calls": said.unpriced_calls or None,
-        "dragoman.llm_calls": said.llm_call_count,
-        "dragoman.tool_calls": said.tool_call_count,
-        "dragoman.user_id": said.user_id,
-        "dragoman.team_id": said.team_id,
+        "gen_ai.response.finish_reasons": (payload.stop_reason.value,),
+        "gen_ai.usage.input_tokens": payload.total_input_tokens,
+        "gen_ai.usage.output_tokens": payload.total_output_tokens,
+        "dragoman.cost_usd": None if payload.total_cost_usd is None else _to_float(payload.total_cost_usd),
+        "dragoman.unpriced_calls": payload.unpriced_calls or None,
+        "dragoman.llm_calls": payload.llm_call_count,
+        "dragoman.tool_calls": payload.tool_call_count,
+        "dragoman.user_id": payload.user_id,
+        "dragoman.team_id": payload.team_id,
     }
 
 
-def _of_call(event: Event, said: LlmCallStarted) -> Attributes:
+def _call_attributes(event: Event, payload: LlmCallStarted) -> Attributes:
     return {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _provider(said.provider),
-        "gen_ai.request.model": _bare(said.model),
+        "gen_ai.provider.name": _provider_name(payload.provider),
+        "gen_ai.request.model": _model_name(payload.model),
         "gen_ai.conversation.id": event.session_id,
-        "dragoman.request_id": said.request_id,
-        "dragoman.is_worker": said.is_worker or None,
+        "dragoman.request_id": payload.request_id,
+        "dragoman.is_worker": payload.is_worker or None,
     }
 
 
-def _of_answer(said: LlmCallCompleted) -> Attributes:
-    prompt = said.input_tokens + said.cached_input_tokens + said.cache_creation_input_tokens
-    first = said.time_to_first_token_ms
+def _answer_attributes(payload: LlmCallCompleted) -> Attributes:
+    prompt = payload.input_tokens + payload.cached_input_tokens + payload.cache_creation_input_tokens
+    first = payload.time_to_first_token_ms
     return {
-        "gen_ai.response.model": said.response_model or _bare(said.model),
-        "gen_ai.response.finish_reasons": (said.stop_reason.value,),
+        "gen_ai.response.model": payload.response_model or _model_name(payload.model),
+        "gen_ai.response.finish_reasons": (payload.stop_reason.value,),
         "gen_ai.response.time_to_first_chunk": None if first is None else first / 1_000,
         "gen_ai.usage.input_tokens": prompt,
-        "gen_ai.usage.output_tokens": said.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": said.cached_input_tokens or None,
-        "gen_ai.usage.cache_creation.input_tokens": said.cache_creation_input_tokens or None,
-        "dragoman.cost_usd": None if said.cost_usd is None else _number(said.cost_usd),
-        "dragoman.pricing_version": said.pricing_version,
-        "dragoman.retries": said.retry_count or None,
+        "gen_ai.usage.output_tokens": payload.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": payload.cached_input_tokens or None,
+        "gen_ai.usage.cache_creation.input_tokens": payload.cache_creation_input_tokens or None,
+        "dragoman.cost_usd": None if payload.cost_usd is None else _to_float(payload.cost_usd),
+        "dragoman.pricing_version": payload.pricing_version,
+        "dragoman.retries": payload.retry_count or None,
     }
 
 
-def _of_tool(event: Event, said: ToolCalled) -> Attributes:
+def _tool_attributes(event: Event, payload: ToolCalled) -> Attributes:
     return {
         "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": said.tool_name,
-        "gen_ai.tool.call.id": said.tool_use_id,
+        "gen_ai.tool.name": payload.tool_name,
+        "gen_ai.tool.call.id": payload.tool_use_id,
         "gen_ai.tool.type": "function",
         "gen_ai.conversation.id": event.session_id,
-        "dragoman.tool.side_effects": said.side_effects.value,
+        "dragoman.tool.side_effects": payload.side_effects.value,
     }
 
 
-def _number(amount: Decimal) -> float:
+def _to_float(amount: Decimal) -> float:
     return float(amount)
 
 
-def _without_none(attributes: Attributes) -> Attributes:
+def _drop_none(attributes: Attributes) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}

@@ -43,36 +43,36 @@ class TraceWriter:
         *,
         redactor: Redactor | None = None,
         retention: timedelta | None = timedelta(days=90),
-        linger_s: float = 0.2,
+        max_delay_s: float = 0.2,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._redactor = redactor
         self._retention = retention
-        self._linger_s = linger_s
+        self._max_delay_s = max_delay_s
         self._clock_s = clock_s
         self._swept_at_s: float | None = None
-        self._listening: tuple[Bus, Subscription] | None = None
+        self._source: tuple[Bus, Subscription] | None = None
 
     def listen(self, bus: Bus) -> Subscription:
         """Write what this bus says."""
-        subscription = bus.subscribe_batches("trace", self.take, linger_s=self._linger_s)
-        self._listening = bus, subscription
+        subscription = bus.subscribe_batches("trace", self.write, max_delay_s=self._max_delay_s)
+        self._source = bus, subscription
         return subscription
 
-    async def flushed(self) -> None:
+    async def flush(self) -> None:
         """Wait until everything that was emitted is written."""
-        if self._listening is not None:
-            await self._listening[0].drained()
+        if self._source is not None:
+            await self._source[0].drain()
 
     async def close(self) -> None:
         """Write what waits, and listen no longer."""
-        if self._listening is not None:
-            bus, subscription = self._listening
-            self._listening = None
+        if self._source is not None:
+            bus, subscription = self._source
+            self._source = None
             await bus.unsubscribe(subscription)
 
-    async def take(self, events: Sequence[Event]) -> None:
+    async def write(self, events: Sequence[Event]) -> None:
         """Write a batch."""
         for pause_s in (*_PAUSES_S, None):
             try:
@@ -92,6 +92,6 @@ class TraceWriter:
             return
         self._swept_at_s = now_s
         deleted = await self._store.sweep_events(self._retention, exempt=AUDIT)
-        if deleted and self._listening is not None:
+        if deleted and self._source is not None:
             days = self._retention / timedelta(days=1)
-            self._listening[0].emit(TraceSwept(deleted=deleted, older_than_days=days))
+            self._source[0].emit(TraceSwept(deleted=deleted, older_than_days=days))

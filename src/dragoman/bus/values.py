@@ -76,7 +76,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         """When."""
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The event as plain values, for JSON."""
         return {
             "id": self.id,
@@ -98,7 +98,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     event_types: frozenset[str] | None = None
     actors: frozenset[Actor] | None = None
 
-    def wants(self, event: Event) -> bool:
+    def matches(self, event: Event) -> bool:
         """Whether this event is among them."""
         return (
             (self.session_ids is None or event.session_id in self.session_ids)

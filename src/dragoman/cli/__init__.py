@@ -32,13 +32,13 @@ app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
 
 
 def _command(
-    name: str, where: str, help_text: str, *, group: Group | None, examples: str, codes: str = "", of: App = app
+    name: str, target: str, help_text: str, *, group: Group | None, examples: str, codes: str = "", parent: App = app
 ) -> None:
     """Make a command known without importing it."""
     lines = [f"  {line.strip()}" for line in examples.strip().splitlines()]
     codes = codes or "0: it worked. 2: it could not be done."
     epilogue = "\n".join(["Examples:", *lines, "", f"Exit code {codes}"])
-    of.command(f"dragoman.cli.{where}", name=name, help=help_text, group=group, help_epilogue=epilogue)
+    parent.command(f"dragoman.cli.{target}", name=name, help=help_text, group=group, help_epilogue=epilogue)
 
 
 # --- the format ------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ _command(
     "Show which model would answer a message, and why.\n\n"
     "Every slot that is asked is shown with its reason. Nobody is called, and nothing is stored.",
     group=None,
-    of=route,
+    parent=route,
     examples="""
         dragoman route explain 'fix the bug in cart.py'
         dragoman route explain '@sonnet what is this?' --image chart.png
@@ -214,7 +214,7 @@ _command(
     "route:check",
     "Look whether a routing policy is sound, and print every error in it with its place.",
     group=None,
-    of=route,
+    parent=route,
     examples="""
         dragoman route check .dragoman/routing.yaml
         dragoman route check routing.yaml --json
@@ -275,7 +275,7 @@ _command(
 )
 _command(
     "export",
-    "moving:export",
+    "transfer:export",
     "Write a session, or all of them, as JSON Lines; or a session in another format.\n\n"
     "Messages are exactly what is stored, and the last line has the hash of everything before it. With a format, it is"
     " what convert would make of them; what it cannot say is counted.",
@@ -290,7 +290,7 @@ _command(
 )
 _command(
     "import",
-    "moving:import_file",
+    "transfer:import_file",
     "Store the sessions of a file that export wrote, or messages in the canonical format, one a line.\n\n"
     "A file that was cut or changed is refused, and nothing of it is stored. The same file again changes nothing.",
     group=STORE,
@@ -303,7 +303,7 @@ _command(
 )
 _command(
     "backup",
-    "moving:backup",
+    "transfer:backup",
     "Copy a whole store into a SQLite file while it is in use, and look at the copy.\n\n"
     "The copy is a store itself: to go back to it is to name it with --store.",
     group=STORE,
@@ -370,7 +370,7 @@ _command(
 )
 _command(
     "verify",
-    "care:verify",
+    "maintenance:verify",
     "Look whether everything in a store is still what was written.\n\n"
     "Every row is read and its hash computed anew, and every large piece as well. Nothing is changed.",
     group=STORE,
@@ -383,7 +383,7 @@ _command(
 )
 _command(
     "repair-usage",
-    "care:repair_usage",
+    "maintenance:repair_usage",
     "Put right what messages say that they consumed, where that is impossible or was forged.\n\n"
     "An impossible count becomes 0 and its cost unknown. With --message, the usage of that message is taken away"
     " whatever it says, and is counted for the session's own user. Each repair is an event usage.repaired in the trace,"
@@ -397,7 +397,7 @@ _command(
 )
 _command(
     "delete",
-    "care:delete",
+    "maintenance:delete",
     "Delete a session, with the files that only it names. Its forks keep their histories.\n\n"
     "Files go first: if they cannot be deleted, the session stays. While a turn runs in it, it is refused.",
     group=STORE,
@@ -409,7 +409,7 @@ _command(
 )
 _command(
     "retain",
-    "care:retain",
+    "maintenance:retain",
     "Delete the sessions in which nothing has happened for a while, each with the files that only it names.\n\n"
     "A session in which a turn is running stays, and so does one whose files cannot be deleted. Large pieces that"
     " nobody names any more are let go as well.",
@@ -421,7 +421,7 @@ _command(
 )
 _command(
     "erase",
-    "care:erase",
+    "maintenance:erase",
     "Erase a person from a store, and print the receipt.\n\n"
     "Their sessions go; in sessions of others, what they said becomes a tombstone; what they consumed stays in the"
     " totals without them.",
@@ -448,7 +448,7 @@ _command(
     "letter:validate",
     "Look whether a file holds letters, and print everything that is wrong, with its place.",
     group=None,
-    of=letter,
+    parent=letter,
     examples="""
         dragoman letter validate letter.json
         dragoman letter validate letters.jsonl --json
@@ -461,7 +461,7 @@ _command(
     "letter:schema",
     "Print the JSON Schema of letters, draft 2020-12.",
     group=None,
-    of=letter,
+    parent=letter,
     examples="dragoman letter schema > letter.schema.json",
 )
 mail = App(
@@ -478,7 +478,7 @@ _command(
     "mail:send",
     "Send a letter: when the command ends, it is safe. The same letter again is one letter.",
     group=None,
-    of=mail,
+    parent=mail,
     examples="""
         dragoman mail send letter.json
         cat letter.json | dragoman mail send - --team ops
@@ -489,7 +489,7 @@ _command(
     "mail:inbox",
     "List the mailboxes of a store, or the newest letters of one. Nothing is taken out of it.",
     group=None,
-    of=mail,
+    parent=mail,
     examples="""
         dragoman mail inbox
         dragoman mail inbox ARCH
@@ -501,7 +501,7 @@ _command(
     "mail:watch",
     "Show what arrives in a mailbox, as it arrives, until Ctrl-C. Nothing is taken out of it.",
     group=None,
-    of=mail,
+    parent=mail,
     examples="""
         dragoman mail watch HUMAN
         dragoman mail watch ARCH --json
@@ -509,10 +509,10 @@ _command(
 )
 _command(
     "dead",
-    "mail:dead",
+    "mail:list_dead_letters",
     "List the letters that were given up and what was no letter, the newest first, with the reason.",
     group=None,
-    of=mail,
+    parent=mail,
     examples="""
         dragoman mail dead
         dragoman mail dead --recipient ARCH --json
@@ -523,7 +523,7 @@ _command(
     "mail:resend",
     "Send a letter again that was given up.",
     group=None,
-    of=mail,
+    parent=mail,
     examples="dragoman mail resend dead_01KR3ER9E00000000000000QQE",
 )
 
@@ -558,7 +558,7 @@ _command(
     "Make a key, and show it once.\n\n"
     "The key goes to the standard output alone, so that it can be piped to where it is kept.",
     group=None,
-    of=keys,
+    parent=keys,
     examples="""
         dragoman keys create --name laptop
         dragoman keys create --user 01JQX3 --team blue --scope chat --scope history:write --expires 90d
@@ -569,7 +569,7 @@ _command(
     "keys:list_keys",
     "List the keys of a store: whose they are, what they allow, when they were used.",
     group=None,
-    of=keys,
+    parent=keys,
     examples="dragoman keys list --json",
 )
 _command(
@@ -577,7 +577,7 @@ _command(
     "keys:revoke",
     "Take a key back. Servers refuse it within a second.",
     group=None,
-    of=keys,
+    parent=keys,
     examples="dragoman keys revoke 8fK2mQ0x",
 )
 
@@ -634,6 +634,6 @@ def _usage_text(error: CycloptsError) -> str:
     return f"{text} See {command} [usage]"
 
 
-def _fail(what: str) -> None:
-    sys.stderr.write(f"dragoman: {' '.join(what.split())}\n")
+def _fail(text: str) -> None:
+    sys.stderr.write(f"dragoman: {' '.join(text.split())}\n")
     sys.exit(2)

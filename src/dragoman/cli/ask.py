@@ -19,20 +19,20 @@ import msgspec
 from cyclopts import Parameter
 
 from dragoman import settings as keys
-from dragoman.cli.offering import offered
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import dollars, print_json, safe, safe_line
+from dragoman.cli.offering import open_tools
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.terminal import escape_controls, escape_line, format_usd, print_json
 from dragoman.errors import DragomanError, InputError
 from dragoman.event import TextDelta
 from dragoman.exchange import Options, ResponseFormat, StopReason
 from dragoman.message import ContentBlock, Message, TextBlock
 from dragoman.store import Session, Store
 from dragoman.tools import Confirmation, ConfirmationRequest
-from dragoman.toolschema import problems_of_value
-from dragoman.turn import Agent, AnswerEnded, ResultStored, TurnEnded
-from dragoman.turn.pictures import picture_from
+from dragoman.toolschema import value_problems
+from dragoman.turn import Agent, AnswerEnd, ToolResultStored, TurnEnd
+from dragoman.turn.pictures import image_from_file
 
-FAILED, CANCELLED = 1, 130
+EXIT_FAILURE, EXIT_CANCEL = 1, 130
 _TITLE = 60
 
 
@@ -51,7 +51,7 @@ async def ask(
     schema: Path | None = None,
     max_tokens: Positive | None = None,
     verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), negative=(), show_default=False)] = False,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
     """Ask a model, and print its answer as it arrives.
@@ -91,35 +91,35 @@ async def ask(
     content = _content(question, image)
     options = Options(max_output_tokens=max_tokens, response_format=_format(schema))
     settings = keys.load()
-    async with opened(store, may_begin=True) as kept, offered(tool, mcp, settings) as tools:
-        found = await _session(kept, "last" if go_on else session, question, workspace)
-        asking = _Asking(verbose=verbose, json=json, yes=yes)
+    async with open_store_at(store_url, create=True) as store, open_tools(tool, mcp, settings) as tools:
+        current = await _session(store, "last" if go_on else session, question, workspace)
+        question_run = _QuestionRun(verbose=verbose, json=json, yes=yes)
         async with Agent(
-            kept,
+            store,
             settings=settings,
             tools=tools,
             workspace=workspace or (Path.cwd() if tool else None),
             system_prompt=system,
             options=options,
-            confirm=asking.confirm,
+            confirm=question_run.confirm,
         ) as agent:
             try:
-                return await asking.answered(agent, found, content, model)
+                return await question_run.answer(agent, current, content, model)
             except DragomanError:
-                if not (await kept.get_session(found.id)).last_seq:
-                    await kept.delete_session(found.id)  # nothing was ever said in it
+                if not (await store.get_session(current.id)).last_seq:
+                    await store.delete_session(current.id)  # nothing was ever said in it
                 raise
 
 
 def _content(question: str | None, images: Sequence[Path]) -> tuple[ContentBlock, ...]:
-    piped = "" if sys.stdin.isatty() else _piped_text()
-    said = "\n\n".join(text for text in (question or "", piped.strip()) if text.strip())
-    if not said and not images:
+    input_text = "" if sys.stdin.isatty() else _read_stdin()
+    question_text = "\n\n".join(text for text in (question or "", input_text.strip()) if text.strip())
+    if not question_text and not images:
         raise InputError("there is no question", remedy="Write one behind 'ask', or pipe one in")
-    return (*([TextBlock(said)] if said else []), *(picture_from(path) for path in images))
+    return (*([TextBlock(question_text)] if question_text else []), *(image_from_file(path) for path in images))
 
 
-def _piped_text() -> str:
+def _read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
@@ -140,7 +140,7 @@ def _format(schema: Path | None) -> ResponseFormat | None:
     if not isinstance(document, dict):
         raise InputError("it is no JSON Schema: it has to be an object", where=str(schema))
     try:
-        problems_of_value(document, None)
+        value_problems(document, None)
     except InputError as error:
         raise InputError(f"it cannot be used as a JSON Schema ({error.what})", where=str(schema)) from None
     return ResponseFormat("json_schema", document, "answer", strict=True)
@@ -148,92 +148,92 @@ def _format(schema: Path | None) -> ResponseFormat | None:
 
 async def _session(store: Store, name: str | None, question: str | None, workspace: Path | None) -> Session:
     if name is not None:
-        return await session_named(store, name)
+        return await find_session(store, name)
     title = " ".join((question or "").split())[:_TITLE] or None
     return await store.create_session(title=title, workspace_path=str((workspace or Path.cwd()).resolve()))
 
 
-class _Asking:
+class _QuestionRun:
     """One question on its way to its answer."""
 
     def __init__(self, *, verbose: bool, json: bool, yes: bool) -> None:
         self._is_verbose = verbose
         self._is_json = json
         self._is_allowed = yes
-        self._said: list[Message] = []
+        self._messages: list[Message] = []
 
-    async def answered(self, agent: Agent, session: Session, content: Sequence[ContentBlock], model: str | None) -> int:
+    async def answer(self, agent: Agent, session: Session, content: Sequence[ContentBlock], model: str | None) -> int:
         """Print the answer; the exit code."""
         turn = agent.begin(session.id, content, model=model)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, turn.cancel)
-        ended: TurnEnded | None = None
+        end: TurnEnd | None = None
         async for event in turn:
             match event:
                 case TextDelta(text=text) if not self._is_json:
-                    sys.stdout.write(safe(text) if sys.stdout.isatty() else text)
+                    sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
                     sys.stdout.flush()
-                case AnswerEnded(row=row):
-                    self._said.append(row.message)
+                case AnswerEnd(row=row):
+                    self._messages.append(row.message)
                     self._end_line(row.message)
-                case ResultStored(row=row):
-                    self._said.append(row.message)
-                case TurnEnded():
-                    ended = event
-        assert ended is not None  # a turn that raises nothing ends so
-        return self._over(session, ended)
+                case ToolResultStored(row=row):
+                    self._messages.append(row.message)
+                case TurnEnd():
+                    end = event
+        assert end is not None  # a turn that raises nothing ends so
+        return self._finish(session, end)
 
     def _end_line(self, message: Message) -> None:
-        if _words(message) and not self._is_json:
+        if _text_of(message) and not self._is_json:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
-    def _over(self, session: Session, ended: TurnEnded) -> int:
+    def _finish(self, session: Session, end: TurnEnd) -> int:
         if self._is_json:
             print_json(
                 {
                     "session_id": session.id,
-                    "turn_id": ended.turn_id,
-                    "model": ended.model,
-                    "stop_reason": ended.stop_reason,
-                    "text": _words(self._said[-1]) if self._said else "",
-                    "messages": [msgspec.to_builtins(message) for message in self._said],
-                    "input_tokens": ended.input_tokens,
-                    "output_tokens": ended.output_tokens,
-                    "cost_usd": None if ended.cost_usd is None else str(ended.cost_usd),
-                    "state": ended.state,
-                    "unpriced_calls": ended.unpriced_calls,
-                    "fault": None if ended.fault is None else msgspec.to_builtins(ended.fault),
+                    "turn_id": end.turn_id,
+                    "model": end.model,
+                    "stop_reason": end.stop_reason,
+                    "text": _text_of(self._messages[-1]) if self._messages else "",
+                    "messages": [msgspec.to_builtins(message) for message in self._messages],
+                    "input_tokens": end.input_tokens,
+                    "output_tokens": end.output_tokens,
+                    "cost_usd": None if end.cost_usd is None else str(end.cost_usd),
+                    "state": end.state,
+                    "unpriced_calls": end.unpriced_calls,
+                    "fault": None if end.fault is None else msgspec.to_builtins(end.fault),
                 }
             )
         if self._is_verbose:
-            spent = f"{ended.input_tokens} + {ended.output_tokens} tokens, {dollars(ended.cost_usd)}"
-            self._tell(f"session {session.id}, {ended.model}, {spent}, {ended.wall_time_s:.1f} s")
-        if ended.stop_reason is StopReason.CANCELLED:
-            self._tell("stopped; what had arrived is kept")
-            return CANCELLED
-        if ended.fault is not None:
-            self._tell(f"{ended.model}: {ended.fault.message} [{ended.fault.code}]")
-            return FAILED
+            spent = f"{end.input_tokens} + {end.output_tokens} tokens, {format_usd(end.cost_usd)}"
+            self._print_note(f"session {session.id}, {end.model}, {spent}, {end.wall_time_s:.1f} s")
+        if end.stop_reason is StopReason.CANCELLED:
+            self._print_note("stopped; what had arrived is kept")
+            return EXIT_CANCEL
+        if end.fault is not None:
+            self._print_note(f"{end.model}: {end.fault.message} [{end.fault.code}]")
+            return EXIT_FAILURE
         return 0
 
     async def confirm(self, request: ConfirmationRequest) -> Confirmation:
         """Ask the person at the terminal whether a tool may do it; without one, it may not."""
         about = request.command_summary or ", ".join(request.projected_modifications) or request.input_summary
         if self._is_allowed:
-            self._tell(f"{request.tool_name}: {about}")
+            self._print_note(f"{request.tool_name}: {about}")
             return Confirmation(allow=True)
         if not sys.stdin.isatty():
-            self._tell(f"{request.tool_name} was not allowed ({about}): nobody is here to ask; --yes allows it")
+            self._print_note(f"{request.tool_name} was not allowed ({about}): nobody is here to ask; --yes allows it")
             return Confirmation(allow=False, reason="nobody is there to ask")
-        sys.stderr.write(f"\n{safe_line(request.tool_name)}: {safe_line(about)}\nAllow it? [y/N/a: always here] ")
+        sys.stderr.write(f"\n{escape_line(request.tool_name)}: {escape_line(about)}\nAllow it? [y/N/a: always here] ")
         sys.stderr.flush()
         answer = (await asyncio.to_thread(sys.stdin.readline)).strip().lower()
         return Confirmation(allow=answer in ("y", "yes", "a"), scope="session" if answer == "a" else "once")
 
-    def _tell(self, line: str) -> None:
-        sys.stderr.write(safe_line(line) + "\n")
+    def _print_note(self, line: str) -> None:
+        sys.stderr.write(escape_line(line) + "\n")
         sys.stderr.flush()
 
 
-def _words(message: Message) -> str:
+def _text_of(message: Message) -> str:
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from dragoman import settings as keys
-from dragoman.cli.offering import offered
-from dragoman.cli.store_option import StoreOption, opened, session_named
+from dragoman.cli.offering import open_tools
+from dragoman.cli.store_option import StoreOption, find_session, open_store_at
 from dragoman.errors import InputError
 
 
@@ -21,7 +21,7 @@ async def chat(
     tool: tuple[str, ...] = (),
     mcp: tuple[str, ...] = (),
     workspace: Path | None = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Talk with a model in the terminal.
 
@@ -51,14 +51,14 @@ async def chat(
     logging.disable(logging.CRITICAL)  # the screen is the chat's, and what goes wrong is shown in it
     folder = (workspace or Path.cwd()).resolve()
     settings = keys.load()
-    async with opened(store, may_begin=True) as kept, offered(tool, mcp, settings) as tools:
+    async with open_store_at(store_url, create=True) as store, open_tools(tool, mcp, settings) as tools:
         if session is None:
-            found = await kept.create_session(workspace_path=str(folder))
+            current = await store.create_session(workspace_path=str(folder))
         else:
-            found = await session_named(kept, session)
-        async with Agent(kept, settings=settings, tools=tools, workspace=folder, system_prompt=system) as agent:
+            current = await find_session(store, session)
+        async with Agent(store, settings=settings, tools=tools, workspace=folder, system_prompt=system) as agent:
             if model is not None:
-                found = await kept.change_session(found.id, active_model=agent.model_named(model).id)
-            await ChatApp(agent, found).run_async()
-        if session is None and not (await kept.get_session(found.id)).last_seq:
-            await kept.delete_session(found.id)  # nothing was ever said in it
+                current = await store.change_session(current.id, active_model=agent.get_model(model).id)
+            await ChatApp(agent, current).run_async()
+        if session is None and not (await store.get_session(current.id)).last_seq:
+            await store.delete_session(current.id)  # nothing was ever said in it

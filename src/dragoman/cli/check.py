@@ -24,16 +24,16 @@ import dragoman
 from dragoman import converting, formats
 from dragoman.cli.convert import FromOption, MaxLineOption
 from dragoman.cli.store_option import JsonOption
-from dragoman.cli.terminal import console, counted, print_json, safe_line
+from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.converting import Target
-from dragoman.converting.changes import Change, output_for
-from dragoman.converting.places import Places
-from dragoman.converting.work import breaches_of
+from dragoman.converting.changes import Change, open_output
+from dragoman.converting.places import SourceMap
+from dragoman.converting.work import find_violations
 from dragoman.errors import InputError
 from dragoman.exchange import Loss
 from dragoman.formats import CANONICAL
 from dragoman.jsontext import OWN, read_json
-from dragoman.mending import SetAside
+from dragoman.mending import RemovedContent
 from dragoman.rules import RULES
 
 
@@ -81,7 +81,7 @@ def check_file(
         Write the same without breaches to this file, in the same format. The checked file is never changed.
     """
     target = None if repair_to is None else _target(repair_to, file)
-    report = _looked_through(file, source_format, max_line_mb, target, may_repair=target is not None)
+    report = _check(file, source_format, max_line_mb, target, may_repair=target is not None)
     if json:
         print_json({"file": str(file), **msgspec.structs.asdict(report)})
         return 1 if report.breaches else 0
@@ -89,11 +89,14 @@ def check_file(
     _print_findings(out, report.breaches)
     for rule in dict.fromkeys(breach.rule for breach in report.breaches):
         _print(out, f"{rule}: {RULES[rule].statement}", "dim")
-    said = "" if report.format == CANONICAL else f" ({report.format}{': ' if report.why else ''}{report.why})"
-    _print(out, f"{counted(report.messages, 'message')}, {counted(len(report.breaches), 'breach', 'breaches')}{said}")
+    note = "" if report.format == CANONICAL else f" ({report.format}{': ' if report.why else ''}{report.why})"
+    _print(
+        out,
+        f"{format_count(report.messages, 'message')}, {format_count(len(report.breaches), 'breach', 'breaches')}{note}",
+    )
     if repair_to is not None:
         _print_findings(out, report.actions)
-        _print(out, f"wrote {counted(report.written, 'message')} to {repair_to}")
+        _print(out, f"wrote {format_count(report.written, 'message')} to {repair_to}")
     return 1 if report.breaches else 0
 
 
@@ -127,28 +130,28 @@ def repair_file(
         file = file.resolve()  # the file that the link names is repaired; the link stays
     backup = _free_name(file, ".bak") if in_place else None
     to = Target(file, backup_to=backup) if in_place else None if target is None else _target(target, file)
-    report = _looked_through(file, source_format, max_line_mb, to, may_repair=True, in_place=in_place)
+    report = _check(file, source_format, max_line_mb, to, may_repair=True, in_place=in_place)
     is_undone = bool(report.actions) and to is None
     if json:
         print_json({"file": str(file), **msgspec.structs.asdict(report)})
     else:
-        _tell_repairs(report, to, backup)
+        _print_repairs(report, to, backup)
     return 1 if is_undone else 0
 
 
-def _tell_repairs(report: _Report, to: Target | None, backup: Path | None) -> None:
+def _print_repairs(report: _Report, to: Target | None, backup: Path | None) -> None:
     """What was done, on the standard error if the standard output has the result."""
     out = Console(stderr=True, highlight=False) if to is not None and to.is_standard_output else console()
     _print_findings(out, report.actions)
-    for (what, reason), count in Counter((loss.block_type, loss.reason) for loss in report.losses).items():
-        _print(out, f"lost {count} × {what}: {reason}")
+    for (block_type, reason), count in Counter((loss.block_type, loss.reason) for loss in report.losses).items():
+        _print(out, f"lost {count} × {block_type}: {reason}")
     if not report.actions:
-        _print(out, f"{counted(report.messages, 'message')}, nothing to repair")
+        _print(out, f"{format_count(report.messages, 'message')}, nothing to repair")
     if to is None and report.actions:
         _print(out, "nothing was written: name a file to write, or say --in-place")
     elif to is not None and (report.actions or backup is None):
-        kept = "" if backup is None else f"; what it was is in {backup}"
-        _print(out, f"wrote {counted(report.written, 'message')} to {to.path}{kept}")
+        backup_note = "" if backup is None else f"; what it was is in {backup}"
+        _print(out, f"wrote {format_count(report.written, 'message')} to {to.path}{backup_note}")
         if report.set_aside:
             _print(out, f"what was set aside is in {report.set_aside}")
 
@@ -168,7 +171,7 @@ def _free_name(file: Path, ending: str, suffix: str = "") -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _looked_through(
+def _check(
     file: Path,
     source_format: str | None,
     max_line_mb: int,
@@ -179,33 +182,33 @@ def _looked_through(
 ) -> _Report:
     """Check each conversation of a file, and write what it becomes, where that is wanted."""
     report = _Report()
-    removed: list[bytes] = []
+    dropped: list[bytes] = []
     with (
-        converting.opened(file, source_format, max_line_mb=max_line_mb) as source,
-        to.opened() if to is not None else contextlib.nullcontext() as out,
+        converting.open_source(file, source_format, max_line_mb=max_line_mb) as source,
+        to.open() if to is not None else contextlib.nullcontext() as out,
     ):
         report.format, report.why = source.format, source.why
-        output = output_for(source, to, out)
-        for conversation, request in converting.read_all(source):
-            places = Places(source, conversation, request)
+        output = open_output(source, to, out)
+        for conversation, request in converting.read_source(source):
+            places = SourceMap(source, conversation, request)
             report.messages += len(request.messages)
-            report.breaches += _breaches(places)
+            report.breaches += _find_breaches(places)
             if may_repair:
-                output.add(conversation, _mended(places, report, removed))
+                output.add(conversation, _repair(places, report, dropped))
         output.close()
         if in_place and report.actions and source.is_export:
             remedy = "Repair it into another file, which gets its messages alone"
             raise InputError("it is an export, which says what it holds", where=source.name, remedy=remedy)
-        if in_place and removed:
-            report.set_aside = str(_write_set_aside(file, removed))
+        if in_place and dropped:
+            report.set_aside = str(_write_set_aside(file, dropped))
         if to is not None and not report.actions:
-            to.keep_what_is_there()
+            to.discard()
     return report
 
 
 def _write_set_aside(file: Path, lines: list[bytes]) -> Path:
     path = _free_name(file, ".set-aside", ".jsonl")
-    with Target(path, mode_of=file).opened() as out:
+    with Target(path, mode_of=file).open() as out:
         out.writelines(lines)
     return path
 
@@ -213,52 +216,54 @@ def _write_set_aside(file: Path, lines: list[bytes]) -> Path:
 # --- one conversation ------------------------------------------------------------------------------------------------
 
 
-def _breaches(places: Places) -> Iterator[Finding]:
-    for breach in breaches_of(places.source.format, places.request):
+def _find_breaches(places: SourceMap) -> Iterator[Finding]:
+    for breach in find_violations(places.source.format, places.request):
         place, where = places.find(breach.where)
-        yield Finding(place, where, breach.rule, places.id_of(breach.message_id), places.spell(breach.what))
+        yield Finding(
+            place, where, breach.rule, places.get_file_id(breach.message_id), places.replace_call_ids(breach.what)
+        )
 
 
-def _mended(places: Places, report: _Report, removed: list[bytes]) -> Change | None:
+def _repair(places: SourceMap, report: _Report, dropped: list[bytes]) -> Change | None:
     """What to change in a conversation so that it breaks no rule; nothing if it breaks none."""
     source, request = places.source, places.request
-    repaired = dragoman.repair(request.messages, fills_in_origin=source.format == CANONICAL)
-    report.written += len(repaired.messages)
-    if not repaired.actions:
+    result = dragoman.repair(request.messages, fill_origin=source.format == CANONICAL)
+    report.written += len(result.messages)
+    if not result.actions:
         return None
-    for action in repaired.actions:
+    for action in result.actions:
         place, where = places.find_message(action.message_id)
-        message_id, what = places.id_of(action.message_id), places.spell(action.what)
-        report.actions.append(Finding(place, where, action.rule, message_id, what))
-    removed += [_set_aside_line(places, one) for one in repaired.set_aside]
+        message_id, text = places.get_file_id(action.message_id), places.replace_call_ids(action.what)
+        report.actions.append(Finding(place, where, action.rule, message_id, text))
+    dropped += [_set_aside_line(places, item) for item in result.set_aside]
     original = None if source.by_message else read_json(places.conversation[0].data, OWN)
     before, _ = formats.write_like(source.format, request, original, by_message=source.by_message)
-    mended = request.replace(messages=repaired.messages)
-    after, losses = formats.write_like(source.format, mended, original, by_message=source.by_message)
+    new_request = request.replace(messages=result.messages)
+    after, losses = formats.write_like(source.format, new_request, original, by_message=source.by_message)
     report.losses += losses
     return Change(before, after)
 
 
-def _set_aside_line(places: Places, one: SetAside) -> bytes:
+def _set_aside_line(places: SourceMap, item: RemovedContent) -> bytes:
     """What was set aside, in the format of the file if that can express it, with where it stood and why it is gone."""
-    place, where = places.find_message(one.message.id)
-    about = {"place": place, "where": where, "message_id": places.id_of(one.message.id)}
-    told = {key: value for key, value in about.items() if value}
-    told |= {"rule": one.rule, "what": places.spell(one.what)}
-    message = formats.write_message(places.source.format, one.message)
-    return json_text.dumps({**told, "message": message}, ensure_ascii=False).encode() + b"\n"
+    place, where = places.find_message(item.message.id)
+    place_fields = {"place": place, "where": where, "message_id": places.get_file_id(item.message.id)}
+    fields = {key: value for key, value in place_fields.items() if value}
+    fields |= {"rule": item.rule, "what": places.replace_call_ids(item.what)}
+    message = formats.write_message(places.source.format, item.message)
+    return json_text.dumps({**fields, "message": message}, ensure_ascii=False).encode() + b"\n"
 
 
 # --- telling ---------------------------------------------------------------------------------------------------------
 
 
 def _print_findings(out: Console, findings: list[Finding]) -> None:
-    for one in findings:
-        line = Text(safe_line(one.place), "bold").append(f": {safe_line(one.what)}")
-        message = f"message {one.message_id}" if one.message_id else ""
-        about = ", ".join(part for part in (one.rule, one.where, message) if part)
-        out.print(line.append(f" ({safe_line(about)})", "dim"), soft_wrap=True)
+    for finding in findings:
+        line = Text(escape_line(finding.place), "bold").append(f": {escape_line(finding.what)}")
+        message = f"message {finding.message_id}" if finding.message_id else ""
+        about = ", ".join(part for part in (finding.rule, finding.where, message) if part)
+        out.print(line.append(f" ({escape_line(about)})", "dim"), soft_wrap=True)
 
 
 def _print(out: Console, text: str, style: str = "") -> None:
-    out.print(Text(safe_line(text), style), soft_wrap=True)
+    out.print(Text(escape_line(text), style), soft_wrap=True)

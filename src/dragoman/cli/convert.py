@@ -18,11 +18,11 @@ from rich.console import Console
 
 from dragoman import converting, formats
 from dragoman.cli.store_option import JsonOption
-from dragoman.cli.terminal import counted, print_json, progress, safe_line, size
+from dragoman.cli.terminal import escape_line, format_count, format_size, print_json, progress
 from dragoman.converting import Summary, Target
 from dragoman.converting.targets import DocumentStream, check_target
 from dragoman.errors import InputError
-from dragoman.formats.registry import known
+from dragoman.formats.registry import resolve_name
 
 FromOption = Annotated[
     str | None,
@@ -38,10 +38,10 @@ MaxLineOption = Annotated[
 ]
 _SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 BY_SUFFIX: Final = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html"}
-_SHOWN: Final = 12
+_MAX_ROWS: Final = 12
 
 
-class _Converted(msgspec.Struct):
+class _FileReport(msgspec.Struct):
     """One file, for ``--json``."""
 
     file: str
@@ -52,7 +52,7 @@ class _Converted(msgspec.Struct):
     summary: Summary
 
 
-class _Asked(msgspec.Struct):
+class _ConvertOptions(msgspec.Struct):
     """What is wanted of every file."""
 
     source_format: str | None
@@ -99,33 +99,35 @@ def convert(
     processes
         How many processes work on a long file; as many as there are cores unless given.
     """
-    wanted = known(to, to_write=True) if to else BY_SUFFIX.get(target.suffix.lower(), formats.CANONICAL)
+    target_format = resolve_name(to, to_write=True) if to else BY_SUFFIX.get(target.suffix.lower(), formats.CANONICAL)
     if json and str(target) == "-":
         raise InputError("--json and the conversations would both be printed", remedy="Name a file to write")
-    pairs = list(_pairs(source, target, wanted))
-    done: list[_Converted] = []
-    failed: list[str] = []
+    pairs = list(_pairs(source, target, target_format))
+    done: list[_FileReport] = []
+    errors: list[str] = []
     if losses is not None:
         check_target(losses, *(path for pair in pairs for path in pair))
-    with _opened_losses(losses) as kept:
-        asked = _Asked(source_format, wanted, strict, processes, max_line_mb, skip_invalid, kept)
-        for one, other in pairs:
+    with _open_losses(losses) as losses_stream:
+        options = _ConvertOptions(
+            source_format, target_format, strict, processes, max_line_mb, skip_invalid, losses_stream
+        )
+        for file, target_file in pairs:
             try:
-                done.append(_convert_file(one, other, asked))
+                done.append(_convert_file(file, target_file, options))
             except InputError as error:
                 if not source.is_dir():
                     raise
-                failed.append(f"{error} [{error.code}]")
-    _tell(done, failed, json=json)
-    return 1 if failed or any(one.summary.skipped for one in done) else 0
+                errors.append(f"{error} [{error.code}]")
+    _print_reports(done, errors, json=json)
+    return 1 if errors or any(file.summary.skipped for file in done) else 0
 
 
 @contextlib.contextmanager
-def _opened_losses(path: Path | None) -> Iterator[IO[bytes] | None]:
+def _open_losses(path: Path | None) -> Iterator[IO[bytes] | None]:
     if path is None:
         yield None
         return
-    with Target(path).opened() as stream:
+    with Target(path).open() as stream:
         yield stream
 
 
@@ -135,10 +137,10 @@ def _opened_losses(path: Path | None) -> Iterator[IO[bytes] | None]:
 def _pairs(source: Path, target: Path, to: str) -> Iterator[tuple[Path, Path]]:
     """Each file that is to be read, and the one to be written for it."""
     if not source.is_dir():
-        written = target / _renamed(source.name, to) if target.is_dir() else target
+        target_file = target / _target_name(source.name, to) if target.is_dir() else target
         if str(target) != "-":
-            check_target(written, source)
-        yield source, written
+            check_target(target_file, source)
+        yield source, target_file
         return
     if str(target) == "-" or target.is_file():
         raise InputError("a folder is converted into a folder", where=str(target), remedy="Name a folder")
@@ -149,10 +151,10 @@ def _pairs(source: Path, target: Path, to: str) -> Iterator[tuple[Path, Path]]:
         raise InputError(f"no files that end in {', '.join(_SUFFIXES[:3])} are in it", where=str(source))
     for file in files:
         place = file.relative_to(source)
-        yield file, target / place.with_name(_renamed(place.name, to))
+        yield file, target / place.with_name(_target_name(place.name, to))
 
 
-def _renamed(name: str, to: str) -> str:
+def _target_name(name: str, to: str) -> str:
     """The same name, with the ending of a page where it becomes one."""
     if to not in formats.PAGES:
         return name
@@ -160,30 +162,32 @@ def _renamed(name: str, to: str) -> str:
     return f"{stem}.{'md' if to == 'markdown' else to}"
 
 
-def _convert_file(source: Path, target: Path, asked: _Asked) -> _Converted:
+def _convert_file(source: Path, target: Path, options: _ConvertOptions) -> _FileReport:
     if str(target) != "-":
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot be written ({error.strerror})", where=str(target)) from None
     with (
-        progress(f"converting {safe_line(source.name)}") as shown,
-        converting.opened(source, asked.source_format, max_line_mb=asked.max_line_mb, skips=asked.skips) as given,
-        Target(target).opened() as out,
-        document_or_lines(out, target, asked.to) as stream,
+        progress(f"converting {escape_line(source.name)}") as report,
+        converting.open_source(
+            source, options.source_format, max_line_mb=options.max_line_mb, skip_invalid=options.skips
+        ) as input_source,
+        Target(target).open() as out,
+        document_or_lines(out, target, options.to) as stream,
     ):
         summary = converting.convert(
-            given,
+            input_source,
             stream,
-            asked.to,
-            losses_to=asked.losses,
-            is_strict=asked.is_strict,
-            skips=asked.skips,
-            processes=asked.processes,
-            progress=lambda read, total: shown(read, total or 0),
-            title=target.stem if str(target) != "-" else given.name,
+            options.to,
+            losses_to=options.losses,
+            is_strict=options.is_strict,
+            skip_invalid=options.skips,
+            processes=options.processes,
+            progress=lambda read, total: report(read, total or 0),
+            title=target.stem if str(target) != "-" else input_source.name,
         )
-    return _Converted(given.name, given.format, given.why, str(target), asked.to, summary)
+    return _FileReport(input_source.name, input_source.format, input_source.why, str(target), options.to, summary)
 
 
 @contextlib.contextmanager
@@ -200,41 +204,44 @@ def document_or_lines(out: IO[bytes], target: Path, to: str, *, is_list: bool = 
 # --- telling ---------------------------------------------------------------------------------------------------------
 
 
-def _tell(done: list[_Converted], failed: list[str], *, json: bool) -> None:
+def _print_reports(reports: list[_FileReport], errors: list[str], *, json: bool) -> None:
     if json:
-        print_json({"files": done, "failed": failed})
-    told = Console(stderr=True, highlight=False)
-    for one in done if not json else ():
-        why = f" ({one.why})" if one.why else ""
-        told.print(safe_line(f"{one.file} is {one.format}{why}"), markup=False, soft_wrap=True, style="dim")
-        counts = (counted(one.summary.conversations, "conversation"), counted(one.summary.messages, "message"))
-        where = "the standard output" if one.written == "-" else one.written
-        what = f"wrote {', '.join((*counts, size(one.summary.bytes)))}, to {where} as {one.to}"
-        told.print(safe_line(what), markup=False, soft_wrap=True)
-        tell_losses(told, one.summary)
-        _tell_breaches(told, one)
-    for line in failed:
-        sys.stderr.write(f"dragoman: {safe_line(line)}\n")
+        print_json({"files": reports, "failed": errors})
+    out = Console(stderr=True, highlight=False)
+    for report in reports if not json else ():
+        why = f" ({report.why})" if report.why else ""
+        out.print(escape_line(f"{report.file} is {report.format}{why}"), markup=False, soft_wrap=True, style="dim")
+        counts = (
+            format_count(report.summary.conversations, "conversation"),
+            format_count(report.summary.messages, "message"),
+        )
+        where = "the standard output" if report.written == "-" else report.written
+        text = f"wrote {', '.join((*counts, format_size(report.summary.bytes)))}, to {where} as {report.to}"
+        out.print(escape_line(text), markup=False, soft_wrap=True)
+        print_losses(out, report.summary)
+        _print_breaches(out, report)
+    for line in errors:
+        sys.stderr.write(f"dragoman: {escape_line(line)}\n")
 
 
-def _tell_breaches(told: Console, one: _Converted) -> None:
+def _print_breaches(out: Console, report: _FileReport) -> None:
     """Which records were left out, and which rules are broken."""
-    for what in one.summary.skipped[:_SHOWN]:
-        told.print(safe_line(f"skipped {what}"), markup=False, soft_wrap=True)
-    if len(one.summary.skipped) > _SHOWN:
-        told.print(f"and {len(one.summary.skipped) - _SHOWN} more skipped; --json lists all of them")
-    for breach in one.summary.breaches:
-        told.print(safe_line(f"warning: {breach.rule} is broken {breach.count:,} ×"), markup=False, soft_wrap=True)
-    if one.summary.breaches:
-        told.print(safe_line(f"dragoman check {one.file} names each place"), markup=False, soft_wrap=True)
+    for record in report.summary.skipped[:_MAX_ROWS]:
+        out.print(escape_line(f"skipped {record}"), markup=False, soft_wrap=True)
+    if len(report.summary.skipped) > _MAX_ROWS:
+        out.print(f"and {len(report.summary.skipped) - _MAX_ROWS} more skipped; --json lists all of them")
+    for breach in report.summary.breaches:
+        out.print(escape_line(f"warning: {breach.rule} is broken {breach.count:,} ×"), markup=False, soft_wrap=True)
+    if report.summary.breaches:
+        out.print(escape_line(f"dragoman check {report.file} names each place"), markup=False, soft_wrap=True)
 
 
-def tell_losses(told: Console, summary: Summary) -> None:
+def print_losses(out: Console, summary: Summary) -> None:
     """What was lost, by kind, the most frequent first."""
-    for loss in summary.losses[:_SHOWN]:
-        told.print(safe_line(f"lost {loss.count:,} × {loss.what}: {loss.reason}"), markup=False, soft_wrap=True)
-    if len(summary.losses) > _SHOWN:
-        told.print(f"and {len(summary.losses) - _SHOWN} kinds more; --losses FILE lists all of them")
+    for loss in summary.losses[:_MAX_ROWS]:
+        out.print(escape_line(f"lost {loss.count:,} × {loss.what}: {loss.reason}"), markup=False, soft_wrap=True)
+    if len(summary.losses) > _MAX_ROWS:
+        out.print(f"and {len(summary.losses) - _MAX_ROWS} kinds more; --losses FILE lists all of them")
 
 
-__all__ = ["BY_SUFFIX", "FromOption", "MaxLineOption", "convert", "document_or_lines", "tell_losses"]
+__all__ = ["BY_SUFFIX", "FromOption", "MaxLineOption", "convert", "document_or_lines", "print_losses"]

@@ -17,13 +17,13 @@ from rich.text import Text
 from dragoman import pricing
 from dragoman.cli.price import price_table
 from dragoman.cli.stats import bar, totals_json, totals_table
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, dollars, print_json, print_table, safe_line, spent
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_usd, print_json, print_table
 from dragoman.errors import FormatError, InputError, UnknownPriceError
 from dragoman.store import Store, Totals
-from dragoman.store.values import PricedCall, TotalsBy, known_usd, total_usd
+from dragoman.store.values import PricedCall, TotalsBy, cost_or_none, total_usd
 
-_LONGEST: Final = 366  # days in one plot
+_MAX_DAYS: Final = 366  # days in one plot
 
 
 async def cost(
@@ -37,7 +37,7 @@ async def cost(
     until: date | None = None,
     days: Positive = 30,
     prices_version: str | None = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what was consumed and what it cost, by session, model, user, team, provider or day.
@@ -63,20 +63,22 @@ async def cost(
     prices_version
         With the amounts that reprice has kept under this version of prices.
     """
-    async with opened(store) as kept:
-        wanted = {
-            "session": (await session_named(kept, session)).id if session is not None else None,
+    async with open_store_at(store_url) as store:
+        filters = {
+            "session": (await find_session(store, session)).id if session is not None else None,
             "user": user,
             "team": team,
             "model": model,
             "since": since.isoformat() if since is not None else None,
             "until": until.isoformat() if until is not None else None,
         }
-        groups = {group: await _totals(kept, group, prices_version, wanted) for group in dict.fromkeys((by, "day"))}
+        groups = {
+            group: await _read_totals(store, group, prices_version, filters) for group in dict.fromkeys((by, "day"))
+        }
     if json:
-        days_found = groups["day"]
-        sums = {"total_usd": total_usd(days_found), "unpriced": sum(one.unpriced for one in days_found)}
-        rows = {"totals": totals_json(groups[by]), "days": totals_json(days_found)}
+        day_totals = groups["day"]
+        sums = {"total_usd": total_usd(day_totals), "unpriced": sum(row.unpriced for row in day_totals)}
+        rows = {"totals": totals_json(groups[by]), "days": totals_json(day_totals)}
         print_json({"by": by, **sums, **rows, "prices_version": prices_version})
         return
     out = console()
@@ -88,67 +90,69 @@ async def cost(
         out.print()
         print_table(out, totals_table(by, groups[by]))
     out.print()
-    _plot(out, groups["day"], days)
+    _print_chart(out, groups["day"], days)
 
 
-async def _totals(store: Store, by: TotalsBy, version: str | None, wanted: dict[str, Any]) -> list[Totals]:
+async def _read_totals(store: Store, by: TotalsBy, version: str | None, filters: dict[str, Any]) -> list[Totals]:
     if version is None:
-        return await store.totals(by, **wanted)
-    known = await store.pricing_versions()
-    if version not in known:
-        listed = ", ".join(known) or "none yet"
-        raise InputError(f"nothing was repriced under {version!r}; there is {listed}", remedy="See dragoman reprice")
-    return await store.repriced_totals(by, version, **wanted)
+        return await store.totals(by, **filters)
+    versions = await store.pricing_versions()
+    if version not in versions:
+        version_list = ", ".join(versions) or "none yet"
+        raise InputError(
+            f"nothing was repriced under {version!r}; there is {version_list}", remedy="See dragoman reprice"
+        )
+    return await store.repriced_totals(by, version, **filters)
 
 
 def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> None:
     tokens = sum(day.input_tokens + day.cached_input_tokens + day.cache_creation_input_tokens for day in days)
-    said = sum(day.output_tokens for day in days)
+    output_tokens = sum(day.output_tokens for day in days)
     replies, unpriced = sum(day.messages for day in days), sum(day.unpriced for day in days)
-    line = Text(dollars(total_usd(days)), "bold green")
-    line.append(f" for {counted(replies, 'reply', 'replies')}", "default")
-    line.append(f" · {tokens:,} tokens in, {said:,} out", "dim")
+    line = Text(format_usd(total_usd(days)), "bold green")
+    line.append(f" for {format_count(replies, 'reply', 'replies')}", "default")
+    line.append(f" · {tokens:,} tokens in, {output_tokens:,} out", "dim")
     out.print(line)
     if unpriced:
         which = "that has" if unpriced == 1 else "which have"
-        line = Text(f"without {counted(unpriced, 'reply', 'replies')} {which} no price", "yellow")
+        line = Text(f"without {format_count(unpriced, 'reply', 'replies')} {which} no price", "yellow")
         out.print(line.append("; dragoman reprice can give them one", "dim"))
     if version is not None:
-        out.print(Text(f"under the prices {safe_line(version)}", "dim"))
+        out.print(Text(f"under the prices {escape_line(version)}", "dim"))
 
 
-def _plot(out: Console, found: Sequence[Totals], days: int) -> None:
+def _print_chart(out: Console, totals: Sequence[Totals], days: int) -> None:
     """A bar for each day, those without anything included; of tokens where nothing has a price above 0."""
-    shown = _every_day(found, min(days, _LONGEST))
-    by_tokens = not any(one.cost_usd for _, one in shown if one is not None)
-    amounts = [0.0 if one is None else _amount(one, by_tokens=by_tokens) for _, one in shown]
-    labels = ["" if one is None else _label(one, by_tokens=by_tokens) for _, one in shown]
+    rows = _every_day(totals, min(days, _MAX_DAYS))
+    by_tokens = not any(row.cost_usd for _, row in rows if row is not None)
+    amounts = [0.0 if row is None else _amount(row, by_tokens=by_tokens) for _, row in rows]
+    labels = ["" if row is None else _label(row, by_tokens=by_tokens) for _, row in rows]
     width = max(10, min(out.width, 100) - 17 - max(map(len, labels)))
-    most = max(amounts) or 1.0
-    for (day, _), amount, label in zip(shown, amounts, labels, strict=True):
+    maximum = max(amounts) or 1.0
+    for (day, _), amount, label in zip(rows, amounts, labels, strict=True):
         line = Text(f"{day:%a} {day.isoformat()}  ", "dim")
         if not label:
             out.print(line.append("·", "dim"))
             continue
-        drawn = bar(amount / most, width) or ("▏" if amount else "")
-        out.print(line.append(drawn, "green").append(f" {label}" if drawn else label, "default"))
+        bar_text = bar(amount / maximum, width) or ("▏" if amount else "")
+        out.print(line.append(bar_text, "green").append(f" {label}" if bar_text else label, "default"))
 
 
-def _every_day(found: Sequence[Totals], days: int) -> list[tuple[date, Totals | None]]:
-    known = {date.fromisoformat(one.group): one for one in found if one.group is not None}
-    last = max(known)
-    first = last - timedelta(days=min(days - 1, (last - min(known)).days))
-    return [(day, known.get(day)) for day in (first + timedelta(days=n) for n in range((last - first).days + 1))]
+def _every_day(totals: Sequence[Totals], days: int) -> list[tuple[date, Totals | None]]:
+    by_day = {date.fromisoformat(row.group): row for row in totals if row.group is not None}
+    last = max(by_day)
+    first = last - timedelta(days=min(days - 1, (last - min(by_day)).days))
+    return [(day, by_day.get(day)) for day in (first + timedelta(days=n) for n in range((last - first).days + 1))]
 
 
-def _amount(one: Totals, *, by_tokens: bool) -> float:
-    return float(one.input_tokens + one.output_tokens) if by_tokens else float(one.cost_usd)
+def _amount(row: Totals, *, by_tokens: bool) -> float:
+    return float(row.input_tokens + row.output_tokens) if by_tokens else float(row.cost_usd)
 
 
-def _label(one: Totals, *, by_tokens: bool) -> str:
+def _label(row: Totals, *, by_tokens: bool) -> str:
     if by_tokens:
-        return counted(one.input_tokens + one.output_tokens, "token")
-    return spent(one.cost_usd, one.unpriced, one.messages)
+        return format_count(row.input_tokens + row.output_tokens, "token")
+    return format_cost(row.cost_usd, row.unpriced, row.messages)
 
 
 # --- reprice ---------------------------------------------------------------------------------------------------------
@@ -167,8 +171,8 @@ class Difference(msgspec.Struct, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, with null for an amount that is unknown."""
-        was = known_usd(self.was_usd, self.was_unpriced, self.calls)
-        would_be = known_usd(self.would_be_usd, self.would_be_unpriced, self.calls)
+        was = cost_or_none(self.was_usd, self.was_unpriced, self.calls)
+        would_be = cost_or_none(self.would_be_usd, self.would_be_unpriced, self.calls)
         return {**msgspec.structs.asdict(self), "was_usd": was, "would_be_usd": would_be}
 
 
@@ -191,7 +195,7 @@ async def reprice(
     since: date | None = None,
     until: date | None = None,
     keep: KeepOption = False,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what the calls in a store would have cost under other prices; keep that if asked.
@@ -210,27 +214,27 @@ async def reprice(
         Only before this day.
     """
     table = price_table(prices)
-    found: dict[str, Difference] = {}
+    by_model: dict[str, Difference] = {}
     amounts: list[tuple[str, int, Decimal]] = []
     versions: set[str] = set()
-    async with opened(store) as kept:
-        only = (await session_named(kept, session)).id if session is not None else None
-        async for call in kept.priced_calls(
-            session=only,
+    async with open_store_at(store_url) as store:
+        session_id = (await find_session(store, session)).id if session is not None else None
+        async for call in store.priced_calls(
+            session=session_id,
             model=model,
             since=since.isoformat() if since is not None else None,
             until=until.isoformat() if until is not None else None,
         ):
             versions.add(call.usage.pricing_version)
-            difference = found.setdefault(call.model or "–", Difference(model=call.model or "–"))
-            cost_usd = _repriced(table, call, difference)
+            difference = by_model.setdefault(call.model or "–", Difference(model=call.model or "–"))
+            cost_usd = _reprice_call(table, call, difference)
             if cost_usd is not None:
                 amounts.append((call.session_id, call.seq, cost_usd))
         if keep:
-            await kept.keep_repricing(table.version, amounts)
-    differences = sorted(found.values(), key=lambda one: -abs(one.would_be_usd - one.was_usd))
+            await store.keep_repricing(table.version, amounts)
+    differences = sorted(by_model.values(), key=lambda one: -abs(one.would_be_usd - one.was_usd))
     if json:
-        models = [one.to_json() for one in differences]
+        models = [item.to_json() for item in differences]
         print_json({"prices_version": table.version, "kept": keep, "models": models, "was": sorted(versions)})
         return
     out = console()
@@ -245,55 +249,57 @@ async def reprice(
         out.print("nothing was written; --keep keeps the new amounts beside the old ones", style="dim")
 
 
-def _repriced(table: pricing.PriceTable, call: PricedCall, into: Difference) -> Decimal | None:
+def _reprice_call(table: pricing.PriceTable, call: PricedCall, into: Difference) -> Decimal | None:
     """What a call costs under a table; its model's difference is told."""
     into.calls += 1
-    was = call.usage.amount_usd
-    into.was_usd += was or 0
-    into.was_unpriced += was is None
+    old_usd = call.usage.amount_usd
+    into.was_usd += old_usd or 0
+    into.was_unpriced += old_usd is None
     try:
         if call.model is None:
             raise UnknownPriceError("no model")
-        made = pricing.receipt(table, call.model, call.usage, call.created_at).total_usd
+        new_usd = pricing.receipt(table, call.model, call.usage, call.created_at).total_usd
     except (UnknownPriceError, FormatError):  # also counts that contradict each other
         into.without_price += 1
-        into.would_be_usd += was or 0
-        into.would_be_unpriced += was is None
+        into.would_be_usd += old_usd or 0
+        into.would_be_unpriced += old_usd is None
         return None
-    into.would_be_usd += made
-    return made
+    into.would_be_usd += new_usd
+    return new_usd
 
 
-def _print_differences(out: Console, version: str, versions: Sequence[str], found: Sequence[Difference]) -> None:
-    out.print(Text(f"prices {safe_line(version)}", "bold").append(f", against {safe_line(', '.join(versions))}", "dim"))
+def _print_differences(out: Console, version: str, versions: Sequence[str], differences: Sequence[Difference]) -> None:
+    out.print(
+        Text(f"prices {escape_line(version)}", "bold").append(f", against {escape_line(', '.join(versions))}", "dim")
+    )
     out.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_footer=len(found) > 1)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_footer=len(differences) > 1)
     table.add_column("model", "total", overflow="fold")
     for name in ("replies", "was", "would be", "difference"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in found:
-        table.add_row(safe_line(one.model), *_cells([one]))
-    for column, total in zip(table.columns[1:], _cells(found), strict=True):
+    for item in differences:
+        table.add_row(escape_line(item.model), *_cells([item]))
+    for column, total in zip(table.columns[1:], _cells(differences), strict=True):
         column.footer = total
     print_table(out, table)
-    if before := sum(one.was_unpriced for one in found):
-        out.print(f"{counted(before, 'reply', 'replies')} had no price before", style="dim")
-    if without := sum(one.without_price for one in found):
+    if before := sum(item.was_unpriced for item in differences):
+        out.print(f"{format_count(before, 'reply', 'replies')} had no price before", style="dim")
+    if without := sum(item.without_price for item in differences):
         out.print(
-            f"{counted(without, 'reply', 'replies')} without a price under these stay as they were", style="yellow"
+            f"{format_count(without, 'reply', 'replies')} without a price under these stay as they were", style="yellow"
         )
     out.print()
 
 
-def _cells(found: Sequence[Difference]) -> tuple[Text, ...]:
-    was = sum((one.was_usd for one in found), Decimal(0))
-    would = sum((one.would_be_usd for one in found), Decimal(0))
-    calls = sum(one.calls for one in found)
-    before, after = sum(one.was_unpriced for one in found), sum(one.would_be_unpriced for one in found)
-    amounts = Text(spent(was, before, calls)), Text(spent(would, after, calls))
+def _cells(differences: Sequence[Difference]) -> tuple[Text, ...]:
+    was = sum((item.was_usd for item in differences), Decimal(0))
+    would = sum((item.would_be_usd for item in differences), Decimal(0))
+    calls = sum(item.calls for item in differences)
+    before, after = sum(item.was_unpriced for item in differences), sum(item.would_be_unpriced for item in differences)
+    amounts = Text(format_cost(was, before, calls)), Text(format_cost(would, after, calls))
     if calls in (before, after):  # nothing to compare
         return Text(f"{calls:,}"), *amounts, Text("–", "dim")
     change = would - was
     sign = "+" if change > 0 else "-" if change < 0 else ""
     style = "red" if change > 0 else "green" if change < 0 else "dim"
-    return Text(f"{calls:,}"), *amounts, Text(f"{sign}{dollars(abs(change))}", style)
+    return Text(f"{calls:,}"), *amounts, Text(f"{sign}{format_usd(abs(change))}", style)

@@ -9,11 +9,11 @@ from dragoman.bus.trace import TraceWriter
 from dragoman.store import Store
 
 
-async def write_event(store: Store, *what: Payload, **where: Any) -> None:
+async def write_events(store: Store, *payloads: Payload, **scope: Any) -> None:
     """Write events of this command into the trace of a store."""
     async with Bus() as bus:
         writer = TraceWriter(store)
         writer.listen(bus)
-        for one in what:
-            bus.emit(one, **where)
+        for payload in payloads:
+            bus.emit(payload, **scope)
         await writer.close()

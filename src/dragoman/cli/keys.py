@@ -14,11 +14,11 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from dragoman.bus.catalogue import GatewayKeyIssued, GatewayKeyRevoked
-from dragoman.cli.event import write_event
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, url_from
-from dragoman.cli.terminal import age, console, print_json, print_line, safe_line
+from dragoman.cli.event import write_events
+from dragoman.cli.store_option import JsonOption, StoreOption, open_store_at, resolve_store_url
+from dragoman.cli.terminal import console, escape_line, format_age, print_json, print_line
 from dragoman.errors import InputError
-from dragoman.server.keys import new_key, peppers_for
+from dragoman.server.keys import load_peppers, new_key
 from dragoman.server.scopes import SCOPES, is_scope
 from dragoman.store import ApiKey
 
@@ -41,7 +41,7 @@ async def create(
     scope: tuple[str, ...] = ("chat",),
     expires: Annotated[timedelta | None, Parameter(allow_leading_hyphen=True)] = None,
     keys_file: KeysFile = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Make a key, and show it once.
@@ -60,40 +60,40 @@ async def create(
     expires
         For how long it is good: 90d, 12w, 1y. Without it, until it is taken back.
     """
-    for one in scope:
-        if not is_scope(one):
-            known = ", ".join(sorted(SCOPES))
-            raise InputError(f"{one!r} is no scope", remedy=f"Known are {known}, and agent:ID")
-    for what, value in (("--user", user), ("--team", team)):
+    for scope_name in scope:
+        if not is_scope(scope_name):
+            scope_names = ", ".join(sorted(SCOPES))
+            raise InputError(f"{scope_name!r} is no scope", remedy=f"Known are {scope_names}, and agent:ID")
+    for option, value in (("--user", user), ("--team", team)):
         if value is not None and not _PSEUDONYM.fullmatch(value):
-            raise InputError(f"{what} has to be 1 to 128 of A-Z a-z 0-9 _ . : -", remedy="Use a pseudonym")
+            raise InputError(f"{option} has to be 1 to 128 of A-Z a-z 0-9 _ . : -", remedy="Use a pseudonym")
     if expires is not None and expires <= timedelta():
         raise InputError("--expires lies in the past", remedy="Say for how long it is good, as in 90d")
-    expires_at = None if expires is None else _end_of(expires)
-    made = new_key(peppers_for(url_from(store), keys_file))
-    async with opened(store, may_begin=True) as kept:
-        key = await kept.create_key(
-            made.public_id,
-            made.secret_hash,
-            user_id=user or kept.new_id(),
+    expires_at = None if expires is None else _expiry_time(expires)
+    credentials = new_key(load_peppers(resolve_store_url(store_url), keys_file))
+    async with open_store_at(store_url, create=True) as store:
+        key = await store.create_key(
+            credentials.public_id,
+            credentials.secret_hash,
+            user_id=user or store.new_id(),
             team_id=team,
             name=name,
             scopes=sorted(set(scope)),
             expires_at=expires_at,
         )
-        await write_event(
-            kept, GatewayKeyIssued(gateway_key_id=key.public_id, user_id=key.user_id, team_id=key.team_id)
+        await write_events(
+            store, GatewayKeyIssued(gateway_key_id=key.public_id, user_id=key.user_id, team_id=key.team_id)
         )
     if json:
-        print_json({**_shown(key), "key": made.text})
+        print_json({**_to_json(key), "key": credentials.text})
         return
-    sys.stdout.write(f"{made.text}\n")
+    sys.stdout.write(f"{credentials.text}\n")
     sys.stdout.flush()
-    whose = f"It is of user {key.user_id}{f', team {key.team_id}' if key.team_id else ''}, for {' '.join(key.scopes)}."
-    sys.stderr.write(f"Keep it: it is shown this once. {whose}\n")
+    owner = f"It is of user {key.user_id}{f', team {key.team_id}' if key.team_id else ''}, for {' '.join(key.scopes)}."
+    sys.stderr.write(f"Keep it: it is shown this once. {owner}\n")
 
 
-def _end_of(expires: timedelta) -> datetime:
+def _expiry_time(expires: timedelta) -> datetime:
     try:
         return datetime.now(UTC) + expires
     except OverflowError:
@@ -103,7 +103,7 @@ def _end_of(expires: timedelta) -> datetime:
 async def list_keys(
     *,
     user: str | None = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the keys of a store: whose they are, what they allow, when they were used.
@@ -113,20 +113,20 @@ async def list_keys(
     user
         Only this user's.
     """
-    async with opened(store) as kept:
-        found = await kept.list_keys(user_id=user)
+    async with open_store_at(store_url) as store:
+        api_keys = await store.list_keys(user_id=user)
     if json:
-        print_json({"keys": [_shown(key) for key in found]})
+        print_json({"keys": [_to_json(key) for key in api_keys]})
         return
     out = console()
-    if not found:
+    if not api_keys:
         out.print("no keys")
     now = datetime.now(UTC)
-    for key in found:
+    for key in api_keys:
         print_line(out, _line(key, now))
 
 
-async def revoke(key: str, *, store: StoreOption = None, json: JsonOption = False) -> None:
+async def revoke(key: str, *, store_url: StoreOption = None, json: JsonOption = False) -> None:
     """Take a key back. Servers refuse it within a second.
 
     Parameters
@@ -135,22 +135,22 @@ async def revoke(key: str, *, store: StoreOption = None, json: JsonOption = Fals
         Its id, as the list shows it; or the whole key.
     """
     public_id = key.split("_")[2] if key.startswith("ak_") and key.count("_") >= 4 else key
-    async with opened(store) as kept:
-        taken = await kept.revoke_key(public_id)
-        await write_event(kept, GatewayKeyRevoked(gateway_key_id=taken.public_id))
+    async with open_store_at(store_url) as store:
+        row = await store.revoke_key(public_id)
+        await write_events(store, GatewayKeyRevoked(gateway_key_id=row.public_id))
     if json:
-        print_json(_shown(taken))
+        print_json(_to_json(row))
     else:
-        console().print(f"The key {taken.public_id} opens nothing any more.", markup=False)
+        console().print(f"The key {row.public_id} opens nothing any more.", markup=False)
 
 
-def _shown(key: ApiKey) -> dict[str, Any]:
+def _to_json(key: ApiKey) -> dict[str, Any]:
     return {name: getattr(key, name) for name in key.__struct_fields__ if name != "secret_hash"}
 
 
 def _line(key: ApiKey, now: datetime) -> Text:
-    state = "revoked" if key.revoked_at is not None else "good" if key.is_good(now) else "expired"
-    used = "never used" if key.last_used_at is None else f"used {age(key.last_used_at, now)}"
-    line = Text.assemble((key.public_id, "bold"), f"  {state:<7}  {safe_line(key.user_id)}")
+    state = "revoked" if key.revoked_at is not None else "good" if key.is_valid(now) else "expired"
+    used = "never used" if key.last_used_at is None else f"used {format_age(key.last_used_at, now)}"
+    line = Text.assemble((key.public_id, "bold"), f"  {state:<7}  {escape_line(key.user_id)}")
     parts = [f"team {key.team_id}" if key.team_id else "", " ".join(key.scopes), key.name or "", used]
-    return line.append("  " + "  ".join(safe_line(part) for part in parts if part))
+    return line.append("  " + "  ".join(escape_line(part) for part in parts if part))

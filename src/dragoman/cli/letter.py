@@ -11,12 +11,12 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from dragoman.cli.store_option import JsonOption
-from dragoman.cli.terminal import console, counted, print_json, safe_line
+from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.errors import InputError, LetterError
-from dragoman.letters import letter_id, published_schema, read_letter, warnings_of
+from dragoman.letters import find_warnings, letter_id, published_schema, read_letter
 
 
-class _Looked(msgspec.Struct, frozen=True, kw_only=True):
+class _LetterReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about one letter."""
 
     place: str
@@ -37,12 +37,12 @@ def validate(file: Annotated[Path, Parameter(allow_leading_hyphen=True)], *, jso
         One letter as JSON, or one on each line; - for the standard input.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    looked = [_look(part, place) for place, part in _parts(data, str(file))]
+    reports = [_check_letter(part, place) for place, part in _parts(data, str(file))]
     if json:
-        print_json({"valid": all(one.valid for one in looked), "letters": looked})
+        print_json({"valid": all(report.valid for report in reports), "letters": reports})
     else:
-        _print(looked)
-    return 0 if all(one.valid for one in looked) else 1
+        _print(reports)
+    return 0 if all(report.valid for report in reports) else 1
 
 
 def schema() -> None:
@@ -67,38 +67,38 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _look(data: bytes, place: str) -> _Looked:
+def _check_letter(data: bytes, place: str) -> _LetterReport:
     try:
         letter = read_letter(data)
     except LetterError as error:
-        return _Looked(place=place, valid=False, code=error.code, errors=error.problems)
+        return _LetterReport(place=place, valid=False, code=error.code, errors=error.problems)
     except InputError as error:
-        return _Looked(place=place, valid=False, code=error.code, errors=(str(error),))
-    odd = tuple(f"{warning} [{warning.code}]" for warning in warnings_of(letter))
-    return _Looked(place=place, valid=True, warnings=odd, type=letter.type, letter_id=letter_id(letter))
+        return _LetterReport(place=place, valid=False, code=error.code, errors=(str(error),))
+    odd = tuple(f"{warning} [{warning.code}]" for warning in find_warnings(letter))
+    return _LetterReport(place=place, valid=True, warnings=odd, type=letter.type, letter_id=letter_id(letter))
 
 
-def _print(looked: list[_Looked]) -> None:
+def _print(reports: list[_LetterReport]) -> None:
     out = console()
-    several = len(looked) > 1
+    several = len(reports) > 1
 
-    def line(kind: str, style: str, said: Any, place: str) -> None:
+    def line(kind: str, style: str, text: Any, place: str) -> None:
         before = f"{place} " if several else ""
-        out.print(Text(f"{kind:<9}", style).append(safe_line(f"{before}{said}"), ""), soft_wrap=True)
+        out.print(Text(f"{kind:<9}", style).append(escape_line(f"{before}{text}"), ""), soft_wrap=True)
 
-    for one in looked:
-        for problem in one.errors:
-            line("error", "red", problem, one.place)
-        for odd in one.warnings:
-            line("warning", "yellow", odd, one.place)
-    wrong = sum(not one.valid for one in looked)
+    for report in reports:
+        for problem in report.errors:
+            line("error", "red", problem, report.place)
+        for odd in report.warnings:
+            line("warning", "yellow", odd, report.place)
+    wrong = sum(not report.valid for report in reports)
     if several:
         out.print(
-            f"{counted(len(looked), 'letter')}, {wrong} of them not valid"
+            f"{format_count(len(reports), 'letter')}, {wrong} of them not valid"
             if wrong
-            else f"{counted(len(looked), 'letter')}, all valid"
+            else f"{format_count(len(reports), 'letter')}, all valid"
         )
     elif wrong:
-        out.print(f"not a letter [{looked[0].code}]", markup=False)
+        out.print(f"not a letter [{reports[0].code}]", markup=False)
     else:
-        out.print(f"a letter: {looked[0].type} {looked[0].letter_id}", soft_wrap=True)
+        out.print(f"a letter: {reports[0].type} {reports[0].letter_id}", soft_wrap=True)

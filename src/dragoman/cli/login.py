@@ -22,7 +22,7 @@ def login(provider: str) -> None:
     key = getpass.getpass(f"Key for {row.title}: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         raise InputError("no key was given", remedy="Paste it, or pipe it in")
-    keys.keep_key(row, key.strip())
+    keys.store_key(row, key.strip())
     console().print(f"The key for {row.title} is in the keyring.", markup=False)
 
 
@@ -35,6 +35,6 @@ def logout(provider: str) -> None:
         Whose key it is.
     """
     row = keys.load().catalog.provider(provider)
-    was_there = keys.forget_key(row)
-    said = "is not in the keyring any more" if was_there else "was not in the keyring"
-    console().print(f"The key for {row.title} {said}.", markup=False)
+    was_there = keys.delete_key(row)
+    result = "is not in the keyring any more" if was_there else "was not in the keyring"
+    console().print(f"The key for {row.title} {result}.", markup=False)

@@ -17,17 +17,17 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened
-from dragoman.cli.terminal import age, console, print_json, print_line, safe_line
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, open_store_at
+from dragoman.cli.terminal import console, escape_line, format_age, print_json, print_line
 from dragoman.errors import JsonError
-from dragoman.letters import Letter, warnings_of, write_letter
+from dragoman.letters import Letter, find_warnings, write_letter
 from dragoman.mail import Mail
-from dragoman.mail.posting import shown
+from dragoman.mail.posting import to_masked
 
 if TYPE_CHECKING:
     from dragoman.letters.kept import DeadLetter, MailboxCounts
     from dragoman.store import Store
-    from dragoman.store.mail import Standing
+    from dragoman.store.mail import LetterStatus
 
 _POLL_S = 0.25
 _PAGE = 100
@@ -39,7 +39,7 @@ async def send(
     file: Annotated[Path, Parameter(allow_leading_hyphen=True)],
     *,
     team: TeamOption = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Send a letter: when the command ends, it is safe. The same letter again is one letter.
@@ -50,23 +50,23 @@ async def send(
         The letter, as JSON; - for the standard input.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    async with opened(store, may_begin=True) as kept:
-        mail = _mail(kept, team)
+    async with open_store_at(store_url, create=True) as store:
+        mail = _open_mail(store, team)
         try:
             receipt = await mail.send(data)
         except JsonError as error:
             where = ", ".join(part for part in (str(file), error.where) if part)
             raise JsonError(error.what, where=where, remedy=error.remedy, code=error.code) from None
-        (standing,) = await mail.letters(recipient_id=receipt.recipient_id, letter_id=receipt.letter_id, limit=1)
-    odd = [f"{warning} [{warning.code}]" for warning in warnings_of(shown(standing.posted))]
+        (letter_status,) = await mail.letters(recipient_id=receipt.recipient_id, letter_id=receipt.letter_id, limit=1)
+    odd = [f"{warning} [{warning.code}]" for warning in find_warnings(to_masked(letter_status.letter))]
     if json:
         print_json({**msgspec.to_builtins(receipt), "warnings": odd})
         return
     out = console()
     for line in odd:
-        out.print(Text("warning  ", "yellow").append(safe_line(line), ""), soft_wrap=True)
-    what = "sent" if receipt.is_new else "was sent before"
-    out.print(Text(f"{what} to {receipt.recipient_id}: {receipt.letter_id}"), soft_wrap=True)
+        out.print(Text("warning  ", "yellow").append(escape_line(line), ""), soft_wrap=True)
+    verb = "sent" if receipt.is_new else "was sent before"
+    out.print(Text(f"{verb} to {receipt.recipient_id}: {receipt.letter_id}"), soft_wrap=True)
 
 
 async def inbox(
@@ -76,7 +76,7 @@ async def inbox(
     task: str | None = None,
     limit: Positive = 20,
     team: TeamOption = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the mailboxes of a store, or the newest letters of one.
@@ -90,22 +90,24 @@ async def inbox(
     limit
         At most so many letters.
     """
-    async with opened(store) as kept:
-        mail = _mail(kept, team)
+    async with open_store_at(store_url) as store:
+        mail = _open_mail(store, team)
         if task is not None:
-            found = [one for one in await mail.thread(task) if recipient in (None, one.posted.recipient_id)][:limit]
+            letters = [item for item in await mail.thread(task) if recipient in (None, item.letter.recipient_id)][
+                :limit
+            ]
         elif recipient is not None:
-            found = [one for _, one in await kept.mail.newest(recipient, mail.team_id, limit)]
+            letters = [item for _, item in await store.mail.newest(recipient, mail.team_id, limit)]
         else:
             _print_mailboxes(await mail.counts(), json=json)
             return
     if json:
-        print_json({"letters": [_told(one) for one in found]})
+        print_json({"letters": [_to_json(item) for item in letters]})
         return
     out = console()
-    for one in found:
-        print_line(out, _line(one))
-    if not found:
+    for item in letters:
+        print_line(out, _line(item))
+    if not letters:
         out.print("no letters")
 
 
@@ -114,7 +116,7 @@ async def watch(
     /,
     *,
     team: TeamOption = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what arrives in a mailbox, as it arrives, until Ctrl-C. Nothing is taken out of it.
@@ -127,31 +129,31 @@ async def watch(
         One JSON document a line.
     """
     out = console()
-    async with opened(store) as kept:
-        mail = _mail(kept, team)
-        after = await kept.mail.last_number(recipient, mail.team_id)
+    async with open_store_at(store_url) as store:
+        mail = _open_mail(store, team)
+        after = await store.mail.last_number(recipient, mail.team_id)
         while True:
-            found = await kept.mail.arrivals(recipient, mail.team_id, after, _PAGE)
-            for number, standing in found:
+            letters = await store.mail.letters_after(recipient, mail.team_id, after, _PAGE)
+            for number, item in letters:
                 after = number
-                _show(out, standing, json=json)
-            if not found:
+                _print_letter(out, item, json=json)
+            if not letters:
                 await asyncio.sleep(_POLL_S)
 
 
-def _show(out: Console, standing: Standing, *, json: bool) -> None:
+def _print_letter(out: Console, item: LetterStatus, *, json: bool) -> None:
     if json:
-        print_json(_told(standing))
+        print_json(_to_json(item))
     else:
-        print_line(out, _line(standing))
+        print_line(out, _line(item))
 
 
-async def dead(
+async def list_dead_letters(
     *,
     recipient: str | None = None,
     limit: Positive = 50,
     team: TeamOption = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the letters that were given up and what was no letter, the newest first, with the reason.
@@ -163,21 +165,21 @@ async def dead(
     limit
         At most so many.
     """
-    wanted = {} if recipient is None else {"recipient_id": recipient}
-    async with opened(store) as kept:
-        found = await _mail(kept, team).dead_letters(limit=limit, **wanted)
+    filters = {} if recipient is None else {"recipient_id": recipient}
+    async with open_store_at(store_url) as store:
+        letters = await _open_mail(store, team).dead_letters(limit=limit, **filters)
     if json:
-        print_json({"dead_letters": [_dead_told(one) for one in found]})
+        print_json({"dead_letters": [_dead_to_json(item) for item in letters]})
         return
     out = console()
-    for one in found:
-        out.print(_dead_line(one), soft_wrap=True)
-    if not found:
+    for item in letters:
+        out.print(_dead_line(item), soft_wrap=True)
+    if not letters:
         out.print("no dead letters")
 
 
 async def resend(
-    dead_id: str, /, *, team: TeamOption = None, store: StoreOption = None, json: JsonOption = False
+    dead_id: str, /, *, team: TeamOption = None, store_url: StoreOption = None, json: JsonOption = False
 ) -> None:
     """Send a letter again that was given up.
 
@@ -186,15 +188,15 @@ async def resend(
     dead_id
         Its id among the dead letters.
     """
-    async with opened(store) as kept:
-        receipt = await _mail(kept, team).resend(dead_id)
+    async with open_store_at(store_url) as store:
+        receipt = await _open_mail(store, team).resend(dead_id)
     if json:
         print_json(receipt)
         return
     console().print(Text(f"sent again to {receipt.recipient_id}: {receipt.letter_id}"), soft_wrap=True)
 
 
-def _mail(store: Store, team: str | None) -> Mail:
+def _open_mail(store: Store, team: str | None) -> Mail:
     return Mail(store, team_id=team)
 
 
@@ -215,19 +217,19 @@ def _print_mailboxes(boxes: list[MailboxCounts], *, json: bool) -> None:
     print_line(out, Text(f"{'recipient':{widest}}" + "".join(f"{name:>8}" for name in names), "dim"))
     for box in boxes:
         counts = "".join(f"{getattr(box, name):>8,}" for name in names)
-        print_line(out, Text(f"{safe_line(box.recipient_id):{widest}}{counts}"))
+        print_line(out, Text(f"{escape_line(box.recipient_id):{widest}}{counts}"))
 
 
-def _line(standing: Standing) -> Text:
-    posted = standing.posted
-    letter = shown(posted)
-    when = age(posted.created_at, datetime.now(UTC)) if posted.created_at is not None else ""
-    line = Text(f"{standing.state:<7}", _STYLES.get(standing.state, ""))
-    line.append(f"{when:>10}  ", "dim").append(f"{posted.sender_id} → {posted.recipient_id}  {posted.task_id}  ")
-    return line.append(f"{posted.type}  ", "cyan").append(safe_line(_gist(letter)))
+def _line(item: LetterStatus) -> Text:
+    stored = item.letter
+    letter = to_masked(stored)
+    when = format_age(stored.created_at, datetime.now(UTC)) if stored.created_at is not None else ""
+    line = Text(f"{item.state:<7}", _STYLES.get(item.state, ""))
+    line.append(f"{when:>10}  ", "dim").append(f"{stored.sender_id} → {stored.recipient_id}  {stored.task_id}  ")
+    return line.append(f"{stored.type}  ", "cyan").append(escape_line(_summary_line(letter)))
 
 
-def _gist(letter: Letter) -> str:
+def _summary_line(letter: Letter) -> str:
     """What a letter says, in a few words."""
     match letter.type:
         case "task_result":
@@ -235,28 +237,28 @@ def _gist(letter: Letter) -> str:
         case "error":
             return f"{letter.payload.code}: {letter.payload.message}"
         case _:
-            return "needs " + ", ".join(wanted.id for wanted in letter.payload.requested_inputs)
+            return "needs " + ", ".join(field.id for field in letter.payload.requested_inputs)
 
 
-def _told(standing: Standing) -> dict[str, Any]:
-    posted = standing.posted
+def _to_json(item: LetterStatus) -> dict[str, Any]:
+    stored = item.letter
     return {
-        "letter_id": posted.letter_id,
-        "state": standing.state,
-        "attempts": standing.attempts,
-        "taken_at": posted.created_at,
-        "ended_at": standing.ended_at,
-        "letter": msgspec.json.decode(write_letter(shown(posted, standing.attempts))),
+        "letter_id": stored.letter_id,
+        "state": item.state,
+        "attempts": item.attempts,
+        "taken_at": stored.created_at,
+        "ended_at": item.ended_at,
+        "letter": msgspec.json.decode(write_letter(to_masked(stored, item.attempts))),
     }
 
 
-def _dead_line(one: DeadLetter) -> Text:
-    line = Text(one.id, "bold").append(f"  {age(one.died_at, datetime.now(UTC)):>10}  ", "dim")
-    ends = f"{one.sender_id or '?'} → {one.recipient_id or '?'}  {one.task_id or '?'}  "
-    return line.append(ends).append(f"{one.reason}  ", "red").append(safe_line(one.error))
+def _dead_line(item: DeadLetter) -> Text:
+    line = Text(item.id, "bold").append(f"  {format_age(item.died_at, datetime.now(UTC)):>10}  ", "dim")
+    ends = f"{item.sender_id or '?'} → {item.recipient_id or '?'}  {item.task_id or '?'}  "
+    return line.append(ends).append(f"{item.reason}  ", "red").append(escape_line(item.error))
 
 
-def _dead_told(one: DeadLetter) -> dict[str, Any]:
+def _dead_to_json(item: DeadLetter) -> dict[str, Any]:
     """Everything but its bytes, which may hold anything."""
-    told = msgspec.to_builtins(one, builtin_types=(datetime,))
-    return {name: value for name, value in told.items() if name not in ("raw", "key_id", "team_id", "user_id")}
+    fields = msgspec.to_builtins(item, builtin_types=(datetime,))
+    return {name: value for name, value in fields.items() if name not in ("raw", "key_id", "team_id", "user_id")}

@@ -17,12 +17,12 @@ from rich.text import Text
 from dragoman import settings as keys
 from dragoman.catalog import AdapterCapabilities, Model, Provider
 from dragoman.cli.store_option import JsonOption, Positive
-from dragoman.cli.terminal import console, counted, print_json, safe_line
+from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.errors import UnknownPriceError
 from dragoman.pricing import PriceTable, Rates, library_prices
 from dragoman.routing import Registry
 from dragoman.settings import Settings
-from dragoman.turn import registry_of
+from dragoman.turn import make_registry
 
 Skill = Literal["images", "documents", "audio", "video", "tools", "thinking", "schema", "caching"]
 _SKILLS: Final[dict[Skill, str]] = {
@@ -45,7 +45,7 @@ _LETTERS: Final[dict[Skill, str]] = {
     "schema": "S",
 }
 _CONNECT_S: Final = 1.0
-_WIDE: Final = 110  # columns, from which on there is room for words
+_WIDE_COLUMNS: Final = 110  # columns, from which on there is room for words
 
 
 def models(
@@ -76,12 +76,12 @@ def models(
         List the providers instead: where each gets its key, and which variable holds it.
     """
     settings = keys.load()
-    registry = _listening(settings, registry_of(settings)) if ready else registry_of(settings)
+    registry = _drop_offline_providers(settings, make_registry(settings)) if ready else make_registry(settings)
     if providers:
-        _show_providers(settings, registry, part, ready=ready, json=json)
+        _print_providers(settings, registry, part, ready=ready, json=json)
         return
     only = settings.catalog.provider(provider).key if provider is not None else None
-    found = [
+    matches = [
         model
         for model in settings.catalog.models.values()
         if only in (None, model.provider)
@@ -92,33 +92,35 @@ def models(
     ]
     prices = prices_of(settings)
     if json:
-        print_json({"models": [_described(model, registry, prices) for model in found]})
+        print_json({"models": [_to_json(model, registry, prices) for model in matches]})
         return
     out = console()
-    if not found:
+    if not matches:
         out.print("no such model; a model without a row can be named as provider:model all the same")
         return
-    is_narrow = out.width < _WIDE
-    out.print(_table(found, registry, prices, is_narrow=is_narrow))
-    ready_here = sum(registry.is_configured(model) for model in found)
-    told = f"\n{counted(len(found), 'model')}, {ready_here} of them can be called from here (●). "
-    told += "Prices are US dollars for a million tokens. Any other model can be named as provider:model."
+    is_narrow = out.width < _WIDE_COLUMNS
+    out.print(_table(matches, registry, prices, is_narrow=is_narrow))
+    ready_here = sum(registry.is_configured(model) for model in matches)
+    summary = f"\n{format_count(len(matches), 'model')}, {ready_here} of them can be called from here (●). "
+    summary += "Prices are US dollars for a million tokens. Any other model can be named as provider:model."
     if is_narrow:
-        told += f" {', '.join(f'{letter} {skill}' for skill, letter in _LETTERS.items())}."
-    out.print(told, style="dim")
+        summary += f" {', '.join(f'{letter} {skill}' for skill, letter in _LETTERS.items())}."
+    out.print(summary, style="dim")
 
 
 # --- what is set up --------------------------------------------------------------------------------------------------
 
 
-def _listening(settings: Settings, registry: Registry) -> Registry:
+def _drop_offline_providers(settings: Settings, registry: Registry) -> Registry:
     """Return the registry without the providers on this machine (Ollama, for example) whose server does not run."""
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda key: (key, _accepts(settings, settings.catalog.provider(key))), registry.configured)
-        return Registry(settings.catalog, [key for key, accepts in found if accepts])
+        probes = pool.map(
+            lambda key: (key, _accepts_connection(settings, settings.catalog.provider(key))), registry.configured
+        )
+        return Registry(settings.catalog, [key for key, accepts in probes if accepts])
 
 
-def _accepts(settings: Settings, row: Provider) -> bool:
+def _accepts_connection(settings: Settings, row: Provider) -> bool:
     """Return whether a server on this machine accepts a connection. Providers elsewhere are not called."""
     if not row.runs_locally or row.key == keys.EMBEDDED:
         return True
@@ -146,7 +148,7 @@ def _rates(prices: PriceTable, model: str) -> Rates | None:
         return None
 
 
-def _described(model: Model, registry: Registry, prices: PriceTable) -> dict[str, Any]:
+def _to_json(model: Model, registry: Registry, prices: PriceTable) -> dict[str, Any]:
     return {
         "id": model.id,
         "aliases": registry.aliases_of(model.id),
@@ -156,7 +158,7 @@ def _described(model: Model, registry: Registry, prices: PriceTable) -> dict[str
     }
 
 
-def _table(found: Sequence[Model], registry: Registry, prices: PriceTable, *, is_narrow: bool) -> Table:
+def _table(matches: Sequence[Model], registry: Registry, prices: PriceTable, *, is_narrow: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("")
     table.add_column("model", overflow="fold")
@@ -164,7 +166,7 @@ def _table(found: Sequence[Model], registry: Registry, prices: PriceTable, *, is
     for name in ("context", "in", "out"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("can")
-    for model in sorted(found, key=lambda model: not registry.is_configured(model)):
+    for model in sorted(matches, key=lambda model: not registry.is_configured(model)):
         is_ready = registry.is_configured(model)
         rates = _rates(prices, model.id)
         amounts = (
@@ -172,16 +174,16 @@ def _table(found: Sequence[Model], registry: Registry, prices: PriceTable, *, is
         )
         table.add_row(
             Text("●", "green") if is_ready else Text("○", "dim"),
-            Text(safe_line(model.id), "" if is_ready else "dim"),
-            safe_line(", ".join(registry.aliases_of(model.id))),
+            Text(escape_line(model.id), "" if is_ready else "dim"),
+            escape_line(", ".join(registry.aliases_of(model.id))),
             _tokens(model.capabilities.max_context_tokens),
             *amounts,
-            Text(_can(model.capabilities, is_narrow=is_narrow), "dim"),
+            Text(_skills_text(model.capabilities, is_narrow=is_narrow), "dim"),
         )
     return table
 
 
-def _can(capabilities: AdapterCapabilities, *, is_narrow: bool) -> str:
+def _skills_text(capabilities: AdapterCapabilities, *, is_narrow: bool) -> str:
     """What a model can do beyond words; where there is little room, a letter for each."""
     able = {skill: getattr(capabilities, _SKILLS[skill]) for skill in _LETTERS}
     if is_narrow:
@@ -197,7 +199,7 @@ def _tokens(count: int) -> str:
     return f"{count / 1_000_000:.3g}M" if count >= 1_000_000 else f"{count // 1000}k" if count >= 1000 else str(count)
 
 
-def _show_providers(settings: Settings, registry: Registry, part: str | None, *, ready: bool, json: bool) -> None:
+def _print_providers(settings: Settings, registry: Registry, part: str | None, *, ready: bool, json: bool) -> None:
     rows = [
         row
         for row in settings.catalog.providers.values()
@@ -205,25 +207,25 @@ def _show_providers(settings: Settings, registry: Registry, part: str | None, *,
         and (not ready or row.key in registry.configured)
     ]
     if json:
-        print_json({"providers": [_provider(settings, row) for row in rows]})
+        print_json({"providers": [_provider_to_json(settings, row) for row in rows]})
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("", "provider", "dialect", "key from", "or set"):
         table.add_column(name, overflow="fold")
     for row in sorted(rows, key=lambda row: row.key not in registry.configured):
-        origin = settings.reached_by(row)
+        origin = settings.access_source(row)
         table.add_row(
             Text("●", "green") if origin else Text("○", "dim"),
-            safe_line(row.key),
+            escape_line(row.key),
             Text(row.dialect, "dim"),
-            safe_line(origin or "–"),
+            escape_line(origin or "–"),
             Text("" if origin else " or ".join((*row.key_variables, *row.token_variables)), "dim"),
         )
     console().print(table)
 
 
-def _provider(settings: Settings, row: Provider) -> dict[str, Any]:
-    origin = settings.reached_by(row)
+def _provider_to_json(settings: Settings, row: Provider) -> dict[str, Any]:
+    origin = settings.access_source(row)
     return {
         "key": row.key,
         "title": row.title,

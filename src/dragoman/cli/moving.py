@@ -24,17 +24,26 @@ from rich.console import Console
 from rich.text import Text
 
 from dragoman import formats, pages, permissions
-from dragoman.cli.convert import BY_SUFFIX, document_or_lines, tell_losses
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, for_terminals, print_json, print_line, progress, safe_line, size
+from dragoman.cli.convert import BY_SUFFIX, document_or_lines, print_losses
+from dragoman.cli.store_option import JsonOption, StoreOption, find_session, open_store_at
+from dragoman.cli.terminal import (
+    console,
+    escape_json_controls,
+    escape_line,
+    format_count,
+    format_size,
+    print_json,
+    print_line,
+    progress,
+)
 from dragoman.converting import LossCount, Summary, Target
 from dragoman.converting.targets import check_target
 from dragoman.errors import InputError
-from dragoman.formats.registry import known
+from dragoman.formats.registry import resolve_name
 from dragoman.message import Message
 from dragoman.store import Session, Store
 
-_SHOWN: Final = 20
+_MAX_ROWS: Final = 20
 _PAGE: Final = 500
 _STORE_HEAD: Final = b'{"dragoman_store"'  # how an export of a whole store begins
 
@@ -49,7 +58,7 @@ async def export(
     all_sessions: Annotated[bool, Parameter(name="--all", negative=(), show_default=False)] = False,
     to: str | None = None,
     out: Path | None = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write a session, or all of them, as JSON Lines; or a session in another format.
@@ -68,91 +77,93 @@ async def export(
     """
     if (session is None) != all_sessions:
         raise InputError("it is either a session or all of them", remedy="Name a session, or say --all")
-    wanted, file_to = _wanted(to, out)
+    target_format, file_to = _target_from(to, out)
     if json and file_to is None:
         raise InputError("--json tells about a file, and there is none", remedy="Name one with --to")
-    if wanted is not None and all_sessions:
+    if target_format is not None and all_sessions:
         raise InputError("all sessions are written as they are", remedy="Name one session, or leave the format out")
     if file_to is not None:
         check_target(file_to)  # --to and --store are easily confused
-    if wanted is not None and session is not None:
-        await _export_as(wanted, session, file_to, store, json=json)
+    if target_format is not None and session is not None:
+        await _export_as(target_format, session, file_to, store_url, json=json)
         return
-    async with opened(store) as kept:
-        with _target(file_to) as file, progress("exporting") as seen:
+    async with open_store_at(store_url) as store:
+        with _open_target(file_to) as file, progress("exporting") as report:
             count, length = 0, 0
-            async for line in await _lines(kept, session, seen):
-                file.write(line if file_to is not None or not sys.stdout.isatty() else for_terminals(line))
+            async for line in await _lines(store, session, report):
+                file.write(line if file_to is not None or not sys.stdout.isatty() else escape_json_controls(line))
                 length += len(line)
                 count += line.startswith(b'{"dragoman_session"')
     if json:
         print_json({"file": str(file_to), "sessions": count, "bytes": length})
     elif file_to is not None:
-        said = f"wrote {counted(count, 'session')}, {size(length)}, to {file_to}"
-        console().print(said, markup=False, soft_wrap=True)
+        text = f"wrote {format_count(count, 'session')}, {format_size(length)}, to {file_to}"
+        console().print(text, markup=False, soft_wrap=True)
 
 
-def _wanted(to: str | None, out: Path | None) -> tuple[str | None, Path | None]:
+def _target_from(to: str | None, out: Path | None) -> tuple[str | None, Path | None]:
     """The format that is meant, if any, and the file. A name with a dot or a slash is a file's."""
     if to is None:
         return (None, None) if out is None else (BY_SUFFIX.get(out.suffix.lower()), out)
     if not re.search(r"[./\\]", to):
-        return known(to, to_write=True), out
+        return resolve_name(to, to_write=True), out
     if out is not None:
         raise InputError("--to and --out both name a file", remedy="Name a format with --to")
     return BY_SUFFIX.get(Path(to).suffix.lower()), Path(to)
 
 
-async def _export_as(to: str, session: str, path: Path | None, store: str | None, *, json: bool) -> None:
+async def _export_as(to: str, session: str, path: Path | None, store_url: str | None, *, json: bool) -> None:
     """One session in a format."""
-    async with opened(store) as kept:
-        found = await session_named(kept, session)
+    async with open_store_at(store_url) as store:
+        current = await find_session(store, session)
         messages: list[Message] = []
-        with progress("reading") as seen:
-            while rows := await kept.read(found.id, len(messages), _PAGE):
+        with progress("reading") as report:
+            while rows := await store.read(current.id, len(messages), _PAGE):
                 messages.extend(row.message for row in rows)
-                seen(len(messages), found.last_seq)
+                report(len(messages), current.last_seq)
     target = Target(path or Path("-"))
-    with target.opened() as file, document_or_lines(file, target.path, to) as stream:
+    with target.open() as file, document_or_lines(file, target.path, to) as stream:
         if to in formats.PAGES:
-            about = pages.About.of(messages, found.title)
-            written = formats.Text(pages.conversation(to, messages, about))
-            stream.write(formats.begin(to, about.title))
+            about = pages.About.from_messages(messages, current.title)
+            document = formats.Text(pages.write_conversation(to, messages, about))
+            stream.write(formats.write_header(to, about.title))
         else:
-            written = formats.write(to, formats.asked(tuple(messages)))
-        is_shown = target.is_standard_output and sys.stdout.isatty()
-        length = stream.write(for_terminals(written.data) if is_shown else written.data)
-        stream.write(formats.end(to))
-    counted_losses = Counter((loss.block_type, loss.reason) for loss in written.losses).most_common()
-    losses = [LossCount(what, reason, count) for (what, reason), count in counted_losses]
+            document = formats.write(to, formats.restore_request(tuple(messages)))
+        is_terminal = target.is_standard_output and sys.stdout.isatty()
+        length = stream.write(escape_json_controls(document.data) if is_terminal else document.data)
+        stream.write(formats.write_footer(to))
+    loss_counts = Counter((loss.block_type, loss.reason) for loss in document.losses).most_common()
+    losses = [LossCount(block_type, reason, count) for (block_type, reason), count in loss_counts]
     if json:
-        document = {"file": str(path), "sessions": 1, "bytes": length, "format": to, "losses": losses}
-        print_json(document)
+        result = {"file": str(path), "sessions": 1, "bytes": length, "format": to, "losses": losses}
+        print_json(result)
         return
-    told = Console(stderr=True, highlight=False)
+    err = Console(stderr=True, highlight=False)
     if path is not None:
-        said = f"wrote {counted(len(messages), 'message')}, {size(length)}, to {path} as {to}"
-        console().print(said, markup=False, soft_wrap=True)
-    tell_losses(told, Summary(losses=losses))
+        text = f"wrote {format_count(len(messages), 'message')}, {format_size(length)}, to {path} as {to}"
+        console().print(text, markup=False, soft_wrap=True)
+    print_losses(err, Summary(losses=losses))
 
 
-async def _lines(store: Store, session: str | None, seen: Callable[[int, int], None]) -> AsyncIterator[bytes]:
+async def _lines(store: Store, session: str | None, report: Callable[[int, int], None]) -> AsyncIterator[bytes]:
     if session is None:
-        return store.export_store(seen)
-    found = await session_named(store, session)
-    return _told(store.export(found.id), found.last_seq, seen)
+        return store.export_store(report)
+    current = await find_session(store, session)
+    return _report_lines(store.export(current.id), current.last_seq, report)
 
 
-async def _told(lines: AsyncIterator[bytes], total: int, seen: Callable[[int, int], None]) -> AsyncIterator[bytes]:
+async def _report_lines(
+    lines: AsyncIterator[bytes], total: int, report: Callable[[int, int], None]
+) -> AsyncIterator[bytes]:
     number = 0
     async for line in lines:
         yield line
         number += 1
-        seen(min(number, total), total)
+        report(min(number, total), total)
 
 
 @contextlib.contextmanager
-def _target(to: Path | None) -> Iterator[IO[bytes]]:
+def _open_target(to: Path | None) -> Iterator[IO[bytes]]:
     """Where an export goes. A file gets its name when it is whole and on the disk."""
     if to is None:
         yield sys.stdout.buffer
@@ -163,8 +174,8 @@ def _target(to: Path | None) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)  # what an interrupted export left
         with permissions.open_new(part) as raw:
             if to.suffix == ".gz":
-                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                    yield packed  # type: ignore[misc]
+                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as gzip_file:
+                    yield gzip_file  # type: ignore[misc]
             else:
                 yield raw
             raw.flush()
@@ -186,7 +197,7 @@ async def import_file(
     /,
     *,
     as_session: Annotated[str | None, Parameter(name="--as")] = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Store the sessions of a file that export wrote, or messages in the canonical format, one a line.
@@ -198,18 +209,18 @@ async def import_file(
     as_session
         Store it as a copy, a session of this id.
     """
-    with _source(file) as lines:
+    with _open_source(file) as lines:
         if as_session is not None and lines.peek(len(_STORE_HEAD)).startswith(_STORE_HEAD):
             raise InputError(
                 "it is a whole store, and --as is for one session", where=str(file), remedy="Leave --as out"
             )
-        async with opened(store, may_begin=True) as kept:
+        async with open_store_at(store_url, create=True) as store:
             try:
-                with progress("importing") as seen:
+                with progress("importing") as report:
                     if as_session is not None:
-                        sessions = [await kept.import_session(lines, as_session)]
+                        sessions = [await store.import_session(lines, as_session)]
                     else:
-                        sessions = await kept.import_store(lines, seen)
+                        sessions = await store.import_store(lines, report)
             except InputError as error:
                 raise InputError(str(error), where=str(file), code=error.code) from None
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -217,31 +228,31 @@ async def import_file(
     if json:
         print_json({"sessions": sessions})
     else:
-        _print_imported(sessions)
+        _print_sessions(sessions)
 
 
 @contextlib.contextmanager
-def _source(file: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
+def _open_source(file: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
     if str(file) == "-":
         yield cast("BufferedReader", sys.stdin.buffer)
         return
     try:
         raw = file.open("rb")
-        is_packed = raw.read(2) == b"\x1f\x8b"
+        is_gzip = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(file)) from None
-    with raw, gzip.open(raw) if is_packed else contextlib.nullcontext(raw) as lines:
+    with raw, gzip.open(raw) if is_gzip else contextlib.nullcontext(raw) as lines:
         yield lines
 
 
-def _print_imported(sessions: list[Session]) -> None:
+def _print_sessions(sessions: list[Session]) -> None:
     out = console()
-    for session in sessions[:_SHOWN]:
-        line = Text(session.id).append(f"  {session.last_seq:>7,}  ", "dim").append(safe_line(session.title or ""))
+    for session in sessions[:_MAX_ROWS]:
+        line = Text(session.id).append(f"  {session.last_seq:>7,}  ", "dim").append(escape_line(session.title or ""))
         print_line(out, line)
-    if len(sessions) > _SHOWN:
-        out.print(f"… {len(sessions) - _SHOWN:,} more", style="dim")
+    if len(sessions) > _MAX_ROWS:
+        out.print(f"… {len(sessions) - _MAX_ROWS:,} more", style="dim")
     out.print(f"the store has {'it' if len(sessions) == 1 else f'all {len(sessions):,}'} now")
 
 
@@ -252,7 +263,7 @@ async def backup(
     target: Path,
     /,
     *,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Copy a whole store into a SQLite file while it is in use, and look at the copy.
@@ -262,13 +273,15 @@ async def backup(
     target
         The file to make, with a folder for large content beside it. There must be nothing of that name yet.
     """
-    async with opened(store) as kept:
-        with progress("copying") as seen:
-            copied = await kept.backup(target, seen)
-    held = target.stat().st_size
+    async with open_store_at(store_url) as store:
+        with progress("copying") as report:
+            copy = await store.backup(target, report)
+    size_bytes = target.stat().st_size
     if json:
-        print_json({"file": str(target), "bytes": held, **msgspec.structs.asdict(copied)})
+        print_json({"file": str(target), "bytes": size_bytes, **msgspec.structs.asdict(copy)})
         return
-    what = ", ".join((counted(copied.sessions, "session"), counted(copied.messages, "message"), size(held)))
+    counts = ", ".join(
+        (format_count(copy.sessions, "session"), format_count(copy.messages, "message"), format_size(size_bytes))
+    )
     console().print(f"copied to {target}, and looked at: sound", markup=False, soft_wrap=True)
-    console().print(what, style="dim")
+    console().print(counts, style="dim")

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from dragoman.cli.terminal import safe_line
+from dragoman.cli.terminal import escape_line
 from dragoman.settings import Settings
 from dragoman.tools import Tool, offering
 
 
-def offered(
+def open_tools(
     builtin: Sequence[str], servers: Sequence[str], settings: Settings
 ) -> AbstractAsyncContextManager[tuple[Tool, ...]]:
     """The tools, while the servers that some of them come from are connected."""
-    return offering.offered(builtin, servers, settings, lambda text: sys.stderr.write(f"{safe_line(text)}\n"))
+    return offering.load_tools(builtin, servers, settings, lambda text: sys.stderr.write(f"{escape_line(text)}\n"))

@@ -66,18 +66,18 @@ def price(
     moment = at or datetime.now(UTC)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     model_id = model if ":" in model else catalog.builtin().model(model).id
-    made = pricing.receipt(price_table(prices), model_id, usage, moment)
-    Console().print(receipt_table(made))
+    result = pricing.receipt(price_table(prices), model_id, usage, moment)
+    Console().print(receipt_table(result))
 
 
 def price_table(overlay: Path | None = None) -> pricing.PriceTable:
     """The built-in prices, an explicit zero for what runs locally, and the user's file over both."""
     rows = catalog.builtin()
     table = pricing.library_prices(rows.price_names, rows.is_free)
-    return table if overlay is None else table.overlaid(pricing.prices_from(_mapping_from(overlay)))
+    return table if overlay is None else table.overlay(pricing.prices_from_mapping(_read_mapping(overlay)))
 
 
-def _mapping_from(file: Path) -> dict[str, object]:
+def _read_mapping(file: Path) -> dict[str, object]:
     import yaml  # noqa: PLC0415
 
     try:

@@ -25,14 +25,18 @@ from rich.table import Table
 
 from dragoman import catalog, dialects
 from dragoman.cli import fidelity
-from dragoman.cli.store_option import NotNegative
+from dragoman.cli.store_option import NonNegative
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.event import MessageComplete, StreamEvent, fold
 from dragoman.fidelity import Tally
 
 PARTS = ("request", "reply", "stream")
-JUDGED = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # faults of what arrived whole
-DAMAGED = "damaged, "  # a stream that did not arrive whole
+FAULTS_OF_COMPLETE_REPLIES = (
+    "tool_input_invalid",
+    "tool_input_truncated",
+    "empty_response",
+)  # faults of what arrived whole
+DAMAGE_PREFIX = "damaged, "  # a stream that did not arrive whole
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -53,7 +57,7 @@ class Proof(msgspec.Struct):
     broken: list[Failure]  # requests that the provider refused too, streams that were cut or ended in an error
 
     @property
-    def is_whole(self) -> bool:
+    def is_success(self) -> bool:
         """Whether something was looked at, and all of it came back."""
         return not self.failures and sum(self.equal.values()) > 0
 
@@ -64,7 +68,7 @@ def prove(
     dialect: str | None = None,
     json_to: Path | None = None,
     table_to: Path | None = None,
-    limit: NotNegative = 20,
+    limit: NonNegative = 20,
 ) -> int:
     """Read recorded exchanges, write them again, and say what is not equal.
 
@@ -91,7 +95,7 @@ def prove(
         raise InputError("no *.jsonl or *.jsonl.gz files here", where=str(records))
     proof, tally = Proof(Counter(), [], []), None if table_to is None else Tally()
     if table_to is not None:
-        fidelity.made_folder(table_to)
+        fidelity.make_folder(table_to)
     _prove_files(files, proof, tally, dialect, console)
     console.print(_table(proof))
     for failure in proof.failures[:limit]:
@@ -101,16 +105,16 @@ def prove(
         console.print(
             escape(f"{failure.record} is broken itself: {failure.difference}"), soft_wrap=True, highlight=False
         )
-    for name, found in (("not equal", proof.failures), ("broken themselves", proof.broken)):
-        if found:
-            console.print(f"{len(found)} {name}{f', {limit} of them shown' if len(found) > limit else ''}")
+    for name, failures in (("not equal", proof.failures), ("broken themselves", proof.broken)):
+        if failures:
+            console.print(f"{len(failures)} {name}{f', {limit} of them shown' if len(failures) > limit else ''}")
     if json_to is not None:
         rows = [{"dialect": d, "provider": p, "part": part, "equal": n} for (d, p, part), n in proof.equal.items()]
         json_to.write_bytes(msgspec.json.encode({"equal": rows, "failures": proof.failures, "broken": proof.broken}))
-    is_whole = proof.is_whole
+    is_success = proof.is_success
     if table_to is not None and tally is not None:
-        is_whole &= fidelity.show(console, fidelity.write_table(table_to, tally), tally, limit)
-    return 0 if is_whole else 1
+        is_success &= fidelity.print_result(console, fidelity.write_table(table_to, tally), tally, limit)
+    return 0 if is_success else 1
 
 
 def _prove_files(files: list[Path], proof: Proof, tally: Tally | None, dialect: str | None, console: Console) -> None:
@@ -118,28 +122,28 @@ def _prove_files(files: list[Path], proof: Proof, tally: Tally | None, dialect: 
     columns = (*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[shown]}"))
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("proving", total=sum(file.stat().st_size for file in files), shown="")
-        proof_of(_watched(files, progress, task), proof, dialect, tally)
+        prove_records(_records_with_progress(files, progress, task), proof, dialect, tally)
 
 
-def _watched(files: list[Path], progress: Progress, task: TaskID) -> Iterator[dict[str, Any]]:
+def _records_with_progress(files: list[Path], progress: Progress, task: TaskID) -> Iterator[dict[str, Any]]:
     """The records of all files; the bar shows how far they have been read."""
     number = before = 0
     for file in files:
         with file.open("rb") as data:
-            for record in records_from(data, file):
+            for record in parse_records(data, file):
                 number += 1
                 progress.update(task, completed=before + data.tell(), shown=f"{number} records, {file.name}")
                 yield record
         before += file.stat().st_size
 
 
-def records_of(file: Path) -> Iterator[dict[str, Any]]:
+def read_records(file: Path) -> Iterator[dict[str, Any]]:
     """The records of one file."""
     with file.open("rb") as data:
-        yield from records_from(data, file)
+        yield from parse_records(data, file)
 
 
-def records_from(data: BinaryIO, file: Path) -> Iterator[dict[str, Any]]:
+def parse_records(data: BinaryIO, file: Path) -> Iterator[dict[str, Any]]:
     """The records in the bytes of a file."""
     with gzip.open(data) if file.suffix == ".gz" else nullcontext(data) as lines:
         for number, line in enumerate(lines, 1):
@@ -147,19 +151,19 @@ def records_from(data: BinaryIO, file: Path) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
                 record["id"], record["dialect"], record["provider"]
             except (ValueError, LookupError, TypeError):
-                what = "not a recorded exchange: an object with id, dialect and provider"
-                raise InputError(what, where=f"{file}, line {number}") from None
+                problem = "not a recorded exchange: an object with id, dialect and provider"
+                raise InputError(problem, where=f"{file}, line {number}") from None
             yield record
 
 
-def proof_of(
+def prove_records(
     records: Iterable[dict[str, Any]], proof: Proof, dialect: str | None = None, tally: Tally | None = None
 ) -> Proof:
     """Prove each record of a dialect that we speak; edited ones (kind ``doctored``) are no evidence."""
     modules = {name: dialects.load(name) for name in dialects.names()}
-    spoken = {recorded: name for name in modules for recorded in _recorded_names(name)}
+    dialect_names = {alias: name for name in modules for alias in _dialect_aliases(name)}
     for record in records:
-        name = spoken.get(record["dialect"])
+        name = dialect_names.get(record["dialect"])
         if name is None or record.get("kind") == "doctored" or dialect not in (None, name):
             continue
         if tally is not None:
@@ -168,30 +172,40 @@ def proof_of(
             if difference is None:
                 proof.equal[name, record["provider"], part] += 1
                 continue
-            refused = part == "request" and difference.startswith("FormatError") and (record.get("status") or 0) >= 400
-            is_broken = refused or difference.startswith(DAMAGED)
-            found = Failure(record["id"], name, record["provider"], part, difference)
-            (proof.broken if is_broken else proof.failures).append(found)
+            is_rejected = (
+                part == "request" and difference.startswith("FormatError") and (record.get("status") or 0) >= 400
+            )
+            is_broken = is_rejected or difference.startswith(DAMAGE_PREFIX)
+            failure = Failure(record["id"], name, record["provider"], part, difference)
+            (proof.broken if is_broken else proof.failures).append(failure)
     return proof
 
 
-def _recorded_names(name: str) -> tuple[str, ...]:
-    return (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+def _dialect_aliases(name: str) -> tuple[str, ...]:
+    return (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
 
 
 def differences(record: dict[str, Any], dialect: ModuleType) -> Iterator[tuple[str, str | None]]:
     """Each part of an exchange that there is, and the first difference after reading and writing it."""
-    succeeded = record.get("status") in (200, None)
+    is_success = record.get("status") in (200, None)
     if isinstance(record.get("request"), dict):
         wire = record["request"]
-        yield "request", _tried(lambda: first_difference(dialect.write_request(dialect.read_request(wire)).wire, wire))
-    if isinstance(record.get("response"), dict) and succeeded:
+        yield (
+            "request",
+            _difference_or_error(
+                lambda: first_difference(dialect.write_request(dialect.read_request(wire)).wire, wire)
+            ),
+        )
+    if isinstance(record.get("response"), dict) and is_success:
         body = record["response"]
-        yield "reply", _tried(lambda: first_difference(dialect.write_reply(dialect.read_reply(body)).wire, body))
-    if record.get("stream") and succeeded:
+        yield (
+            "reply",
+            _difference_or_error(lambda: first_difference(dialect.write_reply(dialect.read_reply(body)).wire, body)),
+        )
+    if record.get("stream") and is_success:
         data, framing = record["stream"].encode("utf-8", "surrogatepass"), record.get("stream_format")
         quirks = _quirks_of(record["provider"], dialect.NAME)
-        yield "stream", _tried(lambda: _stream_difference(data, framing, dialect, quirks))
+        yield "stream", _difference_or_error(lambda: _stream_difference(data, framing, dialect, quirks))
 
 
 def _quirks_of(provider: str, dialect: str) -> tuple[str, ...]:
@@ -202,9 +216,9 @@ def _quirks_of(provider: str, dialect: str) -> tuple[str, ...]:
         return ()
 
 
-def _tried(look: Callable[[], str | None]) -> str | None:
+def _difference_or_error(compare: Callable[[], str | None]) -> str | None:
     try:
-        return look()
+        return compare()
     except Exception as error:  # whatever it is, it belongs to this record and not to the next one
         return f"{type(error).__name__}: {error}"
 
@@ -217,17 +231,17 @@ def _stream_difference(
     if _events(dialect.stream_reader(framing, quirks), pieces) != events:
         return "other events when the bytes are split"
     reply = fold(events)
-    arrived_whole = any(isinstance(event, MessageComplete) for event in events)
-    if reply.fault is not None and not (arrived_whole and reply.fault.code in JUDGED):
-        return f"{DAMAGED}{reply.fault.code}: {reply.fault.message}"
+    is_complete = any(isinstance(event, MessageComplete) for event in events)
+    if reply.fault is not None and not (is_complete and reply.fault.code in FAULTS_OF_COMPLETE_REPLIES):
+        return f"{DAMAGE_PREFIX}{reply.fault.code}: {reply.fault.message}"
     wire = dialect.write_reply(reply).wire
-    again = first_difference(dialect.write_reply(dialect.read_reply(wire)).wire, wire)
-    if again is not None:
-        return f"read again: {again}"
+    difference_again = first_difference(dialect.write_reply(dialect.read_reply(wire)).wire, wire)
+    if difference_again is not None:
+        return f"read again: {difference_again}"
     writer = dialect.stream_writer()
-    written = b"".join([*(writer.feed(event) for event in events), writer.close()])
-    written_events = _events(dialect.stream_reader(None, quirks), [written])
-    difference = first_difference(dialect.write_reply(fold(written_events)).wire, wire)
+    new_stream = b"".join([*(writer.feed(event) for event in events), writer.close()])
+    new_events = _events(dialect.stream_reader(None, quirks), [new_stream])
+    difference = first_difference(dialect.write_reply(fold(new_events)).wire, wire)
     return None if difference is None else f"streamed again: {difference}"
 
 
@@ -239,14 +253,14 @@ def _events(reader: Any, pieces: Iterable[bytes]) -> list[StreamEvent]:
 def first_difference(ours: Any, theirs: Any, where: str = "$") -> str | None:
     """The first place where two JSON values differ, key order aside; numbers as they are written."""
     if type(ours) is not type(theirs):
-        return f"{where}: {_shown(ours)} in place of {_shown(theirs)}"
+        return f"{where}: {_short_json(ours)} in place of {_short_json(theirs)}"
     if isinstance(ours, dict):
         for key in theirs:
             if key not in ours:
-                return f"{where}: {key!r} is missing: {_shown(theirs[key])}"
+                return f"{where}: {key!r} is missing: {_short_json(theirs[key])}"
         for key, value in ours.items():
             if key not in theirs:
-                return f"{where}: {key!r} was added: {_shown(value)}"
+                return f"{where}: {key!r} was added: {_short_json(value)}"
             inner = first_difference(value, theirs[key], f"{where}.{key}")
             if inner is not None:
                 return inner
@@ -255,26 +269,28 @@ def first_difference(ours: Any, theirs: Any, where: str = "$") -> str | None:
         if len(ours) != len(theirs):
             return f"{where}: {len(ours)} items in place of {len(theirs)}"
         items = enumerate(zip(ours, theirs, strict=True))
-        found = (first_difference(one, other, f"{where}[{index}]") for index, (one, other) in items)
-        return next((difference for difference in found if difference is not None), None)
-    return None if repr(ours) == repr(theirs) else f"{where}: {_shown(ours)} in place of {_shown(theirs)}"
+        inner_differences = (
+            first_difference(our_item, their_item, f"{where}[{index}]") for index, (our_item, their_item) in items
+        )
+        return next((difference for difference in inner_differences if difference is not None), None)
+    return None if repr(ours) == repr(theirs) else f"{where}: {_short_json(ours)} in place of {_short_json(theirs)}"
 
 
-def _shown(value: Any) -> str:
+def _short_json(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def _table(proof: Proof) -> Table:
-    failed = Counter((failure.dialect, failure.provider, failure.part) for failure in proof.failures)
+    failure_counts = Counter((failure.dialect, failure.provider, failure.part) for failure in proof.failures)
     table = Table("dialect", "provider", *PARTS, title="Came back equal, of all", title_justify="left")
     for column in table.columns[2:]:
         column.justify = "right"
-    for name, provider in sorted({key[:2] for key in [*proof.equal, *failed]}):
+    for name, provider in sorted({key[:2] for key in [*proof.equal, *failure_counts]}):
         cells = []
         for part in PARTS:
-            equal, bad = proof.equal[name, provider, part], failed[name, provider, part]
-            shown = f"{equal} of {equal + bad}" if equal + bad else "–"
-            cells.append(f"[red]{shown}[/red]" if bad else shown)
+            equal, bad = proof.equal[name, provider, part], failure_counts[name, provider, part]
+            text = f"{equal} of {equal + bad}" if equal + bad else "–"
+            cells.append(f"[red]{text}[/red]" if bad else text)
         table.add_row(name, provider, *cells)
     return table

@@ -20,8 +20,8 @@ from dragoman import routing
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.cli.models import prices_of
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line
+from dragoman.cli.store_option import JsonOption, StoreOption, find_session, open_store_at
+from dragoman.cli.terminal import console, escape_line, format_count, format_usd, print_json
 from dragoman.errors import DragomanError, InputError, PolicyError, StoreUnusableError, UnknownPriceError
 from dragoman.message import (
     ContentBlock,
@@ -33,14 +33,14 @@ from dragoman.message import (
     TextBlock,
     TokenUsage,
 )
-from dragoman.policyfile import IN_WORKSPACE, PolicyFile, PolicyRead, policy_from_file
+from dragoman.policyfile import WORKSPACE_PATHS, PolicyFile, PolicyStatus, policy_from_file
 from dragoman.pricing import receipt
-from dragoman.routing import SLOTS, ChainEntry, Decision, Registry, TurnFacts, decide, facts_of
+from dragoman.routing import SLOTS, ChainEntry, Decision, Registry, TurnFacts, collect_facts, decide
 from dragoman.settings import Settings
 from dragoman.store import Session
-from dragoman.turn import default_model, registry_of
+from dragoman.turn import default_model, make_registry
 
-_LEAST_SHOWN: Final = Decimal("0.000001")
+_SMALLEST_AMOUNT: Final = Decimal("0.000001")
 _STYLES: Final = {"chose": "bold green", "rejected": "red", "not_applicable": "dim"}
 
 
@@ -53,7 +53,7 @@ async def explain(
     workspace: Path | None = None,
     policy: Path | None = None,
     tier: Literal["fast", "balanced", "deep"] | None = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show which model would answer a message, and why. Nobody is called, and nothing is stored.
@@ -76,29 +76,29 @@ async def explain(
         As a task that an agent hands to another one, of this tier.
     """
     settings = keys.load()
-    registry = registry_of(settings)
+    registry = make_registry(settings)
     content = (TextBlock(text), *(_picture(path) for path in image))
-    found, history, samples = await _from_store(store, session)
-    here = str(workspace or (found.workspace_path if found else "") or settings.workspace.value or Path.cwd())
-    read = _policy(policy, found, here, registry)
-    facts = facts_of(
+    current, history, samples = await _read_store(store_url, session)
+    here = str(workspace or (current.workspace_path if current else "") or settings.workspace.value or Path.cwd())
+    policy_read = _policy(policy, current, here, registry)
+    facts = collect_facts(
         history,
         content,
         now=datetime.now(UTC).astimezone(),
         override=model,
-        sticky=found.active_model if found else None,
+        sticky=current.active_model if current else None,
         delegate_tier=tier,
         workspace_path=os.path.abspath(Path(here).expanduser()),
-        estimated_input_tokens=_estimated(settings, history, content),
+        estimated_input_tokens=_estimate_tokens(settings, history, content),
     )
-    policy_here = read.policy.with_default(default_model(settings, registry))
+    policy_here = policy_read.policy.with_default(default_model(settings, registry))
     decision = decide(facts, policy_here, registry, samples=samples)
     cost = _prompt_cost(settings, decision)
     if json:
-        print_json(_document(decision, read, cost))
+        print_json(_to_json(decision, policy_read, cost))
     else:
-        _print(console(), decision, read, cost)
-    if decision.refusal is not None:
+        _print(console(), decision, policy_read, cost)
+    if decision.rejection is not None:
         sys.exit(1)
 
 
@@ -113,21 +113,21 @@ def check(file: Path, *, json: JsonOption = False) -> None:
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     try:
-        warnings = policy_from_file(file, registry_of(keys.load())).warnings
+        warnings = policy_from_file(file, make_registry(keys.load())).warnings
     except PolicyError as error:
         problems = error.problems
     if json:
         print_json({"valid": not problems, "errors": problems, "warnings": warnings})
     else:
         out = console()
-        for style, told in (("red", problems), ("yellow", warnings)):
-            for line in told:
+        for style, lines in (("red", problems), ("yellow", warnings)):
+            for line in lines:
                 out.print(
-                    Text("error    " if style == "red" else "warning  ", style).append(safe_line(line), ""),
+                    Text("error    " if style == "red" else "warning  ", style).append(escape_line(line), ""),
                     soft_wrap=True,
                 )
-        count = f"{counted(len(problems), 'error')}, nothing of it is taken" if problems else "the policy is sound"
-        out.print(count + (f", with {counted(len(warnings), 'warning')}" if warnings else ""))
+        count = f"{format_count(len(problems), 'error')}, nothing of it is taken" if problems else "the policy is sound"
+        out.print(count + (f", with {format_count(len(warnings), 'warning')}" if warnings else ""))
     if problems:
         sys.exit(1)
 
@@ -135,33 +135,33 @@ def check(file: Path, *, json: JsonOption = False) -> None:
 # --- what is known ---------------------------------------------------------------------------------------------------
 
 
-async def _from_store(
-    store: str | None, session: str | None
+async def _read_store(
+    store_url: str | None, session: str | None
 ) -> tuple[Session | None, tuple[Message, ...], list[routing.PatternSample]]:
     """The session and its history, and how earlier turns were judged. Without a session there may be no store."""
     try:
-        async with opened(store) as kept:
-            samples = await kept.pattern_samples()
+        async with open_store_at(store_url) as store:
+            samples = await store.pattern_samples()
             if session is None:
                 return None, (), samples
-            found = await session_named(kept, session)
-            return found, tuple([row.message async for row in kept.history(found.id)]), samples
+            current = await find_session(store, session)
+            return current, tuple([row.message async for row in store.history(current.id)]), samples
     except StoreUnusableError:
-        if store is None and session is None:
+        if store_url is None and session is None:
             return None, (), []
         raise
 
 
-def _policy(file: Path | None, session: Session | None, workspace: str, registry: Registry) -> PolicyRead:
+def _policy(file: Path | None, session: Session | None, workspace: str, registry: Registry) -> PolicyStatus:
     """The policy that was named, or the session's own, or the workspace's."""
     if file is not None:
-        return PolicyRead(policy=policy_from_file(file, registry), path=str(file))
+        return PolicyStatus(policy=policy_from_file(file, registry), path=str(file))
     if session is not None and session.routing_policy is not None:
-        own = routing.read_policy(
+        session_policy = routing.read_policy(
             session.routing_policy, registry, home=str(Path.home()), origin=f"session {session.id}"
         )
-        return PolicyRead(policy=own, path=f"session {session.id}")
-    return PolicyFile.of_workspace(workspace, registry).read()
+        return PolicyStatus(policy=session_policy, path=f"session {session.id}")
+    return PolicyFile.for_workspace(workspace, registry).read()
 
 
 def _picture(path: Path) -> ContentBlock:
@@ -175,16 +175,16 @@ def _picture(path: Path) -> ContentBlock:
     return ImageBlock(ImageSource("file_ref", str(path)), kind)
 
 
-def _estimated(settings: Settings, history: tuple[Message, ...], content: tuple[ContentBlock, ...]) -> int:
+def _estimate_tokens(settings: Settings, history: tuple[Message, ...], content: tuple[ContentBlock, ...]) -> int:
     """How long the prompt is. The estimate is the same for every model, so any will do to make it."""
-    asked = Message("", "", Role.USER, content, MessageMetadata(), datetime.now(UTC))
+    message = Message("", "", Role.USER, content, MessageMetadata(), datetime.now(UTC))
     model = next(iter(settings.catalog.models.values()))
-    return Adapter(settings.catalog.provider(model.provider), model).estimate_input_tokens((*history, asked))
+    return Adapter(settings.catalog.provider(model.provider), model).estimate_input_tokens((*history, message))
 
 
 def _prompt_cost(settings: Settings, decision: Decision) -> Decimal | None:
     """What the prompt will cost, if the model has a price."""
-    if decision.refusal is not None:
+    if decision.rejection is not None:
         return None
     usage = TokenUsage(input_tokens=decision.facts.estimated_input_tokens, output_tokens=0)
     try:
@@ -196,16 +196,16 @@ def _prompt_cost(settings: Settings, decision: Decision) -> Decimal | None:
 # --- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _refused(decision: Decision) -> DragomanError | None:
+def _rejection(decision: Decision) -> DragomanError | None:
     try:
-        decision.raise_if_refused()
+        decision.raise_if_rejected()
     except DragomanError as error:
         return error
     return None
 
 
-def _document(decision: Decision, read: PolicyRead, cost: Decimal | None) -> dict[str, Any]:
-    refusal = _refused(decision)
+def _to_json(decision: Decision, read: PolicyStatus, cost: Decimal | None) -> dict[str, Any]:
+    refusal = _rejection(decision)
     facts: TurnFacts = decision.facts
     return {
         **{name: value for name, value in decision.payload(0).items() if name != "elapsed_ms"},
@@ -227,7 +227,7 @@ def _document(decision: Decision, read: PolicyRead, cost: Decimal | None) -> dic
     }
 
 
-def _print(out: Console, decision: Decision, read: PolicyRead, cost: Decimal | None) -> None:
+def _print(out: Console, decision: Decision, read: PolicyStatus, cost: Decimal | None) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("slot", "verdict"):
         table.add_column(name, no_wrap=True)
@@ -235,10 +235,11 @@ def _print(out: Console, decision: Decision, read: PolicyRead, cost: Decimal | N
     for entry in decision.chain:
         quiet = "dim" if entry.verdict == "not_applicable" else ""
         verdict = Text("–" if quiet else entry.verdict, _STYLES[entry.verdict])
-        table.add_row(Text(entry.policy, quiet), verdict, Text(safe_line(_why(entry)), quiet))
-        for other in entry.pattern_alternatives or ():
-            told = f"{other.model}  score {other.score:.3f} on {counted(other.sample_size, 'sample')}"
-            table.add_row("", "", Text(safe_line(told), "dim"))
+        table.add_row(Text(entry.policy, quiet), verdict, Text(escape_line(_reason_text(entry)), quiet))
+        for alternative in entry.pattern_alternatives or ():
+            samples = format_count(alternative.sample_size, "sample")
+            text = f"{alternative.model}  score {alternative.score:.3f} on {samples}"
+            table.add_row("", "", Text(escape_line(text), "dim"))
     for slot in SLOTS[len(decision.chain) :]:
         table.add_row(Text(slot, "dim"), Text("not asked", "dim"), "")
     out.print(table)
@@ -247,35 +248,35 @@ def _print(out: Console, decision: Decision, read: PolicyRead, cost: Decimal | N
     _print_policy(out, read)
 
 
-def _why(entry: ChainEntry) -> str:
+def _reason_text(entry: ChainEntry) -> str:
     if entry.candidate_model is None:
         return entry.reason
-    told = f"{entry.candidate_model}, {entry.reason}"
-    return told if entry.validation_failure is None else f"{told}: {entry.validation_failure}"
+    text = f"{entry.candidate_model}, {entry.reason}"
+    return text if entry.validation_failure is None else f"{text}: {entry.validation_failure}"
 
 
 def _print_outcome(out: Console, decision: Decision, cost: Decimal | None) -> None:
-    refusal = _refused(decision)
-    tokens = f"about {counted(decision.facts.estimated_input_tokens, 'token')}"
+    refusal = _rejection(decision)
+    tokens = f"about {format_count(decision.facts.estimated_input_tokens, 'token')}"
     if refusal is not None:
-        out.print(Text("refused  ", "red").append(f"{safe_line(str(refusal))} [{refusal.code}]", ""), soft_wrap=True)
+        out.print(Text("refused  ", "red").append(f"{escape_line(str(refusal))} [{refusal.code}]", ""), soft_wrap=True)
         out.print(f"prompt   {tokens}")
         return
-    out.print(Text("answers  ").append(safe_line(decision.chosen_model), "bold"), soft_wrap=True)
-    out.print(f"prompt   {tokens}, for {_price(cost)}")
+    out.print(Text("answers  ").append(escape_line(decision.chosen_model), "bold"), soft_wrap=True)
+    out.print(f"prompt   {tokens}, for {_cost_text(cost)}")
 
 
-def _price(cost: Decimal | None) -> str:
+def _cost_text(cost: Decimal | None) -> str:
     if cost is None:
         return "a price that is not known"
     if cost == 0:
         return "nothing"
-    return dollars(cost) if cost >= _LEAST_SHOWN else f"less than {dollars(_LEAST_SHOWN)}"
+    return format_usd(cost) if cost >= _SMALLEST_AMOUNT else f"less than {format_usd(_SMALLEST_AMOUNT)}"
 
 
-def _print_policy(out: Console, read: PolicyRead) -> None:
-    path = read.path or f"none; it would be {IN_WORKSPACE[0]} in the workspace"
-    out.print(Text(f"policy   {safe_line(path)}", "dim"), soft_wrap=True)
+def _print_policy(out: Console, read: PolicyStatus) -> None:
+    path = read.path or f"none; it would be {WORKSPACE_PATHS[0]} in the workspace"
+    out.print(Text(f"policy   {escape_line(path)}", "dim"), soft_wrap=True)
     for style, word, lines in (("red", "error", read.errors), ("yellow", "warning", read.policy.warnings)):
         for line in lines:
-            out.print(Text(f"{word:7}  ", style).append(safe_line(line), ""), soft_wrap=True)
+            out.print(Text(f"{word:7}  ", style).append(escape_line(line), ""), soft_wrap=True)

@@ -7,17 +7,17 @@ from datetime import datetime
 from rich.padding import Padding
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import (
     console,
-    counted,
-    in_utc,
-    moment,
+    escape_in_place,
+    escape_line,
+    format_count,
+    format_time,
     print_json,
     print_line,
-    safe_line,
-    same_length,
-    waiting,
+    show_spinner,
+    to_utc,
 )
 from dragoman.store import Hit
 
@@ -34,7 +34,7 @@ async def search(
     since: datetime | None = None,
     until: datetime | None = None,
     limit: Positive = 20,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
     """Find messages in which all these words are, the best first.
@@ -63,26 +63,26 @@ async def search(
         At most so many.
     """
     query = " ".join((word, *words))
-    async with opened(store) as kept:
-        only = (await session_named(kept, session)).id if session is not None else None
-        with waiting("searching; what is new is indexed first"):
-            hits = await kept.search(
+    async with open_store_at(store_url) as store:
+        only = (await find_session(store, session)).id if session is not None else None
+        with show_spinner("searching; what is new is indexed first"):
+            hits = await store.search(
                 query,
                 session_id=only,
                 role=role,
                 model=model,
                 user_id=user,
                 team_id=team,
-                since=in_utc(since),
-                until=in_utc(until),
+                since=to_utc(since),
+                until=to_utc(until),
                 limit=limit,
             )
         ids = dict.fromkeys(hit.session_id for hit in hits)
-        titles = {session_id: (await kept.get_session(session_id)).title for session_id in ids}
+        titles = {session_id: (await store.get_session(session_id)).title for session_id in ids}
     if json:
         print_json({"hits": hits})
     elif not hits:
-        console().print(f"nothing found for {safe_line(query)!r}", markup=False)
+        console().print(f"nothing found for {escape_line(query)!r}", markup=False)
     else:
         _print(hits, titles, limit)
     return 0 if hits else 1
@@ -92,9 +92,11 @@ def _print(hits: list[Hit], titles: dict[str, str | None], limit: int) -> None:
     out = console()
     for hit in hits:
         title = titles[hit.session_id]
-        heading = Text(hit.session_id, "cyan").append(f" · {hit.seq} · {hit.role} · {moment(hit.created_at)}", "dim")
-        print_line(out, heading.append(f" · {safe_line(title)}" if title else "", "dim"))
-        snippet = Text(same_length(hit.snippet))
+        heading = Text(hit.session_id, "cyan").append(
+            f" · {hit.seq} · {hit.role} · {format_time(hit.created_at)}", "dim"
+        )
+        print_line(out, heading.append(f" · {escape_line(title)}" if title else "", "dim"))
+        snippet = Text(escape_in_place(hit.snippet))
         for begin, end in hit.highlights:
             snippet.stylize("bold yellow", begin, end)
         if out.is_terminal:
@@ -102,4 +104,4 @@ def _print(hits: list[Hit], titles: dict[str, str | None], limit: int) -> None:
         else:
             out.print(Text("  ").append_text(snippet), soft_wrap=True)
     more = f"; more with --limit {limit * 5}" if len(hits) == limit else ""
-    out.print(f"{counted(len(hits), 'message')}{more}", style="dim")
+    out.print(f"{format_count(len(hits), 'message')}{more}", style="dim")

@@ -13,9 +13,9 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from dragoman import settings as keys
-from dragoman.cli.store_option import StoreOption, url_from
+from dragoman.cli.store_option import StoreOption, resolve_store_url
 from dragoman.errors import InputError, SettingsError
-from dragoman.server.options import ServeOptions
+from dragoman.server.options import ServerConfig
 
 _Port = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_PORT", validator=validators.Number(gte=0, lte=65535))]
 _Count = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_WORKERS", validator=validators.Number(gte=1, lte=256))]
@@ -143,18 +143,18 @@ def serve(
     """
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         raise InputError("the server is not installed", remedy="pip install 'dragoman[server]'")
-    given = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
-    options = options_from(given, store, keys.load())
+    arguments = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
+    options = config_from(arguments, store, keys.load())
     from dragoman.server.serving import serve as serve_until_stopped  # noqa: PLC0415
 
-    serve_until_stopped(options, _say)
+    serve_until_stopped(options, _print_address)
 
 
-def options_from(given: dict[str, Any], store: str | None, settings: keys.Settings) -> ServeOptions:
+def config_from(arguments: dict[str, Any], store: str | None, settings: keys.Settings) -> ServerConfig:
     """The options that hold: what was given, over what the file says."""
-    said = {**settings.serve, **given}
+    values = {**settings.serve, **arguments}
     try:
-        return msgspec.convert({**said, "store": url_from(store or said.get("store"))}, ServeOptions)
+        return msgspec.convert({**values, "store": resolve_store_url(store or values.get("store"))}, ServerConfig)
     except msgspec.ValidationError as error:
         raise SettingsError(
             f"{error}",
@@ -164,7 +164,7 @@ def options_from(given: dict[str, Any], store: str | None, settings: keys.Settin
         ) from None
 
 
-def _say(own: str, others: str | None) -> None:
-    more = "" if others is None else f"For other users of this machine: {others}\n"
-    sys.stdout.write(f"Dragoman is at {own}\n{more}Ctrl-C ends it.\n")
+def _print_address(address: str, public_address: str | None) -> None:
+    more = "" if public_address is None else f"For other users of this machine: {public_address}\n"
+    sys.stdout.write(f"Dragoman is at {address}\n{more}Ctrl-C ends it.\n")
     sys.stdout.flush()

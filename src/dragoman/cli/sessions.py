@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import age, console, counted, in_utc, print_json, print_line, safe_line
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.terminal import console, escape_line, format_age, format_count, print_json, print_line, to_utc
 from dragoman.store import Session, Store
 
 _PAGE = 200
@@ -21,7 +21,7 @@ async def sessions(
     since: datetime | None = None,
     before: str | None = None,
     limit: Positive = 20,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the sessions of a store, the one that changed last first.
@@ -39,54 +39,54 @@ async def sessions(
     limit
         At most so many.
     """
-    async with opened(store) as kept:
-        place = await session_named(kept, before) if before is not None else None
-        whose = {"user_id": user, "team_id": team}
-        found = await _listed(kept, whose, place, in_utc(since), limit + 1)
-    shown, is_more = found[:limit], len(found) > limit
+    async with open_store_at(store_url) as store:
+        cursor = await find_session(store, before) if before is not None else None
+        owner = {"user_id": user, "team_id": team}
+        rows = await _list_sessions(store, owner, cursor, to_utc(since), limit + 1)
+    page, is_more = rows[:limit], len(rows) > limit
     if json:
-        print_json({"sessions": shown, "is_more": is_more})
+        print_json({"sessions": page, "is_more": is_more})
         return
-    if not shown:
+    if not page:
         console().print("no sessions")
         return
     out = console()
-    for line in session_lines(shown, datetime.now(UTC)):
+    for line in session_lines(page, datetime.now(UTC)):
         print_line(out, line)
     if is_more:
-        out.print(f"… more: --limit {limit * 5}, or --before {shown[-1].id[-6:]}", style="dim")
+        out.print(f"… more: --limit {limit * 5}, or --before {page[-1].id[-6:]}", style="dim")
 
 
-async def _listed(
-    store: Store, whose: dict[str, str | None], place: Session | None, since: datetime | None, limit: int
+async def _list_sessions(
+    store: Store, owner: dict[str, str | None], cursor: Session | None, since: datetime | None, limit: int
 ) -> list[Session]:
-    found: list[Session] = []
-    while len(found) < limit:
-        wanted = min(_PAGE, limit - len(found))
-        page = await store.list_sessions(**whose, before=place, limit=wanted)
-        found.extend(session for session in page if since is None or session.updated_at >= since)
-        if len(page) < wanted or (since is not None and page[-1].updated_at < since):
+    rows: list[Session] = []
+    while len(rows) < limit:
+        page_size = min(_PAGE, limit - len(rows))
+        page = await store.list_sessions(**owner, before=cursor, limit=page_size)
+        rows.extend(session for session in page if since is None or session.updated_at >= since)
+        if len(page) < page_size or (since is not None and page[-1].updated_at < since):
             break
-        place = page[-1]
-    return found
+        cursor = page[-1]
+    return rows
 
 
 def session_lines(sessions: list[Session], now: datetime) -> Iterator[Text]:
     """Sessions for people. The end of an id that is enough to name it stands out."""
     widest = max(len(session.id) for session in sessions)
     yield Text(f"{'session':{widest}}  {'changed':>10}  {'messages':>8}  title", "dim")
-    enough = _enough([session.id for session in sessions])
+    enough = _suffix_length([session.id for session in sessions])
     for session in sessions:
         line = Text(session.id[:-enough], "dim").append(session.id[-enough:], "not dim bold")
         line.append(" " * (widest - len(session.id)))
-        line.append(f"  {age(session.updated_at, now):>10}  {session.last_seq:>8,}  ", "not dim")
+        line.append(f"  {format_age(session.updated_at, now):>10}  {session.last_seq:>8,}  ", "not dim")
         yield line.append_text(_title(session))
 
 
-def _enough(ids: list[str]) -> int:
+def _suffix_length(ids: list[str]) -> int:
     """How many characters at the end tell these ids apart."""
     length = 6
-    while length < max(map(len, ids)) and len({one[-length:] for one in ids}) < len(set(ids)):
+    while length < max(map(len, ids)) and len({session_id[-length:] for session_id in ids}) < len(set(ids)):
         length += 1
     return length
 
@@ -95,7 +95,7 @@ def _title(session: Session) -> Text:
     title = Text()
     if session.parent_session_id is not None:
         title.append(f"⑂ {session.parent_session_id[-6:]} at {session.parent_seq}  ", "cyan")
-    return title.append(safe_line(session.title or ""))
+    return title.append(escape_line(session.title or ""))
 
 
 async def fork(
@@ -104,7 +104,7 @@ async def fork(
     *,
     at: str | None = None,
     title: str | None = None,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Begin another session that shares the history of one up to a message.
@@ -118,11 +118,13 @@ async def fork(
     title
         What to call the new session. Without it, what that one is called.
     """
-    async with opened(store) as kept:
-        origin = await session_named(kept, session)
-        made = await kept.fork(origin.id, int(at) if at is not None and at.isdecimal() else at, title=title)
+    async with open_store_at(store_url) as store:
+        origin = await find_session(store, session)
+        new_session = await store.fork(origin.id, int(at) if at is not None and at.isdecimal() else at, title=title)
     if json:
-        print_json(made)
+        print_json(new_session)
         return
-    console().print(made.id, soft_wrap=True)
-    console().print(f"shares {counted(made.parent_seq, 'message')} of {origin.id}", style="dim", soft_wrap=True)
+    console().print(new_session.id, soft_wrap=True)
+    console().print(
+        f"shares {format_count(new_session.parent_seq, 'message')} of {origin.id}", style="dim", soft_wrap=True
+    )

@@ -16,12 +16,12 @@ from dragoman.cli.store_option import (
     JsonOption,
     Positive,
     StoreOption,
-    opened,
-    session_named,
-    url_from,
-    without_password,
+    find_session,
+    mask_password,
+    open_store_at,
+    resolve_store_url,
 )
-from dragoman.cli.terminal import console, counted, print_json, print_table, safe_line, size, spent
+from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_size, print_json, print_table
 from dragoman.store import SizeReport, Totals
 from dragoman.store.values import TotalsBy
 
@@ -38,7 +38,7 @@ async def stats(
     since: date | None = None,
     until: date | None = None,
     days: Positive = 14,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show how big a store is, and what was consumed and what it cost.
@@ -62,53 +62,54 @@ async def stats(
     days
         Draw so many days, the newest that have anything.
     """
-    async with opened(store) as kept:
-        sizes = await kept.sizes()
-        only = (await session_named(kept, session)).id if session is not None else None
-        found = {}
+    async with open_store_at(store_url) as store:
+        sizes = await store.sizes()
+        session_id = (await find_session(store, session)).id if session is not None else None
+        totals_by = {}
         for group in dict.fromkeys((by, "day")):
-            found[group] = await kept.totals(
+            totals_by[group] = await store.totals(
                 group,
-                session=only,
+                session=session_id,
                 user=user,
                 team=team,
                 model=model,
                 since=since.isoformat() if since is not None else None,
                 until=until.isoformat() if until is not None else None,
             )
-        durability = kept.durability
-    where = without_password(url_from(store))
+        durability = store.durability
+    where = mask_password(resolve_store_url(store_url))
     if json:
         document = {"store": where, "durability": durability, "sizes": sizes}
-        print_json({**document, "by": by, "totals": totals_json(found[by]), "days": totals_json(found["day"])})
+        print_json({**document, "by": by, "totals": totals_json(totals_by[by]), "days": totals_json(totals_by["day"])})
         return
     out = console()
     _print_sizes(out, where, durability, sizes)
-    if not found["day"]:
+    if not totals_by["day"]:
         out.print("\nnothing was consumed")
         return
     out.print()
-    print_table(out, totals_table(by, found[by]))
+    print_table(out, totals_table(by, totals_by[by]))
     out.print()
-    _plot(out, found["day"][-days:])
+    _print_chart(out, totals_by["day"][-days:])
 
 
 def _print_sizes(out: Console, where: str, durability: str, sizes: SizeReport) -> None:
-    out.print(Text(safe_line(where), "bold").append(f"  {sizes.engine}, {durability}", "dim"), soft_wrap=True)
-    held = f"{counted(sizes.sessions, 'session')}, {counted(sizes.messages, 'message')}, {size(sizes.content_bytes)}"
-    out.print(f"{held} of content")
-    line = f"{size(sizes.database_bytes)} in the database"
+    out.print(Text(escape_line(where), "bold").append(f"  {sizes.engine}, {durability}", "dim"), soft_wrap=True)
+    sessions, messages = format_count(sizes.sessions, "session"), format_count(sizes.messages, "message")
+    counts = f"{sessions}, {messages}, {format_size(sizes.content_bytes)}"
+    out.print(f"{counts} of content")
+    line = f"{format_size(sizes.database_bytes)} in the database"
     if sizes.content_bytes:
         line += f", {sizes.database_bytes / sizes.content_bytes:.1f} times the content"
-    out.print(f"{line}; {counted(sizes.blobs, 'large piece')} outside, {size(sizes.blob_bytes)}")
+    out.print(f"{line}; {format_count(sizes.blobs, 'large piece')} outside, {format_size(sizes.blob_bytes)}")
     tables = sorted(sizes.tables.items(), key=lambda table: -table[1])[:5]
     if tables:
-        out.print("largest: " + ", ".join(f"{name} {size(held)}" for name, held in tables), style="dim")
+        out.print("largest: " + ", ".join(f"{name} {format_size(counts)}" for name, counts in tables), style="dim")
 
 
 def totals_json(totals: Sequence[Totals]) -> list[dict[str, Any]]:
     """Return totals for programs: a cost is null where no reply has a price."""
-    return [{**msgspec.structs.asdict(one), "cost_usd": one.amount_usd} for one in totals]
+    return [{**msgspec.structs.asdict(row), "cost_usd": row.amount_usd} for row in totals]
 
 
 def totals_table(by: str, totals: Sequence[Totals]) -> Table:
@@ -117,35 +118,35 @@ def totals_table(by: str, totals: Sequence[Totals]) -> Table:
     table.add_column(by, "total", overflow="fold")
     for name in ("replies", "input", "cached", "output", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in sorted(totals, key=lambda one: -one.cost_usd):
-        table.add_row(safe_line(one.group or "–"), *_cells([one]))
+    for row in sorted(totals, key=lambda one: -one.cost_usd):
+        table.add_row(escape_line(row.group or "–"), *_cells([row]))
     for column, total in zip(table.columns[1:], _cells(totals), strict=True):
         column.footer = total
     return table
 
 
 def _cells(totals: Sequence[Totals]) -> tuple[str, ...]:
-    fresh = sum(one.input_tokens + one.cache_creation_input_tokens for one in totals)
+    fresh = sum(row.input_tokens + row.cache_creation_input_tokens for row in totals)
     return (
-        f"{sum(one.messages for one in totals):,}",
+        f"{sum(row.messages for row in totals):,}",
         f"{fresh:,}",
-        f"{sum(one.cached_input_tokens for one in totals):,}",
-        f"{sum(one.output_tokens for one in totals):,}",
-        spent(
-            sum((one.cost_usd for one in totals), Decimal(0)),
-            sum(one.unpriced for one in totals),
-            sum(one.messages for one in totals),
+        f"{sum(row.cached_input_tokens for row in totals):,}",
+        f"{sum(row.output_tokens for row in totals):,}",
+        format_cost(
+            sum((row.cost_usd for row in totals), Decimal(0)),
+            sum(row.unpriced for row in totals),
+            sum(row.messages for row in totals),
         ),
     )
 
 
-def _plot(out: Console, days: Sequence[Totals]) -> None:
+def _print_chart(out: Console, days: Sequence[Totals]) -> None:
     """A bar for each day: of what it cost, or of its tokens where nothing has a price above 0."""
     amounts = [float(day.cost_usd) for day in days]
-    labels = [spent(day.cost_usd, day.unpriced, day.messages) for day in days]
+    labels = [format_cost(day.cost_usd, day.unpriced, day.messages) for day in days]
     if not any(amounts):
         amounts = [float(day.input_tokens + day.output_tokens) for day in days]
-        labels = [counted(int(amount), "token") for amount in amounts]
+        labels = [format_count(int(amount), "token") for amount in amounts]
     width = max(10, min(out.width, 100) - 14 - max(map(len, labels)))
     for day, amount, label in zip(days, amounts, labels, strict=True):
         line = Text(f"{day.group}  ", "dim").append(bar(amount / max(amounts, default=1), width), "green")

@@ -43,7 +43,7 @@ YesOption = Annotated[
     bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do it without asking.")
 ]
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+NonNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 TokenCount = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=10**12))]
 
 
@@ -56,15 +56,15 @@ def default_path() -> Path:
     return Path(folder) / "dragoman" / "store.db"
 
 
-def url_from(given: str | None) -> str:
+def resolve_store_url(option: str | None) -> str:
     """The URL of the store that is meant."""
-    given = given or _from_settings()
-    if given and re.match("[A-Za-z][A-Za-z0-9+.-]+:", given):  # one letter would be a drive of Windows
-        return given
-    return f"sqlite:///{quote(str(Path(given) if given else default_path()))}"
+    option = option or _store_from_settings()
+    if option and re.match("[A-Za-z][A-Za-z0-9+.-]+:", option):  # one letter would be a drive of Windows
+        return option
+    return f"sqlite:///{quote(str(Path(option) if option else default_path()))}"
 
 
-def _from_settings() -> str | None:
+def _store_from_settings() -> str | None:
     """The store that the configuration file names, if there is such a file."""
     from dragoman import settings  # noqa: PLC0415  what a command does without should cost it nothing
 
@@ -84,18 +84,18 @@ def _is_strict() -> bool:
     return settings.load().is_strict
 
 
-def without_password(url: str) -> str:
+def mask_password(url: str) -> str:
     """A URL that may be shown."""
     hidden = re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:…@", url)
     return re.sub(r"(?i)(password=)[^&]*", r"\1…", hidden)
 
 
 @asynccontextmanager
-async def opened(given: str | None, *, may_begin: bool = False) -> AsyncIterator[Store]:
+async def open_store_at(option: str | None, *, create: bool = False) -> AsyncIterator[Store]:
     """The store that is meant, open. Where there is none, one is begun only if the command may."""
-    url = url_from(given)
+    url = resolve_store_url(option)
     file = Path(unquote(url.removeprefix("sqlite:///"))) if url.startswith("sqlite:///") else None
-    if file is not None and not may_begin and not file.exists():
+    if file is not None and not create and not file.exists():
         raise StoreUnusableError(
             "there is no store here",
             where=str(file),
@@ -106,7 +106,7 @@ async def opened(given: str | None, *, may_begin: bool = False) -> AsyncIterator
         yield store
 
 
-async def session_named(store: Store, name: str) -> Session:
+async def find_session(store: Store, name: str) -> Session:
     """The session that a person means."""
     if name == "last":
         newest = await store.list_sessions(limit=1)
@@ -116,8 +116,8 @@ async def session_named(store: Store, name: str) -> Session:
     try:
         return await store.get_session(name)
     except UnknownSessionError:
-        found = await store.find_sessions(name, limit=4) if name else []
-    match found:
+        matches = await store.find_sessions(name, limit=4) if name else []
+    match matches:
         case [session]:
             return session
         case []:
@@ -126,7 +126,7 @@ async def session_named(store: Store, name: str) -> Session:
                 remedy="See which there are with dragoman sessions",
             )
         case _:
-            ids = ", ".join(session.id for session in found[:3])
+            ids = ", ".join(session.id for session in matches[:3])
             raise InputError(
-                f"{name!r} may be {ids}{' and others' if len(found) > 3 else ''}", remedy="Write more of the id"
+                f"{name!r} may be {ids}{' and others' if len(matches) > 3 else ''}", remedy="Write more of the id"
             )

@@ -12,19 +12,19 @@ from rich.text import Text
 
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
-from dragoman.cli.event import write_event
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line
+from dragoman.cli.event import write_events
+from dragoman.cli.store_option import JsonOption, StoreOption, find_session, open_store_at
+from dragoman.cli.terminal import console, escape_line, format_count, format_usd, print_json
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.handoff import SwapPlan, plan_swap
 from dragoman.ids import ToolIds
 from dragoman.pricing import library_prices
 from dragoman.store import Session
 from dragoman.turn import Agent
-from dragoman.turn.seeing import DESCRIPTIONS, describe_with, descriptions, swap_to
-from dragoman.turn.swap import refusal_event
+from dragoman.turn.seeing import DESCRIPTIONS, describe_images, describer_from, swap_model
+from dragoman.turn.swap import rejection_event
 
-REFUSED = 1
+EXIT_REJECTED = 1
 
 
 async def swap(
@@ -33,7 +33,7 @@ async def swap(
     *,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     policy: Literal["strict", "placeholder", "describe"] = "strict",
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
     """Show what another model would be told of a conversation, and have it go on there.
@@ -52,71 +52,73 @@ async def swap(
         next swap. What is stored stays as it is.
     """
     settings = keys.load()
-    async with opened(store) as kept:
-        found = await session_named(kept, session)
+    async with open_store_at(store_url) as store:
+        current = await find_session(store, session)
         if model == "-":
-            await swap_to(kept, found, None, "strict")
-            console().print(f"{found.id}: the routing chooses again")
+            await swap_model(store, current, None, "strict")
+            console().print(f"{current.id}: the routing chooses again")
             return 0
         try:
             row = settings.catalog.model(model)
         except UnknownModelError:
             raise InputError(f"no model is called {model!r}", remedy="See the names with dragoman models") from None
-        history = [one.message async for one in kept.history(found.id)]
-        adapter = Adapter(settings.catalog.provider(row.provider), row, ToolIds(await kept.tool_ids(found.id)))
+        history = [item.message async for item in store.history(current.id)]
+        adapter = Adapter(settings.catalog.provider(row.provider), row, ToolIds(await store.tool_ids(current.id)))
         prices = library_prices(settings.catalog.price_names, settings.catalog.is_free)
-        described: dict[str, str] = {}
+        new_descriptions: dict[str, str] = {}
         if policy == "describe" and not dry_run:
-            async with Agent(kept, settings=settings, trace=False) as agent:
-                described = await descriptions(agent, found, history)
-        say = describe_with({**(found.metadata.get(DESCRIPTIONS) or {}), **described})
+            async with Agent(store, settings=settings, record_trace=False) as agent:
+                new_descriptions = await describe_images(agent, current, history)
+        describe = describer_from({**(current.metadata.get(DESCRIPTIONS) or {}), **new_descriptions})
         plan = plan_swap(
             history,
             adapter,
             policy=policy,
-            describe=say,
+            describe=describe,
             prices=prices,
-            at=kept.clock(),
+            at=store.clock(),
             unreachable=settings.unreachable_reason(row.provider),
         )
         if plan.is_possible and not dry_run:
-            found = await swap_to(kept, found, row.id, policy, described)
+            current = await swap_model(store, current, row.id, policy, new_descriptions)
         elif not dry_run:
-            await write_event(kept, refusal_event(found, plan), session_id=found.id)
+            await write_events(store, rejection_event(current, plan), session_id=current.id)
     is_done = plan.is_possible and not dry_run
     if json:
-        print_json(_document(found, plan, is_done=is_done))
+        print_json(_to_json(current, plan, is_done=is_done))
     else:
-        _show(found, plan, is_done=is_done)
-    return 0 if plan.is_possible else REFUSED
+        _print_plan(current, plan, is_done=is_done)
+    return 0 if plan.is_possible else EXIT_REJECTED
 
 
-def _document(session: Session, plan: SwapPlan, *, is_done: bool) -> dict[str, Any]:
-    told = msgspec.to_builtins(plan)
-    del told["messages"]
-    return {"session_id": session.id, "is_possible": plan.is_possible, "is_done": is_done, **told}
+def _to_json(session: Session, plan: SwapPlan, *, is_done: bool) -> dict[str, Any]:
+    fields = msgspec.to_builtins(plan)
+    del fields["messages"]
+    return {"session_id": session.id, "is_possible": plan.is_possible, "is_done": is_done, **fields}
 
 
-def _show(session: Session, plan: SwapPlan, *, is_done: bool) -> None:
+def _print_plan(session: Session, plan: SwapPlan, *, is_done: bool) -> None:
     out = console()
     outcomes = Counter(block.outcome for block in plan.blocks)
-    out.print(Text(safe_line(session.title or session.id), "bold").append(" → ", "default").append(plan.model, "bold"))
-    kept = counted(outcomes["kept"], "block is kept", "blocks are kept")
-    out.print(f"{kept}, {outcomes['projected']} projected, {outcomes['left_out']} left out")
-    others = [block for block in plan.blocks if block.outcome != "kept"]
-    if others:
+    out.print(
+        Text(escape_line(session.title or session.id), "bold").append(" → ", "default").append(plan.model, "bold")
+    )
+    kept_text = format_count(outcomes["kept"], "block is kept", "blocks are kept")
+    out.print(f"{kept_text}, {outcomes['projected']} projected, {outcomes['left_out']} left out")
+    changes = [block for block in plan.blocks if block.outcome != "kept"]
+    if changes:
         table = Table("message", "block", "outcome", "reason", box=None, pad_edge=False)
-        for block in others[:20]:
+        for block in changes[:20]:
             reason = block.reason or "this model's format has no such block"
             table.add_row(f"…{block.message_id[-6:]} {block.place}", block.block_type, block.outcome, reason)
         out.print(table)
-        if len(others) > 20:
-            out.print(f"and {len(others) - 20} more; --json has them all")
+        if len(changes) > 20:
+            out.print(f"and {len(changes) - 20} more; --json has them all")
     fits = "it fits" if plan.fits else "it does not fit"
-    cost = "" if plan.first_turn_usd is None else f"; its prompt will cost about {dollars(plan.first_turn_usd)}"
+    cost = "" if plan.first_turn_usd is None else f"; its prompt will cost about {format_usd(plan.first_turn_usd)}"
     out.print(f"About {plan.estimated_input_tokens:,} tokens: {fits}{cost}")
     for blocker in plan.blockers:
-        out.print(Text("In the way: ", "red").append(safe_line(blocker), "default"))
+        out.print(Text("In the way: ", "red").append(escape_line(blocker), "default"))
     if is_done:
         out.print("From now on it answers here.")
     elif plan.is_possible:

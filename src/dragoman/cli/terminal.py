@@ -20,34 +20,45 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from dragoman.errors import InputError
-from dragoman.terminal import age, counted, dollars, in_utc, moment, safe, safe_line, same_length, size, spent
+from dragoman.terminal import (
+    escape_controls,
+    escape_in_place,
+    escape_line,
+    format_age,
+    format_cost,
+    format_count,
+    format_size,
+    format_time,
+    format_usd,
+    to_utc,
+)
 
 __all__ = [
-    "age",
-    "ask",
+    "confirm",
     "console",
-    "counted",
-    "dollars",
-    "for_terminals",
-    "in_utc",
-    "moment",
+    "escape_controls",
+    "escape_in_place",
+    "escape_json_controls",
+    "escape_line",
+    "format_age",
+    "format_cost",
+    "format_count",
+    "format_size",
+    "format_time",
+    "format_usd",
     "print_json",
     "print_line",
     "print_table",
     "progress",
-    "safe",
-    "safe_line",
-    "same_length",
-    "size",
-    "spent",
-    "waiting",
+    "show_spinner",
+    "to_utc",
 ]
 
 _NAME_WIDTH: Final = 16  # characters that a name keeps on each of its lines
 _HARMFUL: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # which JSON may hold as they are
 
 
-class _Out(Console):
+class _StdoutConsole(Console):
     """The standard output. When whoever reads it has seen enough, that is no error."""
 
     def on_broken_pipe(self) -> NoReturn:
@@ -56,7 +67,7 @@ class _Out(Console):
 
 def console() -> Console:
     """Where results are printed. Square brackets in a text are text, not markup."""
-    return _Out(highlight=False, markup=False)
+    return _StdoutConsole(highlight=False, markup=False)
 
 
 def print_line(out: Console, line: Text) -> None:
@@ -69,9 +80,9 @@ def print_line(out: Console, line: Text) -> None:
 
 def print_table(out: Console, table: Table) -> None:
     """Print a table whose first column folds where the terminal is narrow; the other columns are never cut."""
-    first, *others = table.columns
+    first, *rest = table.columns
     first.min_width = min(_NAME_WIDTH, max(_widths(table, first)))
-    for column in others:
+    for column in rest:
         column.min_width = max(_widths(table, column))
     out.print(table, crop=False)
 
@@ -84,11 +95,11 @@ def _widths(table: Table, column: Column) -> list[int]:
 def print_json(document: Any) -> None:
     """The one document that ``--json`` promises; with line breaks where a person looks at it."""
     data = msgspec.json.encode(document)
-    sys.stdout.buffer.write((for_terminals(msgspec.json.format(data)) if sys.stdout.isatty() else data) + b"\n")
+    sys.stdout.buffer.write((escape_json_controls(msgspec.json.format(data)) if sys.stdout.isatty() else data) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def for_terminals(data: bytes) -> bytes:
+def escape_json_controls(data: bytes) -> bytes:
     """JSON that says the same, with escapes for what a terminal would obey."""
     return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 
@@ -96,20 +107,20 @@ def for_terminals(data: bytes) -> bytes:
 # --- asking and telling ----------------------------------------------------------------------------------------------
 
 
-def ask(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Go on only if a person says so; ``InputError`` if there is nobody to ask, or the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise InputError("this cannot be undone, and there is nobody to ask", remedy="Say --yes if it is to be done")
-    sys.stderr.write(f"{safe_line(question)} [y/N] ")
+    sys.stderr.write(f"{escape_line(question)} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise InputError("nothing was done")
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Show on the standard error how far long work has come: call it with how many are done, and of how many."""
     columns = (
         SpinnerColumn(),
@@ -118,17 +129,17 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
-        task = shown.add_task(what, total=None)
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(label, total=None)
 
-        def tell(done: int, total: int) -> None:
-            shown.update(task, completed=done, total=total)
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
 
-        yield tell
+        yield report
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
+def show_spinner(label: str) -> Iterator[None]:
     """Show on the standard error that something is going on, where nobody knows how long."""
-    with Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext():
+    with Console(stderr=True).status(label) if sys.stderr.isatty() else nullcontext():
         yield

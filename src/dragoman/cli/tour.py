@@ -45,7 +45,7 @@ def tour() -> None:
     console = Console()
     messages = example_conversation()
     _show_conversation(console, messages)
-    _show_stored(console, messages[1])
+    _show_encoding(console, messages[1])
     _show_future(console, messages[0])
     _show_repair(console, messages)
     _show_cut_stream(console)
@@ -63,8 +63,10 @@ def example_conversation() -> tuple[Message, ...]:
     )
     session_id = f"sess_{ids.next()}"
     call_id = ids.next_tool_id()
-    usage = pricing.priced(price_table(), _MODEL, TokenUsage(input_tokens=8, output_tokens=42), _MOMENT, latency_ms=820)
-    spoken = MessageMetadata(
+    usage = pricing.price_usage(
+        price_table(), _MODEL, TokenUsage(input_tokens=8, output_tokens=42), _MOMENT, latency_ms=820
+    )
+    answer_metadata = MessageMetadata(
         model=_MODEL,
         provider="anthropic",
         routing=RoutingDecisionRecord(RoutingMode.DEFAULT, _MODEL, "workspace default"),
@@ -82,45 +84,47 @@ def example_conversation() -> tuple[Message, ...]:
             ThinkingBlock("The user wants a summary, so I need the file.", signature="EqQBCgIYAhIM…"),
             TextBlock("I'll read the file."),
             ToolUseBlock(call_id, "read_file", {"path": "README.md"}),
-            metadata=spoken,
+            metadata=answer_metadata,
         ),
         message(
             Role.TOOL,
             ToolResultBlock(call_id, (TextBlock("# Project Foo\n\nA tool for…"),)),
             metadata=MessageMetadata(parent_tool_use_id=call_id),
         ),
-        message(Role.ASSISTANT, TextBlock("The README describes Project Foo, a tool for…"), metadata=spoken),
+        message(Role.ASSISTANT, TextBlock("The README describes Project Foo, a tool for…"), metadata=answer_metadata),
     )
 
 
-def _stop(console: Console, title: str, text: str) -> None:
+def _print_stop(console: Console, title: str, text: str) -> None:
     console.print()
     console.rule(f"[bold]{title}[/bold]", align="left")
     console.print(escape(text), highlight=False)
 
 
 def _show_conversation(console: Console, messages: tuple[Message, ...]) -> None:
-    _stop(console, "1. A conversation", "A message is a role and an ordered list of typed blocks. So are tool results.")
+    _print_stop(
+        console, "1. A conversation", "A message is a role and an ordered list of typed blocks. So are tool results."
+    )
     for message in messages:
-        blocks = "\n".join(f"[dim]{block.type:>12}[/dim]  {escape(_glance(block))}" for block in message.content)
+        blocks = "\n".join(f"[dim]{block.type:>12}[/dim]  {escape(_block_text(block))}" for block in message.content)
         console.print(Panel(blocks, title=message.role.value, title_align="left", expand=False))
 
 
-def _glance(block: dragoman.ContentBlock) -> str:
+def _block_text(block: dragoman.ContentBlock) -> str:
     match block:
         case TextBlock() | ThinkingBlock():
             return block.text
         case ToolUseBlock():
             return f"{block.name}({', '.join(f'{key}={value!r}' for key, value in block.input.items())})"
         case ToolResultBlock(content=content):
-            return " ".join(_glance(inner) for inner in content).replace("\n", "↵")
+            return " ".join(_block_text(inner) for inner in content).replace("\n", "↵")
         case _:
             return ""
 
 
-def _show_stored(console: Console, message: Message) -> None:
+def _show_encoding(console: Console, message: Message) -> None:
     data = dragoman.encode(message)
-    _stop(
+    _print_stop(
         console,
         "2. As it is stored",
         "The same bytes on every machine, so it can be hashed, deduplicated and compared.",
@@ -130,7 +134,7 @@ def _show_stored(console: Console, message: Message) -> None:
 
 
 def _show_future(console: Console, message: Message) -> None:
-    _stop(
+    _print_stop(
         console, "3. A block from the future", "A newer version added a block type. This one keeps it, byte for byte."
     )
     hologram = b'{"type":"hologram","frames": [1e2]}'
@@ -142,7 +146,7 @@ def _show_future(console: Console, message: Message) -> None:
 
 
 def _show_repair(console: Console, messages: tuple[Message, ...]) -> None:
-    _stop(
+    _print_stop(
         console,
         "4. A broken history",
         "The tool's result is lost: a provider would refuse this session for ever. What is stored stays as it is;\n"
@@ -151,14 +155,16 @@ def _show_repair(console: Console, messages: tuple[Message, ...]) -> None:
     broken = (*messages[:2], messages[3])
     for breach in dragoman.check(broken):
         console.print(f"[red]{breach.rule}[/red]  {escape(breach.where)}  {escape(breach.what)}", highlight=False)
-    repaired = dragoman.repair(broken)
-    for action in repaired.actions:
+    result = dragoman.repair(broken)
+    for action in result.actions:
         console.print(f"[green]repaired[/green]  {escape(action.what)}", highlight=False)
-    console.print(f"breaches left: {len(dragoman.check(repaired.messages))}")
+    console.print(f"breaches left: {len(dragoman.check(result.messages))}")
 
 
 def _show_cut_stream(console: Console) -> None:
-    _stop(console, "5. A stream cut in a tool call", 'The connection broke after {"target":"all","dry_. Nothing runs.')
+    _print_stop(
+        console, "5. A stream cut in a tool call", 'The connection broke after {"target":"all","dry_. Nothing runs.'
+    )
     events: tuple[StreamEvent, ...] = (
         ToolUseStart(0, "tu_01KR3V1C00000000000000000A", "delete_records"),
         ToolUseInputDelta(0, '{"target":"all","dry_'),
@@ -171,38 +177,43 @@ def _show_cut_stream(console: Console) -> None:
 def _show_receipt(console: Console, message: Message) -> None:
     rows = catalog.builtin()
     call = next(block for block in message.content if isinstance(block, ToolUseBlock))
-    _stop(
+    _print_stop(
         console,
         "6. The receipt, and a swap",
         "Priced from a dated table, exactly. Each provider gets the call's id as it likes it.",
     )
     usage = TokenUsage(input_tokens=8, output_tokens=42)
-    made = pricing.receipt(price_table(), _MODEL, usage, _MOMENT)
-    console.print(receipt_table(made))
+    result = pricing.receipt(price_table(), _MODEL, usage, _MOMENT)
+    console.print(receipt_table(result))
     ids = ToolIds()
     for key in ("anthropic", "openai", "mistral"):
-        console.print(f"{key:>10}  {ids.theirs(key, call.id, rows.provider(key).tool_ids)}", highlight=False)
+        console.print(f"{key:>10}  {ids.to_provider_id(key, call.id, rows.provider(key).tool_ids)}", highlight=False)
 
 
 async def _show_store(console: Console, messages: tuple[Message, ...], folder: Path) -> None:
-    _stop(
+    _print_stop(
         console,
         "7. Kept",
         "In a file that survives a kill at any instant. A fork copies nothing; every row carries its hash.",
     )
 
-    def tell(what: str, text: str) -> None:
-        console.print(f"[green]{what:<9}[/green] {escape(text)}", highlight=False)
+    def print_step(label: str, text: str) -> None:
+        console.print(f"[green]{label:<9}[/green] {escape(text)}", highlight=False)
 
     async with dragoman.open_store(f"sqlite:///{folder / 'tour.db'}") as store:
         session = await store.create_session(messages[0].session_id, title="What the README says")
         rows = await store.append(session.id, messages, idempotency_key="once")
         again = await store.append(session.id, messages, idempotency_key="once")
-        tell("stored", f"{len(rows)} messages, {store.durability}; asked again, still {again[-1].seq}")
+        print_step("stored", f"{len(rows)} messages, {store.durability}; asked again, still {again[-1].seq}")
         fork = await store.fork(session.id, at=1)
         await store.append(fork.id, messages[0].replace(id=f"{messages[0].id}2", session_id=fork.id))
-        tell("forked", f"at message 1; it has {len(await store.read(fork.id))} now, and the other one {len(rows)}")
+        print_step(
+            "forked", f"at message 1; it has {len(await store.read(fork.id))} now, and the other one {len(rows)}"
+        )
         hit = (await store.search("project foo", role="assistant"))[0]
-        tell("searched", f"'project foo' → message {hit.seq}: {hit.snippet}")
-        seen = await store.verify()
-        tell("verified", f"{seen.messages} messages of {seen.sessions} sessions, {len(seen.damage)} damaged")
+        print_step("searched", f"'project foo' → message {hit.seq}: {hit.snippet}")
+        verification = await store.verify()
+        print_step(
+            "verified",
+            f"{verification.messages} messages of {verification.sessions} sessions, {len(verification.damage)} damaged",
+        )

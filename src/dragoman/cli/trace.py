@@ -14,9 +14,18 @@ from rich.console import Console
 from rich.text import Text
 
 from dragoman.bus.catalogue import FeedbackExplicit
-from dragoman.cli.event import write_event
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, dollars, moment, print_json, print_line, safe_line, size
+from dragoman.cli.event import write_events
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.terminal import (
+    console,
+    escape_line,
+    format_count,
+    format_size,
+    format_time,
+    format_usd,
+    print_json,
+    print_line,
+)
 from dragoman.errors import InputError
 from dragoman.store import Store
 from dragoman.store.trace import SYSTEM
@@ -35,7 +44,7 @@ _COLOURS: Final = {
     "feedback": "yellow",
     "delegate": "green",
 }
-_BAD: Final = ("failed", "cancelled", "invalid", "failure", "unavailable", "exceeded", "gap_detected")
+_FAILURE_SUFFIXES: Final = ("failed", "cancelled", "invalid", "failure", "unavailable", "exceeded", "gap_detected")
 
 
 # --- trace -----------------------------------------------------------------------------------------------------------
@@ -54,7 +63,7 @@ async def trace(
     type: Annotated[tuple[str, ...], Parameter(name="--type")] = (),  # noqa: A002
     limit: Positive = 200,
     follow: FollowOption = False,
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print what happened in a session, as a tree of causes.
@@ -70,43 +79,43 @@ async def trace(
     limit
         At most so many events, the newest.
     """
-    async with opened(store) as kept:
-        session_id = SYSTEM if session == SYSTEM else (await session_named(kept, session)).id
-        wanted = {"types": type or None, "turn_id": turn}
-        events = await _newest(kept, session_id, limit, wanted)
+    async with open_store_at(store_url) as store:
+        session_id = SYSTEM if session == SYSTEM else (await find_session(store, session)).id
+        filters = {"types": type or None, "turn_id": turn}
+        events = await _read_newest(store, session_id, limit, filters)
         if json and not follow:
             print_json({"session_id": session_id, "events": events})
             return
         out = console()
-        page = _Tree(out)
+        tree = _Tree(out)
         if json:
             _print_lines(events)
         else:
-            page.begin(session_id, events)
+            tree.print_all(session_id, events)
         if follow:
-            await _follow(kept, session_id, events[-1].id if events else "", wanted, None if json else page)
+            await _follow(store, session_id, events[-1].id if events else "", filters, None if json else tree)
 
 
-async def _newest(store: Store, session_id: str, limit: int, wanted: Mapping[str, Any]) -> list[TraceEvent]:
-    found: list[TraceEvent] = []
+async def _read_newest(store: Store, session_id: str, limit: int, filters: Mapping[str, Any]) -> list[TraceEvent]:
+    events: list[TraceEvent] = []
     after = ""
-    while page := await store.events(session_id, after, _PAGE, **wanted):
-        found = [*found, *page][-limit:]
+    while page := await store.events(session_id, after, _PAGE, **filters):
+        events = [*events, *page][-limit:]
         after = page[-1].id
-    return found
+    return events
 
 
-async def _follow(store: Store, session_id: str, after: str, wanted: Mapping[str, Any], page: _Tree | None) -> None:
+async def _follow(store: Store, session_id: str, after: str, filters: Mapping[str, Any], tree: _Tree | None) -> None:
     while True:
-        events = await store.events(session_id, after, _PAGE, **wanted)
+        events = await store.events(session_id, after, _PAGE, **filters)
         if not events:
             await asyncio.sleep(_POLL_S)
             continue
         after = events[-1].id
-        if page is None:
+        if tree is None:
             _print_lines(events)
         else:
-            page.add(events)
+            tree.print_events(events)
 
 
 def _print_lines(events: Sequence[TraceEvent]) -> None:
@@ -122,23 +131,25 @@ class _Tree:
         self._depths: dict[str, int] = {}
         self._turns: dict[str, str] = {}
         self._turn: str | None = None
-        self._began: Any = None
+        self._turn_start: Any = None
 
-    def begin(self, session_id: str, events: Sequence[TraceEvent]) -> None:
+    def print_all(self, session_id: str, events: Sequence[TraceEvent]) -> None:
         """Everything so far, each event under the one that it follows from."""
-        print_line(self._out, Text(safe_line(session_id), "bold").append(f"  {counted(len(events), 'event')}", "dim"))
+        print_line(
+            self._out, Text(escape_line(session_id), "bold").append(f"  {format_count(len(events), 'event')}", "dim")
+        )
         children: dict[str | None, list[TraceEvent]] = {}
-        known = {event.id for event in events}
+        event_ids = {event.id for event in events}
         for event in events:
             parent = self._parent(event)
-            children.setdefault(parent if parent in known else None, []).append(event)
-        waiting = list(reversed(children.get(None, [])))
-        while waiting:
-            event = waiting.pop()
+            children.setdefault(parent if parent in event_ids else None, []).append(event)
+        stack = list(reversed(children.get(None, [])))
+        while stack:
+            event = stack.pop()
             self._print(event)
-            waiting.extend(reversed(children.get(event.id, [])))
+            stack.extend(reversed(children.get(event.id, [])))
 
-    def add(self, events: Sequence[TraceEvent]) -> None:
+    def print_events(self, events: Sequence[TraceEvent]) -> None:
         """What happened since, in its order."""
         for event in events:
             self._print(event)
@@ -155,71 +166,82 @@ class _Tree:
     def _print(self, event: TraceEvent) -> None:
         depth = self._depths.get(self._parent(event) or "", -1) + 1
         self._depths[event.id] = min(depth, 12)
-        if event.turn_id != self._turn or self._began is None:
-            self._turn, self._began = event.turn_id, event.timestamp
-            head = Text(f"\n{moment(event.timestamp)}", "dim")
-            print_line(self._out, head.append(f"  turn {safe_line(event.turn_id)}" if event.turn_id else "", "dim"))
-        since = (event.timestamp - self._began).total_seconds()
+        if event.turn_id != self._turn or self._turn_start is None:
+            self._turn, self._turn_start = event.turn_id, event.timestamp
+            head = Text(f"\n{format_time(event.timestamp)}", "dim")
+            print_line(self._out, head.append(f"  turn {escape_line(event.turn_id)}" if event.turn_id else "", "dim"))
+        since = (event.timestamp - self._turn_start).total_seconds()
         prefix, _, _ = event.type.partition(".")
-        colour = "red" if event.type.endswith(_BAD) else _COLOURS.get(prefix, "default")
+        colour = "red" if event.type.endswith(_FAILURE_SUFFIXES) else _COLOURS.get(prefix, "default")
         line = Text(f"{since:>9.3f} s  ", "dim").append("  " * self._depths[event.id])
-        line.append(safe_line(event.type), colour)
-        print_line(self._out, line.append(f"  {safe_line(told(event))}", "default"))
+        line.append(escape_line(event.type), colour)
+        print_line(self._out, line.append(f"  {escape_line(format_event(event))}", "default"))
 
 
-def told(event: TraceEvent) -> str:
+def format_event(event: TraceEvent) -> str:
     """What an event says, in a few words."""
-    said: dict[str, Any] = event.payload if isinstance(event.payload, dict) else {"payload": event.payload}
+    payload: dict[str, Any] = event.payload if isinstance(event.payload, dict) else {"payload": event.payload}
     match event.type:
         case "turn.started":
             return " · ".join(
-                _some(f"~{said['estimated_input_tokens']:,} tokens", "images" if said["has_images"] else "")
+                _non_empty(f"~{payload['estimated_input_tokens']:,} tokens", "images" if payload["has_images"] else "")
             )
         case "turn.completed":
-            calls = counted(said["llm_call_count"], "call"), counted(said["tool_call_count"], "tool call")
+            calls = (
+                format_count(payload["llm_call_count"], "call"),
+                format_count(payload["tool_call_count"], "tool call"),
+            )
             return " · ".join(
-                (said["stop_reason"], *calls, _money(said["total_cost_usd"]), _time(said["wall_time_seconds"]))
+                (payload["stop_reason"], *calls, _money(payload["total_cost_usd"]), _time(payload["wall_time_seconds"]))
             )
         case "turn.cancelled":
-            return str(said["reason"])
+            return str(payload["reason"])
         case "turn.failed":
-            return " · ".join(_some(said["error_code"], said["error_message_redacted"]))
+            return " · ".join(_non_empty(payload["error_code"], payload["error_message_redacted"]))
         case "route.decided":
-            chain = said["chain"]
-            chose = chain[said["winner_index"]] if 0 <= said["winner_index"] < len(chain) else {"policy": "none"}
-            return " · ".join(_some(said["chosen_model"], chose["policy"], chose.get("reason", "")))
+            chain = payload["chain"]
+            chose = chain[payload["winner_index"]] if 0 <= payload["winner_index"] < len(chain) else {"policy": "none"}
+            return " · ".join(_non_empty(payload["chosen_model"], chose["policy"], chose.get("reason", "")))
         case "llm.call_started":
-            return f"{said['model']} · ~{said['estimated_input_tokens']:,} tokens"
+            return f"{payload['model']} · ~{payload['estimated_input_tokens']:,} tokens"
         case "llm.call_completed":
-            prompt = sum(said.get(name, 0) for name in _PROMPT)
-            tokens = f"{prompt:,}→{said['output_tokens']:,} tokens"
-            return " · ".join((tokens, _money(said["cost_usd"]), _time(said["latency_ms"] / 1000), said["stop_reason"]))
+            prompt = sum(payload.get(name, 0) for name in _PROMPT)
+            tokens = f"{prompt:,}→{payload['output_tokens']:,} tokens"
+            return " · ".join(
+                (tokens, _money(payload["cost_usd"]), _time(payload["latency_ms"] / 1000), payload["stop_reason"])
+            )
         case "llm.call_failed" | "tool.failed":
-            message = said.get("error_message_redacted") or said.get("error_message") or ""
-            return " · ".join(_some(said["error_class"], message, _time(said["latency_ms"] / 1000)))
+            message = payload.get("error_message_redacted") or payload.get("error_message") or ""
+            return " · ".join(_non_empty(payload["error_class"], message, _time(payload["latency_ms"] / 1000)))
         case "tool.called":
-            return f"{said['tool_name']} · {said['side_effects']}"
+            return f"{payload['tool_name']} · {payload['side_effects']}"
         case "tool.confirmation_requested":
-            return " · ".join(_some(said["tool_name"], said.get("command_summary") or said["input_summary"]))
+            return " · ".join(
+                _non_empty(payload["tool_name"], payload.get("command_summary") or payload["input_summary"])
+            )
         case "tool.confirmation_resolved":
-            return " · ".join(_some(said["decision"], said.get("scope") or ""))
+            return " · ".join(_non_empty(payload["decision"], payload.get("scope") or ""))
         case "tool.completed":
-            ended = "" if said["success"] else "without success"
-            did = said.get("command_executed") or ", ".join(said.get("files_modified") or ())
-            return " · ".join(_some(ended, size(said["output_size_bytes"]), _time(said["latency_ms"] / 1000), did))
+            outcome = "" if payload["success"] else "without success"
+            effect = payload.get("command_executed") or ", ".join(payload.get("files_modified") or ())
+            return " · ".join(
+                _non_empty(
+                    outcome, format_size(payload["output_size_bytes"]), _time(payload["latency_ms"] / 1000), effect
+                )
+            )
         case _:
-            return ", ".join(f"{name}={_short(value)}" for name, value in said.items())
+            return ", ".join(f"{name}={_short(value)}" for name, value in payload.items())
 
 
 _PROMPT: Final = ("input_tokens", "cached_input_tokens", "cache_creation_input_tokens")
 
 
-def _some(*texts: str) -> list[str]:
+def _non_empty(*texts: str) -> list[str]:
     return [text for text in texts if text]
 
 
 def _money(amount: str | None) -> str:
-    return dollars(None if amount is None else Decimal(amount))
+    return format_usd(None if amount is None else Decimal(amount))
 
 
 def _time(seconds: float) -> str:
@@ -244,7 +266,7 @@ async def evaluate(
     success: bool | None = None,
     notes: str | None = None,
     evaluator: str = "user",
-    store: StoreOption = None,
+    store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Record how good the last turn of a session was, so that routing can learn from it.
@@ -264,29 +286,33 @@ async def evaluate(
     """
     if score is None and success is None:
         raise InputError("nothing says how good it was", remedy="Give --score, --success or --no-success")
-    async with opened(store) as kept:
-        found = await session_named(kept, session)
-        turn = await kept.judged_turn(found.id)
-        made = await kept.record_evaluation(
-            found.id, score=score, success=success, notes=notes, evaluator=evaluator, **turn
+    async with open_store_at(store_url) as store:
+        current = await find_session(store, session)
+        turn = await store.judged_turn(current.id)
+        evaluation = await store.record_evaluation(
+            current.id, score=score, success=success, notes=notes, evaluator=evaluator, **turn
         )
-        told = list(evaluation_events(made))
+        payloads = list(evaluation_events(evaluation))
         if evaluator == "user":
-            grade = made.score if made.score is not None else float(bool(made.success))
-            told.append(FeedbackExplicit(score=grade, message_id=made.message_id))
-        await write_event(kept, *told, session_id=found.id, turn_id=made.turn_id)
+            grade = evaluation.score if evaluation.score is not None else float(bool(evaluation.success))
+            payloads.append(FeedbackExplicit(score=grade, message_id=evaluation.message_id))
+        await write_events(store, *payloads, session_id=current.id, turn_id=evaluation.turn_id)
     if json:
-        print_json(made)
+        print_json(evaluation)
         return
-    _print_evaluation(console(), made)
+    _print_evaluation(console(), evaluation)
 
 
-def _print_evaluation(out: Console, made: Evaluation) -> None:
-    verdict = "" if made.score is None else f"{made.score:g}"
-    if made.success is not None:
-        verdict = " · ".join(_some(verdict, "good enough" if made.success else "not good enough"))
-    line = Text("recorded ", "bold").append(verdict, "green" if made.success is not False else "red")
-    print_line(out, line.append(f"  {made.id}", "dim"))
-    cost = "" if made.cost_usd is None else dollars(made.cost_usd)
-    about = " · ".join(_some(f"turn {made.turn_id}" if made.turn_id else "the last turn", made.model or "", cost))
-    print_line(out, Text(safe_line(about), "dim"))
+def _print_evaluation(out: Console, evaluation: Evaluation) -> None:
+    verdict = "" if evaluation.score is None else f"{evaluation.score:g}"
+    if evaluation.success is not None:
+        verdict = " · ".join(_non_empty(verdict, "good enough" if evaluation.success else "not good enough"))
+    line = Text("recorded ", "bold").append(verdict, "green" if evaluation.success is not False else "red")
+    print_line(out, line.append(f"  {evaluation.id}", "dim"))
+    cost = "" if evaluation.cost_usd is None else format_usd(evaluation.cost_usd)
+    about = " · ".join(
+        _non_empty(
+            f"turn {evaluation.turn_id}" if evaluation.turn_id else "the last turn", evaluation.model or "", cost
+        )
+    )
+    print_line(out, Text(escape_line(about), "dim"))

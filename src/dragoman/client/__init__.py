@@ -16,7 +16,7 @@ in for those who want to know how it went. The one rule: a key goes to the addre
 
 from __future__ import annotations
 
-from dragoman.client.call import Call, Journal, Limits, Retries, Timeouts
+from dragoman.client.call import Call, CallLog, Limits, Retries, Timeouts
 from dragoman.client.caller import Client
 
-__all__ = ["Call", "Client", "Journal", "Limits", "Retries", "Timeouts"]
+__all__ = ["Call", "CallLog", "Client", "Limits", "Retries", "Timeouts"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dragoman.exchange import ErrorClass, Fault
 
 
-class Broken(Exception):  # noqa: N818  it never leaves this room
+class NetworkError(Exception):
     """The way there or back failed."""
 
     def __init__(self, fault: Fault) -> None:

@@ -31,7 +31,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     first_wait_s: float = 1.0  # doubled for each further one
     longest_wait_s: float = 30.0
     jitter: float = 0.25  # more or less, so that many do not come back at once
-    longest_asked_s: float = 60.0  # a provider that asks for more patience gets none: the fault says how long
+    max_retry_after_s: float = 60.0  # a provider that asks for more patience gets none: the fault says how long
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     on_retry: Callable[[Fault, float], None] | None = None  # told why, and how many seconds are waited
 
 
-class Journal:
+class CallLog:
     """How a call went. Give a fresh one to ``send`` or ``stream``; it is filled in as things happen."""
 
     __slots__ = ("attempts", "first_byte_ms", "headers", "latency_ms", "request_id", "retries", "status")

@@ -9,9 +9,9 @@ file is worked on by as many processes as there are cores, in order. The one rul
 is half of one.
 """
 
-from dragoman.converting.sources import MAX_LINE_MB, Conversation, Source, opened
+from dragoman.converting.sources import MAX_LINE_MB, Conversation, Source, open_source
 from dragoman.converting.targets import Target
-from dragoman.converting.work import LossCount, Summary, convert, read_all, session_for
+from dragoman.converting.work import LossCount, Summary, convert, derive_session_id, read_source
 
 __all__ = [
     "MAX_LINE_MB",
@@ -21,7 +21,7 @@ __all__ = [
     "Summary",
     "Target",
     "convert",
-    "opened",
-    "read_all",
-    "session_for",
+    "derive_session_id",
+    "open_source",
+    "read_source",
 ]

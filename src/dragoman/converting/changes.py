@@ -36,18 +36,18 @@ class Output(Protocol):
         """No more."""
 
 
-def output_for(source: Source, target: Target | None, stream: IO[bytes] | None) -> Output:
+def open_output(source: Source, target: Target | None, stream: IO[bytes] | None) -> Output:
     """Lines for lines and a document for a document, unless the target is a file of lines."""
     if target is None or stream is None:
-        return _Nowhere()
+        return _NullOutput()
     if source.unit == "line":
-        return _Lines(stream, source, keeps_ends=True)
+        return _LineOutput(stream, source, preserves_line_ends=True)
     if ".jsonl" in target.path.suffixes:
-        return _Lines(stream, source, keeps_ends=False)
-    return _Document(stream, source)
+        return _LineOutput(stream, source, preserves_line_ends=False)
+    return _DocumentOutput(stream, source)
 
 
-class _Nowhere:
+class _NullOutput:
     def add(self, _conversation: Conversation, _change: Change | None) -> None:
         """Forget it."""
 
@@ -55,22 +55,24 @@ class _Nowhere:
         """There is nothing to end."""
 
 
-class _Lines:
+class _LineOutput:
     """A line for each piece. ``keeps_ends``: with the line ends and empty lines of the source."""
 
-    def __init__(self, stream: IO[bytes], source: Source, *, keeps_ends: bool) -> None:
+    def __init__(self, stream: IO[bytes], source: Source, *, preserves_line_ends: bool) -> None:
         self._stream = stream
         self._source = source
-        self._keeps_ends = keeps_ends
+        self._preserves_line_ends = preserves_line_ends
 
     def add(self, conversation: Conversation, change: Change | None) -> None:
-        if not self._keeps_ends:
-            for _, text in _texts_of(self._source, conversation, change):
+        if not self._preserves_line_ends:
+            for _, text in _make_texts(self._source, conversation, change):
                 self._stream.write(b" ".join(text.splitlines()) + b"\n")
         elif change is None:
-            self._stream.writelines(part for piece in conversation for part in (piece.before, piece.data, piece.after))
+            self._stream.writelines(
+                part for fragment in conversation for part in (fragment.before, fragment.data, fragment.after)
+            )
         else:
-            self._add_changed(conversation, _texts_of(self._source, conversation, change))
+            self._add_changed(conversation, _make_texts(self._source, conversation, change))
 
     def _add_changed(self, conversation: Conversation, texts: list[tuple[int | None, bytes]]) -> None:
         first, last = conversation[0], conversation[-1]
@@ -82,11 +84,11 @@ class _Lines:
             self._stream.write(text + (last.after if number == len(texts) else end))
 
     def close(self) -> None:
-        if self._keeps_ends:
+        if self._preserves_line_ends:
             self._stream.write(self._source.tail())
 
 
-class _Document:
+class _DocumentOutput:
     """One JSON document, written when all of its conversations are known."""
 
     def __init__(self, stream: IO[bytes], source: Source) -> None:
@@ -97,7 +99,7 @@ class _Document:
 
     def add(self, conversation: Conversation, change: Change | None) -> None:
         if change is None:
-            values = [json.loads(piece.data) for piece in conversation]
+            values = [json.loads(fragment.data) for fragment in conversation]
             change = Change(values, values) if self._source.by_message else Change(values[0], values[0])
         if self._source.by_message:
             self._before += change.before
@@ -112,8 +114,8 @@ class _Document:
         self._stream.write(self._source.mark + rewrite(self._source.document, before, after))
 
 
-def _texts_of(source: Source, conversation: Conversation, change: Change | None) -> list[tuple[int | None, bytes]]:
-    texts = [piece.data for piece in conversation]
+def _make_texts(source: Source, conversation: Conversation, change: Change | None) -> list[tuple[int | None, bytes]]:
+    texts = [fragment.data for fragment in conversation]
     if change is None:
         return list(enumerate(texts))
     if source.by_message:

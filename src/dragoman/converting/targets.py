@@ -43,14 +43,14 @@ class Target:
         self.is_standard_output = str(path) == "-"
         self._backup_to = backup_to
         self._mode_of = mode_of or path  # whose permissions the file gets
-        self._is_unwanted = False
+        self._is_discarded = False
 
-    def keep_what_is_there(self) -> None:
+    def discard(self) -> None:
         """What is being written says nothing new: a file that is to be replaced, with a copy kept, stays."""
-        self._is_unwanted = self._backup_to is not None
+        self._is_discarded = self._backup_to is not None
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
+    def open(self) -> Iterator[IO[bytes]]:
         """The stream to write to. What was there before is replaced at the end, or kept under another name."""
         if self.is_standard_output:
             yield sys.stdout.buffer
@@ -61,13 +61,13 @@ class Target:
         try:
             with part.open("wb") as raw:
                 if self.path.suffix == ".gz":
-                    with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                        yield packed  # type: ignore[misc]
+                    with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as compressed:
+                        yield compressed  # type: ignore[misc]
                 else:
                     yield raw
                 raw.flush()
                 os.fsync(raw.fileno())
-            if not self._is_unwanted:
+            if not self._is_discarded:
                 self._rename(part)
         except OSError as error:
             raise InputError(f"cannot be written ({error.strerror})", where=str(self.path)) from None
@@ -91,27 +91,27 @@ class DocumentStream:
     def __init__(self, out: IO[bytes], *, is_list: bool) -> None:
         self._out = out
         self._is_list = is_list
-        self._held: bytes | None = None  # the first value, as long as it is the only one
-        self._is_begun = False
+        self._first_value: bytes | None = None  # the first value, as long as it is the only one
+        self._has_list = False
 
     def write(self, data: bytes) -> int:
         """Some whole lines."""
         for line in data.splitlines():
-            if self._is_begun:
+            if self._has_list:
                 self._out.write(b",\n" + line)
-            elif self._held is not None or self._is_list:
-                held = [] if self._held is None else [self._held]
-                self._out.write(b"[" + b",\n".join([*held, line]))
-                self._is_begun = True
+            elif self._first_value is not None or self._is_list:
+                first_values = [] if self._first_value is None else [self._first_value]
+                self._out.write(b"[" + b",\n".join([*first_values, line]))
+                self._has_list = True
             else:
-                self._held = line
+                self._first_value = line
         return len(data)
 
     def close(self) -> None:
         """No more."""
-        if self._is_begun:
+        if self._has_list:
             self._out.write(b"]\n")
-        elif self._held is not None:
-            self._out.write(self._held + b"\n")
+        elif self._first_value is not None:
+            self._out.write(self._first_value + b"\n")
         elif self._is_list:
             self._out.write(b"[]\n")

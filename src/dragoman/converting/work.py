@@ -18,19 +18,19 @@ from typing import IO, Any, Final
 import msgspec
 
 from dragoman import formats
-from dragoman.converting.sources import Conversation, Source, place_within
+from dragoman.converting.sources import Conversation, Source, join_place
 from dragoman.errors import InputError
 from dragoman.exchange import Loss, Request
-from dragoman.formats.reading import PieceError
+from dragoman.formats.reading import FragmentError
 from dragoman.formats.writing import Text
 from dragoman.ids import ulid
-from dragoman.rules import Breach, check
+from dragoman.rules import Violation, check
 
 Progress = Callable[[int, int | None], None]
 # Which model was asked, why and for how much, and whose reasoning it is: only the canonical format has places for that.
 ORIGIN: Final = ("assistant-names-model", "assistant-has-routing", "assistant-has-usage", "reasoning-names-origin")
 _BATCH_BYTES: Final = 512 * 1024
-_SHORT_BATCHES: Final = 16  # a file of fewer is done before other processes have begun; so many are under way
+_MAX_PENDING_BATCHES: Final = 16  # a file of fewer is done before other processes have begun; so many are under way
 
 
 class LossCount(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class LossCount(msgspec.Struct, frozen=True):
     count: int
 
 
-class BreachCount(msgspec.Struct, frozen=True):
+class ViolationCount(msgspec.Struct, frozen=True):
     """How often a rule is broken."""
 
     rule: str
@@ -55,14 +55,14 @@ class Summary(msgspec.Struct):
     messages: int = 0
     bytes: int = 0
     losses: list[LossCount] = []
-    breaches: list[BreachCount] = []
+    breaches: list[ViolationCount] = []
     skipped: list[str] = []  # what is wrong with each record that was left out, and where
 
 
 class RecordError(InputError):
     """A record that cannot be read. ``number`` is that of its line or item."""
 
-    def __init__(self, error: PieceError, where: str) -> None:
+    def __init__(self, error: FragmentError, where: str) -> None:
         super().__init__(error.what, where=where, remedy=error.remedy, code=error.code)
         self.number = error.number
 
@@ -74,17 +74,17 @@ class _Job(msgspec.Struct):
     by_message: bool
     to: str
     is_strict: bool
-    wants_losses: bool
-    skips: bool
+    collect_losses: bool
+    skip_invalid: bool
     batch: list[Conversation]
 
 
-class _Done(msgspec.Struct):
+class _JobResult(msgspec.Struct):
     data: bytes
     conversations: int
     messages: int
     losses: Counter[tuple[str, str]]
-    told: bytes  # every loss, a line each
+    loss_lines: bytes  # every loss, a line each
     breaches: Counter[str]
     skipped: list[str]
 
@@ -96,7 +96,7 @@ def convert(
     *,
     losses_to: IO[bytes] | None = None,
     is_strict: bool = False,
-    skips: bool = False,
+    skip_invalid: bool = False,
     processes: int | None = None,
     progress: Progress | None = None,
     title: str = "",
@@ -105,157 +105,159 @@ def convert(
 
     ``is_strict``: a loss is an error. ``skips``: a record that cannot be read is left out, and named in the summary.
     """
-    summary, lost, broken = Summary(), Counter[tuple[str, str]](), Counter[str]()
-    summary.bytes += out.write(formats.begin(to, title or source.name))
-    for done in _worked(_jobs(source, to, (is_strict, losses_to is not None, skips)), processes):
-        summary.bytes += out.write(done.data)
-        summary.conversations += done.conversations
-        summary.messages += done.messages
-        lost.update(done.losses)
-        broken.update(done.breaches)
-        summary.skipped += done.skipped
+    summary, loss_counts, violation_counts = Summary(), Counter[tuple[str, str]](), Counter[str]()
+    summary.bytes += out.write(formats.write_header(to, title or source.name))
+    for job_result in _run_jobs(_make_jobs(source, to, (is_strict, losses_to is not None, skip_invalid)), processes):
+        summary.bytes += out.write(job_result.data)
+        summary.conversations += job_result.conversations
+        summary.messages += job_result.messages
+        loss_counts.update(job_result.losses)
+        violation_counts.update(job_result.breaches)
+        summary.skipped += job_result.skipped
         if losses_to is not None:
-            losses_to.write(done.told)
+            losses_to.write(job_result.loss_lines)
         if progress is not None:
             progress(source.read_bytes(), source.size)
-    summary.bytes += out.write(formats.end(to))
+    summary.bytes += out.write(formats.write_footer(to))
     if source.entries:
-        lost["entry", "trace entries of an export are none of its messages"] += source.entries
-    summary.breaches = [BreachCount(rule, count) for rule, count in broken.most_common()]
-    summary.losses = [LossCount(what, reason, count) for (what, reason), count in lost.most_common()]
+        loss_counts["entry", "trace entries of an export are none of its messages"] += source.entries
+    summary.breaches = [ViolationCount(rule, count) for rule, count in violation_counts.most_common()]
+    summary.losses = [LossCount(what, reason, count) for (what, reason), count in loss_counts.most_common()]
     return summary
 
 
-def _jobs(source: Source, to: str, wanted: tuple[bool, bool, bool]) -> Iterator[_Job]:
-    def job(batch: list[Conversation]) -> _Job:
-        return _Job(source.name, source.unit, source.format, source.by_message, to, *wanted, batch)
+def _make_jobs(source: Source, to: str, flags: tuple[bool, bool, bool]) -> Iterator[_Job]:
+    def make_job(batch: list[Conversation]) -> _Job:
+        return _Job(source.name, source.unit, source.format, source.by_message, to, *flags, batch)
 
     batch: list[Conversation] = []
     length = 0
     for conversation in source.conversations:
         batch.append(conversation)
-        length += sum(len(piece.data) for piece in conversation)
+        length += sum(len(fragment.data) for fragment in conversation)
         if length >= _BATCH_BYTES:
-            yield job(batch)
+            yield make_job(batch)
             batch, length = [], 0
     if batch:
-        yield job(batch)
+        yield make_job(batch)
 
 
-def _worked(jobs: Iterator[_Job], processes: int | None) -> Iterator[_Done]:
+def _run_jobs(jobs: Iterator[_Job], processes: int | None) -> Iterator[_JobResult]:
     """What becomes of each job, in order."""
-    count = processes or _cores()
-    first = [job for _, job in zip(range(_SHORT_BATCHES), jobs, strict=False)]
-    if len(first) < _SHORT_BATCHES or count == 1:
-        yield from map(_work, first)
-        yield from map(_work, jobs)
+    count = processes or _available_cores()
+    first = [job for _, job in zip(range(_MAX_PENDING_BATCHES), jobs, strict=False)]
+    if len(first) < _MAX_PENDING_BATCHES or count == 1:
+        yield from map(_run_job, first)
+        yield from map(_run_job, jobs)
         return
     context = multiprocessing.get_context("spawn")  # a copy of a process that has threads may hang
     pool = ProcessPoolExecutor(count, context)
     try:
-        under_way: deque[Future[_Done]] = deque(pool.submit(_work, job) for job in first)
+        pending: deque[Future[_JobResult]] = deque(pool.submit(_run_job, job) for job in first)
         first.clear()
         for job in jobs:
-            yield under_way.popleft().result()
-            under_way.append(pool.submit(_work, job))
-        while under_way:
-            yield under_way.popleft().result()
+            yield pending.popleft().result()
+            pending.append(pool.submit(_run_job, job))
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _cores() -> int:
+def _available_cores() -> int:
     """How many processes can work at once: not more than this one may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(job: _Job) -> _Done:
+def _run_job(job: _Job) -> _JobResult:
     """One batch, in whichever process."""
     texts, messages = [], 0
-    lost: Counter[tuple[str, str]] = Counter()
-    told: list[bytes] = []
+    loss_counts: Counter[tuple[str, str]] = Counter()
+    loss_lines: list[bytes] = []
     breaches: Counter[str] = Counter()
     skipped: list[str] = []
     for conversation in job.batch:
-        request = _read(job, conversation, skipped)
+        request = _read_job_conversation(job, conversation, skipped)
         if request is None:
             continue
         # What came from another format has no origin in the canonical one either: check says so, and convert is silent.
-        breaches.update(breach.rule for breach in check(request.messages) if breach.rule not in ORIGIN)
-        text = _written(job, request, conversation[0].number)
+        breaches.update(violation.rule for violation in check(request.messages) if violation.rule not in ORIGIN)
+        text = _write_conversation(job, request, conversation[0].number)
         texts.append(text.data)
         messages += len(request.messages)
         if text.losses:
-            lost.update((loss.block_type, loss.reason) for loss in text.losses)
-            if job.wants_losses:
-                told.extend(_told(loss, job, conversation[0].number) for loss in text.losses)
-    return _Done(b"".join(texts), len(texts), messages, lost, b"".join(told), breaches, skipped)
+            loss_counts.update((loss.block_type, loss.reason) for loss in text.losses)
+            if job.collect_losses:
+                loss_lines.extend(_format_loss(loss, job, conversation[0].number) for loss in text.losses)
+    return _JobResult(b"".join(texts), len(texts), messages, loss_counts, b"".join(loss_lines), breaches, skipped)
 
 
-def _read(job: _Job, conversation: Conversation, skipped: list[str]) -> Request | None:
+def _read_job_conversation(job: _Job, conversation: Conversation, skipped: list[str]) -> Request | None:
     """A conversation without the records that cannot be read, if these may be skipped; nothing if none is left."""
     while conversation:
         try:
             return read_conversation(job.format, conversation, job.source, job.unit, by_message=job.by_message)
         except RecordError as error:
-            if not job.skips:
+            if not job.skip_invalid:
                 raise
             skipped.append(str(error))
-            conversation = tuple(piece for piece in conversation if job.by_message and piece.number != error.number)
+            conversation = tuple(
+                fragment for fragment in conversation if job.by_message and fragment.number != error.number
+            )
     return None
 
 
-def breaches_of(name: str, request: Request) -> Iterator[Breach]:
+def find_violations(name: str, request: Request) -> Iterator[Violation]:
     """What breaks a rule in a conversation. What its format has no place for is not held against it."""
-    for breach in check(request.messages):
-        if name == formats.CANONICAL or breach.rule not in ORIGIN:
-            yield breach
+    for violation in check(request.messages):
+        if name == formats.CANONICAL or violation.rule not in ORIGIN:
+            yield violation
 
 
 def read_conversation(name: str, conversation: Conversation, source: str, unit: str, *, by_message: bool) -> Request:
     """A conversation; what is wrong with it is an ``InputError`` that says in which file and where."""
     try:
-        session_id = "" if name == formats.CANONICAL else session_for(conversation)
+        session_id = "" if name == formats.CANONICAL else derive_session_id(conversation)
         return formats.read(name, conversation, session_id, by_message=by_message)
-    except PieceError as error:
+    except FragmentError as error:
         where = source if unit == "document" else f"{source}, {unit} {error.number}"
-        raise RecordError(error, place_within(where, error.place, is_line=unit == "line")) from None
+        raise RecordError(error, join_place(where, error.path, is_line=unit == "line")) from None
 
 
-def session_for(conversation: Conversation) -> str:
+def derive_session_id(conversation: Conversation) -> str:
     """An id for a session that names none: always the same one for the same text in the same place."""
-    seen = hashlib.sha256(str(conversation[0].number).encode())
-    for piece in conversation:
-        seen.update(piece.data.strip())
-    return f"sess_{ulid(0, int.from_bytes(seen.digest()[:10]))}"
+    digest = hashlib.sha256(str(conversation[0].number).encode())
+    for fragment in conversation:
+        digest.update(fragment.data.strip())
+    return f"sess_{ulid(0, int.from_bytes(digest.digest()[:10]))}"
 
 
-def _written(job: _Job, request: Request, number: int) -> Text:
+def _write_conversation(job: _Job, request: Request, number: int) -> Text:
     try:
         text = formats.write(job.to, request)
     except InputError as error:
-        raise InputError(str(error), where=_where(job, number), code=error.code) from None
+        raise InputError(str(error), where=_locate(job, number), code=error.code) from None
     if text.losses and job.is_strict:
         loss = text.losses[0]
         raise InputError(
             f"{loss.adapter} cannot carry {loss.block_type} ({loss.reason})",
-            where=_where(job, number),
+            where=_locate(job, number),
             remedy="Leave --strict out to convert the rest",
             code="would_lose",
         )
     return text
 
 
-def _where(job: _Job, number: int) -> str:
+def _locate(job: _Job, number: int) -> str:
     return job.source if job.unit == "document" else f"{job.source}, {job.unit} {number}"
 
 
-def _told(loss: Loss, job: _Job, number: int) -> bytes:
+def _format_loss(loss: Loss, job: _Job, number: int) -> bytes:
     place: dict[str, Any] = {"file": job.source, job.unit: number}
     return msgspec.json.encode({**place, **msgspec.structs.asdict(loss)}) + b"\n"
 
 
-def read_all(source: Source) -> Iterator[tuple[Conversation, Request]]:
+def read_source(source: Source) -> Iterator[tuple[Conversation, Request]]:
     """Each conversation of a source, as it is read."""
     for conversation in source.conversations:
         yield (

@@ -28,9 +28,9 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> ModuleType:
     """The module of a dialect, by its name."""
-    loaded = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() and name != "parts" else None
-    if loaded is not None:  # to look for every dialect there is takes a hundred times as long
-        return loaded
+    module = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() and name != "parts" else None
+    if module is not None:  # to look for every dialect there is takes a hundred times as long
+        return module
     if name not in names():
         raise LookupError(f"no dialect {name!r}; there are {', '.join(names())}")
     return importlib.import_module(f"{__name__}.{name}")

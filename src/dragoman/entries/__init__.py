@@ -31,7 +31,7 @@ from dragoman.entries.builders import (
     create_task_entry,
     create_user_message,
 )
-from dragoman.entries.checking import checked, problems
+from dragoman.entries.checking import find_problems, validate_entry
 from dragoman.entries.filters import (
     COMPLETION_TOOL,
     COMPLETION_WORDS,
@@ -40,10 +40,10 @@ from dragoman.entries.filters import (
     for_orchestrator,
     for_worker,
     is_complete,
-    merged,
+    merge_entries,
 )
 from dragoman.entries.reading import DELEGATE, History, history_from_entries, messages_from_entries
-from dragoman.entries.truncation import LIMITS, truncated
+from dragoman.entries.truncation import LIMITS, truncate
 from dragoman.entries.types import (
     ACTION,
     AGENT_TYPES,
@@ -75,7 +75,7 @@ from dragoman.entries.types import (
     Entry,
     Shape,
 )
-from dragoman.entries.words import words_of
+from dragoman.entries.words import describe_entry
 from dragoman.entries.writing import entries_from_messages
 
 __all__ = [
@@ -115,7 +115,6 @@ __all__ = [
     "Entry",
     "History",
     "Shape",
-    "checked",
     "create_action_entry",
     "create_assistant_message",
     "create_delegation_entry",
@@ -132,15 +131,16 @@ __all__ = [
     "create_synthesis_entry",
     "create_task_entry",
     "create_user_message",
+    "describe_entry",
     "entries_from_messages",
+    "find_problems",
     "for_manager",
     "for_orchestrator",
     "for_worker",
     "history_from_entries",
     "is_complete",
-    "merged",
+    "merge_entries",
     "messages_from_entries",
-    "problems",
-    "truncated",
-    "words_of",
+    "truncate",
+    "validate_entry",
 ]

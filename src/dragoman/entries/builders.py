@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dragoman.entries import types
-from dragoman.entries.checking import checked
+from dragoman.entries.checking import validate_entry
 from dragoman.entries.types import Entry
 
 
@@ -22,19 +22,19 @@ def create_user_message(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """What a user said."""
-    return _made({"type": types.USER_MESSAGE, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.USER_MESSAGE, "content": content}, timestamp, turn_id, extra)
 
 
 def create_assistant_message(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """What was answered to the user."""
-    return _made({"type": types.ASSISTANT_MESSAGE, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.ASSISTANT_MESSAGE, "content": content}, timestamp, turn_id, extra)
 
 
 def create_task_entry(content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any) -> Entry:
     """A turn of execution begins."""
-    return _made({"type": types.TASK, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.TASK, "content": content}, timestamp, turn_id, extra)
 
 
 def create_action_entry(
@@ -45,14 +45,14 @@ def create_action_entry(
     **extra: Any,
 ) -> Entry:
     """A tool is called."""
-    return _made({"type": types.ACTION, "tool": tool_name, "args": tool_args}, timestamp, turn_id, extra)
+    return _build({"type": types.ACTION, "tool": tool_name, "args": tool_args}, timestamp, turn_id, extra)
 
 
 def create_observation_entry(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """What a tool answered."""
-    return _made({"type": types.OBSERVATION, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.OBSERVATION, "content": content}, timestamp, turn_id, extra)
 
 
 def create_error_entry(
@@ -63,13 +63,13 @@ def create_error_entry(
     **extra: Any,
 ) -> Entry:
     """Something failed."""
-    entry = {"type": types.ERROR, "content": content, **_given(error_type=error_type)}
-    return _made(entry, timestamp, turn_id, extra)
+    entry = {"type": types.ERROR, "content": content, **_drop_empty(error_type=error_type)}
+    return _build(entry, timestamp, turn_id, extra)
 
 
 def create_final_entry(content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any) -> Entry:
     """The task is done, and this is the answer."""
-    return _made({"type": types.FINAL, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.FINAL, "content": content}, timestamp, turn_id, extra)
 
 
 def create_synthesis_entry(
@@ -81,43 +81,48 @@ def create_synthesis_entry(
     **extra: Any,
 ) -> Entry:
     """A manager puts the results of its workers together."""
-    entry = {"type": types.SYNTHESIS, "content": content, "from_manager": from_manager, **_given(phase_id=phase_id)}
-    return _made(entry, timestamp, turn_id, extra)
+    entry = {
+        "type": types.SYNTHESIS,
+        "content": content,
+        "from_manager": from_manager,
+        **_drop_empty(phase_id=phase_id),
+    }
+    return _build(entry, timestamp, turn_id, extra)
 
 
 def create_strategic_plan_entry(
     plan: dict[str, Any], timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """The plan of an orchestrator or a manager."""
-    return _made({"type": types.STRATEGIC_PLAN, "content": plan}, timestamp, turn_id, extra)
+    return _build({"type": types.STRATEGIC_PLAN, "content": plan}, timestamp, turn_id, extra)
 
 
 def create_suggested_plan_entry(
     plan: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """A plan that an agent was given and may follow."""
-    return _made({"type": types.SUGGESTED_PLAN, "content": plan}, timestamp, turn_id, extra)
+    return _build({"type": types.SUGGESTED_PLAN, "content": plan}, timestamp, turn_id, extra)
 
 
 def create_script_plan_entry(
     plan: dict[str, Any], timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """A plan of steps."""
-    return _made({"type": types.SCRIPT_PLAN, "content": plan}, timestamp, turn_id, extra)
+    return _build({"type": types.SCRIPT_PLAN, "content": plan}, timestamp, turn_id, extra)
 
 
 def create_script_instruction_entry(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """The steps that an agent was told to take."""
-    return _made({"type": types.SCRIPT_INSTRUCTION, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.SCRIPT_INSTRUCTION, "content": content}, timestamp, turn_id, extra)
 
 
 def create_delegation_entry(
     worker: str, task: str, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """A manager gives a task to a worker."""
-    return _made({"type": types.DELEGATION, "worker": worker, "task": task}, timestamp, turn_id, extra)
+    return _build({"type": types.DELEGATION, "worker": worker, "task": task}, timestamp, turn_id, extra)
 
 
 def create_global_observation_entry(
@@ -129,34 +134,34 @@ def create_global_observation_entry(
     **extra: Any,
 ) -> Entry:
     """An observation for every agent."""
-    told = _given(from_worker=from_worker, summary=summary)
-    return _made({"type": types.GLOBAL_OBSERVATION, "content": content, **told}, timestamp, turn_id, extra)
+    fields = _drop_empty(from_worker=from_worker, summary=summary)
+    return _build({"type": types.GLOBAL_OBSERVATION, "content": content, **fields}, timestamp, turn_id, extra)
 
 
 def create_director_context_entry(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """Context that a context builder put in."""
-    return _made({"type": types.DIRECTOR_CONTEXT, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.DIRECTOR_CONTEXT, "content": content}, timestamp, turn_id, extra)
 
 
 def create_injected_context_entry(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
     """Context of the execution that was put in."""
-    return _made({"type": types.INJECTED_CONTEXT, "content": content}, timestamp, turn_id, extra)
+    return _build({"type": types.INJECTED_CONTEXT, "content": content}, timestamp, turn_id, extra)
 
 
-def _given(**fields: Any) -> Entry:
+def _drop_empty(**fields: Any) -> Entry:
     return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 
-def _made(entry: Entry, timestamp: float | None, turn_id: str | None, extra: Entry) -> Entry:
+def _build(entry: Entry, timestamp: float | None, turn_id: str | None, extra: Entry) -> Entry:
     if timestamp is not None:
         entry["timestamp"] = timestamp
     if turn_id:
         entry["turn_id"] = turn_id
-    return checked(entry | extra)
+    return validate_entry(entry | extra)
 
 
 BUILDERS: Final[dict[str, Callable[..., Entry]]] = {

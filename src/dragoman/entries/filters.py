@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dragoman.entries import types
-from dragoman.entries.checking import is_time
+from dragoman.entries.checking import is_timestamp
 from dragoman.entries.types import (
     CONVERSATION_TYPES,
     EXECUTION_TRACE_TYPES,
@@ -31,14 +31,14 @@ from dragoman.entries.types import (
 CONVERSATION_LIMIT: Final = 8  # entries, not pairs of them
 COMPLETION_TOOL: Final = "complete_task"
 COMPLETION_WORDS: Final = ("completed", "success", "done", "finished", "task complete")
-_COMPLETION_LOOKS_AT: Final = 10
+_COMPLETION_WINDOW: Final = 10
 _WORKER_TYPES: Final = (*EXECUTION_TRACE_TYPES, GLOBAL_OBSERVATION)
 
 
 def for_orchestrator(history: Iterable[Entry], limit: int = CONVERSATION_LIMIT) -> list[Entry]:
     """The newest entries of the conversation."""
-    said = [entry for entry in history if entry.get("type") in CONVERSATION_TYPES]
-    return said[max(0, len(said) - limit) :]
+    conversation = [entry for entry in history if entry.get("type") in CONVERSATION_TYPES]
+    return conversation[max(0, len(conversation) - limit) :]
 
 
 def for_manager(
@@ -55,10 +55,10 @@ def for_manager(
 def for_worker(history: Iterable[Entry]) -> list[Entry]:
     """What was done and observed since the last task began; nothing, where none has begun."""
     entries = list(history)
-    begin = _last_task(entries)
-    if begin is None:
+    start = _last_task(entries)
+    if start is None:
         return []
-    return [entry for entry in entries[begin + 1 :] if entry.get("type") in _WORKER_TYPES]
+    return [entry for entry in entries[start + 1 :] if entry.get("type") in _WORKER_TYPES]
 
 
 def _last_task(entries: Sequence[Entry]) -> int | None:
@@ -72,26 +72,26 @@ def _last_task(entries: Sequence[Entry]) -> int | None:
 def is_complete(history: Iterable[Entry]) -> bool:
     """Whether one of the last entries of this turn says that the task is done; without a task, of all of them."""
     entries = list(history)
-    begin = _last_task(entries)
-    turn = entries if begin is None else entries[begin + 1 :]
-    return any(map(_says_so, turn[-_COMPLETION_LOOKS_AT:]))
+    start = _last_task(entries)
+    turn = entries if start is None else entries[start + 1 :]
+    return any(map(_marks_completion, turn[-_COMPLETION_WINDOW:]))
 
 
-def _says_so(entry: Entry) -> bool:
+def _marks_completion(entry: Entry) -> bool:
     content = entry.get("content")
     match entry.get("type"):
         case types.ACTION:
             return entry.get("tool") == COMPLETION_TOOL
         case types.FINAL:
             summary = content.get("human_readable_summary") if isinstance(content, dict) else content
-            return _has_word(summary)
+            return _has_completion_word(summary)
         case types.OBSERVATION:
-            return _has_word(content) or _is_marked(content)
+            return _has_completion_word(content) or _is_marked(content)
         case _:
             return False
 
 
-def _has_word(text: Any) -> bool:
+def _has_completion_word(text: Any) -> bool:
     return isinstance(text, str) and any(word in text.lower() for word in COMPLETION_WORDS)
 
 
@@ -110,19 +110,19 @@ def _is_marked(content: Any) -> bool:
 # --- one history of several ------------------------------------------------------------------------------------------
 
 
-def merged(*groups: Iterable[Entry]) -> list[Entry]:
+def merge_entries(*groups: Iterable[Entry]) -> list[Entry]:
     """One history in the order of time; at one time, in the order of the groups.
 
     The order within a group is its own: a clock that stepped back moves nothing, and an entry without a time stays
     behind the one before it. A group in which nothing has a time comes last.
     """
-    lines = [_timed(number, list(group)) for number, group in enumerate(groups)]
-    return [entry for _, _, entry in heapq.merge(*lines, key=lambda one: one[:2])]
+    streams = [_with_times(number, list(group)) for number, group in enumerate(groups)]
+    return [entry for _, _, entry in heapq.merge(*streams, key=lambda one: one[:2])]
 
 
-def _timed(number: int, group: list[Entry]) -> Iterator[tuple[float, int, Entry]]:
-    now = next((time for entry in group if is_time(time := entry.get("timestamp"))), math.inf)
+def _with_times(number: int, group: list[Entry]) -> Iterator[tuple[float, int, Entry]]:
+    current = next((time for entry in group if is_timestamp(time := entry.get("timestamp"))), math.inf)
     for entry in group:
         time = entry.get("timestamp")
-        now = time if is_time(time) else now
-        yield now, number, entry
+        current = time if is_timestamp(time) else current
+        yield current, number, entry

@@ -19,7 +19,7 @@ LIMITS: Final = {
 }
 
 
-def truncated(text: str, limit: int) -> str:
+def truncate(text: str, limit: int) -> str:
     """The beginning of a text that is longer than the limit, and how many characters were removed behind it."""
     if len(text) <= limit:
         return text

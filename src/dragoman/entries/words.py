@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.entries import types
-from dragoman.entries.truncation import truncated
+from dragoman.entries.truncation import truncate
 from dragoman.entries.types import Entry
 
 _HEADS: Final = {
@@ -35,30 +35,30 @@ _LIMIT_OF: Final = {types.ACTION: "tool_args"}  # what a limit is called, where 
 NO_LIMITS: Final[Mapping[str, int]] = {}
 
 
-def words_of(entry: Entry, limits: Mapping[str, int] = NO_LIMITS, teller: str | None = None) -> tuple[str, int]:
+def describe_entry(entry: Entry, limits: Mapping[str, int] = NO_LIMITS, speaker: str | None = None) -> tuple[str, int]:
     """An entry with a line before it that says what it is, and of whom; and how many characters were removed."""
-    body, removed = body_of(entry, limits)
+    body, removed = entry_text(entry, limits)
     head = _head(entry)
-    return f"{f'{teller}: {head}' if teller else head}:\n{body}", removed
+    return f"{f'{speaker}: {head}' if speaker else head}:\n{body}", removed
 
 
-def body_of(entry: Entry, limits: Mapping[str, int] = NO_LIMITS) -> tuple[str, int]:
+def entry_text(entry: Entry, limits: Mapping[str, int] = NO_LIMITS) -> tuple[str, int]:
     """What an entry says, as a text; and how many characters were removed."""
     match entry["type"]:
         case types.ACTION:
-            text = text_from(entry["args"])
+            text = to_text(entry["args"])
         case types.DELEGATION:
             text = entry["task"]
         case _:
-            text = text_from(entry["content"])
+            text = to_text(entry["content"])
     kind: str = entry["type"]
     limit = limits.get(_LIMIT_OF.get(kind, kind))
     if limit is None:
         return text, 0
-    return truncated(text, limit), max(0, len(text) - limit)
+    return truncate(text, limit), max(0, len(text) - limit)
 
 
-def text_from(content: Any) -> str:
+def to_text(content: Any) -> str:
     """A text as it is, and anything else as JSON."""
     return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
@@ -74,7 +74,7 @@ def _head(entry: Entry) -> str:
         case types.SYNTHESIS:
             return f"Synthesis by {entry['from_manager']}"
         case types.GLOBAL_OBSERVATION:
-            told = f"Broadcast by {entry['from_worker']}" if entry.get("from_worker") else "Broadcast"
-            return f"{told} ({entry['summary']})" if entry.get("summary") else told
+            title = f"Broadcast by {entry['from_worker']}" if entry.get("from_worker") else "Broadcast"
+            return f"{title} ({entry['summary']})" if entry.get("summary") else title
         case kind:
             return _HEADS[str(kind)]

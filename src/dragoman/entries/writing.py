@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dragoman.entries import types
-from dragoman.entries.checking import problems
+from dragoman.entries.checking import find_problems
 from dragoman.entries.reading import UNKNOWN_TIME
 from dragoman.entries.types import Entry
-from dragoman.entries.words import body_of, text_from, words_of
+from dragoman.entries.words import describe_entry, entry_text, to_text
 from dragoman.exchange import Loss, Written
 from dragoman.message import (
     ContentBlock,
@@ -30,7 +30,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 
-_BETWEEN: Final = "\n\n"  # blocks of text
+_SEPARATOR: Final = "\n\n"  # blocks of text
 
 
 def entries_from_messages(
@@ -43,14 +43,14 @@ def entries_from_messages(
     losses: list[Loss] = []
     entries: list[Entry] = []
     for message in messages:
-        was = _again(message)
-        if was is not None:
-            entries.append(was)
+        original = _restore_entry(message)
+        if original is not None:
+            entries.append(original)
             continue
-        for entry in _told(message, losses):
-            is_delegated = delegate_tool is not None and entry.get("tool") == delegate_tool
-            written = _delegation_from(entry) if is_delegated else entry
-            entries.append(_with_origin(written, message, agent_key))
+        for entry in _entries_from_message(message, losses):
+            is_delegation = delegate_tool is not None and entry.get("tool") == delegate_tool
+            result = _delegation_from(entry) if is_delegation else entry
+            entries.append(_with_origin(result, message, agent_key))
     return Written(entries, tuple(losses))
 
 
@@ -60,62 +60,66 @@ def _delegation_from(action: Entry) -> Entry:
     worker, task = args.get("worker") or args.get("tier"), args.get("task")
     if not isinstance(worker, str) or not isinstance(task, str):
         return action
-    known = {"tool_use_id": action["tool_use_id"], "args": args}
-    return {"type": types.DELEGATION, "worker": worker, "task": task, **known}
+    fields = {"tool_use_id": action["tool_use_id"], "args": args}
+    return {"type": types.DELEGATION, "worker": worker, "task": task, **fields}
 
 
 # --- messages that were entries --------------------------------------------------------------------------------------
 
 
-def _again(message: Message) -> Entry | None:
+def _restore_entry(message: Message) -> Entry | None:
     """The entry that a message was, with what it says today; nothing, if it was none."""
-    kept = (message.metadata.extra or {}).get("entry")
-    if not isinstance(kept, dict) or kept.get("type") not in types.TYPES:
+    stored = (message.metadata.extra or {}).get("entry")
+    if not isinstance(stored, dict) or stored.get("type") not in types.TYPES:
         return None
     try:
-        said = _said_now(message, kept)
+        changes = _changed_fields(message, stored)
     except KeyError:  # an application keeps something of its own there
         return None
-    entry = {"type": kept["type"], **said, **{name: value for name, value in kept.items() if name not in said}}
-    return None if problems(entry) else entry
+    entry = {
+        "type": stored["type"],
+        **changes,
+        **{name: value for name, value in stored.items() if name not in changes},
+    }
+    return None if find_problems(entry) else entry
 
 
-def _said_now(message: Message, kept: Entry) -> Entry:
+def _changed_fields(message: Message, stored: Entry) -> Entry:
     """What the message says today, where that is not what the entry said."""
     match message.content:
         case (ToolUseBlock() as call,):
-            if kept["type"] != types.DELEGATION:
+            if stored["type"] != types.DELEGATION:
                 return {"tool": call.name, "args": call.input}
-            return {"args": call.input} if "args" in kept else dict(call.input)
+            return {"args": call.input} if "args" in stored else dict(call.input)
         case (ToolResultBlock() as result,):
             text = _text(result.content)
         case blocks:
             text = _text(blocks)
-    if "content" not in types.SHAPES[kept["type"]].required:  # what another agent did, told in words
+    if "content" not in types.SHAPES[stored["type"]].required:  # what another agent did, told in words
         return {}
-    return {} if "content" in kept and text in _renderings(kept) else {"content": text}
+    return {} if "content" in stored and text in _renderings(stored) else {"content": text}
 
 
-def _renderings(kept: Entry) -> tuple[str, ...]:
+def _renderings(stored: Entry) -> tuple[str, ...]:
     """The ways in which an entry may have been put into words."""
-    return body_of(kept)[0], words_of(kept)[0], words_of(kept, teller=kept.get("agent_key"))[0]
+    return entry_text(stored)[0], describe_entry(stored)[0], describe_entry(stored, speaker=stored.get("agent_key"))[0]
 
 
 # --- messages of ours ------------------------------------------------------------------------------------------------
 
 
-def _told(message: Message, losses: list[Loss]) -> Iterator[Entry]:
+def _entries_from_message(message: Message, losses: list[Loss]) -> Iterator[Entry]:
     match message.role:
         case Role.SYSTEM:
-            yield {"type": types.INJECTED_CONTEXT, "content": _words(message, message.content, losses)}
+            yield {"type": types.INJECTED_CONTEXT, "content": _text_with_losses(message, message.content, losses)}
         case Role.USER:
-            said = _words(message, message.content, losses)
-            yield {"type": types.USER_MESSAGE, "content": said}
-            yield {"type": types.TASK, "content": said}
+            text = _text_with_losses(message, message.content, losses)
+            yield {"type": types.USER_MESSAGE, "content": text}
+            yield {"type": types.TASK, "content": text}
         case Role.TOOL:
             yield from _observations(message, losses)
         case _:
-            yield from _answer(message, losses)
+            yield from _answer_entries(message, losses)
 
 
 def _observations(message: Message, losses: list[Loss]) -> Iterator[Entry]:
@@ -123,7 +127,7 @@ def _observations(message: Message, losses: list[Loss]) -> Iterator[Entry]:
         if isinstance(block, ToolResultBlock):
             entry = {
                 "type": types.OBSERVATION,
-                "content": _words(message, block.content, losses),
+                "content": _text_with_losses(message, block.content, losses),
                 "tool_use_id": block.tool_use_id,
             }
             yield entry | {"is_error": True} if block.is_error else entry
@@ -131,16 +135,16 @@ def _observations(message: Message, losses: list[Loss]) -> Iterator[Entry]:
             losses.append(_loss(message, block.type))
 
 
-def _answer(message: Message, losses: list[Loss]) -> Iterator[Entry]:
+def _answer_entries(message: Message, losses: list[Loss]) -> Iterator[Entry]:
     calls = [block for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
     words = [block for block in message.content if not isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
-    said = _words(message, words, losses)
+    text = _text_with_losses(message, words, losses)
     if message.metadata.usage is not None:
         losses.append(_loss(message, "usage", "an entry has no place for what a message has cost"))
-    if said and not calls and message.metadata.status is MessageStatus.COMPLETE:
-        yield {"type": types.FINAL, "content": said}
-    if said:
-        yield {"type": types.ASSISTANT_MESSAGE, "content": said}
+    if text and not calls and message.metadata.status is MessageStatus.COMPLETE:
+        yield {"type": types.FINAL, "content": text}
+    if text:
+        yield {"type": types.ASSISTANT_MESSAGE, "content": text}
     for call in calls:
         yield _action(call)
     if message.metadata.status in (MessageStatus.ERROR, MessageStatus.CANCELLED):
@@ -152,14 +156,14 @@ def _action(call: ToolUseBlock | InvalidToolUseBlock) -> Entry:
     if isinstance(call, ToolUseBlock) and call.name:
         return {"type": types.ACTION, "tool": call.name, "args": call.input, "tool_use_id": call.id}
     if isinstance(call, ToolUseBlock):
-        reason, input_text = "it names no tool", text_from(call.input)
+        reason, input_text = "it names no tool", to_text(call.input)
     else:
         reason, input_text = call.reason, call.input_text
-    told = {"error_type": "tool_input_invalid", "tool": call.name, "input_text": input_text, "tool_use_id": call.id}
-    return {"type": types.ERROR, "content": reason, **told}
+    fields = {"error_type": "tool_input_invalid", "tool": call.name, "input_text": input_text, "tool_use_id": call.id}
+    return {"type": types.ERROR, "content": reason, **fields}
 
 
-def _words(message: Message, blocks: Iterable[ContentBlock], losses: list[Loss]) -> str:
+def _text_with_losses(message: Message, blocks: Iterable[ContentBlock], losses: list[Loss]) -> str:
     """The words of blocks; what is none is a loss."""
     blocks = tuple(blocks)
     losses.extend(_loss(message, block.type) for block in blocks if not isinstance(block, TextBlock))
@@ -167,7 +171,7 @@ def _words(message: Message, blocks: Iterable[ContentBlock], losses: list[Loss])
 
 
 def _text(blocks: Iterable[ContentBlock]) -> str:
-    return _BETWEEN.join(block.text for block in blocks if isinstance(block, TextBlock))
+    return _SEPARATOR.join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
 def _loss(message: Message, block_type: str, reason: str = "an entry holds words, calls and results only") -> Loss:

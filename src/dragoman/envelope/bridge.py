@@ -18,34 +18,34 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import codec
-from dragoman.envelope.difference import difference, restored, text_of
-from dragoman.envelope.plain import plain_envelopes, plain_message
-from dragoman.envelope.reading import blocks_from, kept_in, message_from
-from dragoman.envelope.rendering import Passed, told_as, told_by_parts
-from dragoman.envelope.shape import RIDE, SCHEMA, Envelope, normalize_many
+from dragoman.envelope.difference import apply_diff, diff, encode_json
+from dragoman.envelope.plain import read_plain, write_plain
+from dragoman.envelope.reading import blocks_from, message_from_envelope, with_stored_fields
+from dragoman.envelope.rendering import CallHistory, write_envelope, write_envelopes
+from dragoman.envelope.shape import SCHEMA, SIDECAR_KEY, Envelope, normalize_many
 from dragoman.errors import EnvelopeError, InputError
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import Message
 
-Ride = dict[str, Any]
-_NO_RIDE: Final = (InputError, ValueError, TypeError, LookupError, AttributeError)
+Sidecar = dict[str, Any]
+_SIDECAR_ERRORS: Final = (InputError, ValueError, TypeError, LookupError, AttributeError)
 
 
-def envelopes_from_messages(messages: Iterable[Message], *, as_given: bool = False) -> list[Envelope]:
+def envelopes_from_messages(messages: Iterable[Message], *, verbatim: bool = False) -> list[Envelope]:
     """The envelopes of a session.
 
     With ``as_given`` a message that was an envelope is given back as it came, without the id, the time and the session
     that it has got since.
     """
-    return [envelope for group in envelope_groups(messages, as_given=as_given) for envelope in group]
+    return [envelope for group in envelope_groups(messages, verbatim=verbatim) for envelope in group]
 
 
-def envelope_groups(messages: Iterable[Message], *, as_given: bool = False) -> Iterator[list[Envelope]]:
+def envelope_groups(messages: Iterable[Message], *, verbatim: bool = False) -> Iterator[list[Envelope]]:
     """The envelopes of each message in its turn."""
-    passed = Passed()
+    history = CallHistory()
     for message in messages:
-        yield _envelopes(message, passed, as_given=as_given)
-        passed.saw(message)
+        yield _write_envelopes(message, history, verbatim=verbatim)
+        history.add(message)
 
 
 def messages_from_envelopes(
@@ -55,111 +55,113 @@ def messages_from_envelopes(
 
     ``after`` is what was said before, whose calls they may answer; ``first`` counts what was said before that.
     """
-    passed, made = Passed(first), []
+    history, result = CallHistory(first), []
     for message in after:
-        passed.saw(message)
-    for number, group in _grouped(normalize_many(envelopes)):
+        history.add(message)
+    for number, group in _group(normalize_many(envelopes)):
         try:
-            whole = _read(group, passed)
-            for message in [whole] if whole is not None else _each(group, passed):
-                passed.saw(message)
-                made.append(message)
+            combined = _read_group(group, history)
+            for message in [combined] if combined is not None else _read_each(group, history):
+                history.add(message)
+                result.append(message)
         except (ValueError, InputError) as error:  # deeper or longer than a message may hold
             raise EnvelopeError(str(error), where=f"messages[{number}]") from None
-    return made
+    return result
 
 
-def _each(group: list[Envelope], passed: Passed) -> Iterator[Message]:
+def _read_each(group: list[Envelope], history: CallHistory) -> Iterator[Message]:
     """Envelopes that were one message and are so no more, each as it is."""
     for envelope in group:
-        yield message_from(envelope, passed)
+        yield message_from_envelope(envelope, history)
 
 
 # --- to envelopes ----------------------------------------------------------------------------------------------------
 
 
-def _envelopes(
-    message: Message, passed: Passed, *, as_given: bool = False, read_from: list[Envelope] | None = None
+def _write_envelopes(
+    message: Message, history: CallHistory, *, verbatim: bool = False, read_from: list[Envelope] | None = None
 ) -> list[Envelope]:
     """One message, proved to be what is read from its envelopes; that it was just read from these is proof enough."""
-    plain = plain_envelopes(message, passed)
+    plain = write_plain(message, history)
     if plain is not None:
         return plain
-    kept = _remembered(message)
-    if kept is not None:
+    stored = _stored_fields(message)
+    if stored is not None:
         try:
-            made = _told_again(message, kept, passed, as_given=as_given, read_from=read_from)
-            if made is not None:
-                return made
-        except _NO_RIDE:  # somebody else wrote there, or what it was made for has changed
+            result = _restore_envelopes(message, stored, history, verbatim=verbatim, read_from=read_from)
+            if result is not None:
+                return result
+        except _SIDECAR_ERRORS:  # somebody else wrote there, or what it was made for has changed
             pass
-    bare = normalize_many(told_by_parts(message, passed))  # which shares nothing with the message
-    made = _with_ride(bare, _ride(_guessed(bare, passed), message, is_ours=True))
-    if _are_equal(made, read_from) or _is_same(_riding(made, passed), message):
-        return made
-    return _with_ride(normalize_many(told_by_parts(message, passed)), {"whole": codec.encode(message).decode()})
+    bare = normalize_many(write_envelopes(message, history))  # which shares nothing with the message
+    result = _attach_sidecar(bare, _make_sidecar(_read_without_sidecar(bare, history), message, is_ours=True))
+    if _are_equal(result, read_from) or _is_same(_read_with_sidecar(result, history), message):
+        return result
+    return _attach_sidecar(normalize_many(write_envelopes(message, history)), {"whole": codec.encode(message).decode()})
 
 
-def _told_again(
-    message: Message, kept: list[Any], passed: Passed, *, as_given: bool, read_from: list[Envelope] | None
+def _restore_envelopes(
+    message: Message, stored: list[Any], history: CallHistory, *, verbatim: bool, read_from: list[Envelope] | None
 ) -> list[Envelope] | None:
     """The envelopes that a message was, with what it has no place for; None if it would not be read from them."""
-    if _was_envelope(kept):
-        made = [_normal(restored(told_as(message, kept[0]), kept[0].get("left")))]
-        if as_given or _is_same(_read(made, passed), message):
-            return made
-        made = _with_ride(made, _ride(message_from(made[0], passed), message, is_ours=False))
+    if _is_from_envelope(stored):
+        result = [_normalize_exact(apply_diff(write_envelope(message, stored[0]), stored[0].get("left")))]
+        if verbatim or _is_same(_read_group(result, history), message):
+            return result
+        result = _attach_sidecar(
+            result, _make_sidecar(message_from_envelope(result[0], history), message, is_ours=False)
+        )
     else:
-        own = _without_kept(message)
-        told = told_by_parts(own, passed)
-        made = [_normal(restored(one, left)) for one, left in zip(told, kept, strict=True)]
-        made = _with_ride(made, _ride(_guessed(made, passed), own, is_ours=True))
-    return made if _are_equal(made, read_from) or _is_same(_riding(made, passed), message) else None
+        own = _without_stored_fields(message)
+        written = write_envelopes(own, history)
+        result = [_normalize_exact(apply_diff(one, left)) for one, left in zip(written, stored, strict=True)]
+        result = _attach_sidecar(result, _make_sidecar(_read_without_sidecar(result, history), own, is_ours=True))
+    return result if _are_equal(result, read_from) or _is_same(_read_with_sidecar(result, history), message) else None
 
 
-def _normal(envelope: Any) -> Envelope:
+def _normalize_exact(envelope: Any) -> Envelope:
     """What was put together from a message's metadata is an envelope, or it is not used."""
-    (made,) = normalize_many([envelope])
-    if text_of(made) != text_of(envelope):
+    (result,) = normalize_many([envelope])
+    if encode_json(result) != encode_json(envelope):
         raise ValueError("not an envelope any more")
-    return made
+    return result
 
 
-def _ride(guess: Message, message: Message, *, is_ours: bool) -> Ride:
+def _make_sidecar(guess: Message, message: Message, *, is_ours: bool) -> Sidecar:
     """What makes the message out of what its envelopes say; the whole text of it where plain JSON is not exact."""
-    ride: Ride = {"ours": True} if is_ours else {}
+    sidecar: Sidecar = {"ours": True} if is_ours else {}
     text = codec.encode(message)
-    told = read_json(text, OWN)
-    if text_of(told) != text:
-        ride["text"] = text.decode()
-    elif (left := difference(read_json(codec.encode(guess), OWN), told)) is not None:
-        ride["left"] = left
-    return ride
+    plain = read_json(text, OWN)
+    if encode_json(plain) != text:
+        sidecar["text"] = text.decode()
+    elif (left := diff(read_json(codec.encode(guess), OWN), plain)) is not None:
+        sidecar["left"] = left
+    return sidecar
 
 
-def _with_ride(envelopes: list[Envelope], ride: Ride) -> list[Envelope]:
+def _attach_sidecar(envelopes: list[Envelope], sidecar: Sidecar) -> list[Envelope]:
     many = len(envelopes)
     for number, envelope in enumerate(envelopes):
-        own = ride if number == 0 else {}
+        own = sidecar if number == 0 else {}
         place = {"part": [number + 1, many]} if many > 1 else {}
         metadata = envelope["metadata"]
-        was = {"was": metadata[RIDE]} if RIDE in metadata else {}
-        envelope["metadata"] = {RIDE: None, **metadata} | {RIDE: {**place, **own, **was}}
+        replaced = {"was": metadata[SIDECAR_KEY]} if SIDECAR_KEY in metadata else {}
+        envelope["metadata"] = {SIDECAR_KEY: None, **metadata} | {SIDECAR_KEY: {**place, **own, **replaced}}
     return envelopes
 
 
-def _remembered(message: Message) -> list[Any] | None:
+def _stored_fields(message: Message) -> list[Any] | None:
     extra = message.metadata.extra
-    kept = extra.get(SCHEMA) if extra else None
-    return kept if isinstance(kept, list) and kept else None
+    stored = extra.get(SCHEMA) if extra else None
+    return stored if isinstance(stored, list) and stored else None
 
 
-def _was_envelope(kept: list[Any]) -> bool:
+def _is_from_envelope(stored: list[Any]) -> bool:
     """Whether a message was read from an envelope of somebody else; of our own, only what was added to it is kept."""
-    return len(kept) == 1 and isinstance(kept[0], dict) and "ours" not in kept[0]
+    return len(stored) == 1 and isinstance(stored[0], dict) and "ours" not in stored[0]
 
 
-def _without_kept(message: Message) -> Message:
+def _without_stored_fields(message: Message) -> Message:
     extra = {key: item for key, item in (message.metadata.extra or {}).items() if key != SCHEMA}
     return message.replace(metadata=message.metadata.replace(extra=extra or None))
 
@@ -167,17 +169,17 @@ def _without_kept(message: Message) -> Message:
 # --- to messages -----------------------------------------------------------------------------------------------------
 
 
-def _grouped(envelopes: list[Envelope]) -> Iterator[tuple[int, list[Envelope]]]:
+def _group(envelopes: list[Envelope]) -> Iterator[tuple[int, list[Envelope]]]:
     """Envelopes that were one message, together; each with its number in the list."""
     at = 0
     while at < len(envelopes):
-        many = _parts_told(envelopes, at)
+        many = _group_size(envelopes, at)
         yield at, envelopes[at : at + many]
         at += many
 
 
-def _parts_told(envelopes: list[Envelope], at: int) -> int:
-    match envelopes[at]["metadata"].get(RIDE):
+def _group_size(envelopes: list[Envelope], at: int) -> int:
+    match envelopes[at]["metadata"].get(SIDECAR_KEY):
         case {"part": [1, int(many)]} if many > 1:
             group = envelopes[at : at + many]
             places = [_place(envelope) for envelope in group]
@@ -186,67 +188,69 @@ def _parts_told(envelopes: list[Envelope], at: int) -> int:
 
 
 def _place(envelope: Envelope) -> Any:
-    ride = envelope["metadata"].get(RIDE)
-    return ride.get("part") if isinstance(ride, dict) else None
+    sidecar = envelope["metadata"].get(SIDECAR_KEY)
+    return sidecar.get("part") if isinstance(sidecar, dict) else None
 
 
-def _read(group: list[Envelope], passed: Passed) -> Message | None:
+def _read_group(group: list[Envelope], history: CallHistory) -> Message | None:
     """The message that a group of envelopes was, if they prove it, or if it is a single one."""
-    if isinstance(group[0]["metadata"].get(RIDE), dict):
-        plain = plain_message(group, passed)
-        if plain is not None and _are_equal(plain_envelopes(plain, passed) or [], group):
+    if isinstance(group[0]["metadata"].get(SIDECAR_KEY), dict):
+        plain = read_plain(group, history)
+        if plain is not None and _are_equal(write_plain(plain, history) or [], group):
             return plain
         try:
-            message = _riding(group, passed)
-            if _are_equal(_envelopes(message, passed, read_from=group), group):
+            message = _read_with_sidecar(group, history)
+            if _are_equal(_write_envelopes(message, history, read_from=group), group):
                 return message
-        except _NO_RIDE:
+        except _SIDECAR_ERRORS:
             pass
-    return message_from(group[0], passed) if len(group) == 1 else None
+    return message_from_envelope(group[0], history) if len(group) == 1 else None
 
 
-def _riding(group: list[Envelope], passed: Passed) -> Message:
+def _read_with_sidecar(group: list[Envelope], history: CallHistory) -> Message:
     """The message of envelopes that carry what they cannot say themselves."""
-    ride = group[0]["metadata"].get(RIDE)
-    if not isinstance(ride, dict) or not ride.keys() <= {"part", "ours", "left", "text", "whole", "was"}:
+    sidecar = group[0]["metadata"].get(SIDECAR_KEY)
+    if not isinstance(sidecar, dict) or not sidecar.keys() <= {"part", "ours", "left", "text", "whole", "was"}:
         raise ValueError("nothing of ours rides along")
-    if "whole" in ride:
-        return codec.decode(ride["whole"])
-    bare = [_bare(envelope) for envelope in group]
-    guess = _guessed(bare, passed) if "ours" in ride else message_from(bare[0], passed)
-    text = ride["text"] if "text" in ride else text_of(restored(read_json(codec.encode(guess), OWN), ride.get("left")))
+    if "whole" in sidecar:
+        return codec.decode(sidecar["whole"])
+    bare = [_strip_sidecar(envelope) for envelope in group]
+    guess = _read_without_sidecar(bare, history) if "ours" in sidecar else message_from_envelope(bare[0], history)
+    text = (
+        sidecar["text"]
+        if "text" in sidecar
+        else encode_json(apply_diff(read_json(codec.encode(guess), OWN), sidecar.get("left")))
+    )
     message = codec.decode(text)
-    if "ours" not in ride:
+    if "ours" not in sidecar:
         return message
-    told = told_by_parts(message, passed)
-    added = [difference(ours, given) for ours, given in zip(told, bare, strict=True)]
+    written = write_envelopes(message, history)
+    added = [diff(ours, given) for ours, given in zip(written, bare, strict=True)]
     if not any(added):
         return message
-    return kept_in(message, [None if left is None else {"ours": True, **left} for left in added])
+    return with_stored_fields(message, [None if left is None else {"ours": True, **left} for left in added])
 
 
-def _bare(envelope: Envelope) -> Envelope:
+def _strip_sidecar(envelope: Envelope) -> Envelope:
     """An envelope without what rode along."""
     metadata = dict(envelope["metadata"])
-    ride = metadata.pop(RIDE)
-    if "was" in ride:
-        metadata = {key: ride["was"] if key == RIDE else item for key, item in envelope["metadata"].items()}
+    sidecar = metadata.pop(SIDECAR_KEY)
+    if "was" in sidecar:
+        metadata = {key: sidecar["was"] if key == SIDECAR_KEY else item for key, item in envelope["metadata"].items()}
     return {**envelope, "metadata": metadata}
 
 
-def _guessed(envelopes: list[Envelope], passed: Passed) -> Message:
+def _read_without_sidecar(envelopes: list[Envelope], history: CallHistory) -> Message:
     """The message that these envelopes would be without any help: their blocks, and the rest of the first one."""
-    first = _without_kept(message_from(envelopes[0], passed))
-    blocks = [block for envelope in envelopes for block in blocks_from(envelope, passed, {})]
+    first = _without_stored_fields(message_from_envelope(envelopes[0], history))
+    blocks = [block for envelope in envelopes for block in blocks_from(envelope, history, {})]
     return first.replace(content=blocks)
 
 
-def _are_equal(some: list[Envelope], others: list[Envelope] | None) -> bool:
+def _are_equal(left: list[Envelope], right: list[Envelope] | None) -> bool:
     """Whether they say the same; a host may keep what it adds to our metadata in another order."""
-    return others is not None and msgspec.json.encode(some, order="sorted") == msgspec.json.encode(
-        others, order="sorted"
-    )
+    return right is not None and msgspec.json.encode(left, order="sorted") == msgspec.json.encode(right, order="sorted")
 
 
-def _is_same(one: Message | None, other: Message) -> bool:
-    return one is not None and codec.encode(one) == codec.encode(other)
+def _is_same(left: Message | None, right: Message) -> bool:
+    return left is not None and codec.encode(left) == codec.encode(right)

@@ -60,13 +60,13 @@ async def run_conversation(
     if not isinstance(messages, list | tuple):
         what = f"messages is {type(messages).__name__}, and has to be a list of messages"
         raise InputError(what, where="ConversationCall", remedy="Give the conversation so far, or [] for a new one")
-    returned: Any = None if runner is None else await awaited(runner(call))
+    returned: Any = None if runner is None else await await_result(runner(call))
     if not is_array(returned):
-        returned = await awaited((loop or _built_in_loop())(call))
+        returned = await await_result((loop or _built_in_loop())(call))
     try:
         return ConversationResult.normalize(returned)
     except EnvelopeError as error:
-        return failed(call, str(error))
+        return failure_result(call, str(error))
 
 
 def _built_in_loop() -> Runner:
@@ -75,7 +75,7 @@ def _built_in_loop() -> Runner:
     return loop
 
 
-def failed(call: ConversationCall, why: str) -> Result:
+def failure_result(call: ConversationCall, reason: str) -> Result:
     """A result that says what went wrong, and keeps what the caller had."""
     return {
         "messages": call.messages,
@@ -85,13 +85,13 @@ def failed(call: ConversationCall, why: str) -> Result:
         "last_tool_calls": [],
         "tool_execution_results": [],
         "usage": [],
-        "error": why,
+        "error": reason,
     }
 
 
-async def awaited(given: Any | Awaitable[Any]) -> Any:
+async def await_result(value: Any | Awaitable[Any]) -> Any:
     """What a callable gave, whether it was plain or async."""
-    return await given if inspect.isawaitable(given) else given
+    return await value if inspect.isawaitable(value) else value
 
 
 class ConversationResult:
@@ -103,13 +103,13 @@ class ConversationResult:
         if not isinstance(result, Mapping):
             raise _invalid("result", "must be an array")
         messages = _list(result.get("messages"), "messages")
-        made = dict(result)
-        made["messages"] = [_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
+        normalized = dict(result)
+        normalized["messages"] = [_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
         executed = _list(result.get("tool_execution_results", []), "tool_execution_results")
         for number, entry in enumerate(executed):
-            _check_executed(entry, f"tool_execution_results[{number}]")
-        made["tool_execution_results"] = executed
-        return made
+            _check_execution(entry, f"tool_execution_results[{number}]")
+        normalized["tool_execution_results"] = executed
+        return normalized
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         raise _invalid(where, str(error)) from None
 
 
-def _check_executed(entry: Any, where: str) -> None:
+def _check_execution(entry: Any, where: str) -> None:
     if not isinstance(entry, Mapping):
         raise _invalid(where, "must be an array")
     name, turn = entry.get("tool_name"), entry.get("turn_count")

@@ -26,62 +26,60 @@ from dragoman.errors import FormatError
 Difference = dict[str, Any]
 
 
-def difference(written: Any, given: Any) -> Difference | None:
+def diff(base: Any, target: Any) -> Difference | None:
     """What makes the given value out of what is written."""
-    if text_of(written) == text_of(given):
+    if encode_json(base) == encode_json(target):
         return None
-    if type(written) is dict and type(given) is dict:
-        return _of_objects(written, given)
-    if type(written) is list and type(given) is list and len(written) == len(given):
-        pairs = enumerate(zip(written, given, strict=True))
-        return {"at": {str(at): part for at, (ours, theirs) in pairs if (part := difference(ours, theirs)) is not None}}
-    return {"is": given, "was": fingerprint(written)}
+    if type(base) is dict and type(target) is dict:
+        return _diff_objects(base, target)
+    if type(base) is list and type(target) is list and len(base) == len(target):
+        pairs = enumerate(zip(base, target, strict=True))
+        return {"at": {str(at): part for at, (ours, theirs) in pairs if (part := diff(ours, theirs)) is not None}}
+    return {"is": target, "was": fingerprint(base)}
 
 
-def _of_objects(written: dict[str, Any], given: dict[str, Any]) -> Difference:
+def _diff_objects(base: dict[str, Any], target: dict[str, Any]) -> Difference:
     parts = {
-        "set": {key: item for key, item in given.items() if key not in written},
-        "gone": {key: fingerprint(item) for key, item in written.items() if key not in given},
+        "set": {key: item for key, item in target.items() if key not in base},
+        "gone": {key: fingerprint(item) for key, item in base.items() if key not in target},
         "in": {
-            key: part
-            for key, item in written.items()
-            if key in given and (part := difference(item, given[key])) is not None
+            key: part for key, item in base.items() if key in target and (part := diff(item, target[key])) is not None
         },
     }
-    made: Difference = {name: part for name, part in parts.items() if part}
-    if list(restored(written, made)) != list(given):
-        made["order"] = list(given)
-    return made
+    result: Difference = {name: part for name, part in parts.items() if part}
+    if list(apply_diff(base, result)) != list(target):
+        result["order"] = list(target)
+    return result
 
 
-def restored(written: Any, remembered: Difference | None) -> Any:
+def apply_diff(base: Any, change: Difference | None) -> Any:
     """What was given, as far as what is written now is what was written then."""
-    if remembered is None:
-        return written
-    if "was" in remembered:
-        return remembered["is"] if remembered["was"] == fingerprint(written) else written
-    if type(written) is list:
-        parts = remembered.get("at", {})
-        return [restored(item, parts.get(str(at))) for at, item in enumerate(written)]
-    if type(written) is not dict:
-        return written
-    inside, gone = remembered.get("in", {}), remembered.get("gone", {})
-    made = {
-        key: restored(item, inside.get(key))
-        for key, item in written.items()
+    if change is None:
+        return base
+    if "was" in change:
+        return change["is"] if change["was"] == fingerprint(base) else base
+    if type(base) is list:
+        parts = change.get("at", {})
+        return [apply_diff(item, parts.get(str(at))) for at, item in enumerate(base)]
+    if type(base) is not dict:
+        return base
+    inside, gone = change.get("in", {}), change.get("gone", {})
+    result = {
+        key: apply_diff(item, inside.get(key))
+        for key, item in base.items()
         if key not in gone or gone[key] != fingerprint(item)
     }
-    made |= {key: item for key, item in remembered.get("set", {}).items() if key not in made}
-    order = {key: place for place, key in enumerate(remembered.get("order", ()))}
-    return dict(sorted(made.items(), key=lambda pair: order.get(pair[0], len(order)))) if order else made
+    result |= {key: item for key, item in change.get("set", {}).items() if key not in result}
+    order = {key: place for place, key in enumerate(change.get("order", ()))}
+    return dict(sorted(result.items(), key=lambda pair: order.get(pair[0], len(order)))) if order else result
 
 
 def fingerprint(value: Any) -> str:
     """What a value is recognised by, short and the same everywhere."""
-    return hashlib.sha256(text_of(value)).hexdigest()[:16]
+    return hashlib.sha256(encode_json(value)).hexdigest()[:16]
 
 
-def text_of(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """The JSON of a plain value, with its keys in their order."""
     try:
         return msgspec.json.encode(value)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.envelope.builders import text, tool_call, tool_result
-from dragoman.envelope.conversation import ConversationCall, Result, awaited
+from dragoman.envelope.conversation import ConversationCall, Result, await_result
 from dragoman.envelope.shape import Envelope, normalize_many, to_provider_messages
 
 Ask = Callable[[list[dict[str, Any]], ConversationCall], Any]
@@ -22,7 +22,7 @@ Ask = Callable[[list[dict[str, Any]], ConversationCall], Any]
 Execute = Callable[[str, dict[str, Any]], Any]
 """Takes a tool's name and parameters; gives success, and data, media, message or error."""
 
-_SHOWN: Final = 50  # characters of a parameter that people see
+_MAX_VALUE_LENGTH: Final = 50  # characters of a parameter that people see
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
@@ -38,20 +38,20 @@ class ToolLoop:
         limit = 1 if call.single_turn else call.max_turns
         while run.turn < limit and not run.completed and run.fault is None:
             run.turn += 1
-            run.take(await awaited(self._ask(to_provider_messages(run.messages), call)))
+            run.add_answer(await await_result(self._ask(to_provider_messages(run.messages), call)))
             for name, parameters in run.calls:
-                await self._made(run, name, parameters)
+                await self._run_call(run, name, parameters)
         return run.result(call)
 
-    async def _made(self, run: _Run, name: str, parameters: dict[str, Any]) -> None:
+    async def _run_call(self, run: _Run, name: str, parameters: dict[str, Any]) -> None:
         """One call: run it, unless the same was called before."""
         if not run.is_new(name, parameters):
-            why = "the same call was made before; use its result or change the parameters"
-            answer: dict[str, Any] = {"success": False, "error": why}
+            reason = "the same call was made before; use its result or change the parameters"
+            answer: dict[str, Any] = {"success": False, "error": reason}
             run.messages.append(result_envelope(name, answer, run.turn))
             return
         run.messages.append(tool_call(tool_call_text(name, parameters, run.turn), name, parameters, run.turn))
-        answer = dict(await awaited(self._execute(name, parameters)))
+        answer = dict(await await_result(self._execute(name, parameters)))
         run.messages.append(result_envelope(name, answer, run.turn))
         run.executed.append({"tool_name": name, "result": answer, "parameters": parameters, "turn_count": run.turn})
 
@@ -68,32 +68,32 @@ class _Run:
         self.calls: list[tuple[str, dict[str, Any]]] = []  # of the last answer
         self.executed: list[dict[str, Any]] = []
         self.usage: dict[str, int] = {}
-        self._made = {
-            _spelled(message["payload"].get("tool_name"), message["payload"].get("parameters"))
+        self._known_calls = {
+            _call_key(message["payload"].get("tool_name"), message["payload"].get("parameters"))
             for message in messages
             if message["type"] == "tool_call"
         }
 
-    def take(self, answer: Mapping[str, Any]) -> None:
+    def add_answer(self, answer: Mapping[str, Any]) -> None:
         """What the model answered."""
         self.fault = answer.get("error")
         for name in _COUNTS:
-            if name in (told := answer.get("usage") or {}):
-                self.usage[name] = self.usage.get(name, 0) + told[name]
+            if name in (usage := answer.get("usage") or {}):
+                self.usage[name] = self.usage.get(name, 0) + usage[name]
         content = answer.get("content") or ""
         if content:
             self.final_content = content
             self.messages.append(text("assistant", content))
-        called = answer.get("tool_calls") or ()
-        self.calls = [(one["name"], dict(one.get("parameters") or {})) for one in called if one.get("name")]
+        tool_calls = answer.get("tool_calls") or ()
+        self.calls = [(one["name"], dict(one.get("parameters") or {})) for one in tool_calls if one.get("name")]
         self.completed = self.fault is None and not self.calls
 
     def is_new(self, name: str, parameters: dict[str, Any]) -> bool:
         """Whether nobody has called this tool with these parameters yet; from now on somebody has."""
-        spelled = _spelled(name, parameters)
-        if spelled in self._made:
+        key = _call_key(name, parameters)
+        if key in self._known_calls:
             return False
-        self._made.add(spelled)
+        self._known_calls.add(key)
         return True
 
     def result(self, call: ConversationCall) -> Result:
@@ -115,7 +115,7 @@ class _Run:
         return result
 
 
-def _spelled(name: Any, parameters: Any) -> bytes:
+def _call_key(name: Any, parameters: Any) -> bytes:
     return msgspec.json.encode([name, parameters or {}], order="sorted")
 
 
@@ -135,28 +135,28 @@ def result_envelope(name: str, answer: Mapping[str, Any], turn: int, *, is_handl
 
 def tool_call_text(name: str, parameters: Mapping[str, Any], turn: int) -> str:
     """``AI ACTION (Turn 1): Executing Wiki Upsert with parameters: title: Example``"""
-    shown = ", ".join(f"{key}: {_shown(value)}" for key, value in parameters.items())
-    return f"AI ACTION (Turn {turn}): Executing {titled(name)}" + (f" with parameters: {shown}" if shown else "")
+    shown = ", ".join(f"{key}: {_shorten(value)}" for key, value in parameters.items())
+    return f"AI ACTION (Turn {turn}): Executing {to_title(name)}" + (f" with parameters: {shown}" if shown else "")
 
 
 def tool_result_text(name: str, answer: Mapping[str, Any], turn: int, *, is_handler_tool: bool = False) -> str:
     """``TOOL RESPONSE (Turn 1): `` and how it went, and what came of it."""
     if answer.get("success"):
-        sentence = answer.get("message") or f"SUCCESS: {titled(name)} completed."
+        sentence = answer.get("message") or f"SUCCESS: {to_title(name)} completed."
     else:
-        sentence = f"FAILED: {titled(name)}: {answer.get('error') or 'no reason was given'}"
-    said = f"TOOL RESPONSE (Turn {turn}): {sentence}" if turn > 0 else str(sentence)
+        sentence = f"FAILED: {to_title(name)}: {answer.get('error') or 'no reason was given'}"
+    text = f"TOOL RESPONSE (Turn {turn}): {sentence}" if turn > 0 else str(sentence)
     if answer.get("data") and not is_handler_tool:
-        said += "\n\n" + msgspec.json.encode(answer["data"]).decode()
-    return said
+        text += "\n\n" + msgspec.json.encode(answer["data"]).decode()
+    return text
 
 
-def titled(name: str) -> str:
+def to_title(name: str) -> str:
     """``wiki_upsert`` as ``Wiki Upsert``."""
     return " ".join(word[:1].upper() + word[1:] for word in name.replace("_", " ").split(" "))
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if not isinstance(value, str):
         return msgspec.json.encode(value).decode()
-    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
+    return value if len(value) <= _MAX_VALUE_LENGTH else value[:_MAX_VALUE_LENGTH] + "..."

@@ -43,7 +43,7 @@ def block_from(part: Any) -> tuple[ContentBlock, str | None]:
         case str():
             return TextBlock(part), "string"
         case {"type": "text", "text": str(words)}:
-            return _own(part) or TextBlock(words), None
+            return _read_own_block(part) or TextBlock(words), None
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return ImageBlock(*_source(url, "image/*")), "image_url"
         case {"type": "file", "file_path": str(path), "mime_type": str(media_type)}:
@@ -51,7 +51,7 @@ def block_from(part: Any) -> tuple[ContentBlock, str | None]:
             source = ImageSource("url" if path.startswith(("http://", "https://")) else "file_ref", path)
             return kind(source, media_type), "file"
         case dict():
-            return _own(part) or OpaqueBlock(SCHEMA, part), None
+            return _read_own_block(part) or OpaqueBlock(SCHEMA, part), None
         case _:
             return OpaqueBlock(SCHEMA, {"part": part}), "part"
 
@@ -70,22 +70,22 @@ def part_from(block: ContentBlock, shape: str | None = None) -> Any:
         case _, OpaqueBlock() if block.dialect == SCHEMA and block.provider_raw is None and _has_only_ours(block):
             return block.wire
         case _, _:
-            return plain(block)
+            return to_plain(block)
 
 
-def plain(made: value.Value) -> Any:
+def to_plain(item: value.Value) -> Any:
     """A value as JSON has it."""
     try:
-        return read_json(value.encode(made), OWN)
+        return read_json(value.encode(item), OWN)
     except InputError:  # a block of a newer version may say what we would never write
-        return {"type": made.type} if isinstance(made, UnknownBlock) else {}
+        return {"type": item.type} if isinstance(item, UnknownBlock) else {}
 
 
 def _has_only_ours(block: OpaqueBlock) -> bool:
     return block.unknown_fields is value.UNSET and block_from(block.wire)[0] == block
 
 
-def _own(part: dict[str, Any]) -> ContentBlock | None:
+def _read_own_block(part: dict[str, Any]) -> ContentBlock | None:
     """A part in our own shape, with nothing in it that we do not know."""
     try:
         text = msgspec.json.encode(part)

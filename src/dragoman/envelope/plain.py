@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.envelope.difference import difference, fingerprint, restored
-from dragoman.envelope.loop import titled
-from dragoman.envelope.rendering import UNKNOWN_TIME, Passed, written_time
-from dragoman.envelope.shape import RIDE, SCHEMA, VERSION, Envelope, copied
+from dragoman.envelope.difference import apply_diff, diff, fingerprint
+from dragoman.envelope.loop import to_title
+from dragoman.envelope.rendering import UNKNOWN_TIME, CallHistory, format_time
+from dragoman.envelope.shape import SCHEMA, SIDECAR_KEY, VERSION, Envelope, copy_json
 from dragoman.errors import EnvelopeError
 from dragoman.ids import TOOL_ID
 from dragoman.message import (
@@ -33,26 +33,26 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.value import UNSET, NeedsCareError, encode_fast, unchecked
+from dragoman.value import UNSET, SlowPathRequired, encode_fast, unvalidated
 
 _SPEAKERS: Final = {Role.USER: "user", Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
 _ROLES: Final = {word: role for role, word in _SPEAKERS.items()}
 _COMPLETE: Final = MessageStatus.COMPLETE
 _NOTHING: Final = MessageMetadata()
 _NO_SESSION: Final = fingerprint("")
-_IN_VAIN: Final = (LookupError, TypeError, ValueError, AttributeError, EnvelopeError, msgspec.ValidationError)
-_message: Final = unchecked(Message)
-_metadata: Final = unchecked(MessageMetadata)
-_text: Final = unchecked(TextBlock)
-_tool_use: Final = unchecked(ToolUseBlock)
-_tool_result: Final = unchecked(ToolResultBlock)
+_NOT_PLAIN: Final = (LookupError, TypeError, ValueError, AttributeError, EnvelopeError, msgspec.ValidationError)
+_message: Final = unvalidated(Message)
+_metadata: Final = unvalidated(MessageMetadata)
+_text: Final = unvalidated(TextBlock)
+_tool_use: Final = unvalidated(ToolUseBlock)
+_tool_result: Final = unvalidated(ToolResultBlock)
 _Blocks = tuple[ContentBlock, ...]
 
 
 # --- telling ---------------------------------------------------------------------------------------------------------
 
 
-def plain_envelopes(message: Message, passed: Passed) -> list[Envelope] | None:
+def write_plain(message: Message, history: CallHistory) -> list[Envelope] | None:
     """The envelopes of a plain message; None if it is not plain."""
     metadata = message.metadata
     if metadata.status is not _COMPLETE or not message.id or message.schema_version != SCHEMA_VERSION:
@@ -61,57 +61,57 @@ def plain_envelopes(message: Message, passed: Passed) -> list[Envelope] | None:
         return None
     if metadata.extra is not None and SCHEMA in metadata.extra:
         return None
-    told = _told(message, passed)
-    if told is None:
+    envelopes = _write_content(message, history)
+    if envelopes is None:
         return None
     try:
-        ride = _ride(message, passed)
-    except _IN_VAIN:
+        sidecar = _make_sidecar(message, history)
+    except _NOT_PLAIN:
         return None
-    return None if ride is None else _finished(told, ride, message)
+    return None if sidecar is None else _attach_sidecar(envelopes, sidecar, message)
 
 
-def _told(message: Message, passed: Passed) -> list[Envelope] | None:
+def _write_content(message: Message, history: CallHistory) -> list[Envelope] | None:
     content, role = message.content, message.role
     if role is Role.TOOL:
-        return _told_result(content, message.metadata, passed)
+        return _write_result(content, message.metadata, history)
     speaker = _SPEAKERS.get(role)
     if speaker is None or not content:
         return None
-    told = []
+    envelopes = []
     for place, block in enumerate(content):
         if type(block) is TextBlock and place == 0:
             if not _is_plain_text(block):
                 return None
-            told.append(_envelope("text", speaker, block.text, {}, {}))
+            envelopes.append(_envelope("text", speaker, block.text, {}, {}))
         elif type(block) is ToolUseBlock and role is Role.ASSISTANT and _is_plain_call(block):
-            turn = passed.turn + 1
+            turn = history.turn + 1
             try:
-                payload = {"tool_name": block.name, "parameters": copied(block.input), "turn": turn}
+                payload = {"tool_name": block.name, "parameters": copy_json(block.input), "turn": turn}
             except EnvelopeError:
                 return None
-            caption = f"AI ACTION (Turn {turn}): Executing {titled(block.name)}"
-            told.append(_envelope("tool_call", speaker, caption, payload, {"tool_call_id": block.id}))
+            caption = f"AI ACTION (Turn {turn}): Executing {to_title(block.name)}"
+            envelopes.append(_envelope("tool_call", speaker, caption, payload, {"tool_call_id": block.id}))
         else:
             return None
-    return told
+    return envelopes
 
 
-def _told_result(content: _Blocks, metadata: MessageMetadata, passed: Passed) -> list[Envelope] | None:
+def _write_result(content: _Blocks, metadata: MessageMetadata, history: CallHistory) -> list[Envelope] | None:
     if len(content) != 1:
         return None
     result = content[0]
     if type(result) is not ToolResultBlock or len(result.content) != 1 or result.unknown_fields is not UNSET:
         return None
-    said, tool_use_id = result.content[0], result.tool_use_id
-    if type(said) is not TextBlock or not _is_plain_text(said) or not TOOL_ID.fullmatch(tool_use_id):
+    text, tool_use_id = result.content[0], result.tool_use_id
+    if type(text) is not TextBlock or not _is_plain_text(text) or not TOOL_ID.fullmatch(tool_use_id):
         return None
     if metadata.parent_tool_use_id != tool_use_id:
         return None
-    name = passed.names.get(tool_use_id)
+    name = history.names.get(tool_use_id)
     payload = {} if name is None else {"tool_name": name}
-    payload |= {"success": not result.is_error, "turn": max(passed.turn, 1)}  # type: ignore[dict-item]
-    return [_envelope("tool_result", "tool", said.text, payload, {"tool_call_id": tool_use_id})]
+    payload |= {"success": not result.is_error, "turn": max(history.turn, 1)}  # type: ignore[dict-item]
+    return [_envelope("tool_result", "tool", text.text, payload, {"tool_call_id": tool_use_id})]
 
 
 def _is_plain_text(block: TextBlock) -> bool:
@@ -134,10 +134,10 @@ def _envelope(kind: str, role: str, content: str, payload: dict[str, Any], metad
     }
 
 
-def _ride(message: Message, passed: Passed) -> dict[str, Any] | None:
+def _make_sidecar(message: Message, history: CallHistory) -> dict[str, Any] | None:
     """What makes the message out of what its envelopes say; None if that is not so simple."""
     inside: dict[str, Any] = {}
-    numbered = str(passed.count).zfill(26)
+    numbered = str(history.count).zfill(26)
     if message.id != numbered:
         inside["id"] = {"is": message.id, "was": fingerprint(numbered)}
     if message.session_id:
@@ -146,8 +146,8 @@ def _ride(message: Message, passed: Passed) -> dict[str, Any] | None:
     if raw:
         if message.content and not all(_is_exact(one["set"]["provider_raw"]) for one in raw.values()):
             return None
-        inside["content"] = {"at": {place: copied(one) for place, one in raw.items()}}
-    left = _metadata_left(message)
+        inside["content"] = {"at": {place: copy_json(one) for place, one in raw.items()}}
+    left = _diff_metadata(message)
     if left is not None:
         inside["metadata"] = left
     if message.created_at.microsecond and not _add_time(message.created_at, inside):
@@ -156,8 +156,8 @@ def _ride(message: Message, passed: Passed) -> dict[str, Any] | None:
 
 
 def _raw_of(content: _Blocks) -> list[tuple[int, Any]]:
-    told = ((place, getattr(block, "provider_raw", None)) for place, block in enumerate(content))
-    return [(place, raw) for place, raw in told if raw is not None]
+    pairs = ((place, getattr(block, "provider_raw", None)) for place, block in enumerate(content))
+    return [(place, raw) for place, raw in pairs if raw is not None]
 
 
 def _is_exact(plain: Any) -> bool:
@@ -166,7 +166,7 @@ def _is_exact(plain: Any) -> bool:
     return msgspec.json.encode(msgspec.json.decode(data)) == data
 
 
-def _metadata_left(message: Message) -> dict[str, Any] | None:
+def _diff_metadata(message: Message) -> dict[str, Any] | None:
     metadata = message.metadata
     named_by = (metadata.message_id or message.id) if message.session_id else None
     parent = metadata.parent_tool_use_id if message.role is Role.TOOL else None
@@ -177,12 +177,12 @@ def _metadata_left(message: Message) -> dict[str, Any] | None:
         written["message_id"] = named_by
     try:
         data = encode_fast(metadata)
-    except (NeedsCareError, UnicodeEncodeError):
+    except (SlowPathRequired, UnicodeEncodeError):
         raise ValueError("it needs care") from None
     given = msgspec.json.decode(data)
     if msgspec.json.encode(given) != data:
         raise ValueError("plain JSON is not exact")
-    return difference(written, given)
+    return diff(written, given)
 
 
 def _is_bare(metadata: MessageMetadata) -> bool:
@@ -191,7 +191,7 @@ def _is_bare(metadata: MessageMetadata) -> bool:
     expected = b"{}" if parent is None else b'{"parent_tool_use_id":"%s"}' % parent.encode()
     try:
         return encode_fast(metadata) == expected
-    except (NeedsCareError, UnicodeEncodeError):
+    except (SlowPathRequired, UnicodeEncodeError):
         return False
 
 
@@ -200,69 +200,69 @@ def _add_time(when: datetime, inside: dict[str, Any]) -> bool:
     second = when.replace(microsecond=0)
     if second == UNKNOWN_TIME or when.tzinfo is not UTC or when.year < 1000:
         return False
-    told = second.strftime("%Y-%m-%dT%H:%M:%S")
-    inside["created_at"] = {"is": f"{told}.{when.microsecond:06}Z", "was": fingerprint(f"{told}.000000Z")}
+    text = second.strftime("%Y-%m-%dT%H:%M:%S")
+    inside["created_at"] = {"is": f"{text}.{when.microsecond:06}Z", "was": fingerprint(f"{text}.000000Z")}
     return True
 
 
-def _finished(told: list[Envelope], ride: dict[str, Any], message: Message) -> list[Envelope]:
-    many = len(told)
+def _attach_sidecar(envelopes: list[Envelope], sidecar: dict[str, Any], message: Message) -> list[Envelope]:
+    many = len(envelopes)
     named_by = (message.metadata.message_id or message.id) if message.session_id else None
-    when = None if message.created_at == UNKNOWN_TIME else written_time(message.created_at)
-    for number, envelope in enumerate(told):
-        own = ride if number == 0 else {}
-        riding = {"part": [number + 1, many], **own} if many > 1 else own
-        envelope["metadata"] = {RIDE: riding, **envelope["metadata"]}
+    when = None if message.created_at == UNKNOWN_TIME else format_time(message.created_at)
+    for number, envelope in enumerate(envelopes):
+        own = sidecar if number == 0 else {}
+        carried = {"part": [number + 1, many], **own} if many > 1 else own
+        envelope["metadata"] = {SIDECAR_KEY: carried, **envelope["metadata"]}
         if named_by is not None:
             envelope["id"] = f"{named_by}#{number + 1}" if number else named_by
         if when is not None:
             envelope["created_at"] = when
-    return told
+    return envelopes
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def plain_message(group: list[Envelope], passed: Passed) -> Message | None:
+def read_plain(group: list[Envelope], history: CallHistory) -> Message | None:
     """The message that plain envelopes were, before it is proved that they were it; None if they are not plain."""
     try:
         first = group[0]
-        ride = first["metadata"][RIDE]
-        left = ride.get("left", {})
+        sidecar = first["metadata"][SIDECAR_KEY]
+        left = sidecar.get("left", {})
         inside = left.get("in", {})
-        if ride["ours"] is not True or len(left) != (1 if inside else 0) or "was" in ride:
+        if sidecar["ours"] is not True or len(left) != (1 if inside else 0) or "was" in sidecar:
             return None
         raw = inside.get("content", {}).get("at", {})
         blocks = tuple(_block(envelope, raw.get(str(at))) for at, envelope in enumerate(group))
         role = Role.TOOL if type(blocks[0]) is ToolResultBlock else _ROLES[first["role"]]
         return _message(
-            _is(str, inside["id"]["is"]) if "id" in inside else str(passed.count).zfill(26),
-            _is(str, inside["session_id"]["is"]) if "session_id" in inside else "",
+            _expect(str, inside["id"]["is"]) if "id" in inside else str(history.count).zfill(26),
+            _expect(str, inside["session_id"]["is"]) if "session_id" in inside else "",
             role,
             blocks,
             _read_metadata(blocks[0], first.get("id"), inside.get("metadata")),
             _read_time(first.get("created_at"), inside.get("created_at")),
         )
-    except _IN_VAIN:
+    except _NOT_PLAIN:
         return None
 
 
 def _block(envelope: Envelope, left: dict[str, Any] | None) -> ContentBlock:
-    raw = None if left is None else _is(dict, left["set"]["provider_raw"])
+    raw = None if left is None else _expect(dict, left["set"]["provider_raw"])
     payload, metadata = envelope["payload"], envelope["metadata"]
     match envelope["type"]:
         case "text" if raw is None:
-            return _text(_is(str, envelope["content"]))
+            return _text(_expect(str, envelope["content"]))
         case "tool_call":
-            name, given = _is(str, payload["tool_name"]), _is(dict, payload["parameters"])
+            name, given = _expect(str, payload["tool_name"]), _expect(dict, payload["parameters"])
             return _tool_use(_tool_id(metadata), name, given, raw)
         case "tool_result":
-            said = (_text(_is(str, envelope["content"])),)
-            return _tool_result(_tool_id(metadata), said, not _is(bool, payload["success"]), raw)
+            said = (_text(_expect(str, envelope["content"])),)
+            return _tool_result(_tool_id(metadata), said, not _expect(bool, payload["success"]), raw)
     raise ValueError("not plain")
 
 
-def _is(kind: type, value: Any) -> Any:
+def _expect(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError
     return value
@@ -275,19 +275,19 @@ def _tool_id(metadata: dict[str, Any]) -> str:
 def _read_metadata(first: ContentBlock, named_by: str | None, left: dict[str, Any] | None) -> MessageMetadata:
     parent = first.tool_use_id if type(first) is ToolResultBlock else None
     if left is not None and left.keys() == {"gone"} and left["gone"].keys() == {"message_id"}:
-        return _NOTHING if parent is None else _answering(parent)
+        return _NOTHING if parent is None else _result_metadata(parent)
     written = {} if parent is None else {"parent_tool_use_id": parent}
     if named_by is not None:
         written["message_id"] = named_by
-    return msgspec.convert(restored(written, left), MessageMetadata)
+    return msgspec.convert(apply_diff(written, left), MessageMetadata)
 
 
 @functools.lru_cache(maxsize=64)
-def _answering(tool_use_id: str) -> MessageMetadata:
+def _result_metadata(tool_use_id: str) -> MessageMetadata:
     return _metadata(parent_tool_use_id=tool_use_id)
 
 
-def _read_time(told: str | None, left: dict[str, Any] | None) -> datetime:
+def _read_time(text: str | None, left: dict[str, Any] | None) -> datetime:
     if left is not None:
         return datetime.fromisoformat(left["is"]).astimezone(UTC)
-    return UNKNOWN_TIME if told is None else datetime.fromisoformat(told).replace(tzinfo=UTC)
+    return UNKNOWN_TIME if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dragoman.envelope.loop import titled
+from dragoman.envelope.loop import to_title
 from dragoman.envelope.parts import part_from
 from dragoman.envelope.shape import SCHEMA, VERSION, Envelope, default_role
-from dragoman.ids import derived_ulid
+from dragoman.ids import derive_ulid
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -34,7 +34,7 @@ _TYPE_BY_STATUS: Final = {MessageStatus.PARTIAL: "delta", MessageStatus.ERROR: "
 Parts = tuple[tuple[ContentBlock, ...], ...]
 
 
-class Passed:
+class CallHistory:
     """What was said before, as far as calls and results need it."""
 
     def __init__(self, count: int = 0) -> None:
@@ -43,7 +43,7 @@ class Passed:
         self.names: dict[str, str] = {}  # of the tools that were called, by the id of the call
         self._open: dict[str, str] = {}  # the same, of calls that nobody has answered
 
-    def saw(self, message: Message) -> None:
+    def add(self, message: Message) -> None:
         """One more message has been said."""
         self.count += 1
         if message.role is Role.USER:
@@ -58,12 +58,12 @@ class Passed:
 
     def open_call(self, name: Any) -> str | None:
         """The oldest call of that tool that nobody has answered; of any tool, where none is named."""
-        wanted = (tool_id for tool_id, called in self._open.items() if called == name or not name)
-        return next(wanted, None)
+        matches = (tool_id for tool_id, tool_name in self._open.items() if tool_name == name or not name)
+        return next(matches, None)
 
-    def fresh_call_id(self, name: str) -> str:
+    def derive_call_id(self, name: str) -> str:
         """An id for a call that has none: always the same one in the same place."""
-        return "tu_" + derived_ulid(0, SCHEMA, str(self.count), name)
+        return "tu_" + derive_ulid(0, SCHEMA, str(self.count), name)
 
 
 def parts_of(message: Message) -> Parts:
@@ -80,66 +80,66 @@ def parts_of(message: Message) -> Parts:
 # --- messages of ours ------------------------------------------------------------------------------------------------
 
 
-def told_by_parts(message: Message, passed: Passed) -> list[Envelope]:
+def write_envelopes(message: Message, history: CallHistory) -> list[Envelope]:
     """The envelopes of a message that was never one."""
     parts = parts_of(message)
-    return [_told_part(message, part, number, passed) for number, part in enumerate(parts)]
+    return [_write_part(message, part, number, history) for number, part in enumerate(parts)]
 
 
-def _told_part(message: Message, part: tuple[ContentBlock, ...], number: int, passed: Passed) -> Envelope:
-    told = _told(message, part)
+def _write_part(message: Message, part: tuple[ContentBlock, ...], number: int, history: CallHistory) -> Envelope:
+    envelope = _write_base(message, part)
     match part:
         case (ToolUseBlock() as call,):
-            turn = passed.turn + 1
-            told["content"] = f"AI ACTION (Turn {turn}): Executing {titled(call.name)}"
-            told["payload"]["turn"] = turn
-            told["metadata"]["tool_call_id"] = call.id
+            turn = history.turn + 1
+            envelope["content"] = f"AI ACTION (Turn {turn}): Executing {to_title(call.name)}"
+            envelope["payload"]["turn"] = turn
+            envelope["metadata"]["tool_call_id"] = call.id
         case (InvalidToolUseBlock() as call,):
-            told["type"], told["content"] = "error", call.reason
-            told["payload"] = {"tool_name": call.name, "input_text": call.input_text}
-            told["metadata"]["tool_call_id"] = call.id
+            envelope["type"], envelope["content"] = "error", call.reason
+            envelope["payload"] = {"tool_name": call.name, "input_text": call.input_text}
+            envelope["metadata"]["tool_call_id"] = call.id
         case (ToolResultBlock() as result,):
-            name = passed.names.get(result.tool_use_id)
-            named = {} if name is None else {"tool_name": name}
-            told["payload"] = {**named, **told["payload"], "turn": max(passed.turn, 1)}
-            told["metadata"]["tool_call_id"] = result.tool_use_id
+            name = history.names.get(result.tool_use_id)
+            name_field = {} if name is None else {"tool_name": name}
+            envelope["payload"] = {**name_field, **envelope["payload"], "turn": max(history.turn, 1)}
+            envelope["metadata"]["tool_call_id"] = result.tool_use_id
     if message.session_id:
         named_by = message.metadata.message_id or message.id
-        told |= {"id": f"{named_by}#{number + 1}" if number else named_by} if named_by else {}
+        envelope |= {"id": f"{named_by}#{number + 1}" if number else named_by} if named_by else {}
     if message.created_at != UNKNOWN_TIME:
-        told["created_at"] = written_time(message.created_at)
-    return told
+        envelope["created_at"] = format_time(message.created_at)
+    return envelope
 
 
 # --- messages that were envelopes ------------------------------------------------------------------------------------
 
 
-def told_as(message: Message, hints: dict[str, Any]) -> Envelope:
+def write_envelope(message: Message, hints: dict[str, Any]) -> Envelope:
     """The envelope of a whole message, in the form that the hints say it had."""
     blocks, form, shapes = message.content, hints.get("form"), hints.get("shapes")
     match blocks:
         case (*words, (ToolUseBlock() | InvalidToolUseBlock()) as call) if form is None:
-            told = _told(message, (call,))
-            told["content"] = _content(tuple(words), None, shapes)
+            envelope = _write_base(message, (call,))
+            envelope["content"] = _content(tuple(words), None, shapes)
         case (ToolResultBlock() as result,):
-            told = _told(message, blocks)
-            told["content"] = _content(result.content, form, shapes)
+            envelope = _write_base(message, blocks)
+            envelope["content"] = _content(result.content, form, shapes)
         case _:
-            told = _told(message, blocks)
-            told["content"] = _content(blocks, form, shapes)
+            envelope = _write_base(message, blocks)
+            envelope["content"] = _content(blocks, form, shapes)
     if hints.get("row"):
-        told["metadata"] = {"type": told["type"], **told["payload"]}
+        envelope["metadata"] = {"type": envelope["type"], **envelope["payload"]}
     if message.metadata.message_id:
-        told["id"] = message.metadata.message_id
+        envelope["id"] = message.metadata.message_id
     if hints.get("timed") and message.created_at != UNKNOWN_TIME:
-        told["created_at"] = written_time(message.created_at)
-    return told
+        envelope["created_at"] = format_time(message.created_at)
+    return envelope
 
 
 # --- parts of both ---------------------------------------------------------------------------------------------------
 
 
-def _told(message: Message, part: tuple[ContentBlock, ...]) -> Envelope:
+def _write_base(message: Message, part: tuple[ContentBlock, ...]) -> Envelope:
     kind, payload = _type_and_payload(message, part)
     match part:
         case (ToolResultBlock() as result,):
@@ -178,14 +178,16 @@ def _content(blocks: tuple[ContentBlock, ...], form: str | None, shapes: list[st
     match blocks:
         case () if form is None:
             return ""
-        case (TextBlock() as said,) if form is None and said == TextBlock(said.text) and said.provider_raw is None:
-            return said.text
+        case (TextBlock() as text_block,) if (
+            form is None and text_block == TextBlock(text_block.text) and text_block.provider_raw is None
+        ):
+            return text_block.text
     if shapes is None or len(shapes) != len(blocks):
         shapes = [None] * len(blocks)
     parts = [part_from(block, shape) for block, shape in zip(blocks, shapes, strict=True)]
     return parts[0] if form == "object" and len(parts) == 1 else parts
 
 
-def written_time(when: datetime) -> str:
+def format_time(when: datetime) -> str:
     """``2026-04-28 12:00:00``, in UTC."""
     return when.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "seconds")

@@ -19,7 +19,7 @@ Envelope = dict[str, Any]
 
 SCHEMA: Final = "agents-api.message"
 VERSION: Final = 1
-RIDE: Final = "dragoman"  # where in an envelope's metadata stands what it cannot say of a message
+SIDECAR_KEY: Final = "dragoman"  # where in an envelope's metadata stands what it cannot say of a message
 TYPES: Final = (
     "text",
     "tool_call",
@@ -33,7 +33,7 @@ TYPES: Final = (
 )
 
 # What a row keeps in its metadata and an envelope in its payload.
-_LIFTED: Final = {
+_PAYLOAD_KEYS: Final = {
     "tool_call": ("tool_name", "parameters", "turn"),
     "tool_result": ("tool_name", "success", "turn", "tool_data", "media", "error"),
 }
@@ -95,17 +95,19 @@ def _from_envelope(message: Mapping[str, Any]) -> Envelope:
         raise EnvelopeError("unsupported type")
     # An early draft called the payload data; it is read, and never written.
     payload = _object(message.get("payload")) or _object(message.get("data"))
-    return built(message.get("role"), message.get("content"), kind, payload, _object(message.get("metadata")), message)
+    return build_envelope(
+        message.get("role"), message.get("content"), kind, payload, _object(message.get("metadata")), message
+    )
 
 
 def _from_row(message: Mapping[str, Any]) -> Envelope:
     metadata = _object(message.get("metadata"))
-    kind = inferred_type(message.get("content"), metadata)
-    payload = {key: metadata[key] for key in _LIFTED.get(kind, ()) if key in metadata}
-    return built(message.get("role"), message.get("content"), kind, payload, metadata, message)
+    kind = infer_type(message.get("content"), metadata)
+    payload = {key: metadata[key] for key in _PAYLOAD_KEYS.get(kind, ()) if key in metadata}
+    return build_envelope(message.get("role"), message.get("content"), kind, payload, metadata, message)
 
 
-def inferred_type(content: Any, metadata: Mapping[str, Any]) -> str:
+def infer_type(content: Any, metadata: Mapping[str, Any]) -> str:
     """The type of a message that does not state one where an envelope does."""
     stated = metadata.get("type")
     if isinstance(stated, str) and stated in TYPES:
@@ -115,7 +117,7 @@ def inferred_type(content: Any, metadata: Mapping[str, Any]) -> str:
     return "text" if metadata.get("error") is None else "error"
 
 
-def built(  # noqa: PLR0917  the order in which an envelope has them
+def build_envelope(  # noqa: PLR0917  the order in which an envelope has them
     role: Any,
     content: Any,
     kind: str,
@@ -139,15 +141,15 @@ def built(  # noqa: PLR0917  the order in which an envelope has them
         "payload": payload,
         "metadata": metadata,
     }
-    given = source or {}
-    envelope |= {key: text for key in _OPTIONAL if isinstance(text := given.get(key), str) and text}
-    made: Envelope = _plain(envelope, _MAX_DEPTH)
-    return made
+    values = source or {}
+    envelope |= {key: text for key in _OPTIONAL if isinstance(text := values.get(key), str) and text}
+    result: Envelope = _to_json(envelope, _MAX_DEPTH)
+    return result
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """A copy of a part of an envelope, as JSON has it, if it is not too deep to stand in one."""
-    return _plain(value, _MAX_DEPTH - _PLACES_ABOVE)
+    return _to_json(value, _MAX_DEPTH - _PLACES_ABOVE)
 
 
 def _whole_number(version: Any) -> int:
@@ -165,7 +167,7 @@ def _object(value: Any) -> dict[str, Any]:
     return {str(number): item for number, item in enumerate(value)} if isinstance(value, list | tuple) else {}
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _to_json(value: Any, depth: int) -> Any:
     """A copy, as JSON has it."""
     if isinstance(value, str):
         return _text(value)
@@ -177,22 +179,22 @@ def _plain(value: Any, depth: int) -> Any:
         return float(value)
     if depth > 0:
         if type(value) is dict or isinstance(value, Mapping):  # an abstract class takes its time to say so
-            return _plain_object(value, depth - 1)
+            return _object_to_json(value, depth - 1)
         if isinstance(value, list | tuple):
-            return [_plain(item, depth - 1) for item in value]
+            return [_to_json(item, depth - 1) for item in value]
     raise EnvelopeError("envelope must be JSON serializable")
 
 
-def _plain_object(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _object_to_json(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for key, item in value.items():
         name = key if type(key) is str and key.isascii() else _key(key)
         kind = type(item)
         if kind is bool or item is None or (kind is str and item.isascii()):  # what most are
-            made[name] = item
+            result[name] = item
         else:
-            made[name] = _plain(item, depth)
-    return made
+            result[name] = _to_json(item, depth)
+    return result
 
 
 def _text(text: str) -> str:

@@ -10,10 +10,10 @@ under a name: nothing here knows which there are. The one rule: it tells what it
 believes no dialect's word for it.
 """
 
-from dragoman.fidelity.cases import CASES, Case, Dialect, own_words, sample
-from dragoman.fidelity.comparison import Finding, compared
-from dragoman.fidelity.conversations import conversations
-from dragoman.fidelity.measure import Cell, Shortfall, Tally, cells, findings_of
+from dragoman.fidelity.cases import CASES, Case, Dialect, make_sample, native_samples
+from dragoman.fidelity.comparison import Finding, compare_requests
+from dragoman.fidelity.conversations import transcript_dialects
+from dragoman.fidelity.measure import Cell, Shortfall, Tally, make_cells, measure_conversion
 
 __all__ = [
     "CASES",
@@ -23,10 +23,10 @@ __all__ = [
     "Finding",
     "Shortfall",
     "Tally",
-    "cells",
-    "compared",
-    "conversations",
-    "findings_of",
-    "own_words",
-    "sample",
+    "compare_requests",
+    "make_cells",
+    "make_sample",
+    "measure_conversion",
+    "native_samples",
+    "transcript_dialects",
 ]

@@ -16,78 +16,83 @@ from typing import Final
 import msgspec
 
 from dragoman.exchange import Loss, Reply, Request, StopReason, Written
-from dragoman.fidelity.comparison import Finding, compared
+from dragoman.fidelity.comparison import Finding, compare_requests
 from dragoman.message import Message, MessageMetadata, Role, TokenUsage
 
 PREFIX: Final = "answer."
 _TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_PROMPT: Final = ("input_tokens", "cached_input_tokens", "cache_creation_input_tokens")
+_PROMPT_FIELDS: Final = ("input_tokens", "cached_input_tokens", "cache_creation_input_tokens")
 
 
-def compared_answers(before: Reply, written: Written, after: Reply, target: str) -> tuple[Finding, ...]:
+def compare_replies(before: Reply, written: Written, after: Reply, target: str) -> tuple[Finding, ...]:
     """A finding for everything that was answered; their kinds begin with ``answer.``."""
     losses = tuple(msgspec.structs.replace(loss, message_id="answer") for loss in written.losses)
-    blocks = compared(_as_request(before), Written(None, losses), _as_request(after), target)
-    is_less = any(finding.outcome in ("loss", "changed") for finding in blocks)
-    found = [*blocks, *_details(before, after, written.losses, is_less=is_less)]
-    return tuple(msgspec.structs.replace(finding, kind=PREFIX + finding.kind) for finding in found)
+    blocks = compare_requests(_to_request(before), Written(None, losses), _to_request(after), target)
+    has_less = any(finding.outcome in ("loss", "changed") for finding in blocks)
+    findings = [*blocks, *_compare_details(before, after, written.losses, has_less=has_less)]
+    return tuple(msgspec.structs.replace(finding, kind=PREFIX + finding.kind) for finding in findings)
 
 
-def kinds_answered(reply: Reply) -> set[str]:
+def reply_kinds(reply: Reply) -> set[str]:
     """The kinds of things that an answer says."""
-    return {finding.kind for finding in compared_answers(reply, Written(None), reply, "")}
+    return {finding.kind for finding in compare_replies(reply, Written(None), reply, "")}
 
 
-def _as_request(reply: Reply) -> Request:
-    said = Message("answer", "", Role.ASSISTANT, reply.content, MessageMetadata(), _TIME)
-    return Request(model=None, messages=(said,))
+def _to_request(reply: Reply) -> Request:
+    message = Message("answer", "", Role.ASSISTANT, reply.content, MessageMetadata(), _TIME)
+    return Request(model=None, messages=(message,))
 
 
-def _details(before: Reply, after: Reply, losses: Iterable[Loss], *, is_less: bool) -> Iterator[Finding]:
-    named = {loss.block_type: loss.reason for loss in losses}
-    if is_less and after.fault is not None:
+def _compare_details(before: Reply, after: Reply, losses: Iterable[Loss], *, has_less: bool) -> Iterator[Finding]:
+    loss_reasons = {loss.block_type: loss.reason for loss in losses}
+    if has_less and after.fault is not None:
         yield Finding("stop_reason", "changed", f"what is left is no answer: {after.fault.code}")
     else:
-        yield _end(before.stop_reason, after.stop_reason, named)
+        yield _compare_stop_reason(before.stop_reason, after.stop_reason, loss_reasons)
     for name in ("stop_sequence", "model"):
-        yield from _detail(name, getattr(before, name), getattr(after, name), named)
+        yield from _compare_detail(name, getattr(before, name), getattr(after, name), loss_reasons)
     if before.usage is not None:
-        yield from _counts(before.usage, after.usage, named)
+        yield from _compare_counts(before.usage, after.usage, loss_reasons)
 
 
-def _end(before: StopReason, after: StopReason, named: Mapping[str, str]) -> Finding:
+def _compare_stop_reason(before: StopReason, after: StopReason, loss_reasons: Mapping[str, str]) -> Finding:
     if before is after:
         return Finding("stop_reason", "kept")
     note = f"{before.value} becomes {after.value}"
     if before is StopReason.UNKNOWN:  # nobody had said why
         return Finding("stop_reason", "changed", note)
-    reason = named.get("stop_reason")
+    reason = loss_reasons.get("stop_reason")
     return Finding("stop_reason", "silent", note) if reason is None else Finding("stop_reason", "loss", reason)
 
 
-def _detail(name: str, before: object, after: object, named: Mapping[str, str]) -> Iterator[Finding]:
+def _compare_detail(name: str, before: object, after: object, loss_reasons: Mapping[str, str]) -> Iterator[Finding]:
     if before is None:
         return
     if before == after:
         yield Finding(name, "kept")
-    elif name in named:
-        yield Finding(name, "loss", named[name])
+    elif name in loss_reasons:
+        yield Finding(name, "loss", loss_reasons[name])
     else:
         yield Finding(name, "silent", f"{before} becomes {after}")
 
 
-def _counts(before: TokenUsage, after: TokenUsage | None, named: Mapping[str, str]) -> Iterator[Finding]:
+def _compare_counts(before: TokenUsage, after: TokenUsage | None, loss_reasons: Mapping[str, str]) -> Iterator[Finding]:
     for field in msgspec.structs.fields(TokenUsage):
         value = getattr(before, field.name)
         if field.name in ("unknown_fields", "estimated") or not value:
             continue
-        told = getattr(after, field.name, None)
+        new_value = getattr(after, field.name, None)
         kind = f"usage.{field.name}"
-        if field.name == "input_tokens" and after is not None and told != value and _prompt(before) == _prompt(after):
+        if (
+            field.name == "input_tokens"
+            and after is not None
+            and new_value != value
+            and _prompt_tokens(before) == _prompt_tokens(after)
+        ):
             yield Finding(kind, "changed", "one count for the whole prompt")
         else:
-            yield from _detail(kind, value, told, named)
+            yield from _compare_detail(kind, value, new_value, loss_reasons)
 
 
-def _prompt(usage: TokenUsage) -> int:
-    return sum(getattr(usage, name) for name in _PROMPT)
+def _prompt_tokens(usage: TokenUsage) -> int:
+    return sum(getattr(usage, name) for name in _PROMPT_FIELDS)

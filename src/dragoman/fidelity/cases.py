@@ -31,8 +31,8 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
-from dragoman.fidelity.answers import kinds_answered
-from dragoman.fidelity.comparison import JOINED, MOVED, compared, kinds_said
+from dragoman.fidelity.answers import reply_kinds
+from dragoman.fidelity.comparison import JOINED, MOVED, compare_requests, request_kinds
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -54,8 +54,8 @@ from dragoman.message import (
 class Dialect(Protocol):
     """What is needed of a dialect: any module or object that reads and writes requests.
 
-    It may have ``UNSPOKEN``. If it reads and writes answers, as ``read_reply`` and ``write_reply``, these are measured.
-    One that says only a part of a request has ``GROUPS``, the groups of cases that it is about, and ``said_of``.
+    It may have ``IMPLIED_OPTIONS``. If it has ``read_reply`` and ``write_reply``, replies are measured too.
+    One that says only a part of a request has ``GROUPS``, the groups of cases that it is about, and ``message_part``.
     """
 
     NAME: Any
@@ -84,7 +84,7 @@ class Case(msgspec.Struct, frozen=True):
 _TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 _CALL: Final = ToolUseBlock("tu_01KR3ER9E00000000000000QQE", "read_file", {"path": "README.md", "limit": 1})
-_BROKEN: Final = InvalidToolUseBlock(_CALL.id, "read_file", '{"path": ', "cut")
+_INVALID_CALL: Final = InvalidToolUseBlock(_CALL.id, "read_file", '{"path": ', "cut")
 _TOOL: Final = ToolDefinition(
     "read_file",
     "Read a file.",
@@ -94,25 +94,25 @@ _TOOL: Final = ToolDefinition(
 _SCHEMA: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _PICTURE: Final = ImageBlock(ImageSource("base64", _PIXEL), "image/png")
 _PDF: Final = DocumentBlock(ImageSource("base64", "JVBERi0xLjQK"), "application/pdf")
-_NOTE: Final = DocumentBlock(ImageSource("base64", "QSBub3RlLg=="), "text/plain")
+_TEXT_DOCUMENT: Final = DocumentBlock(ImageSource("base64", "QSBub3RlLg=="), "text/plain")
 
 
 def _message(role: Role, *blocks: ContentBlock) -> Message:
-    answered = next((block.tool_use_id for block in blocks if isinstance(block, ToolResultBlock)), None)
-    return Message("0", "", role, blocks, MessageMetadata(parent_tool_use_id=answered), _TIME)
+    parent_id = next((block.tool_use_id for block in blocks if isinstance(block, ToolResultBlock)), None)
+    return Message("0", "", role, blocks, MessageMetadata(parent_tool_use_id=parent_id), _TIME)
 
 
 def _request(*messages: Message, tools: tuple[ToolDefinition, ...] = (), **options: Any) -> Request:
-    said = messages or (_message(Role.USER, TextBlock("Hello.")),)
-    numbered = tuple(msgspec.structs.replace(message, id=f"{at:026d}") for at, message in enumerate(said))
+    all_messages = messages or (_message(Role.USER, TextBlock("Hello.")),)
+    numbered = tuple(msgspec.structs.replace(message, id=f"{at:026d}") for at, message in enumerate(all_messages))
     return Request(model="some-model", messages=numbered, tools=tools, options=Options(**options))
 
 
-def _asked(*blocks: ContentBlock) -> Request:
+def _user_request(*blocks: ContentBlock) -> Request:
     return _request(_message(Role.USER, TextBlock("Look."), *blocks))
 
 
-def _answered(*blocks: ContentBlock, is_error: bool = False) -> Request:
+def _result_request(*blocks: ContentBlock, is_error: bool = False) -> Request:
     """A call and its result."""
     result = ToolResultBlock(_CALL.id, blocks, is_error)
     return _request(
@@ -123,38 +123,51 @@ def _answered(*blocks: ContentBlock, is_error: bool = False) -> Request:
     )
 
 
-def _blocks() -> dict[str, tuple[str, Request | None]]:
+def _block_cases() -> dict[str, tuple[str, Request | None]]:
     """Each case about a block: its name, the kind of its finding, and a request."""
-    hello, again = TextBlock("Hello."), TextBlock("Be brief.")
-    later = (_message(Role.USER, hello), _message(Role.ASSISTANT, TextBlock("Hi.")), _message(Role.SYSTEM, again))
-    unread = (_message(Role.USER, hello), _message(Role.ASSISTANT, _BROKEN))
-    explained = ToolResultBlock(_CALL.id, (TextBlock("It is not an object."),), is_error=False)
+    hello, system_text = TextBlock("Hello."), TextBlock("Be brief.")
+    late_system = (
+        _message(Role.USER, hello),
+        _message(Role.ASSISTANT, TextBlock("Hi.")),
+        _message(Role.SYSTEM, system_text),
+    )
+    invalid_call = (_message(Role.USER, hello), _message(Role.ASSISTANT, _INVALID_CALL))
+    explanation = ToolResultBlock(_CALL.id, (TextBlock("It is not an object."),), is_error=False)
     return {
         "text": ("text", _request()),
-        "two texts in one message": ("text", _asked(hello)),
-        "system prompt": ("system", _request(_message(Role.SYSTEM, again), _message(Role.USER, hello))),
-        "system prompt later on": ("system", _request(*later, _message(Role.USER, TextBlock("And now?")))),
-        "tool_use": ("tool_use", _answered(TextBlock("# Foo"))),
+        "two texts in one message": ("text", _user_request(hello)),
+        "system prompt": ("system", _request(_message(Role.SYSTEM, system_text), _message(Role.USER, hello))),
+        "system prompt later on": ("system", _request(*late_system, _message(Role.USER, TextBlock("And now?")))),
+        "tool_use": ("tool_use", _result_request(TextBlock("# Foo"))),
         "invalid_tool_use": (
             "invalid_tool_use",
-            _request(*unread, _message(Role.TOOL, explained), tools=(_TOOL,)),
+            _request(*invalid_call, _message(Role.TOOL, explanation), tools=(_TOOL,)),
         ),
-        "tool_result": ("tool_result", _answered(TextBlock("# Foo"))),
-        "text in a result": ("tool_result.text", _answered(TextBlock("# Foo"))),
-        "two texts in a result": ("tool_result.text", _answered(TextBlock("# Foo"), TextBlock("# Bar"))),
-        "result that failed": ("tool_result.is_error", _answered(TextBlock("no such file"), is_error=True)),
-        "image in a result": ("tool_result.image", _answered(TextBlock("Here."), _PICTURE)),
-        "document in a result": ("tool_result.document", _answered(TextBlock("Here."), _PDF)),
-        "image, base64": ("image", _asked(_PICTURE)),
-        "image, url": ("image", _asked(ImageBlock(ImageSource("url", "https://example.com/a.png"), "image/png"))),
-        "document, base64": ("document", _asked(_PDF)),
-        "document, url": ("document", _asked(_PDF.replace(source=ImageSource("url", "https://example.com/a.pdf")))),
-        "document, plain text": ("document", _asked(_NOTE)),
-        "name of a document": ("document.name", _asked(_PDF.replace(name="report"))),
-        "name of a plain text": ("document.name", _asked(_NOTE.replace(name="note"))),
-        "audio, base64": ("audio", _asked(AudioBlock(ImageSource("base64", "UklGRiQAAABXQVZF"), "audio/wav"))),
-        "video, base64": ("video", _asked(VideoBlock(ImageSource("base64", "AAAAGGZ0eXBtcDQy"), "video/mp4"))),
-        "video, url": ("video", _asked(VideoBlock(ImageSource("url", "https://example.com/a.mp4"), "video/mp4"))),
+        "tool_result": ("tool_result", _result_request(TextBlock("# Foo"))),
+        "text in a result": ("tool_result.text", _result_request(TextBlock("# Foo"))),
+        "two texts in a result": ("tool_result.text", _result_request(TextBlock("# Foo"), TextBlock("# Bar"))),
+        "result that failed": ("tool_result.is_error", _result_request(TextBlock("no such file"), is_error=True)),
+        "image in a result": ("tool_result.image", _result_request(TextBlock("Here."), _PICTURE)),
+        "document in a result": ("tool_result.document", _result_request(TextBlock("Here."), _PDF)),
+        "image, base64": ("image", _user_request(_PICTURE)),
+        "image, url": (
+            "image",
+            _user_request(ImageBlock(ImageSource("url", "https://example.com/a.png"), "image/png")),
+        ),
+        "document, base64": ("document", _user_request(_PDF)),
+        "document, url": (
+            "document",
+            _user_request(_PDF.replace(source=ImageSource("url", "https://example.com/a.pdf"))),
+        ),
+        "document, plain text": ("document", _user_request(_TEXT_DOCUMENT)),
+        "name of a document": ("document.name", _user_request(_PDF.replace(name="report"))),
+        "name of a plain text": ("document.name", _user_request(_TEXT_DOCUMENT.replace(name="note"))),
+        "audio, base64": ("audio", _user_request(AudioBlock(ImageSource("base64", "UklGRiQAAABXQVZF"), "audio/wav"))),
+        "video, base64": ("video", _user_request(VideoBlock(ImageSource("base64", "AAAAGGZ0eXBtcDQy"), "video/mp4"))),
+        "video, url": (
+            "video",
+            _user_request(VideoBlock(ImageSource("url", "https://example.com/a.mp4"), "video/mp4")),
+        ),
         "thinking": ("thinking", None),
         "signature of thinking": ("thinking.signature", None),
         "redacted_thinking": ("redacted_thinking", None),
@@ -162,9 +175,9 @@ def _blocks() -> dict[str, tuple[str, Request | None]]:
     }
 
 
-def _beside() -> dict[str, tuple[str, Request | None]]:
+def _option_cases() -> dict[str, tuple[str, Request | None]]:
     """Each case about what stands beside the conversation."""
-    asked = ResponseFormat("json_schema", _SCHEMA, "place", strict=True)
+    response_format = ResponseFormat("json_schema", _SCHEMA, "place", strict=True)
     options: dict[str, tuple[str, Any]] = {
         "max_output_tokens": ("max_output_tokens", 100),
         "temperature": ("temperature", 0.5),
@@ -176,8 +189,8 @@ def _beside() -> dict[str, tuple[str, Request | None]]:
         "frequency_penalty": ("frequency_penalty", 0.5),
         "any JSON": ("response_format", ResponseFormat("json")),
         "JSON of a schema": ("response_format.json_schema", ResponseFormat("json_schema", _SCHEMA)),
-        "name of a schema": ("response_format.name", asked),
-        "strict schema": ("response_format.strict", asked),
+        "name of a schema": ("response_format.name", response_format),
+        "strict schema": ("response_format.strict", response_format),
         "reasoning on": ("reasoning", Reasoning(enabled=True)),
         "reasoning off": ("reasoning", Reasoning(enabled=False)),
         "reasoning effort": ("reasoning.effort", Reasoning(effort="high")),
@@ -209,16 +222,16 @@ def _beside() -> dict[str, tuple[str, Request | None]]:
     }
 
 
-def _answer(*blocks: ContentBlock, why: StopReason = StopReason.END_TURN, **counts: Any) -> Reply:
+def _make_reply(*blocks: ContentBlock, stop_reason: StopReason = StopReason.END_TURN, **counts: Any) -> Reply:
     usage = TokenUsage(**{"input_tokens": 100, "output_tokens": 50, **counts})
-    word = "END" if why is StopReason.STOP_SEQUENCE else None
-    said = blocks or (TextBlock("Hi."),)
-    return Reply(content=said, stop_reason=why, stop_sequence=word, usage=usage, model="some-model")
+    stop_sequence = "END" if stop_reason is StopReason.STOP_SEQUENCE else None
+    content = blocks or (TextBlock("Hi."),)
+    return Reply(content=content, stop_reason=stop_reason, stop_sequence=stop_sequence, usage=usage, model="some-model")
 
 
-def _answers() -> dict[str, tuple[str, Reply]]:
+def _reply_cases() -> dict[str, tuple[str, Reply]]:
     """Each case about an answer: its name, the kind of its finding, and an answer."""
-    why, ends = "answer.stop_reason", StopReason
+    kind, reasons = "answer.stop_reason", StopReason
     counts: dict[str, Any] = {
         "cached_input_tokens": 20,
         "cache_creation_input_tokens": 10,
@@ -228,74 +241,79 @@ def _answers() -> dict[str, tuple[str, Reply]]:
         "server_tool_calls": {"web_search": 1},
         "service_tier": "priority",
     }
-    hour = _answer(cache_creation_input_tokens=10, cache_creation_1h_input_tokens=4)
+    one_hour = _make_reply(cache_creation_input_tokens=10, cache_creation_1h_input_tokens=4)
     return {
-        "answer: text": ("answer.text", _answer()),
-        "answer: tool_use": ("answer.tool_use", _answer(TextBlock("Reading."), _CALL, why=ends.TOOL_USE)),
-        "answer: model": ("answer.model", _answer()),
-        "ended: done": (why, _answer()),
-        "ended: waits for results": (why, _answer(_CALL, why=ends.TOOL_USE)),
-        "ended: too long": (why, _answer(why=ends.MAX_TOKENS)),
-        "ended: by a word": (why, _answer(why=ends.STOP_SEQUENCE)),
-        "ended: which word": ("answer.stop_sequence", _answer(why=ends.STOP_SEQUENCE)),
-        "ended: declined": (why, _answer(why=ends.REFUSAL)),
-        "ended: paused": (why, _answer(why=ends.PAUSED)),
-        "count: input_tokens": ("answer.usage.input_tokens", _answer()),
-        "count: output_tokens": ("answer.usage.output_tokens", _answer()),
-        "count: input beside a cache": ("answer.usage.input_tokens", hour),
-        **{f"count: {name}": (f"answer.usage.{name}", _answer(**{name: value})) for name, value in counts.items()},
-        "count: cached for an hour": ("answer.usage.cache_creation_1h_input_tokens", hour),
+        "answer: text": ("answer.text", _make_reply()),
+        "answer: tool_use": (
+            "answer.tool_use",
+            _make_reply(TextBlock("Reading."), _CALL, stop_reason=reasons.TOOL_USE),
+        ),
+        "answer: model": ("answer.model", _make_reply()),
+        "ended: done": (kind, _make_reply()),
+        "ended: waits for results": (kind, _make_reply(_CALL, stop_reason=reasons.TOOL_USE)),
+        "ended: too long": (kind, _make_reply(stop_reason=reasons.MAX_TOKENS)),
+        "ended: by a word": (kind, _make_reply(stop_reason=reasons.STOP_SEQUENCE)),
+        "ended: which word": ("answer.stop_sequence", _make_reply(stop_reason=reasons.STOP_SEQUENCE)),
+        "ended: declined": (kind, _make_reply(stop_reason=reasons.REFUSAL)),
+        "ended: paused": (kind, _make_reply(stop_reason=reasons.PAUSED)),
+        "count: input_tokens": ("answer.usage.input_tokens", _make_reply()),
+        "count: output_tokens": ("answer.usage.output_tokens", _make_reply()),
+        "count: input beside a cache": ("answer.usage.input_tokens", one_hour),
+        **{f"count: {name}": (f"answer.usage.{name}", _make_reply(**{name: value})) for name, value in counts.items()},
+        "count: cached for an hour": ("answer.usage.cache_creation_1h_input_tokens", one_hour),
     }
 
 
 CASES: Final = (
-    *(Case(name, "Blocks", kind, request) for name, (kind, request) in _blocks().items()),
-    *(Case(name, "Tools and options", kind, request) for name, (kind, request) in _beside().items()),
-    *(Case(name, "Answers", kind, answer=answer) for name, (kind, answer) in _answers().items()),
+    *(Case(name, "Blocks", kind, request) for name, (kind, request) in _block_cases().items()),
+    *(Case(name, "Tools and options", kind, request) for name, (kind, request) in _option_cases().items()),
+    *(Case(name, "Answers", kind, answer=answer) for name, (kind, answer) in _reply_cases().items()),
 )
 
 
 # --- samples ---------------------------------------------------------------------------------------------------------
 
 
-def sample(dialect: Dialect, case: Case) -> Any | None:
+def make_sample(dialect: Dialect, case: Case) -> Any | None:
     """A request of this case on the dialect's own wire; ``None`` if it cannot be said there."""
-    own = own_words(dialect.NAME)
-    if case.name in own:
-        return own[case.name]
+    native = native_samples(dialect.NAME)
+    if case.name in native:
+        return native[case.name]
     if case.answer is not None:
-        return _answer_sample(dialect, case.answer, case.kind)
-    if case.request is None or not is_about(dialect, case):
+        return _make_reply_sample(dialect, case.answer, case.kind)
+    if case.request is None or not supports_case(dialect, case):
         return None
-    said_of: Callable[[Request], Request] = getattr(dialect, "said_of", _whole)
-    request = said_of(case.request)
+    message_part: Callable[[Request], Request] = getattr(dialect, "message_part", _whole_request)
+    request = message_part(case.request)
     written = dialect.write_request(request)
     after = dialect.read_request(written.wire)
-    found = compared(request, written, after, dialect.NAME)
-    is_other = any(sign in finding.note for finding in found for sign in (JOINED, MOVED) if finding.kind == case.kind)
-    if written.losses or is_other or case.kind not in kinds_said(after):
+    findings = compare_requests(request, written, after, dialect.NAME)
+    is_changed = any(
+        note in finding.note for finding in findings for note in (JOINED, MOVED) if finding.kind == case.kind
+    )
+    if written.losses or is_changed or case.kind not in request_kinds(after):
         return None
     return written.wire
 
 
-def is_about(dialect: Dialect, case: Case) -> bool:
+def supports_case(dialect: Dialect, case: Case) -> bool:
     """Whether what the case is about can be a part of this wire at all."""
     return case.group in getattr(dialect, "GROUPS", (case.group,))
 
 
-def _whole(request: Request) -> Request:
+def _whole_request(request: Request) -> Request:
     return request
 
 
-def _answer_sample(dialect: Any, answer: Reply, kind: str) -> Any | None:
+def _make_reply_sample(dialect: Any, answer: Reply, kind: str) -> Any | None:
     if not hasattr(dialect, "write_reply"):
         return None
     written: Written = dialect.write_reply(answer)
-    lost = kind.removeprefix("answer.") in {loss.block_type for loss in written.losses}
-    return None if lost or kind not in kinds_answered(dialect.read_reply(written.wire)) else written.wire
+    is_lost = kind.removeprefix("answer.") in {loss.block_type for loss in written.losses}
+    return None if is_lost or kind not in reply_kinds(dialect.read_reply(written.wire)) else written.wire
 
 
-def own_words(name: str) -> Mapping[str, Any]:
+def native_samples(name: str) -> Mapping[str, Any]:
     """The wires that a dialect's file under ``samples`` holds, by the name of their case."""
     module = f"{__package__}.samples.{name}"
     if importlib.util.find_spec(module) is None:

@@ -23,8 +23,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from dragoman.dialects.parts.asides import asides_of, hints_of
-from dragoman.dialects.parts.residue import difference
+from dragoman.dialects.parts.asides import foreign_hints, foreign_options
+from dragoman.dialects.parts.residue import diff
 from dragoman.exchange import Loss, OpaqueTool, Options, Reasoning, Request, ToolDefinition, Written
 from dragoman.message import (
     AudioBlock,
@@ -45,8 +45,8 @@ Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("kept", "changed", "loss", "silent", "hint")
 JOINED: Final = "joined with the text beside it"
 MOVED: Final = "stands earlier than it did"
-RENAMED: Final = "under another id"
-_USUAL_ALPHABET: Final = str.maketrans("-_", "+/")
+NEW_ID: Final = "under another id"
+_TO_STANDARD: Final = str.maketrans("-_", "+/")
 _Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 _Call = ToolUseBlock | InvalidToolUseBlock
 _Position = tuple[int, ...]
@@ -61,32 +61,36 @@ class Finding(msgspec.Struct, frozen=True):
     place: str = ""  # like messages[2].content[0]
 
 
-class _Found(NamedTuple):
+class _Match(NamedTuple):
     position: _Position
     note: str = ""
     block: ContentBlock | None = None
 
 
-def compared(
-    before: Request, written: Written, after: Request, target: str, unspoken: Mapping[str, str] = MappingProxyType({})
+def compare_requests(
+    before: Request, written: Written, after: Request, target: str, implicit: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Finding, ...]:
     """A finding for everything that was said, in order.
 
     ``unspoken`` names options that the target does not say in a request, and why nothing is lost by that.
     """
-    comparing = _Comparing(written.losses, before, after, target)
-    found = [finding for at, message in enumerate(before.messages) for finding in comparing.message(at, message)]
-    found.extend(_tools(before.tools, after.tools, comparing.losses))
-    found.extend(_options(before, after, comparing.losses, unspoken))
-    for name in asides_of(before, target):
-        reason = comparing.losses.of_option(name)
-        found.append(_missing("aside", reason and f"{name}: {reason}", name, f"{name}: left out"))
-    return tuple(found)
+    comparison = _Comparison(written.losses, before, after, target)
+    findings = [
+        finding
+        for index, message in enumerate(before.messages)
+        for finding in comparison.compare_message(index, message)
+    ]
+    findings.extend(_compare_tools(before.tools, after.tools, comparison.losses))
+    findings.extend(_compare_options(before, after, comparison.losses, implicit))
+    for name in foreign_options(before, target):
+        reason = comparison.losses.get_option_reason(name)
+        findings.append(_missing_finding("aside", reason and f"{name}: {reason}", name, f"{name}: left out"))
+    return tuple(findings)
 
 
-def kinds_said(request: Request) -> set[str]:
+def request_kinds(request: Request) -> set[str]:
     """The kinds of things that a request says."""
-    return {finding.kind for finding in compared(request, Written(None), request, "")}
+    return {finding.kind for finding in compare_requests(request, Written(None), request, "")}
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -106,23 +110,23 @@ class _Losses:
             else:
                 self._options[loss.block_type] = loss.reason
 
-    def of_block(self, message_id: str, *names: str) -> str | None:
+    def take_block_reason(self, message_id: str, *names: str) -> str | None:
         """The reason for which something of a message was left out, if that was said; each is given once."""
         for name in names:
             if self._blocks.get((message_id, name)):
                 return self._blocks[message_id, name].pop(0)
         return None
 
-    def of_option(self, name: str) -> str | None:
+    def get_option_reason(self, name: str) -> str | None:
         """The reason for which an option, or the whole that it is part of, was left out."""
         return self._options.get(name) or self._options.get(name.partition(".")[0])
 
 
-def _missing(kind: str, reason: str | None, place: str, what: str = "left out") -> Finding:
-    return Finding(kind, "silent", what, place) if reason is None else Finding(kind, "loss", reason, place)
+def _missing_finding(kind: str, reason: str | None, place: str, note: str = "left out") -> Finding:
+    return Finding(kind, "silent", note, place) if reason is None else Finding(kind, "loss", reason, place)
 
 
-def _found(kind: str, note: str, place: str) -> Finding:
+def _match_finding(kind: str, note: str, place: str) -> Finding:
     return Finding(kind, "changed" if note else "kept", note, place)
 
 
@@ -132,84 +136,88 @@ def _found(kind: str, note: str, place: str) -> Finding:
 class _Scope:
     """The blocks among which others are looked for: those of one role, or of one result. Each is found once."""
 
-    def __init__(self, wanted: Iterable[ContentBlock], blocks: Iterable[tuple[_Position, ContentBlock]]) -> None:
-        self._left = list(blocks)
-        self._texts = [(position, block.text) for position, block in self._left if isinstance(block, TextBlock)]
-        texts = [block.text for block in wanted if isinstance(block, TextBlock) and block.text]
-        self._found_texts = iter(_found_texts(texts, self._texts))
+    def __init__(self, expected: Iterable[ContentBlock], blocks: Iterable[tuple[_Position, ContentBlock]]) -> None:
+        self._unmatched = list(blocks)
+        self._texts = [(position, block.text) for position, block in self._unmatched if isinstance(block, TextBlock)]
+        texts = [block.text for block in expected if isinstance(block, TextBlock) and block.text]
+        self._text_matches = iter(_match_texts(texts, self._texts))
 
-    def text(self) -> _Found | None:
+    def next_text(self) -> _Match | None:
         """Where the next of the wanted texts is: alone, or as a part of one."""
-        return next(self._found_texts)
+        return next(self._text_matches)
 
-    def medium(self, block: _Medium) -> _Found | None:
+    def find_medium(self, block: _Medium) -> _Match | None:
         """A medium with the same bytes or the same address."""
-        for entry in self._left:
+        for entry in self._unmatched:
             position, candidate = entry
-            if isinstance(candidate, _Medium) and _bytes_of(candidate) == _bytes_of(block):
-                self._left.remove(entry)
-                return _Found(position, _changes(block, candidate), candidate)
-        return self._document_as_text(block)
+            if isinstance(candidate, _Medium) and _media_key(candidate) == _media_key(block):
+                self._unmatched.remove(entry)
+                return _Match(position, _describe_changes(block, candidate), candidate)
+        return self._find_document_text(block)
 
-    def _document_as_text(self, block: _Medium) -> _Found | None:
+    def _find_document_text(self, block: _Medium) -> _Match | None:
         if not isinstance(block, DocumentBlock) or block.source.kind != "base64":
             return None
         try:
             text = base64.b64decode(block.source.data, validate=True).decode()
         except (binascii.Error, ValueError):
             return None
-        found = next((position for position, candidate in self._texts if candidate == text), None)
-        return None if found is None or not text else _Found((*found, 0), "as a text")
+        text_position = next((position for position, candidate in self._texts if candidate == text), None)
+        return None if text_position is None or not text else _Match((*text_position, 0), "as a text")
 
-    def same(self, block: ContentBlock) -> _Found | None:
+    def find_equal(self, block: ContentBlock) -> _Match | None:
         """A block that is equal."""
-        for entry in self._left:
+        for entry in self._unmatched:
             if entry[1] == block:
-                self._left.remove(entry)
-                return _Found(entry[0])
+                self._unmatched.remove(entry)
+                return _Match(entry[0])
         return None
 
 
-def _found_texts(wanted: list[str], texts: list[tuple[_Position, str]]) -> Iterator[_Found | None]:
+def _match_texts(expected: list[str], texts: list[tuple[_Position, str]]) -> Iterator[_Match | None]:
     """Each text in order: one that stands alone, or a part of one that holds nothing else but other wanted texts."""
-    at = offset = 0
-    for number, text in enumerate(wanted):
-        following = wanted[number + 1] if number + 1 < len(wanted) else None
-        for place in range(at, len(texts)):
-            position, candidate = texts[place]
-            start = offset if place == at else 0
+    current = offset = 0
+    for number, text in enumerate(expected):
+        next_text = expected[number + 1] if number + 1 < len(expected) else None
+        for index in range(current, len(texts)):
+            position, candidate = texts[index]
+            start = offset if index == current else 0
             if start == 0 and candidate == text:
-                at, offset = place + 1, 0
-                yield _Found((*position, 0))
+                current, offset = index + 1, 0
+                yield _Match((*position, 0))
                 break
-            found = candidate.find(text, start)
-            if found >= 0 and _is_blank(candidate[start:found]) and _may_end(candidate, found + len(text), following):
-                at, offset = place, found + len(text)
-                yield _Found((*position, found), JOINED)
+            position_in_text = candidate.find(text, start)
+            if (
+                position_in_text >= 0
+                and _is_blank(candidate[start:position_in_text])
+                and _may_end(candidate, position_in_text + len(text), next_text)
+            ):
+                current, offset = index, position_in_text + len(text)
+                yield _Match((*position, position_in_text), JOINED)
                 break
         else:
             yield None
 
 
-def _may_end(candidate: str, end: int, following: str | None) -> bool:
+def _may_end(candidate: str, end: int, next_text: str | None) -> bool:
     """Whether a wanted text may end there: before white space, before the next wanted one, or with the whole."""
-    return _is_blank(candidate[end : end + 1]) or (following is not None and candidate.startswith(following, end))
+    return _is_blank(candidate[end : end + 1]) or (next_text is not None and candidate.startswith(next_text, end))
 
 
 def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
-def _bytes_of(block: _Medium) -> tuple[str, str]:
+def _media_key(block: _Medium) -> tuple[str, str]:
     """How to get at the bytes. An address that holds them itself is as good as the bytes, and so is either alphabet."""
     kind, data = block.source.kind, block.source.data
-    head, found, inside = data.partition(";base64,")
-    if kind == "url" and found and head.startswith("data:"):
-        kind, data = "base64", inside
-    return kind, data.translate(_USUAL_ALPHABET).rstrip("=") if kind == "base64" else data
+    head, separator, payload = data.partition(";base64,")
+    if kind == "url" and separator and head.startswith("data:"):
+        kind, data = "base64", payload
+    return kind, data.translate(_TO_STANDARD).rstrip("=") if kind == "base64" else data
 
 
-def _changes(before: _Medium, after: _Medium) -> str:
+def _describe_changes(before: _Medium, after: _Medium) -> str:
     changes = [] if before.type == after.type else [f"as {after.type}"]
     if before.source.kind != after.source.kind:
         changes.append(f"from {before.source.kind} to {after.source.kind}")
@@ -220,139 +228,143 @@ def _changes(before: _Medium, after: _Medium) -> str:
     return "; ".join(changes)
 
 
-class _Comparing:
+class _Comparison:
     """One translation, looked through from the first message to the last."""
 
     def __init__(self, losses: Iterable[Loss], before: Request, after: Request, target: str) -> None:
         self.losses = _Losses(losses)
         self._target = target
-        self._furthest: _Position = ()
+        self._last_position: _Position = ()
         self._ids: dict[str, str] = {}
         by_role: dict[Role, list[tuple[_Position, ContentBlock]]] = defaultdict(list)
         self._calls: list[tuple[_Position, _Call]] = []
         self._results: list[tuple[_Position, ToolResultBlock]] = []
-        for position, role, block in _placed(after):
+        for position, role, block in _iterate_blocks(after):
             if isinstance(block, _Call):
                 self._calls.append((position, block))
             elif isinstance(block, ToolResultBlock):
                 self._results.append((position, block))
             else:
                 by_role[role].append((position, block))
-        said = [(message.role, block) for message in before.messages for block in message.content]
-        self._scopes = {role: _Scope((b for who, b in said if who is role), by_role[role]) for role in Role}
+        expected = [(message.role, block) for message in before.messages for block in message.content]
+        self._scopes = {
+            role: _Scope((b for role_of_block, b in expected if role_of_block is role), by_role[role]) for role in Role
+        }
 
-    def message(self, index: int, message: Message) -> Iterator[Finding]:
+    def compare_message(self, index: int, message: Message) -> Iterator[Finding]:
         """What became of each block of a message."""
-        for hint in hints_of(message.metadata.provider_raw, self._target):
+        for hint in foreign_hints(message.metadata.provider_raw, self._target):
             yield Finding(f"message.{hint}", "hint", "", f"messages[{index}]")
-        for at, block in enumerate(message.content):
-            place = f"messages[{index}].content[{at}]"
-            yield from self._block(block, message, self._scopes[message.role], place)
+        for position, block in enumerate(message.content):
+            place = f"messages[{index}].content[{position}]"
+            yield from self._compare_block(block, message, self._scopes[message.role], place)
 
-    def _block(self, block: ContentBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
-        for hint in hints_of(getattr(block, "provider_raw", None), self._target):
+    def _compare_block(self, block: ContentBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
+        for hint in foreign_hints(getattr(block, "provider_raw", None), self._target):
             yield Finding(f"{block.type}.{hint}", "hint", "", place)
         match block:
             case TextBlock(text):
                 if text:  # an empty one says nothing
                     kind = "system" if message.role is Role.SYSTEM else "text"
-                    yield self._whole(kind, block, scope.text(), message, place)
+                    yield self._finding_for_match(kind, block, scope.next_text(), message, place)
             case ToolUseBlock() | InvalidToolUseBlock():
-                yield self._call(block, message, place)
+                yield self._compare_call(block, message, place)
             case ToolResultBlock():
-                yield from self._result(block, message, place)
+                yield from self._compare_result(block, message, place)
             case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
-                yield from self._medium(block, message, scope, place)
+                yield from self._compare_medium(block, message, scope, place)
             case ThinkingBlock():
-                thought = self._whole(block.type, block, scope.same(block), message, place)
-                yield thought
+                finding = self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
+                yield finding
                 if block.signature is not None:  # it goes where its thought goes
-                    yield msgspec.structs.replace(thought, kind="thinking.signature")
+                    yield msgspec.structs.replace(finding, kind="thinking.signature")
             case _:
-                yield self._whole(block.type, block, scope.same(block), message, place)
+                yield self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
 
-    def _whole(self, kind: str, block: ContentBlock, found: _Found | None, message: Message, place: str) -> Finding:
-        if found is None:
-            return _missing(kind, self.losses.of_block(message.id, block.type), place)
-        return _found(kind, self._with_move(found, place), place)
+    def _finding_for_match(
+        self, kind: str, block: ContentBlock, match: _Match | None, message: Message, place: str
+    ) -> Finding:
+        if match is None:
+            return _missing_finding(kind, self.losses.take_block_reason(message.id, block.type), place)
+        return _match_finding(kind, self._add_move_note(match, place), place)
 
-    def _with_move(self, found: _Found, place: str) -> str:
+    def _add_move_note(self, match: _Match, place: str) -> str:
         if place.count("content") > 1:
-            return found.note  # inside a result
-        moved = found.position < self._furthest
-        self._furthest = max(self._furthest, found.position)
-        return "; ".join(note for note in (found.note, MOVED if moved else "") if note)
+            return match.note  # inside a result
+        is_earlier = match.position < self._last_position
+        self._last_position = max(self._last_position, match.position)
+        return "; ".join(note for note in (match.note, MOVED if is_earlier else "") if note)
 
-    def _medium(self, block: _Medium, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
-        found = scope.medium(block)
-        whole = self._whole(block.type, block, found, message, place)
-        yield whole
+    def _compare_medium(self, block: _Medium, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
+        match = scope.find_medium(block)
+        finding = self._finding_for_match(block.type, block, match, message, place)
+        yield finding
         name = getattr(block, "name", None)
         if name is None:
             return
         kind = f"{block.type}.name"
-        if found is None:  # it went with the document
-            yield msgspec.structs.replace(whole, kind=kind)
+        if match is None:  # it went with the document
+            yield msgspec.structs.replace(finding, kind=kind)
             return
-        told = getattr(found.block, "name", None)
-        if told == name:
+        new_name = getattr(match.block, "name", None)
+        if new_name == name:
             yield Finding(kind, "kept", "", place)
-        elif told is not None:
-            yield Finding(kind, "changed", f"{name!r} becomes {told!r}", place)
+        elif new_name is not None:
+            yield Finding(kind, "changed", f"{name!r} becomes {new_name!r}", place)
         else:
-            yield _missing(kind, self.losses.of_block(message.id, kind, block.type), place)
+            yield _missing_finding(kind, self.losses.take_block_reason(message.id, kind, block.type), place)
 
-    def _call(self, call: _Call, message: Message, place: str) -> Finding:
-        found = self._found_call(call)
-        if found is None:
-            return _missing(call.type, self.losses.of_block(message.id, call.type), place)
-        position, there = found
-        self._calls.remove(found)
-        self._ids[call.id] = there.id
-        renamed = "" if there.id == call.id else RENAMED
-        if there.name != call.name:
-            return Finding(call.type, "silent", f"the name {call.name!r} became {there.name!r}", place)
-        form = _input_change(call, there)
+    def _compare_call(self, call: _Call, message: Message, place: str) -> Finding:
+        match = self._find_call(call)
+        if match is None:
+            return _missing_finding(call.type, self.losses.take_block_reason(message.id, call.type), place)
+        position, new_call = match
+        self._calls.remove(match)
+        self._ids[call.id] = new_call.id
+        id_note = "" if new_call.id == call.id else NEW_ID
+        if new_call.name != call.name:
+            return Finding(call.type, "silent", f"the name {call.name!r} became {new_call.name!r}", place)
+        form = _input_change(call, new_call)
         if form is None:
             return Finding(call.type, "silent", "the input is another", place)
-        note = "; ".join(part for part in (form, renamed) if part)
-        return _found(call.type, self._with_move(_Found(position, note), place), place)
+        note = "; ".join(part for part in (form, id_note) if part)
+        return _match_finding(call.type, self._add_move_note(_Match(position, note), place), place)
 
-    def _found_call(self, call: _Call) -> tuple[_Position, _Call] | None:
-        of_that_id = (entry for entry in self._calls if entry[1].id == call.id)
-        of_that_name = (entry for entry in self._calls if entry[1].name == call.name)
-        return next(of_that_id, None) or next(of_that_name, None)
+    def _find_call(self, call: _Call) -> tuple[_Position, _Call] | None:
+        same_id = (entry for entry in self._calls if entry[1].id == call.id)
+        same_name = (entry for entry in self._calls if entry[1].name == call.name)
+        return next(same_id, None) or next(same_name, None)
 
-    def _result(self, result: ToolResultBlock, message: Message, place: str) -> Iterator[Finding]:
-        wanted = self._ids.get(result.tool_use_id, result.tool_use_id)
-        found = next((entry for entry in self._results if entry[1].tool_use_id == wanted), None)
-        if found is None:
-            yield _missing(result.type, self.losses.of_block(message.id, result.type), place)
+    def _compare_result(self, result: ToolResultBlock, message: Message, place: str) -> Iterator[Finding]:
+        call_id = self._ids.get(result.tool_use_id, result.tool_use_id)
+        match = next((entry for entry in self._results if entry[1].tool_use_id == call_id), None)
+        if match is None:
+            yield _missing_finding(result.type, self.losses.take_block_reason(message.id, result.type), place)
             return
-        self._results.remove(found)
-        position, there = found
-        yield _found(result.type, self._with_move(_Found(position), place), place)
+        self._results.remove(match)
+        position, new_result = match
+        yield _match_finding(result.type, self._add_move_note(_Match(position), place), place)
         if result.is_error:
             kind = "tool_result.is_error"
-            reason = self.losses.of_block(message.id, kind, "is_error")
-            yield Finding(kind, "kept", "", place) if there.is_error else _missing(kind, reason, place)
-        scope = _Scope(result.content, (((at,), block) for at, block in enumerate(there.content)))
-        for at, block in enumerate(result.content):
-            for finding in self._block(block, message, scope, f"{place}.content[{at}]"):
+            reason = self.losses.take_block_reason(message.id, kind, "is_error")
+            yield Finding(kind, "kept", "", place) if new_result.is_error else _missing_finding(kind, reason, place)
+        scope = _Scope(result.content, (((index,), block) for index, block in enumerate(new_result.content)))
+        for index, block in enumerate(result.content):
+            for finding in self._compare_block(block, message, scope, f"{place}.content[{index}]"):
                 yield msgspec.structs.replace(finding, kind=f"tool_result.{finding.kind}")
 
 
-def _placed(request: Request) -> Iterator[tuple[_Position, Role, ContentBlock]]:
+def _iterate_blocks(request: Request) -> Iterator[tuple[_Position, Role, ContentBlock]]:
     for index, message in enumerate(request.messages):
-        for at, block in enumerate(message.content):
-            yield (index, at), message.role, block
+        for position, block in enumerate(message.content):
+            yield (index, position), message.role, block
 
 
 def _input_change(before: _Call, after: _Call) -> str | None:
     """How the input of a call changed, in words; ``None`` if it is another input."""
     match before, after:
         case ToolUseBlock(input=ours), ToolUseBlock(input=theirs):
-            return "" if difference(ours, theirs) is None else None
+            return "" if diff(ours, theirs) is None else None
         case InvalidToolUseBlock(input_text=ours), InvalidToolUseBlock(input_text=theirs):
             return "" if ours == theirs else None
         case InvalidToolUseBlock(input_text=ours), ToolUseBlock(input=theirs):
@@ -364,72 +376,76 @@ def _input_change(before: _Call, after: _Call) -> str | None:
 # --- tools and options -----------------------------------------------------------------------------------------------
 
 
-def _tools(
+def _compare_tools(
     before: Iterable[ToolDefinition | OpaqueTool], after: Iterable[ToolDefinition | OpaqueTool], losses: _Losses
 ) -> Iterator[Finding]:
-    left = list(after)
+    unmatched = list(after)
     for index, tool in enumerate(before):
         place, kind = f"tools[{index}]", "opaque_tool" if isinstance(tool, OpaqueTool) else "tool"
-        there = next((candidate for candidate in left if _is_that_tool(tool, candidate)), None)
-        if there is None:
-            yield _missing(kind, losses.of_block("", "tool"), place)
+        new_tool = next((candidate for candidate in unmatched if _is_same_tool(tool, candidate)), None)
+        if new_tool is None:
+            yield _missing_finding(kind, losses.take_block_reason("", "tool"), place)
             continue
-        left.remove(there)
+        unmatched.remove(new_tool)
         names = ("description", "input_schema") if isinstance(tool, ToolDefinition) else ()
-        changed = [name for name in names if difference(getattr(tool, name), getattr(there, name)) is not None]
-        yield _found(kind, f"another {' and '.join(changed)}" if changed else "", place)
+        changed_fields = [name for name in names if diff(getattr(tool, name), getattr(new_tool, name)) is not None]
+        yield _match_finding(kind, f"another {' and '.join(changed_fields)}" if changed_fields else "", place)
 
 
-def _is_that_tool(tool: ToolDefinition | OpaqueTool, other: ToolDefinition | OpaqueTool) -> bool:
+def _is_same_tool(tool: ToolDefinition | OpaqueTool, other: ToolDefinition | OpaqueTool) -> bool:
     if isinstance(tool, ToolDefinition) and isinstance(other, ToolDefinition):
         return tool.name == other.name
     return isinstance(tool, OpaqueTool) and tool == other
 
 
-def _options(before: Request, after: Request, losses: _Losses, unspoken: Mapping[str, str]) -> Iterator[Finding]:
-    asked, told = options_said(before), options_said(after)
+def _compare_options(
+    before: Request, after: Request, losses: _Losses, implicit: Mapping[str, str]
+) -> Iterator[Finding]:
+    expected, actual = collect_options(before), collect_options(after)
     if before.options.reasoning is None or before.options.reasoning.enabled is None:
-        asked.pop("reasoning", None)  # it only follows from the effort or the budget, which are looked for themselves
-    for name, value in asked.items():
+        expected.pop(
+            "reasoning", None
+        )  # it only follows from the effort or the budget, which are looked for themselves
+    for name, value in expected.items():
         kind = f"options.{name}"
-        if name in told and difference(value, told[name]) is None:
+        if name in actual and diff(value, actual[name]) is None:
             yield Finding(kind, "kept", "", kind)
-        elif name in told:
-            yield Finding(kind, "changed", f"{_shown(value)} becomes {_shown(told[name])}", kind)
-        elif name in unspoken:
-            yield Finding(kind, "changed", unspoken[name], kind)
+        elif name in actual:
+            yield Finding(kind, "changed", f"{_abbreviate(value)} becomes {_abbreviate(actual[name])}", kind)
+        elif name in implicit:
+            yield Finding(kind, "changed", implicit[name], kind)
         else:
-            yield _missing(kind, losses.of_option(name), kind)
+            yield _missing_finding(kind, losses.get_option_reason(name), kind)
 
 
-def options_said(request: Request) -> dict[str, Any]:
+def collect_options(request: Request) -> dict[str, Any]:
     """Every option that says something, by its name; parts of one like ``reasoning.effort``.
 
     Left out is what every provider does anyway if nothing is said: to let the model choose among its tools, several at
     once, to answer in words, and whole.
     """
     options = request.options
-    said: dict[str, Any] = {"model": request.model}
+    values: dict[str, Any] = {"model": request.model}
     for name in Options.__struct_fields__:
         value = getattr(options, name)
         if name not in ("tool_choice", "response_format", "reasoning", "stop_sequences"):
-            said[name] = value
-    said["stop_sequences"] = list(options.stop_sequences) or None
-    said["parallel_tool_calls"] = False if options.parallel_tool_calls is False else None
-    said["stream"] = options.stream or None
-    choice, asked = options.tool_choice, options.response_format
+            values[name] = value
+    values["stop_sequences"] = list(options.stop_sequences) or None
+    values["parallel_tool_calls"] = False if options.parallel_tool_calls is False else None
+    values["stream"] = options.stream or None
+    choice, response_format = options.tool_choice, options.response_format
     if choice is not None and choice.mode != "auto":
-        said.update({"tool_choice": choice.mode, "tool_choice.name": choice.name})
-    if asked is not None and asked.kind != "text":
-        said["response_format"] = asked.kind
-        said["response_format.json_schema"] = asked.json_schema
-        said["response_format.name"] = asked.name
-        said["response_format.strict"] = asked.strict or None
-    said.update(_reasoning_said(options.reasoning or Reasoning()))
-    return {name: value for name, value in said.items() if value is not None}
+        values.update({"tool_choice": choice.mode, "tool_choice.name": choice.name})
+    if response_format is not None and response_format.kind != "text":
+        values["response_format"] = response_format.kind
+        values["response_format.json_schema"] = response_format.json_schema
+        values["response_format.name"] = response_format.name
+        values["response_format.strict"] = response_format.strict or None
+    values.update(_reasoning_options(options.reasoning or Reasoning()))
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _reasoning_said(reasoning: Reasoning) -> dict[str, Any]:
+def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
     """An effort of none is off; an effort or a budget is on."""
     if reasoning.enabled is False or reasoning.effort == "none":
         return {"reasoning": "off"}
@@ -438,6 +454,6 @@ def _reasoning_said(reasoning: Reasoning) -> dict[str, Any]:
     return {"reasoning": "on" if on else None, **parts}
 
 
-def _shown(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 40 else f"{text[:40]}…"

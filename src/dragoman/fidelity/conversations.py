@@ -13,21 +13,21 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any, Final
 
-from dragoman.dialects.parts.asides import asides_of
+from dragoman.dialects.parts.asides import foreign_options
 from dragoman.exchange import Loss, Options, Request, Written
-from dragoman.fidelity.comparison import options_said
+from dragoman.fidelity.comparison import collect_options
 from dragoman.transcripts import FORMATS
 
 _TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_REASON: Final = "a conversation is what was said, and not what was asked beside it"
+_NOT_A_MESSAGE: Final = "a conversation is what was said, and not what was asked beside it"
 
 
-def conversations() -> tuple[Conversations, ...]:
+def transcript_dialects() -> tuple[TranscriptDialect, ...]:
     """Every format that there is."""
-    return tuple(Conversations(module) for module in FORMATS.values())
+    return tuple(TranscriptDialect(module) for module in FORMATS.values())
 
 
-class Conversations:
+class TranscriptDialect:
     """One format, reading and writing the messages of requests."""
 
     GROUPS: Final = ("Blocks",)  # what of the table it is about
@@ -43,13 +43,13 @@ class Conversations:
     def write_request(self, request: Request) -> Written:
         """The messages, and as lost whatever stands beside them."""
         written: Written = self._module.write_messages(request.messages)
-        return Written(written.wire, (*written.losses, *self._beside(request)))
+        return Written(written.wire, (*written.losses, *self._request_losses(request)))
 
-    def said_of(self, request: Request) -> Request:
+    def message_part(self, request: Request) -> Request:
         """What of a request a conversation says at all."""
         return request.replace(model=None, tools=(), options=Options(), provider_raw=None)
 
-    def _beside(self, request: Request) -> Iterator[Loss]:
+    def _request_losses(self, request: Request) -> Iterator[Loss]:
         names = ["tool" for _ in request.tools]
-        for name in (*names, *options_said(request), *asides_of(request, self.NAME)):
-            yield Loss("", "", name, self.NAME, _REASON)
+        for name in (*names, *collect_options(request), *foreign_options(request, self.NAME)):
+            yield Loss("", "", name, self.NAME, _NOT_A_MESSAGE)

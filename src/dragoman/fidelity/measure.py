@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dragoman.dialects.parts.residue import difference
+from dragoman.dialects.parts.residue import diff
 from dragoman.exchange import Reply, Request, Written
-from dragoman.fidelity.answers import compared_answers
-from dragoman.fidelity.cases import CASES, Case, Dialect, is_about, sample
-from dragoman.fidelity.comparison import Finding, compared
+from dragoman.fidelity.answers import compare_replies
+from dragoman.fidelity.cases import CASES, Case, Dialect, make_sample, supports_case
+from dragoman.fidelity.comparison import Finding, compare_requests
 
 Verdict = Literal["exact", "kept", "changed", "loss", "silent", "n/a"]
 _WORST_FIRST: Final[tuple[Literal["silent", "loss", "changed", "kept"], ...]] = ("silent", "loss", "changed", "kept")
@@ -36,7 +36,7 @@ class Cell(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # how it changed, or why it is lost
 
     @property
-    def is_short(self) -> bool:
+    def is_defect(self) -> bool:
         """Whether this is a defect: something left out without a word, or not the same in its own dialect."""
         return self.verdict == "silent" or (self.source == self.target and self.verdict not in ("exact", "n/a"))
 
@@ -52,63 +52,63 @@ class Shortfall(msgspec.Struct, frozen=True):
     place: str = ""
 
 
-def findings_of(said: Request | Reply, target: Any) -> tuple[Finding, ...]:
+def measure_conversion(source: Request | Reply, target: Any) -> tuple[Finding, ...]:
     """What becomes of everything in a request or an answer when it is written for the target, by reading it there."""
-    return _of_answer(said, target) if isinstance(said, Reply) else _of_request(said, target)
+    return _measure_reply(source, target) if isinstance(source, Reply) else _measure_request(source, target)
 
 
-def _of_answer(reply: Reply, target: Any) -> tuple[Finding, ...]:
+def _measure_reply(reply: Reply, target: Any) -> tuple[Finding, ...]:
     written: Written = target.write_reply(reply)
-    return compared_answers(reply, written, target.read_reply(written.wire), target.NAME)
+    return compare_replies(reply, written, target.read_reply(written.wire), target.NAME)
 
 
-def _of_request(request: Request, target: Dialect) -> tuple[Finding, ...]:
+def _measure_request(request: Request, target: Dialect) -> tuple[Finding, ...]:
     written = target.write_request(request)
-    unspoken: Mapping[str, str] = getattr(target, "UNSPOKEN", {})
-    return compared(request, written, target.read_request(written.wire), target.NAME, unspoken)
+    implicit: Mapping[str, str] = getattr(target, "IMPLIED_OPTIONS", {})
+    return compare_requests(request, written, target.read_request(written.wire), target.NAME, implicit)
 
 
-def cells(dialects: Iterable[Dialect], cases: Iterable[Case] = CASES) -> tuple[Cell, ...]:
+def make_cells(dialects: Iterable[Dialect], cases: Iterable[Case] = CASES) -> tuple[Cell, ...]:
     """A cell for each case and each ordered pair of dialects."""
-    spoken = tuple(dialects)
-    return tuple(cell for source in spoken for case in cases for cell in _row(source, case, spoken))
+    all_dialects = tuple(dialects)
+    return tuple(cell for source in all_dialects for case in cases for cell in _make_row(source, case, all_dialects))
 
 
-def _row(source: Dialect, case: Case, targets: Iterable[Dialect]) -> Iterator[Cell]:
-    wire = sample(source, case)
-    said = None if wire is None else _read(source, wire, case)
+def _make_row(source: Dialect, case: Case, targets: Iterable[Dialect]) -> Iterator[Cell]:
+    wire = make_sample(source, case)
+    parsed = None if wire is None else _read_sample(source, wire, case)
     for target in targets:
         if (
-            said is None
-            or not is_about(target, case)
-            or (isinstance(said, Reply) and not hasattr(target, "write_reply"))
+            parsed is None
+            or not supports_case(target, case)
+            or (isinstance(parsed, Reply) and not hasattr(target, "write_reply"))
         ):
             yield Cell(source.NAME, target.NAME, case.group, case.name, "n/a")
             continue
-        found = [finding for finding in findings_of(said, target) if finding.kind == case.kind]
-        verdict, notes = _verdict(found)
-        if source.NAME == target.NAME and _is_exact(wire, said, target):
+        findings = [finding for finding in measure_conversion(parsed, target) if finding.kind == case.kind]
+        verdict, notes = _worst_verdict(findings)
+        if source.NAME == target.NAME and _is_exact(wire, parsed, target):
             verdict, notes = "exact", ()
         yield Cell(source.NAME, target.NAME, case.group, case.name, verdict, notes)
 
 
-def _read(source: Any, wire: Any, case: Case) -> Request | Reply:
-    said: Request | Reply = source.read_request(wire) if case.answer is None else source.read_reply(wire)
-    return said
+def _read_sample(source: Any, wire: Any, case: Case) -> Request | Reply:
+    parsed: Request | Reply = source.read_request(wire) if case.answer is None else source.read_reply(wire)
+    return parsed
 
 
-def _verdict(found: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
+def _worst_verdict(findings: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
     """The worst of what was found, and why."""
     for outcome in _WORST_FIRST:
-        notes = [finding.note for finding in found if finding.outcome == outcome]
+        notes = [finding.note for finding in findings if finding.outcome == outcome]
         if notes:
             return outcome, tuple(dict.fromkeys(note for note in notes if note))
     return "kept", ()
 
 
-def _is_exact(wire: Any, said: Request | Reply, dialect: Any) -> bool:
-    written = dialect.write_reply(said) if isinstance(said, Reply) else dialect.write_request(said)
-    return not written.losses and difference(written.wire, wire) is None
+def _is_exact(wire: Any, parsed: Request | Reply, dialect: Any) -> bool:
+    written = dialect.write_reply(parsed) if isinstance(parsed, Reply) else dialect.write_request(parsed)
+    return not written.losses and diff(written.wire, wire) is None
 
 
 class Tally:
@@ -121,9 +121,9 @@ class Tally:
         self.notes: Counter[tuple[str, str, str, str, str]] = Counter()
         self.shortfalls: list[Shortfall] = []
 
-    def add(self, record: str, source: str, target: str, found: Iterable[Finding]) -> None:
+    def add(self, record: str, source: str, target: str, findings: Iterable[Finding]) -> None:
         """Count the findings of one request."""
-        for finding in found:
+        for finding in findings:
             key = (source, target, finding.kind, finding.outcome)
             self.counts[key] += 1
             if finding.note:

@@ -47,7 +47,7 @@ _GROUPS: Final = {
 _COLUMNS: Final = (*dict.fromkeys(_GROUPS.values()), "other")
 
 
-def markdown_of_cells(cells: Iterable[Cell]) -> Iterator[str]:
+def cells_to_markdown(cells: Iterable[Cell]) -> Iterator[str]:
     """Lines of Markdown: for each source, what becomes of each case in each target."""
     by_source: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -64,29 +64,29 @@ def _source_table(cells: Sequence[Cell]) -> Iterator[str]:
     lines: dict[str, list[str]] = {}
     for cell in cells:
         marks = [str(numbers.setdefault(note, len(numbers) + 1)) for note in cell.notes]
-        shown = "–" if cell.verdict == "n/a" else cell.verdict
-        lines.setdefault(cell.case, []).append(f"{shown} ({', '.join(marks)})" if marks else shown)
+        verdict = "–" if cell.verdict == "n/a" else cell.verdict
+        lines.setdefault(cell.case, []).append(f"{verdict} ({', '.join(marks)})" if marks else verdict)
     yield f"| | {' | '.join(f'`{target}`' for target in targets)} |"
     yield f"|---{'|---' * len(targets)}|"
-    unsaid = [case for case, line in lines.items() if set(line) == {"–"}]
+    unsupported = [case for case, line in lines.items() if set(line) == {"–"}]
     for case, line in lines.items():
-        if case not in unsaid:
+        if case not in unsupported:
             yield f"| {case} | {' | '.join(line)} |"
     yield ""
-    if unsaid:
-        yield f"Not said from here: {'; '.join(unsaid)}."
+    if unsupported:
+        yield f"Not said from here: {'; '.join(unsupported)}."
         yield ""
     for note, number in numbers.items():
-        yield f"{number}. {_escaped(note)}"
+        yield f"{number}. {_escape(note)}"
     if numbers:
         yield ""
 
 
-def _escaped(note: str) -> str:
+def _escape(note: str) -> str:
     return note.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 
-def summary_of_cells(cells: Iterable[Cell]) -> Iterator[str]:
+def cells_to_summary(cells: Iterable[Cell]) -> Iterator[str]:
     """Lines of Markdown: for each ordered pair, how many things are kept, changed and lost."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for cell in cells:
@@ -95,46 +95,46 @@ def summary_of_cells(cells: Iterable[Cell]) -> Iterator[str]:
     yield f"| from \\ to | {' | '.join(f'`{name}`' for name in names)} |"
     yield f"|---{'|---' * len(names)}|"
     for source in names:
-        yield f"| `{source}` | {' | '.join(_pair(counts[source, target]) for target in names)} |"
+        yield f"| `{source}` | {' | '.join(_format_counts(counts[source, target]) for target in names)} |"
 
 
-def _pair(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     if counts["exact"]:
         return f"{counts['exact']} exact"
-    told = f"{counts['kept']} / {counts['changed']} / {counts['loss']}"
-    return f"{told} / **{counts['silent']} silent**" if counts["silent"] else told
+    numbers = f"{counts['kept']} / {counts['changed']} / {counts['loss']}"
+    return f"{numbers} / **{counts['silent']} silent**" if counts["silent"] else numbers
 
 
-def markdown_of_tally(tally: Tally) -> Iterator[str]:
+def tally_to_markdown(tally: Tally) -> Iterator[str]:
     """Lines of Markdown: for each source and target, what became of everything in the given requests."""
     grouped: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for (source, target, kind, outcome), count in sorted(tally.counts.items()):
         if outcome != "hint":
             columns = grouped.setdefault((source, target), {})
-            columns.setdefault(group_of(kind), Counter())[outcome] += count
+            columns.setdefault(column_of(kind), Counter())[outcome] += count
     for source in sorted({*tally.requests, *tally.answers}):
         rows = {target: columns for (name, target), columns in grouped.items() if name == source}
-        shown = [column for column in _COLUMNS if any(column in columns for columns in rows.values())]
+        visible = [column for column in _COLUMNS if any(column in columns for columns in rows.values())]
         yield f"### {tally.requests[source]:,} requests and {tally.answers[source]:,} answers of {source}"
         yield ""
-        yield f"| to | {' | '.join(shown)} |"
-        yield f"|---{'|---:' * len(shown)}|"
+        yield f"| to | {' | '.join(visible)} |"
+        yield f"|---{'|---:' * len(visible)}|"
         for target, columns in rows.items():
-            yield f"| `{target}` | {' | '.join(_amount(columns.get(column, Counter())) for column in shown)} |"
+            yield f"| `{target}` | {' | '.join(_format_amount(columns.get(column, Counter())) for column in visible)} |"
         yield ""
 
 
-def group_of(kind: str) -> str:
+def column_of(kind: str) -> str:
     """The column under which a kind is counted."""
-    inside = kind.removeprefix("tool_result.")
-    if kind != inside and kind not in _GROUPS:
-        return group_of(inside)
+    inner_kind = kind.removeprefix("tool_result.")
+    if kind != inner_kind and kind not in _GROUPS:
+        return column_of(inner_kind)
     parts = kind.split(".")
-    known = (_GROUPS.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
-    return next((group for group in known if group is not None), "other")
+    prefixes = (_GROUPS.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
+    return next((group for group in prefixes if group is not None), "other")
 
 
-def _amount(counts: Counter[str]) -> str:
+def _format_amount(counts: Counter[str]) -> str:
     if not counts:
         return "–"
     parts = [f"{counts['kept']:,}"]
@@ -147,18 +147,18 @@ def _amount(counts: Counter[str]) -> str:
     return ", ".join(parts)
 
 
-def plain(cells: Sequence[Cell], tally: Tally | None) -> dict[str, Any]:
+def to_plain(cells: Sequence[Cell], tally: Tally | None) -> dict[str, Any]:
     """Everything, as plain values."""
-    told: dict[str, Any] = {"cells": list(cells)}
+    result: dict[str, Any] = {"cells": list(cells)}
     if tally is not None:
-        told["requests"], told["answers"] = dict(tally.requests), dict(tally.answers)
-        told["counts"] = [
+        result["requests"], result["answers"] = dict(tally.requests), dict(tally.answers)
+        result["counts"] = [
             {"source": source, "target": target, "kind": kind, "outcome": outcome, "count": count}
             for (source, target, kind, outcome), count in sorted(tally.counts.items())
         ]
-        told["notes"] = [
+        result["notes"] = [
             {"source": source, "target": target, "kind": kind, "outcome": outcome, "note": note, "count": count}
             for (source, target, kind, outcome, note), count in sorted(tally.notes.items())
         ]
-        told["shortfalls"] = tally.shortfalls
-    return told
+        result["shortfalls"] = tally.shortfalls
+    return result

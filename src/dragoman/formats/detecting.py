@@ -21,20 +21,22 @@ from dragoman.envelope import SCHEMA
 from dragoman.envelope import TYPES as ENVELOPE_TYPES
 from dragoman.errors import DragomanError, InputError
 from dragoman.exchange import OpaqueTool, Request, ToolDefinition
-from dragoman.formats.reading import Piece, read
+from dragoman.formats.reading import Fragment, read
 from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, dialect, list_key, readable, transcript
 from dragoman.message import ContentBlock, Message, OpaqueBlock, ToolResultBlock
 
 _CANONICAL_KEYS: Final = {"id", "session_id", "role", "content", "metadata", "created_at"}
 _MESSAGE_KEYS: Final = {"role", "content", "parts", "type"}
-_FIRST: Final = "openai_chat"  # named, of several that understand the same
+_PREFERRED: Final = "openai_chat"  # named, of several that understand the same
 _NO_EVIDENCE: Final = "no message has a role, or content that it knows"
-_NEAREST: Final = 3  # dialects named in an error
-_LITTLE: Final = 60  # characters that one leaves over and another does not, where both understand the same words
+_MAX_NAMED: Final = 3  # dialects named in an error
+_SIMILAR_CHARACTERS: Final = (
+    60  # characters that one leaves over and another does not, where both understand the same words
+)
 _FAMILIES: Final = {"claude": "anthropic", "command": "cohere"}  # unless the model's name says another
 
 
-class Detected(msgspec.Struct, frozen=True):
+class Detection(msgspec.Struct, frozen=True):
     """A format, whether each line is a message of one conversation, and how that was found out."""
 
     format: str
@@ -45,7 +47,7 @@ class Detected(msgspec.Struct, frozen=True):
 class _Candidate(msgspec.Struct, frozen=True):
     format: str
     by_message: bool
-    left_over: int
+    unread_size: int
     messages: tuple[Message, ...]
     model: str | None
 
@@ -55,27 +57,27 @@ class _Candidate(msgspec.Struct, frozen=True):
         return any(word in (self.model or "") and self.format == name for word, name in _FAMILIES.items())
 
 
-def detect(values: Sequence[Any]) -> Detected:
+def detect(values: Sequence[Any]) -> Detection:
     """The format of values that are conversations, or the messages of one. ``InputError`` if it cannot be told."""
-    marked = tuple(_marked(values[0]))
-    if len(marked) == 1 and marked[0].format in (CANONICAL, ENVELOPES, ENTRIES):
-        return marked[0]
-    tried, refused = _tried(values)
-    if len(marked) == 1 and (not tried or tried[0].left_over):
-        return marked[0]
-    if not marked and tried:
-        return _best(values, tried)
-    if not marked:
-        nearest = "; ".join(f"{name}: {why}" for name, why in refused[:_NEAREST])
+    by_marks = tuple(_detect_by_marks(values[0]))
+    if len(by_marks) == 1 and by_marks[0].format in (CANONICAL, ENVELOPES, ENTRIES):
+        return by_marks[0]
+    candidates, rejected = _try_dialects(values)
+    if len(by_marks) == 1 and (not candidates or candidates[0].unread_size):
+        return by_marks[0]
+    if not by_marks and candidates:
+        return _choose_best(values, candidates)
+    if not by_marks:
+        nearest = "; ".join(f"{name}: {why}" for name, why in rejected[:_MAX_NAMED])
         raise InputError(
             f"it is no conversation of a known format ({nearest})" if nearest else "it is no conversation",
             remedy=f"Say which format it is with --from: {', '.join(readable())}",
             code="unknown_format",
         )
-    return _agreeing(values, marked, tried)
+    return _choose_agreeing(values, by_marks, candidates)
 
 
-def layout_of(name: str, value: Any) -> bool:
+def is_single_message(name: str, value: Any) -> bool:
     """Whether a value of a format is one message, and not a whole conversation."""
     if not isinstance(value, dict):
         return False
@@ -89,25 +91,25 @@ def layout_of(name: str, value: Any) -> bool:
 # --- marks -----------------------------------------------------------------------------------------------------------
 
 
-def _marked(value: Any) -> Iterator[Detected]:
+def _detect_by_marks(value: Any) -> Iterator[Detection]:
     """Formats whose marks a value has."""
     item = value[0] if isinstance(value, list) and value else value
     by_message = isinstance(value, dict)
     if isinstance(item, dict):
         if item.keys() >= _CANONICAL_KEYS:
-            yield Detected(CANONICAL, by_message, "a message has an id, a session_id, metadata and created_at")
+            yield Detection(CANONICAL, by_message, "a message has an id, a session_id, metadata and created_at")
             return
         if _is_envelope(item):
-            yield Detected(ENVELOPES, by_message, f"a message says {SCHEMA}, or has the type of an envelope")
+            yield Detection(ENVELOPES, by_message, f"a message says {SCHEMA}, or has the type of an envelope")
             return
         if _is_entry(item):
-            yield Detected(ENTRIES, by_message, f"an entry has the type {item['type']}")
+            yield Detection(ENTRIES, by_message, f"an entry has the type {item['type']}")
             return
     for name, module in transcripts.FORMATS.items():
         if module.looks_like(value):
-            yield Detected(name, False, f"it looks like {name}")
+            yield Detection(name, False, f"it looks like {name}")
         elif by_message and module.looks_like([value]):
-            yield Detected(name, True, f"a line looks like a message of {name}")
+            yield Detection(name, True, f"a line looks like a message of {name}")
 
 
 def _is_envelope(item: dict[str, Any]) -> bool:
@@ -121,43 +123,43 @@ def _is_envelope(item: dict[str, Any]) -> bool:
 
 
 def _is_entry(item: dict[str, Any]) -> bool:
-    return isinstance(item.get("type"), str) and item["type"] in entries.TYPES and not entries.problems(item)
+    return isinstance(item.get("type"), str) and item["type"] in entries.TYPES and not entries.find_problems(item)
 
 
 # --- trying ----------------------------------------------------------------------------------------------------------
 
 
-def _tried(values: Sequence[Any]) -> tuple[list[_Candidate], list[tuple[str, str]]]:
+def _try_dialects(values: Sequence[Any]) -> tuple[list[_Candidate], list[tuple[str, str]]]:
     """The dialects that can read all of it, the one that leaves least over first; and why the nearest others do not."""
-    found: list[_Candidate] = []
-    refused: list[tuple[str, str]] = []
+    candidates: list[_Candidate] = []
+    rejected: list[tuple[str, str]] = []
     for name in dialects.names():
-        match _candidate(name, values):
+        match _try_dialect(name, values):
             case _Candidate() as candidate:
-                found.append(candidate)
-            case str(why) if _is_near(name, values[0]):
-                refused.append((name, why))
-    found.sort(key=lambda one: (one.left_over, not one.is_family, one.format != _FIRST))
-    refused.sort(key=lambda one: one[1] != _NO_EVIDENCE)  # the nearest first: what could be read
-    return found, refused
+                candidates.append(candidate)
+            case str(why) if _has_message_list(name, values[0]):
+                rejected.append((name, why))
+    candidates.sort(key=lambda one: (one.unread_size, not one.is_family, one.format != _PREFERRED))
+    rejected.sort(key=lambda one: one[1] != _NO_EVIDENCE)  # the nearest first: what could be read
+    return candidates, rejected
 
 
-def _is_near(name: str, value: Any) -> bool:
+def _has_message_list(name: str, value: Any) -> bool:
     """Whether a value at least has its messages where the dialect has them."""
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], dict)
-    return isinstance(value, dict) and (list_key(name) in value or layout_of(name, value))
+    return isinstance(value, dict) and (list_key(name) in value or is_single_message(name, value))
 
 
-def _candidate(name: str, values: Sequence[Any]) -> _Candidate | str:
+def _try_dialect(name: str, values: Sequence[Any]) -> _Candidate | str:
     """What the dialect makes of it, or why it is none of its conversations."""
-    by_message = layout_of(name, values[0])
-    listed = values[0] if by_message else values[0][0] if isinstance(values[0], list) and values[0] else None
-    if listed is not None and not (isinstance(listed, dict) and _MESSAGE_KEYS & listed.keys()):
+    by_message = is_single_message(name, values[0])
+    first_message = values[0] if by_message else values[0][0] if isinstance(values[0], list) and values[0] else None
+    if first_message is not None and not (isinstance(first_message, dict) and _MESSAGE_KEYS & first_message.keys()):
         return f"a message has one of {', '.join(sorted(_MESSAGE_KEYS))}"
-    pieces = [Piece(number, msgspec.json.encode(value)) for number, value in enumerate(values)]
-    groups = [pieces] if by_message else [[piece] for piece in pieces]
-    left_over = 0
+    fragments = [Fragment(number, msgspec.json.encode(value)) for number, value in enumerate(values)]
+    groups = [fragments] if by_message else [[fragment] for fragment in fragments]
+    unread_size = 0
     messages: list[Message] = []
     for group in groups:
         try:
@@ -166,15 +168,15 @@ def _candidate(name: str, values: Sequence[Any]) -> _Candidate | str:
             return str(error)
         if not request.messages:
             return "there is no message"
-        left_over += _left_over(request)
+        unread_size += _unread_size(request)
         messages.extend(request.messages)
-    is_known = any(_is_understood(block) for message in messages for block in message.content)
-    if not is_known and not all(_has_role(name, value) for value in values):
+    has_evidence = any(_is_evidence(block) for message in messages for block in message.content)
+    if not has_evidence and not all(_has_role(name, value) for value in values):
         return _NO_EVIDENCE
-    return _Candidate(name, by_message, left_over, tuple(messages), request.model)
+    return _Candidate(name, by_message, unread_size, tuple(messages), request.model)
 
 
-def _is_understood(block: ContentBlock) -> bool:
+def _is_evidence(block: ContentBlock) -> bool:
     """Whether a block is evidence of its dialect: any other JSON object is read, too, and kept as an opaque one."""
     return not isinstance(block, OpaqueBlock)
 
@@ -185,18 +187,22 @@ def _has_role(name: str, value: Any) -> bool:
         inner = value.get("request")
         inner = inner if isinstance(inner, dict) else value
         value = inner.get(list_key(name), [inner])
-    return isinstance(value, list) and all(isinstance(one, dict) and "role" in one for one in value)
+    return isinstance(value, list) and all(isinstance(message, dict) and "role" in message for message in value)
 
 
-def _left_over(request: Request) -> int:
+def _unread_size(request: Request) -> int:
     """How many characters of it a dialect did not understand, as JSON."""
-    told = [request.provider_raw, *(message.metadata.provider_raw for message in request.messages)]
-    told += [getattr(block, "provider_raw", None) for message in request.messages for block in _blocks(message.content)]
-    told += [tool.provider_raw for tool in request.tools if isinstance(tool, ToolDefinition)]
-    left = [raw["residue"] for raw in told if raw and "residue" in raw]
-    left += [block.wire for one in request.messages for block in _blocks(one.content) if isinstance(block, OpaqueBlock)]
-    left += [tool.wire for tool in request.tools if isinstance(tool, OpaqueTool)]
-    return sum(len(msgspec.json.encode(part)) for part in left)
+    all_notes = [request.provider_raw, *(message.metadata.provider_raw for message in request.messages)]
+    all_notes += [
+        getattr(block, "provider_raw", None) for message in request.messages for block in _blocks(message.content)
+    ]
+    all_notes += [tool.provider_raw for tool in request.tools if isinstance(tool, ToolDefinition)]
+    unread = [raw["residue"] for raw in all_notes if raw and "residue" in raw]
+    unread += [
+        block.wire for owner in request.messages for block in _blocks(owner.content) if isinstance(block, OpaqueBlock)
+    ]
+    unread += [tool.wire for tool in request.tools if isinstance(tool, OpaqueTool)]
+    return sum(len(msgspec.json.encode(part)) for part in unread)
 
 
 def _blocks(content: Sequence[ContentBlock]) -> Iterator[ContentBlock]:
@@ -206,52 +212,67 @@ def _blocks(content: Sequence[ContentBlock]) -> Iterator[ContentBlock]:
             yield from block.content
 
 
-def _best(values: Sequence[Any], tried: list[_Candidate]) -> Detected:
-    least = tried[0].left_over
-    alike = [
-        one for one in tried if one.left_over <= least + _LITTLE and _said(one.messages) == _said(tried[0].messages)
+def _choose_best(values: Sequence[Any], candidates: list[_Candidate]) -> Detection:
+    smallest = candidates[0].unread_size
+    similar = [
+        candidate
+        for candidate in candidates
+        if candidate.unread_size <= smallest + _SIMILAR_CHARACTERS
+        and _to_comparable(candidate.messages) == _to_comparable(candidates[0].messages)
     ]
-    first = min(alike, key=lambda one: (not one.is_family, one.format != _FIRST, one.left_over))
+    first = min(similar, key=lambda one: (not one.is_family, one.format != _PREFERRED, one.unread_size))
     if first.is_family:
-        return Detected(
+        return Detection(
             first.format, first.by_message, f"{first.format} understands it, and its model is {first.model}"
         )
-    if len(alike) > 1:
-        others = " and ".join(one.format for one in alike)
-        return Detected(first.format, first.by_message, f"{others} read it alike")
-    best = [one for one in tried if one.left_over == least]
-    return Detected(first.format, first.by_message, _why(tried)) if len(best) == 1 else _agreeing(values, (), best)
+    if len(similar) > 1:
+        others = " and ".join(one.format for one in similar)
+        return Detection(first.format, first.by_message, f"{others} read it alike")
+    best = [one for one in candidates if one.unread_size == smallest]
+    return (
+        Detection(first.format, first.by_message, _explain(candidates))
+        if len(best) == 1
+        else _choose_agreeing(values, (), best)
+    )
 
 
-def _why(tried: list[_Candidate]) -> str:
-    first, *others = tried
+def _explain(candidates: list[_Candidate]) -> str:
+    first, *others = candidates
     if not others:
         return f"only {first.format} reads it"
-    told = "understands all of it" if not first.left_over else f"leaves {first.left_over} characters over"
-    return f"{first.format} {told}, {others[0].format} leaves {others[0].left_over} over"
+    clause = "understands all of it" if not first.unread_size else f"leaves {first.unread_size} characters over"
+    return f"{first.format} {clause}, {others[0].format} leaves {others[0].unread_size} over"
 
 
-def _agreeing(values: Sequence[Any], marked: tuple[Detected, ...], tried: list[_Candidate]) -> Detected:
+def _choose_agreeing(values: Sequence[Any], by_marks: tuple[Detection, ...], candidates: list[_Candidate]) -> Detection:
     """One of several candidates, if all of them understand the same."""
-    least = [one for one in tried if one.left_over == tried[0].left_over] if tried else []
-    known = [(one.format, one.by_message, one.messages) for one in least]
-    known += [(one.format, one.by_message, _messages(one, values)) for one in marked]
-    names = [name for name, _, _ in known]
-    first = known[0]
-    if all(_said(messages) == _said(first[2]) for _, _, messages in known[1:]):
-        return Detected(first[0], first[1], f"{' and '.join(names)} read it alike")
+    best = (
+        [candidate for candidate in candidates if candidate.unread_size == candidates[0].unread_size]
+        if candidates
+        else []
+    )
+    choices = [(candidate.format, candidate.by_message, candidate.messages) for candidate in best]
+    choices += [(candidate.format, candidate.by_message, _read_messages(candidate, values)) for candidate in by_marks]
+    names = [name for name, _, _ in choices]
+    first = choices[0]
+    if all(_to_comparable(messages) == _to_comparable(first[2]) for _, _, messages in choices[1:]):
+        return Detection(first[0], first[1], f"{' and '.join(names)} read it alike")
     raise InputError(f"it may be {' or '.join(names)}", remedy="Say which it is with --from", code="ambiguous_format")
 
 
-def _messages(found: Detected, values: Sequence[Any]) -> tuple[Message, ...]:
-    pieces = [Piece(number, msgspec.json.encode(value)) for number, value in enumerate(values)]
+def _read_messages(detection: Detection, values: Sequence[Any]) -> tuple[Message, ...]:
+    fragments = [Fragment(number, msgspec.json.encode(value)) for number, value in enumerate(values)]
     try:
-        if found.by_message:
-            return read(found.format, pieces, "", by_message=True).messages
-        return tuple(one for piece in pieces for one in read(found.format, [piece], "", by_message=False).messages)
+        if detection.by_message:
+            return read(detection.format, fragments, "", by_message=True).messages
+        return tuple(
+            message
+            for fragment in fragments
+            for message in read(detection.format, [fragment], "", by_message=False).messages
+        )
     except DragomanError:
         return ()
 
 
-def _said(messages: tuple[Message, ...]) -> list[Any]:
+def _to_comparable(messages: tuple[Message, ...]) -> list[Any]:
     return [(message.role, message.content) for message in messages]

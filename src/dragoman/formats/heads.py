@@ -16,52 +16,56 @@ from dragoman.exchange import OpaqueTool, Options, Request, ToolDefinition
 from dragoman.message import Message
 
 KEY: Final = "dragoman.request"  # in metadata.extra
-_NOTHING: Final = Options()
+_DEFAULT_OPTIONS: Final = Options()
 
 
-def parts_of(request: Request) -> dict[str, Any]:
+def request_fields(request: Request) -> dict[str, Any]:
     """What there is beside the messages: of model, tools, options and what only its dialect understands."""
-    parts: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if request.model is not None:
-        parts["model"] = request.model
+        fields["model"] = request.model
     if request.tools:
-        parts["tools"] = [msgspec.to_builtins(tool) for tool in request.tools]
-    if request.options is not _NOTHING and request.options != _NOTHING:
-        parts["options"] = msgspec.to_builtins(request.options)
+        fields["tools"] = [msgspec.to_builtins(tool) for tool in request.tools]
+    if request.options is not _DEFAULT_OPTIONS and request.options != _DEFAULT_OPTIONS:
+        fields["options"] = msgspec.to_builtins(request.options)
     if request.provider_raw is not None:
-        parts["provider_raw"] = request.provider_raw
-    return parts
+        fields["provider_raw"] = request.provider_raw
+    return fields
 
 
-def without_head(request: Request) -> tuple[Message, ...]:
+def embed_request(request: Request) -> tuple[Message, ...]:
     """The messages, the first of which has the rest of the request in its metadata."""
-    parts = parts_of(request)
-    if not parts or not request.messages:
+    fields = request_fields(request)
+    if not fields or not request.messages:
         return request.messages
     first, *others = request.messages
-    extra = {**(first.metadata.extra or {}), KEY: parts}
+    extra = {**(first.metadata.extra or {}), KEY: fields}
     return (first.replace(metadata=first.metadata.replace(extra=extra)), *others)
 
 
-def with_head(messages: tuple[Message, ...]) -> Request:
+def restore_request(messages: tuple[Message, ...]) -> Request:
     """The request that was written as these messages; what is kept there in any other shape stays where it is."""
     extra = messages[0].metadata.extra if messages else None
     if not extra or not isinstance(extra.get(KEY), dict):
         return Request(model=None, messages=messages)
-    parts = extra[KEY]
+    fields = extra[KEY]
     try:
-        options = msgspec.convert(parts.get("options", {}), Options)
-        tools = tuple(_tool(tool) for tool in parts.get("tools", ()))
-        head = Request(
-            model=parts.get("model"), messages=(), tools=tools, options=options, provider_raw=parts.get("provider_raw")
+        options = msgspec.convert(fields.get("options", {}), Options)
+        tools = tuple(_read_tool(tool) for tool in fields.get("tools", ()))
+        request = Request(
+            model=fields.get("model"),
+            messages=(),
+            tools=tools,
+            options=options,
+            provider_raw=fields.get("provider_raw"),
         )
     except (msgspec.ValidationError, TypeError, AttributeError):
         return Request(model=None, messages=messages)
     first, *others = messages
     rest = {key: value for key, value in extra.items() if key != KEY}
-    bare = first.replace(metadata=first.metadata.replace(extra=rest or None))
-    return msgspec.structs.replace(head, messages=(bare, *others))
+    stripped = first.replace(metadata=first.metadata.replace(extra=rest or None))
+    return msgspec.structs.replace(request, messages=(stripped, *others))
 
 
-def _tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
+def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     return msgspec.convert(wire, OpaqueTool) if "wire" in wire else msgspec.convert(wire, ToolDefinition)

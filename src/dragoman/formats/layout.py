@@ -52,7 +52,7 @@ class _Style(msgspec.Struct, frozen=True):
 
 def rewrite(text: bytes, before: Any, after: Any) -> bytes:
     """The text with the differences between two values applied."""
-    if _same(before, after):
+    if _are_equal(before, after):
         return text
     return _Rewriter(text.decode()).rewrite(before, after).encode()
 
@@ -63,30 +63,30 @@ def rewrite_items(
     """The text of each item of ``after``, and the place of what it was in ``texts``; ``None`` if it is new."""
     if len(texts) != len(before):
         before = [json.loads(text) for text in texts]
-    style = _style_of(texts[0].decode() if texts else "")
-    made: list[tuple[int | None, bytes]] = []
-    for old, value in _pairs(before, after):
+    style = _detect_style(texts[0].decode() if texts else "")
+    result: list[tuple[int | None, bytes]] = []
+    for old, value in _pair_items(before, after):
         if old is None:
-            made.append((old, _render(value, style, "", is_wide=False).encode()))
+            result.append((old, _render(value, style, "", is_wide=False).encode()))
         else:
-            made.append((old, rewrite(texts[old], before[old], value)))
-    return made
+            result.append((old, rewrite(texts[old], before[old], value)))
+    return result
 
 
 class _Rewriter:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._style = _style_of(text)
+        self._style = _detect_style(text)
 
     def rewrite(self, before: Any, after: Any) -> str:
-        start = _skip(self._text, 0)
+        start = _skip_space(self._text, 0)
         root = _parse(self._text, start)
         return self._text[:start] + self._merge(root, before, after, "") + self._text[root.end :]
 
     def _merge(self, node: _Node, before: Any, after: Any, margin: str) -> str:
         """The text of a node, changed by what differs. ``margin`` is the white space that its line begins with."""
         raw = self._text[node.start : node.end]
-        if _same(before, after):
+        if _are_equal(before, after):
             return raw
         if raw.startswith("{") and isinstance(before, dict) and isinstance(after, dict):
             return self._merge_object(node, before, after, margin)
@@ -95,62 +95,62 @@ class _Rewriter:
         return _render(after, self._style, margin, is_wide="\n" in raw)
 
     def _merge_object(self, node: _Node, before: dict[str, Any], after: dict[str, Any], margin: str) -> str:
-        inner = _margin(node.parts[0].lead, margin) if node.parts else margin
-        made: list[tuple[_Part | None, str]] = []
+        inner = _line_margin(node.parts[0].lead, margin) if node.parts else margin
+        parts: list[tuple[_Part | None, str]] = []
         for part in node.parts:
             if part.key in after:
-                old = before[part.key] if part.key in before else json.loads(self._raw(part.node))
-                made.append((part, part.head + self._merge(part.node, old, after[part.key], inner)))
+                old = before[part.key] if part.key in before else json.loads(self._get_text(part.node))
+                parts.append((part, part.head + self._merge(part.node, old, after[part.key], inner)))
             elif part.key not in before:  # the writer leaves it out in both
-                made.append((part, part.head + self._raw(part.node)))
-        there = {part.key for part in node.parts}
+                parts.append((part, part.head + self._get_text(part.node)))
+        existing_keys = {part.key for part in node.parts}
         for key, value in after.items():
-            if key in there or (key in before and _same(before[key], value)):
+            if key in existing_keys or (key in before and _are_equal(before[key], value)):
                 continue
             name = json.dumps(key, ensure_ascii=self._style.is_ascii)
             text = _render(value, self._style, inner, is_wide=_is_wide(node.parts))
-            made.append((None, f"{name}{self._style.colon}{text}"))
-        return self._join(node, made, "{}")
+            parts.append((None, f"{name}{self._style.colon}{text}"))
+        return self._join(node, parts, "{}")
 
     def _merge_list(self, node: _Node, before: list[Any], after: list[Any], margin: str) -> str:
-        inner = _margin(node.parts[0].lead, margin) if node.parts else margin
+        inner = _line_margin(node.parts[0].lead, margin) if node.parts else margin
         if len(before) != len(node.parts):
-            before = json.loads(self._raw(node))
-        wide = sum("\n" in self._raw(part.node) for part in node.parts)
-        is_wide = 2 * wide > len(node.parts)
-        made: list[tuple[_Part | None, str]] = []
-        for old, value in _pairs(before, after):
+            before = json.loads(self._get_text(node))
+        wide_count = sum("\n" in self._get_text(part.node) for part in node.parts)
+        is_wide = 2 * wide_count > len(node.parts)
+        parts: list[tuple[_Part | None, str]] = []
+        for old, value in _pair_items(before, after):
             if old is None:
-                made.append((None, _render(value, self._style, inner, is_wide=is_wide)))
+                parts.append((None, _render(value, self._style, inner, is_wide=is_wide)))
             else:
                 part = node.parts[old]
-                made.append((part, self._merge(part.node, before[old], value, inner)))
-        return self._join(node, made, "[]")
+                parts.append((part, self._merge(part.node, before[old], value, inner)))
+        return self._join(node, parts, "[]")
 
-    def _raw(self, node: _Node) -> str:
+    def _get_text(self, node: _Node) -> str:
         return self._text[node.start : node.end]
 
-    def _join(self, node: _Node, made: list[tuple[_Part | None, str]], brackets: str) -> str:
+    def _join(self, node: _Node, members: list[tuple[_Part | None, str]], brackets: str) -> str:
         """Parts with commas and the white space of the original between them."""
-        if not made:
+        if not members:
             return brackets
         parts = node.parts
         first = parts[0].lead if parts else ""
         other = parts[1].lead if len(parts) > 1 else first if "\n" in first else self._style.comma[1:]
         texts = []
-        for place, (part, text) in enumerate(made):
-            own = part.lead if part is not None and part is not parts[0] else other
-            trail = part.trail if part is not None and place + 1 < len(made) else ""
-            texts.append(f"{own if place else first}{text}{trail}")
+        for place, (part, text) in enumerate(members):
+            own_lead = part.lead if part is not None and part is not parts[0] else other
+            trail = part.trail if part is not None and place + 1 < len(members) else ""
+            texts.append(f"{own_lead if place else first}{text}{trail}")
         return f"{brackets[0]}{','.join(texts)}{node.tail}{brackets[1]}"
 
 
 # --- which item was which --------------------------------------------------------------------------------------------
 
 
-def _pairs(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[int | None, Any]]:
+def _pair_items(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[int | None, Any]]:
     """Each item of ``after`` with the place of what it was in ``before``; ``None`` if it is new."""
-    old, new = [_spelled(item) for item in before], [_spelled(item) for item in after]
+    old, new = [_to_sorted_json(item) for item in before], [_to_sorted_json(item) for item in after]
     places: list[int | None] = [None] * len(new)
     changed: list[tuple[int, int, int, int]] = []
     for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new).get_opcodes():
@@ -158,51 +158,51 @@ def _pairs(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[int | 
             places[j1:j2] = range(i1, i2)
         else:
             changed.append((i1, i2, j1, j2))
-    _find_moved(old, new, places)
-    taken = set(places)
+    _match_moved(old, new, places)
+    used = set(places)
     for i1, i2, j1, j2 in changed:
-        free, first = [place for place in range(i1, i2) if place not in taken], 0
+        unused, first = [place for place in range(i1, i2) if place not in used], 0
         for at in range(j1, j2):
             if places[at] is None:
-                near = range(first, min(first + _LOOK_AHEAD, len(free)))
-                found = next((number for number in near if _are_alike(before[free[number]], after[at])), None)
-                if found is not None:
-                    places[at], first = free[found], found + 1
+                near = range(first, min(first + _LOOK_AHEAD, len(unused)))
+                match = next((number for number in near if _are_similar(before[unused[number]], after[at])), None)
+                if match is not None:
+                    places[at], first = unused[match], match + 1
     yield from zip(places, after, strict=True)
 
 
-def _find_moved(old: list[str], new: list[str], places: list[int | None]) -> None:
+def _match_moved(old: list[str], new: list[str], places: list[int | None]) -> None:
     """Items that stand in another place now keep their text."""
-    taken = set(places)
-    free: dict[str, list[int]] = {}
+    used = set(places)
+    unused: dict[str, list[int]] = {}
     for place, text in enumerate(old):
-        if place not in taken:
-            free.setdefault(text, []).append(place)
+        if place not in used:
+            unused.setdefault(text, []).append(place)
     for at, text in enumerate(new):
-        if places[at] is None and free.get(text):
-            places[at] = free[text].pop(0)
+        if places[at] is None and unused.get(text):
+            places[at] = unused[text].pop(0)
 
 
-def _are_alike(old: Any, new: Any) -> bool:
+def _are_similar(old: Any, new: Any) -> bool:
     """Whether one may be a later version of the other: most of what they say is the same."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return False
-    same = sum(1 for key, value in old.items() if key in new and _same(value, new[key]))
+    same = sum(1 for key, value in old.items() if key in new and _are_equal(value, new[key]))
     return 2 * same >= min(len(old), len(new))
 
 
-def _same(one: Any, other: Any) -> bool:
-    return _spelled(one) == _spelled(other)
+def _are_equal(first: Any, second: Any) -> bool:
+    return _to_sorted_json(first) == _to_sorted_json(second)
 
 
-def _spelled(value: Any) -> str:
+def _to_sorted_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
 # --- spelling --------------------------------------------------------------------------------------------------------
 
 
-def _style_of(text: str) -> _Style:
+def _detect_style(text: str) -> _Style:
     indent = _INDENT.search(text)
     colon = ": " if re.search(r'"\s*:[ ]', text) or not re.search(r'":', text) else ":"
     comma = ", " if re.search(r'[\]}"\w],[ ]', text) or (indent is not None and colon == ": ") else ","
@@ -213,7 +213,7 @@ def _is_wide(parts: list[_Part]) -> bool:
     return any("\n" in part.lead for part in parts)
 
 
-def _margin(lead: str, outer: str) -> str:
+def _line_margin(lead: str, outer: str) -> str:
     """The white space at the beginning of a line, if this is what stands before a part."""
     return lead.rpartition("\n")[2] if "\n" in lead else outer
 
@@ -222,17 +222,17 @@ def _render(value: Any, style: _Style, margin: str, *, is_wide: bool) -> str:
     """A value that was not there before; ``is_wide``: on lines of its own, as its neighbours are."""
     if not is_wide or not style.indent:
         return json.dumps(value, ensure_ascii=style.is_ascii, separators=(style.comma, style.colon))
-    made = json.dumps(value, ensure_ascii=style.is_ascii, indent=style.indent, separators=(",", style.colon))
-    return made.replace("\n", f"\n{margin}")
+    text = json.dumps(value, ensure_ascii=style.is_ascii, indent=style.indent, separators=(",", style.colon))
+    return text.replace("\n", f"\n{margin}")
 
 
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
 
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+def _skip_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    assert space is not None
+    return space.end()
 
 
 def _parse(text: str, at: int) -> _Node:
@@ -241,28 +241,28 @@ def _parse(text: str, at: int) -> _Node:
         case "{" | "[":
             return _parse_parts(text, at, is_object=text[at] == "{")
         case '"':
-            return _Node(at, _end_of(_STRING, text, at))
+            return _Node(at, _match_end(_STRING, text, at))
         case _:
-            return _Node(at, _end_of(_SCALAR, text, at))
+            return _Node(at, _match_end(_SCALAR, text, at))
 
 
 def _parse_parts(text: str, start: int, *, is_object: bool) -> _Node:
     node = _Node(start, start)
     at = start + 1
     while True:
-        begin = _skip(text, at)
+        begin = _skip_space(text, at)
         if text[begin] in "]}":
             node.tail = text[at:begin]
             break
         value_at, key = begin, ""
         if is_object:
-            key_end = _end_of(_STRING, text, begin)
+            key_end = _match_end(_STRING, text, begin)
             key = json.loads(text[begin:key_end])
-            value_at = _skip(text, _skip(text, key_end) + 1)
+            value_at = _skip_space(text, _skip_space(text, key_end) + 1)
         child = _parse(text, value_at)
         part = _Part(text[at:begin], key, text[begin:value_at], child)
         node.parts.append(part)
-        begin = _skip(text, child.end)
+        begin = _skip_space(text, child.end)
         if text[begin] in "]}":
             node.tail = text[child.end : begin]
             break
@@ -272,7 +272,7 @@ def _parse_parts(text: str, start: int, *, is_object: bool) -> _Node:
     return node
 
 
-def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    assert found is not None
-    return found.end()
+def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    assert match is not None
+    return match.end()

@@ -20,13 +20,13 @@ ENVELOPES: Final = "envelopes"
 ENTRIES: Final = "entries"
 PAGES: Final = ("markdown", "html")  # for people: they are written, and never read
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # most formats do not say when something was said
-_OURS: Final = (CANONICAL, ENVELOPES, ENTRIES)
+_OWN_FORMATS: Final = (CANONICAL, ENVELOPES, ENTRIES)
 
 
 @functools.cache
 def readable() -> tuple[str, ...]:
     """Every format that can be read."""
-    return (*_OURS, *dialects.names(), *transcripts.FORMATS)
+    return (*_OWN_FORMATS, *dialects.names(), *transcripts.FORMATS)
 
 
 def writable() -> tuple[str, ...]:
@@ -35,14 +35,14 @@ def writable() -> tuple[str, ...]:
 
 
 @functools.cache
-def known(name: str, *, to_write: bool = False) -> str:
+def resolve_name(name: str, *, to_write: bool = False) -> str:
     """The name of a format as we spell it; what is none, or cannot be read, is an ``InputError``."""
-    spelled = name.strip().lower().replace("-", "_").replace(" ", "_")
+    normalized = name.strip().lower().replace("-", "_").replace(" ", "_")
     choices = writable() if to_write else readable()
-    if spelled in choices:
-        return spelled
-    if spelled in PAGES:
-        raise InputError(f"{spelled} is for people, and cannot be read", remedy=f"There are {', '.join(choices)}")
+    if normalized in choices:
+        return normalized
+    if normalized in PAGES:
+        raise InputError(f"{normalized} is for people, and cannot be read", remedy=f"There are {', '.join(choices)}")
     raise InputError(f"there is no format {name!r}", remedy=f"There are {', '.join(choices)}")
 
 
@@ -62,6 +62,6 @@ def list_key(name: str) -> str:
     """Under which key a dialect's request has its messages: the one that a list of one stands under."""
     module = dialect(name)
     assert module is not None
-    hello = Message("0", "", Role.USER, (TextBlock("hello"),), MessageMetadata(), UNKNOWN_TIME)
-    wire = module.write_request(Request(model=None, messages=(hello,))).wire
+    message = Message("0", "", Role.USER, (TextBlock("hello"),), MessageMetadata(), UNKNOWN_TIME)
+    wire = module.write_request(Request(model=None, messages=(message,))).wire
     return next(str(key) for key, value in wire.items() if isinstance(value, list) and len(value) == 1)

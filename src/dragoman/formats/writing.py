@@ -18,12 +18,12 @@ import msgspec
 from dragoman import codec, entries, envelope, pages
 from dragoman.errors import CriticalLossError, DragomanError
 from dragoman.exchange import Loss, Reply, Request, Written
-from dragoman.formats.heads import KEY, parts_of, without_head
+from dragoman.formats.heads import KEY, embed_request, request_fields
 from dragoman.formats.reading import answer_id
 from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, PAGES, dialect, list_key, transcript
 from dragoman.message import Message
 
-_REASON = "a list of messages has no place for it"
+_NO_PLACE = "a list of messages has no place for it"
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -39,14 +39,14 @@ def write(name: str, request: Request, *, by_message: bool = False) -> Text:
     A loss on a message that is critical is a ``CriticalLossError``.
     """
     if name == CANONICAL:
-        lines = [codec.encode(message) for message in without_head(request)]
-        return Text(b"\n".join([*lines, b""]), _lost_head(request, name) if not lines else ())
+        lines = [codec.encode(message) for message in embed_request(request)]
+        return Text(b"\n".join([*lines, b""]), _request_losses(request, name) if not lines else ())
     if name in PAGES:
-        return Text(pages.conversation(name, request.messages))
-    written = _written(name, request)
+        return Text(pages.write_conversation(name, request.messages))
+    written = _write_request(name, request)
     if written.losses:
-        _refuse_critical(request, written.losses)
-    lines = _messages_on(name, written.wire) if by_message else [written.wire]
+        _reject_critical(request, written.losses)
+    lines = _get_messages(name, written.wire) if by_message else [written.wire]
     return Text(b"".join(msgspec.json.encode(line) + b"\n" for line in lines), written.losses)
 
 
@@ -56,19 +56,19 @@ def write_like(name: str, request: Request, original: Any, *, by_message: bool =
     The shape is a list of messages, a request, or an exchange, whose response is the last message that it was read as.
     """
     if _is_exchange(name, original):
-        return _exchange(name, request, original)
+        return _write_exchange(name, request, original)
     text = write(name, request, by_message=by_message)
     values = [json.loads(line) for line in text.data.splitlines()]
     if by_message or name == CANONICAL:
         return values, text.losses
     is_list = isinstance(original, list) and dialect(name) is not None
-    return _messages_on(name, values[0]) if is_list else values[0], text.losses
+    return _get_messages(name, values[0]) if is_list else values[0], text.losses
 
 
 def write_message(name: str, message: Message) -> Any:
     """One message as a JSON value: in a format, if that can express all of it in one piece, or in the canonical one."""
     try:
-        written = _written(name, Request(model=None, messages=(message,))) if name != CANONICAL else Written([])
+        written = _write_request(name, Request(model=None, messages=(message,))) if name != CANONICAL else Written([])
     except DragomanError:
         written = Written([])
     wire = written.wire
@@ -84,63 +84,65 @@ def _is_exchange(name: str, original: Any) -> bool:
     return is_object and isinstance(original.get("request"), dict)
 
 
-def _exchange(name: str, request: Request, original: dict[str, Any]) -> tuple[Any, tuple[Loss, ...]]:
+def _write_exchange(name: str, request: Request, original: dict[str, Any]) -> tuple[Any, tuple[Loss, ...]]:
     response, module = original.get("response"), dialect(name)
     assert module is not None
-    *asked, last = request.messages or (None,)
-    asked_before = len(module.read_request(original["request"]).messages)
-    if not isinstance(response, dict) or last is None or last.id != answer_id(asked_before):
+    *question, last = request.messages or (None,)
+    question_count = len(module.read_request(original["request"]).messages)
+    if not isinstance(response, dict) or last is None or last.id != answer_id(question_count):
         value, losses = write_like(name, request, original["request"])
         return {"request": value}, losses
-    value, losses = write_like(name, request.replace(messages=tuple(asked)), original["request"])
+    value, losses = write_like(name, request.replace(messages=tuple(question)), original["request"])
     reply: Reply = module.read_reply(response)
     if reply.content != last.content:
         response = module.write_reply(msgspec.structs.replace(reply, content=last.content)).wire
     return {"request": value, "response": response}, losses
 
 
-def begin(name: str, title: str) -> bytes:
+def write_header(name: str, title: str) -> bytes:
     """What a file has before its first conversation."""
-    return pages.begin(name, title) if name in PAGES else b""
+    return pages.write_head(name, title) if name in PAGES else b""
 
 
-def end(name: str) -> bytes:
+def write_footer(name: str) -> bytes:
     """What a file has after its last conversation."""
-    return pages.end(name) if name in PAGES else b""
+    return pages.write_foot(name) if name in PAGES else b""
 
 
-def _written(name: str, request: Request) -> Written:
+def _write_request(name: str, request: Request) -> Written:
     if (module := dialect(name)) is not None:
-        made: Written = module.write_request(request)
-        return made
+        written: Written = module.write_request(request)
+        return written
     if name == ENVELOPES:
-        return Written(envelope.envelopes_from_messages(without_head(request)))
+        return Written(envelope.envelopes_from_messages(embed_request(request)))
     if (module := transcript(name)) is not None:
-        made = module.write_messages(request.messages)
+        written = module.write_messages(request.messages)
     else:
         assert name == ENTRIES, name
-        made = entries.entries_from_messages(request.messages)
-    return Written(made.wire, (*made.losses, *_lost_head(request, name)))
+        written = entries.entries_from_messages(request.messages)
+    return Written(written.wire, (*written.losses, *_request_losses(request, name)))
 
 
-def _messages_on(name: str, wire: Any) -> list[Any]:
+def _get_messages(name: str, wire: Any) -> list[Any]:
     """The messages of a wire, if it says nothing else; else the whole of it."""
     if isinstance(wire, dict) and dialect(name) is not None and wire.keys() == {list_key(name)}:
         wire = wire[list_key(name)]
     return wire if isinstance(wire, list) else [wire]
 
 
-def _lost_head(request: Request, name: str) -> tuple[Loss, ...]:
-    return tuple(_losses_of_head(parts_of(request), name, request.messages[0].session_id if request.messages else ""))
+def _request_losses(request: Request, name: str) -> tuple[Loss, ...]:
+    return tuple(
+        _field_losses(request_fields(request), name, request.messages[0].session_id if request.messages else "")
+    )
 
 
-def _losses_of_head(parts: dict[str, Any], name: str, session_id: str) -> Iterator[Loss]:
-    for part in parts:
-        kind = KEY.partition(".")[2] if part == "provider_raw" else part
-        yield Loss(session_id, "", kind, name, _REASON)
+def _field_losses(fields: dict[str, Any], name: str, session_id: str) -> Iterator[Loss]:
+    for field in fields:
+        kind = KEY.partition(".")[2] if field == "provider_raw" else field
+        yield Loss(session_id, "", kind, name, _NO_PLACE)
 
 
-def _refuse_critical(request: Request, losses: tuple[Loss, ...]) -> None:
+def _reject_critical(request: Request, losses: tuple[Loss, ...]) -> None:
     critical = {message.id for message in request.messages if message.metadata.critical}
     for loss in losses:
         if loss.message_id in critical:

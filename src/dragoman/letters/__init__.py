@@ -12,22 +12,22 @@ Everything here is pure. How letters are delivered is ``dragoman.mail``.
 """
 
 from dragoman.letters.answers import answer_problems
-from dragoman.letters.builders import answer_letter, enveloped, error_letter, needs_input_letter, task_result_letter
-from dragoman.letters.naming import derived_id, letter_id
+from dragoman.letters.builders import answer_letter, error_letter, make_letter, needs_input_letter, task_result_letter
+from dragoman.letters.naming import derive_id, letter_id
 from dragoman.letters.reading import (
     Hints,
     Problem,
+    find_warnings,
     hints_from,
     is_agent_name,
     letter_from,
+    letter_time,
     read_letter,
     read_stored_letter,
-    time_of,
-    warnings_of,
     write_letter,
 )
 from dragoman.letters.schema import SCHEMA_ID, letter_schema, published_schema
-from dragoman.letters.sensitive import MASK, joined, masked, part, reference_of, sensitive_ids
+from dragoman.letters.sensitive import MASK, extract_secrets, get_reference, insert_secrets, mask_secrets, sensitive_ids
 from dragoman.letters.types import (
     HUMAN,
     PROTOCOL_VERSION,
@@ -66,25 +66,25 @@ __all__ = [
     "TaskResultLetter",
     "answer_letter",
     "answer_problems",
-    "derived_id",
-    "enveloped",
+    "derive_id",
     "error_letter",
+    "extract_secrets",
+    "find_warnings",
+    "get_reference",
     "hints_from",
+    "insert_secrets",
     "is_agent_name",
-    "joined",
     "letter_from",
     "letter_id",
     "letter_schema",
-    "masked",
+    "letter_time",
+    "make_letter",
+    "mask_secrets",
     "needs_input_letter",
-    "part",
     "published_schema",
     "read_letter",
     "read_stored_letter",
-    "reference_of",
     "sensitive_ids",
     "task_result_letter",
-    "time_of",
-    "warnings_of",
     "write_letter",
 ]

@@ -35,24 +35,24 @@ def answer_problems(
 
 
 def _problems(request: InputRequest, inputs: Mapping[str, Any], where: str, is_complete: bool) -> Iterator[Problem]:
-    for wanted in request.requested_inputs:
-        place = f"{where}.{wanted.id}" if wanted.id.isidentifier() else f"{where}[{wanted.id[:100]!r}]"
-        if wanted.id in inputs:
-            if not _fits(wanted, inputs[wanted.id]):
-                what = f"expected {_expected(wanted)}, got {_kind_of(inputs[wanted.id])}"
+    for requested in request.requested_inputs:
+        place = f"{where}.{requested.id}" if requested.id.isidentifier() else f"{where}[{requested.id[:100]!r}]"
+        if requested.id in inputs:
+            if not _fits(requested, inputs[requested.id]):
+                what = f"expected {_expected(requested)}, got {_kind_of(inputs[requested.id])}"
                 yield Problem(place, what, INVALID_ANSWER)
-        elif is_complete and wanted.is_required and wanted.default is UNSET:
-            yield Problem(place, f"is missing; expected {_expected(wanted)}", INVALID_ANSWER)
-    asked = {wanted.id for wanted in request.requested_inputs}
-    if others := len(inputs.keys() - asked):
+        elif is_complete and requested.is_required and requested.default is UNSET:
+            yield Problem(place, f"is missing; expected {_expected(requested)}", INVALID_ANSWER)
+    ids = {requested.id for requested in request.requested_inputs}
+    if others := len(inputs.keys() - ids):
         what = f"expected the ids that were asked for alone, got {others} other{'s' if others > 1 else ''}"
         yield Problem(where, what, INVALID_ANSWER)
 
 
-def _fits(wanted: RequestedInput, value: Any) -> bool:
-    if wanted.options:
-        return any(_is_same(option, value) for option in wanted.options)
-    match wanted.type:
+def _fits(requested: RequestedInput, value: Any) -> bool:
+    if requested.options:
+        return any(_is_same(option, value) for option in requested.options)
+    match requested.type:
         case "string":
             return isinstance(value, str)
         case "number":
@@ -70,10 +70,10 @@ def _is_same(option: Any, value: Any) -> bool:
     return isinstance(option, bool) == isinstance(value, bool) and bool(option == value)
 
 
-def _expected(wanted: RequestedInput) -> str:
-    if wanted.options:
-        return f"one of the {len(wanted.options)} options" if len(wanted.options) > 1 else "the only option"
-    return _EXPECTED[wanted.type]
+def _expected(requested: RequestedInput) -> str:
+    if requested.options:
+        return f"one of the {len(requested.options)} options" if len(requested.options) > 1 else "the only option"
+    return _EXPECTED[requested.type]
 
 
 def _kind_of(value: Any) -> str:

@@ -43,8 +43,8 @@ def task_result_letter(
     **envelope: Any,
 ) -> TaskResultLetter:
     """A task is done. ``envelope`` takes what any letter may have: see ``enveloped``."""
-    result = _given(output=output, artifacts=None if artifacts is None else list(artifacts), inputs=inputs)
-    payload = _given(
+    result = _drop_none(output=output, artifacts=None if artifacts is None else list(artifacts), inputs=inputs)
+    payload = _drop_none(
         status=status,
         success=success,
         score=score,
@@ -59,9 +59,9 @@ def task_result_letter(
         "task_id": task_id,
         "timestamp": timestamp,
     }
-    made = enveloped("task_result", payload, **ends, **envelope)
-    assert isinstance(made, TaskResultLetter)
-    return made
+    letter = make_letter("task_result", payload, **ends, **envelope)
+    assert isinstance(letter, TaskResultLetter)
+    return letter
 
 
 def error_letter(
@@ -79,16 +79,16 @@ def error_letter(
 ) -> ErrorLetter:
     """Something failed. ``envelope`` takes what any letter may have: see ``enveloped``."""
     actions = None if suggested_actions is None else list(suggested_actions)
-    payload = _given(code=code, message=message, details=details, retryable=retryable, suggested_actions=actions)
+    payload = _drop_none(code=code, message=message, details=details, retryable=retryable, suggested_actions=actions)
     ends: dict[str, Any] = {
         "sender_id": sender_id,
         "recipient_id": recipient_id,
         "task_id": task_id,
         "timestamp": timestamp,
     }
-    made = enveloped("error", payload, **ends, **envelope)
-    assert isinstance(made, ErrorLetter)
-    return made
+    letter = make_letter("error", payload, **ends, **envelope)
+    assert isinstance(letter, ErrorLetter)
+    return letter
 
 
 def needs_input_letter(
@@ -102,16 +102,16 @@ def needs_input_letter(
     **envelope: Any,
 ) -> NeedsInputLetter:
     """Somebody has to say something first; ``about`` is the payload's ``context``, for whoever is asked."""
-    payload = _given(requested_inputs=list(requested_inputs), context=about)
+    payload = _drop_none(requested_inputs=list(requested_inputs), context=about)
     ends: dict[str, Any] = {
         "sender_id": sender_id,
         "recipient_id": recipient_id,
         "task_id": task_id,
         "timestamp": timestamp,
     }
-    made = enveloped("needs_input", payload, **ends, **envelope)
-    assert isinstance(made, NeedsInputLetter)
-    return made
+    letter = make_letter("needs_input", payload, **ends, **envelope)
+    assert isinstance(letter, NeedsInputLetter)
+    return letter
 
 
 def answer_letter(
@@ -138,7 +138,7 @@ def answer_letter(
     )
 
 
-def enveloped(
+def make_letter(
     kind: str,
     payload: Mapping[str, Any],
     *,
@@ -156,33 +156,33 @@ def enveloped(
     protocol_version: str = PROTOCOL_VERSION,
 ) -> Letter:
     """A payload in its envelope. The ids and ``depends_on`` stand in the letter's ``context``, beside what else is."""
-    known = _given(
+    known_context = _drop_none(
         message_id=message_id,
         depends_on=None if depends_on is None else list(depends_on),
         session_id=session_id,
         turn_id=turn_id,
     )
     return letter_from(
-        _given(
+        _drop_none(
             type=kind,
             protocol_version=protocol_version,
             sender_id=sender_id,
             recipient_id=recipient_id,
-            timestamp=_time(timestamp),
+            timestamp=_format_time(timestamp),
             task_id=task_id,
             retry_count=retry_count,
             trace_id=trace_id,
             payload=payload,
-            context={**(context or {}), **known} if context is not None or known else None,
+            context={**(context or {}), **known_context} if context is not None or known_context else None,
         )
     )
 
 
-def _time(timestamp: datetime | str) -> str:
+def _format_time(timestamp: datetime | str) -> str:
     if isinstance(timestamp, str):
         return timestamp
     return timestamp.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _drop_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}

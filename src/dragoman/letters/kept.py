@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 
-def own_team(user_id: str) -> str:
+def personal_team(user_id: str) -> str:
     """What the mail of a person who is in no team is kept under: theirs alone, and gone with them."""
     return f"user:{user_id}"
 
@@ -26,7 +26,7 @@ class SealedValue(msgspec.Struct, frozen=True):
     box: bytes
 
 
-class Posted(msgspec.Struct, frozen=True, kw_only=True):
+class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A letter as it is kept."""
 
     recipient_id: str
@@ -60,17 +60,17 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     state: LetterState  # away: on its way by a transport
 
 
-class Handed(msgspec.Struct, frozen=True, kw_only=True):
+class LeasedLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A letter that somebody has, until then."""
 
-    posted: Posted
+    letter: StoredLetter
     number: int  # its place in the mailbox
     attempts: int  # the how-manieth time it is handed out
     lease: str
     until: datetime
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class FailureOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a letter that could not be handled."""
 
     retry_at: datetime | None  # None if it is given up

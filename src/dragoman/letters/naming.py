@@ -21,16 +21,16 @@ from dragoman.value import encode
 
 def letter_id(letter: Letter) -> str:
     """The id of a letter."""
-    return letter.message_id or derived_id(letter)
+    return letter.message_id or derive_id(letter)
 
 
-def derived_id(letter: Letter) -> str:
+def derive_id(letter: Letter) -> str:
     """The id of a letter that was given none: 64 hexadecimal digits."""
-    said = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, canonical(letter.payload)]
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+    identity = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, to_canonical(letter.payload)]
+    return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()
 
 
-def canonical(payload: Any) -> str:
+def to_canonical(payload: Any) -> str:
     """A payload as text in which keys are sorted: two senders that order them differently say the same."""
     plain = msgspec.json.decode(encode(payload))
     return json.dumps(plain, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

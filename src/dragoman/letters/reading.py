@@ -28,7 +28,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import InputError, JsonError, LetterError
-from dragoman.jsontext import check_structure, read_json, utf8
+from dragoman.jsontext import check_structure, encode_utf8, read_json
 from dragoman.letters.types import (
     KINDS,
     PROTOCOL_VERSION,
@@ -44,7 +44,7 @@ from dragoman.letters.types import (
     Time,
     Version,
 )
-from dragoman.value import UnknownFields, Value, check_plain, encode
+from dragoman.value import UnknownFields, Value, encode, validate_json
 
 INVALID: Final = "invalid_letter"
 _DECODER: Final = msgspec.json.Decoder(AnyLetter)
@@ -71,10 +71,10 @@ class Problem(msgspec.Struct, frozen=True):
 def read_letter(data: bytes | str) -> Letter:
     """The letter that a JSON text says."""
     if len(data) > _LARGE:
-        check_structure(utf8(data) if isinstance(data, str) else data)
+        check_structure(encode_utf8(data) if isinstance(data, str) else data)
     letter = read_stored_letter(data)
-    if found := contradictions_of(letter):
-        raise refusal(found)
+    if problems := find_contradictions(letter):
+        raise letter_error(problems)
     return letter
 
 
@@ -83,19 +83,19 @@ def read_stored_letter(data: bytes | str) -> Letter:
     try:
         letter: Letter = _DECODER.decode(data)
         # The same bytes again: no key was doubled and nothing was dropped, so it need not be looked for.
-        if encode(letter) == data and letter.protocol_version.startswith(f"{_MAJOR}.") and not problems_of(letter):
+        if encode(letter) == data and letter.protocol_version.startswith(f"{_MAJOR}.") and not find_problems(letter):
             return letter
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InputError):
         pass  # the careful reader knows what to say about it
-    return _read_carefully(utf8(data) if isinstance(data, str) else data)
+    return _read_general(encode_utf8(data) if isinstance(data, str) else data)
 
 
 def letter_from(plain: Mapping[str, Any]) -> Letter:
     """The letter of a JSON object that was read already."""
     try:
         if type(plain) is dict:
-            check_plain(plain, "expected JSON")
-            return reread(msgspec.convert(plain, AnyLetter))[0]
+            validate_json(plain, "expected JSON")
+            return validate_letter(msgspec.convert(plain, AnyLetter))[0]
     except (ValueError, RecursionError, InputError):  # of which a ValidationError is one
         pass  # the careful reader knows what to say about it
     try:
@@ -104,35 +104,37 @@ def letter_from(plain: Mapping[str, Any]) -> Letter:
         raise JsonError(f"it cannot be written as JSON ({error})") from None
 
 
-def _read_carefully(data: bytes) -> Letter:
+def _read_general(data: bytes) -> Letter:
     try:
         plain = read_json(data)
     except JsonError:
-        _refuse_score_that_is_no_number(data)
+        _reject_nan_score(data)
         raise
     if not isinstance(plain, dict):
-        raise refusal([Problem("$", f"expected an object, got {_kind_of(plain)}")])
+        raise letter_error([Problem("$", f"expected an object, got {_describe_value(plain)}")])
     kind = _kind(plain)
     _check_version(plain)
-    reading = _Reading()
-    letter = reading.object(kind, data.strip(), "$")
-    if letter is None or reading.problems:
-        raise refusal(reading.problems)
-    if found := problems_of(letter):
-        raise refusal(found)
-    made: Letter = letter
-    return made
+    reader = _LetterReader()
+    letter = reader.read_object(kind, data.strip(), "$")
+    if letter is None or reader.problems:
+        raise letter_error(reader.problems)
+    if problems := find_problems(letter):
+        raise letter_error(problems)
+    result: Letter = letter
+    return result
 
 
 def _kind(plain: dict[str, Any]) -> type[Letter]:
-    said, known = plain.get("type"), ", ".join(KINDS)
+    value, expected_types = plain.get("type"), ", ".join(KINDS)
     if "type" not in plain:
-        raise refusal([Problem("$.type", f"is missing; expected one of {known}")])
-    if not isinstance(said, str):
-        raise refusal([Problem("$.type", f"expected one of {known}, got {_kind_of(said)}")])
-    if said not in KINDS:
-        raise refusal([Problem("$.type", f"expected one of {known}, got another text", code="unknown_letter_type")])
-    return KINDS[said]
+        raise letter_error([Problem("$.type", f"is missing; expected one of {expected_types}")])
+    if not isinstance(value, str):
+        raise letter_error([Problem("$.type", f"expected one of {expected_types}, got {_describe_value(value)}")])
+    if value not in KINDS:
+        raise letter_error(
+            [Problem("$.type", f"expected one of {expected_types}, got another text", code="unknown_letter_type")]
+        )
+    return KINDS[value]
 
 
 def _check_version(plain: dict[str, Any]) -> None:
@@ -143,51 +145,53 @@ def _check_version(plain: dict[str, Any]) -> None:
         return  # which is said together with everything else
     if version.partition(".")[0] != _MAJOR:
         what = f"expected {_MAJOR}.x, got {version}"
-        raise refusal([Problem("$.protocol_version", what, code="unsupported_protocol_version")])
+        raise letter_error([Problem("$.protocol_version", what, code="unsupported_protocol_version")])
 
 
-def refusal(problems: list[Problem]) -> LetterError:
+def letter_error(problems: list[Problem]) -> LetterError:
     """The error that says everything that is wrong."""
     codes = {problem.code for problem in problems}
     code = codes.pop() if len(codes) == 1 else INVALID
     return LetterError(tuple(map(str, problems)), code=code)
 
 
-def _refuse_score_that_is_no_number(data: bytes) -> None:
+def _reject_nan_score(data: bytes) -> None:
     """``NaN`` is not JSON; a score of NaN is said to be what it is, a result that does not fit together."""
     try:
         score = _read_with_nan(data)["payload"]["score"]
     except (LookupError, TypeError):
         return
     if isinstance(score, float) and not math.isfinite(score):
-        raise refusal(
+        raise letter_error(
             [Problem("$.payload.score", "expected a number from 0 to 1, got none", code="inconsistent_result")]
         )
 
 
 def _read_with_nan(data: bytes | str) -> Any:
     """What a text says that would be JSON if NaN and the infinities were; nothing of any other."""
-    given = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
-    if b"NaN" not in given and b"Infinity" not in given:
+    encoded = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
+    if b"NaN" not in encoded and b"Infinity" not in encoded:
         return None
     try:
-        plain = json.loads(given)
+        plain = json.loads(encoded)
         json.dumps(plain, ensure_ascii=False).encode()  # which fails for a lone surrogate
     except (ValueError, RecursionError):
         return None
     return plain
 
 
-class _Reading:
+class _LetterReader:
     """A pass over a text that is known to be strict JSON: every problem is noted, what is not known is kept."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
-    def object(self, cls: type[Value], data: bytes, where: str) -> Any:
+    def read_object(self, cls: type[Value], data: bytes, where: str) -> Any:
         """A value of this type, or nothing and a problem."""
         if data[:1] != b"{":
-            self.problems.append(Problem(where, f"expected an object, got {_kind_of(msgspec.json.decode(data))}"))
+            self.problems.append(
+                Problem(where, f"expected an object, got {_describe_value(msgspec.json.decode(data))}")
+            )
             return None
         shape = msgspec.json.decode(data, type=dict[str, Raw])
         fields = {field.encode_name: field for field in _fields(cls)}
@@ -195,61 +199,61 @@ class _Reading:
         before = len(self.problems)
         for name, field in fields.items():
             if field.required and name not in shape:
-                self.problems.append(Problem(f"{where}.{name}", f"is missing; expected {expected(field.type)}"))
+                self.problems.append(Problem(f"{where}.{name}", f"is missing; expected {describe_type(field.type)}"))
         for name, raw in shape.items():
             if name in fields:
-                known[fields[name].name] = self._part(fields[name].type, bytes(raw), f"{where}.{name}")
+                known[fields[name].name] = self._read_part(fields[name].type, bytes(raw), f"{where}.{name}")
             elif name != cls.__struct_config__.tag_field:
                 unknown[name] = bytes(raw)
         if len(self.problems) > before:
             return None
         return cls(**known, unknown_fields=UnknownFields(unknown)) if unknown else cls(**known)
 
-    def _part(self, hint: Any, data: bytes, where: str) -> Any:
+    def _read_part(self, hint: Any, data: bytes, where: str) -> Any:
         inner = _without_unset(hint)
         if isinstance(inner, type) and issubclass(inner, Value):
-            return self.object(inner, data, where)
+            return self.read_object(inner, data, where)
         item = typing.get_args(inner)[0] if typing.get_origin(inner) is tuple else None
         if isinstance(item, type) and issubclass(item, Value) and data[:1] == b"[":
             parts = msgspec.json.decode(data, type=list[Raw])
-            return tuple(self.object(item, bytes(part), f"{where}[{at}]") for at, part in enumerate(parts))
+            return tuple(self.read_object(item, bytes(part), f"{where}[{at}]") for at, part in enumerate(parts))
         try:
             return _decoder(inner).decode(data)
         except msgspec.ValidationError as error:
-            self._note(hint, data, where, str(error))
+            self._add_problem(hint, data, where, str(error))
             return None
 
-    def _note(self, hint: Any, data: bytes, where: str, error: str) -> None:
-        given = msgspec.json.decode(data)
+    def _add_problem(self, hint: Any, data: bytes, where: str, error: str) -> None:
+        value = msgspec.json.decode(data)
         _, _, place = error.partition(" - at `$")
-        got = "something else in it" if place else _kind_of(given, hint)
-        code = "inconsistent_result" if where == "$.payload.score" and type(given) in (int, float) else INVALID
-        self.problems.append(Problem(where + place.rstrip("`"), f"expected {expected(hint)}, got {got}", code))
+        got = "something else in it" if place else _describe_value(value, hint)
+        code = "inconsistent_result" if where == "$.payload.score" and type(value) in (int, float) else INVALID
+        self.problems.append(Problem(where + place.rstrip("`"), f"expected {describe_type(hint)}, got {got}", code))
 
 
-def problems_of(letter: Letter) -> list[Problem]:
+def find_problems(letter: Letter) -> list[Problem]:
     """What the parts of a letter have to be together."""
     problems: list[Problem] = []
     try:
-        _time_from(letter.timestamp)
+        _parse_time(letter.timestamp)
     except ValueError:
-        problems.append(Problem("$.timestamp", f"expected {expected(Time)}, got another text"))
+        problems.append(Problem("$.timestamp", f"expected {describe_type(Time)}, got another text"))
     if letter.context:
         try:
             msgspec.convert(letter.context, KnownContext)
         except msgspec.ValidationError:
-            problems.extend(_wrong_in_context(letter.context))
+            problems.extend(_context_problems(letter.context))
     payload = letter.payload
     if isinstance(payload, TaskResult):
         if payload.success is not UNSET and payload.success != (payload.status == "success"):
             what = f"expected {str(not payload.success).lower()} where the status is {payload.status}"
             problems.append(Problem("$.payload.success", what, code="inconsistent_result"))
     elif isinstance(payload, InputRequest):
-        problems.extend(_named_twice(payload))
+        problems.extend(_duplicate_ids(payload))
     return problems
 
 
-def contradictions_of(letter: Letter) -> list[Problem]:
+def find_contradictions(letter: Letter) -> list[Problem]:
     """What a new letter must not contradict: ``duration_sec`` and ``metrics.duration_ms`` are one duration."""
     payload = letter.payload
     if not isinstance(payload, TaskResult) or payload.metrics is UNSET:
@@ -267,28 +271,28 @@ def contradictions_of(letter: Letter) -> list[Problem]:
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
 
 
-def time_of(letter: Letter) -> datetime:
+def letter_time(letter: Letter) -> datetime:
     """When it was made, as it says."""
-    return _time_from(letter.timestamp)
+    return _parse_time(letter.timestamp)
 
 
-def _time_from(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     if not _TIME.fullmatch(text):
         raise ValueError("not a time with its zone")
     return datetime.fromisoformat(text.upper())
 
 
-def _wrong_in_context(context: Mapping[str, Any]) -> Iterator[Problem]:
+def _context_problems(context: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong with each of the known keys of a context."""
-    for name, hint, given in _context_fields():
+    for name, hint, given_hint in _context_fields():
         if name not in context:
             continue
         try:
-            msgspec.convert(context[name], given)
+            msgspec.convert(context[name], given_hint)
         except msgspec.ValidationError as error:
             place = str(error).partition(" - at `$")[2].rstrip("`")
-            got = "something else in it" if place else _kind_of(context[name], hint)
-            yield Problem(f"$.context.{name}{place}", f"expected {expected(hint)}, got {got}")
+            got = "something else in it" if place else _describe_value(context[name], hint)
+            yield Problem(f"$.context.{name}{place}", f"expected {describe_type(hint)}, got {got}")
 
 
 @functools.cache
@@ -298,12 +302,12 @@ def _context_fields() -> tuple[tuple[str, Any, Any], ...]:
     return tuple((field.name, field.type, _without_unset(field.type)) for field in fields)
 
 
-def _named_twice(payload: InputRequest) -> Iterator[Problem]:
-    seen = set[str]()
-    for at, wanted in enumerate(payload.requested_inputs):
-        if wanted.id in seen:
+def _duplicate_ids(payload: InputRequest) -> Iterator[Problem]:
+    ids = set[str]()
+    for at, requested in enumerate(payload.requested_inputs):
+        if requested.id in ids:
             yield Problem(f"$.payload.requested_inputs[{at}].id", "expected an id of its own, got one twice")
-        seen.add(wanted.id)
+        ids.add(requested.id)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -311,56 +315,56 @@ def _named_twice(payload: InputRequest) -> Iterator[Problem]:
 
 def write_letter(letter: Letter) -> bytes:
     """The canonical JSON of a letter; ``LetterError`` if what was made is none."""
-    data = as_written(letter)
+    data = encode_letter(letter)
     try:
         _DECODER.decode(data)
     except msgspec.ValidationError:
         read_stored_letter(data)  # which says what is wrong, or knows it to be something new
-    if found := problems_of(letter):
-        raise refusal(found)
+    if problems := find_problems(letter):
+        raise letter_error(problems)
     return data
 
 
-def as_written(letter: Letter) -> bytes:
+def encode_letter(letter: Letter) -> bytes:
     """The canonical JSON of a letter that was read, and so is one; of any other, use ``reread``."""
-    if found := _unwritable(letter):
-        raise refusal(found)
+    if problems := _encoding_problems(letter):
+        raise letter_error(problems)
     return encode(letter)
 
 
-def reread(letter: Letter) -> tuple[Letter, bytes]:
+def validate_letter(letter: Letter) -> tuple[Letter, bytes]:
     """A letter that somebody made, as whoever gets it reads it, and its canonical JSON; ``LetterError`` if it is none.
 
     What ``write_letter`` would look at, reading looks at.
     """
-    data = as_written(letter)
+    data = encode_letter(letter)
     return read_letter(data), data
 
 
-def _unwritable(letter: Letter) -> list[Problem]:
+def _encoding_problems(letter: Letter) -> list[Problem]:
     """What is wrong with the open parts, of which an encoder would make something else without a word."""
     problems: list[Problem] = []
     payload = letter.payload
-    _look_into(letter.context, "$.context", problems)
+    _check_json(letter.context, "$.context", problems)
     if isinstance(payload, TaskResult):
         if isinstance(payload.result, Result):
-            _look_into(payload.result.inputs, "$.payload.result.inputs", problems)
+            _check_json(payload.result.inputs, "$.payload.result.inputs", problems)
         if isinstance(payload.score, float) and not math.isfinite(payload.score):
             what = "expected a number from 0 to 1, got none"
             problems.append(Problem("$.payload.score", what, code="inconsistent_result"))
     elif isinstance(payload, ErrorReport):
-        _look_into(payload.details, "$.payload.details", problems)
+        _check_json(payload.details, "$.payload.details", problems)
     elif isinstance(payload, InputRequest):
-        for at, wanted in enumerate(payload.requested_inputs):
-            _look_into(wanted.default, f"$.payload.requested_inputs[{at}].default", problems)
+        for at, requested in enumerate(payload.requested_inputs):
+            _check_json(requested.default, f"$.payload.requested_inputs[{at}].default", problems)
     return problems
 
 
-def _look_into(part: Any, where: str, problems: list[Problem]) -> None:
+def _check_json(part: Any, where: str, problems: list[Problem]) -> None:
     if part is UNSET:
         return
     try:
-        check_plain({"it": part}, "expected JSON")
+        validate_json({"it": part}, "expected JSON")
     except ValueError as error:
         problems.append(Problem(where, str(error)))
 
@@ -368,12 +372,12 @@ def _look_into(part: Any, where: str, problems: list[Problem]) -> None:
 # --- what is odd -----------------------------------------------------------------------------------------------------
 
 
-def warnings_of(letter: Letter) -> list[Problem]:
+def find_warnings(letter: Letter) -> list[Problem]:
     """What is odd about a letter that is taken all the same: code unknown_field."""
-    return list(_not_known(letter, "$"))
+    return list(_unknown_fields(letter, "$"))
 
 
-def _not_known(value: Value, where: str) -> Iterator[Problem]:
+def _unknown_fields(value: Value, where: str) -> Iterator[Problem]:
     unknown = getattr(value, "unknown_fields", UNSET)
     for name in unknown or ():
         what = f"protocol version {PROTOCOL_VERSION} has no such field; it is kept"
@@ -382,7 +386,7 @@ def _not_known(value: Value, where: str) -> Iterator[Problem]:
         part = getattr(value, name)
         for at, inner in enumerate(part) if isinstance(part, tuple) else ((None, part),):
             if isinstance(inner, Value):
-                yield from _not_known(inner, f"{where}.{name}" if at is None else f"{where}.{name}[{at}]")
+                yield from _unknown_fields(inner, f"{where}.{name}" if at is None else f"{where}.{name}[{at}]")
 
 
 # --- what is no letter -----------------------------------------------------------------------------------------------
@@ -408,8 +412,8 @@ def hints_from(data: bytes | str) -> Hints:
     if not isinstance(plain, dict):
         return Hints()
     context = plain.get("context")
-    looked_at = {**plain, "message_id": context.get("message_id") if isinstance(context, dict) else None}
-    return Hints(**{name: _if_it_is(hint, looked_at.get(name)) for name, hint in _HINTS.items()})
+    fields = {**plain, "message_id": context.get("message_id") if isinstance(context, dict) else None}
+    return Hints(**{name: _convert_or_none(hint, fields.get(name)) for name, hint in _HINTS.items()})
 
 
 _HINTS: Final[dict[str, Any]] = {
@@ -422,22 +426,22 @@ _HINTS: Final[dict[str, Any]] = {
 }
 
 
-def _if_it_is(hint: Any, given: Any) -> Any:
+def _convert_or_none(hint: Any, value: Any) -> Any:
     try:
-        return msgspec.convert(given, hint)
+        return msgspec.convert(value, hint)
     except (msgspec.ValidationError, UnicodeEncodeError):  # the second one for a lone surrogate
         return None
 
 
 def is_agent_name(text: str) -> bool:
     """Whether a text can be the id of an agent."""
-    return _if_it_is(Name, text) is not None
+    return _convert_or_none(Name, text) is not None
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def expected(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """What a field of this type holds, in words."""
     hint = _without_unset(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -448,7 +452,7 @@ def expected(hint: Any) -> str:
     if origin is typing.Literal:
         return f"one of {', '.join(arguments)}"
     if origin in (typing.Union, types.UnionType):
-        return expected(arguments[0])
+        return describe_type(arguments[0])
     if isinstance(hint, type) and issubclass(hint, Value):
         return "an object"
     return _WORDS.get(origin or hint, "a JSON value")
@@ -464,19 +468,19 @@ def _plural(hint: Any) -> str:
         return "objects"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return "texts, numbers, true or false"
-    return f"texts, each {expected(hint)}"
+    return f"texts, each {describe_type(hint)}"
 
 
-def _kind_of(given: Any, wanted: Any = None) -> str:
-    match given:
+def _describe_value(value: Any, hint: Any = None) -> str:
+    match value:
         case None:
             return "null"
         case bool():
-            return str(given).lower()
+            return str(value).lower()
         case int() | float():
-            return f"the number {given}"
+            return f"the number {value}"
         case str():
-            return ("another text" if _is_text(wanted) else "a text") if given else "an empty text"
+            return ("another text" if _is_text(hint) else "a text") if value else "an empty text"
         case list():
             return "a list"
         case _:
@@ -494,8 +498,8 @@ def _without_unset(hint: Any) -> Any:
     """The type of a field that was given."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
-    left = tuple(part for part in typing.get_args(hint) if part is not UnsetType)
-    return typing.Union[left]  # noqa: UP007  of as many as are left
+    members = tuple(part for part in typing.get_args(hint) if part is not UnsetType)
+    return typing.Union[members]  # noqa: UP007  of as many as are left
 
 
 @functools.cache

@@ -35,8 +35,8 @@ _CONSISTENT: Final = {  # success is true exactly if the status is success
 
 def letter_schema() -> dict[str, Any]:
     """The schema of a letter."""
-    _, made = msgspec.json.schema_components([*KINDS.values(), KnownContext], schema_hook=_of_unknown)
-    parts = {name: _cleaned(name, part) for name, part in made.items()}
+    _, components = msgspec.json.schema_components([*KINDS.values(), KnownContext], schema_hook=_unknown_schema)
+    parts = {name: _clean(name, part) for name, part in components.items()}
     payloads = {kind: parts[cls.__name__]["properties"]["payload"] for kind, cls in KINDS.items()}
     envelope = parts[next(iter(KINDS.values())).__name__]
     known = parts.pop("KnownContext")
@@ -73,20 +73,20 @@ def inlined_schema() -> dict[str, Any]:
     """The same without a name and without references, to stand inside another document."""
     whole = letter_schema()
     parts = whole.pop("$defs")
-    made: dict[str, Any] = _inlined(
+    result: dict[str, Any] = _inline(
         {key: value for key, value in whole.items() if key not in ("$schema", "$id")}, parts
     )
-    return made
+    return result
 
 
-def _inlined(value: Any, parts: dict[str, Any]) -> Any:
+def _inline(value: Any, parts: dict[str, Any]) -> Any:
     match value:
         case {"$ref": str(name)}:
-            return _inlined(parts[name.rpartition("/")[2]], parts)
+            return _inline(parts[name.rpartition("/")[2]], parts)
         case dict():
-            return {key: _inlined(inner, parts) for key, inner in value.items()}
+            return {key: _inline(inner, parts) for key, inner in value.items()}
         case list():
-            return [_inlined(inner, parts) for inner in value]
+            return [_inline(inner, parts) for inner in value]
         case _:
             return value
 
@@ -96,24 +96,24 @@ def published_schema() -> bytes:
     return files("dragoman.letters").joinpath("schemas", SCHEMA_FILE).read_bytes()
 
 
-def _of_unknown(cls: type) -> dict[str, Any]:
+def _unknown_schema(cls: type) -> dict[str, Any]:
     if cls is UnknownFields:
         return {"type": "object"}
     raise NotImplementedError(cls)
 
 
-def _cleaned(name: str, part: dict[str, Any]) -> dict[str, Any]:
-    properties = {key: _plain(inner) for key, inner in part["properties"].items() if key != "unknown_fields"}
+def _clean(name: str, part: dict[str, Any]) -> dict[str, Any]:
+    properties = {key: _simplify(inner) for key, inner in part["properties"].items() if key != "unknown_fields"}
     for key, inner in properties.items():
         owner = "Letter" if key in Letter.__struct_fields__ and name.endswith("Letter") else name
         if (owner, key) in _DEFAULTS:
             inner["default"] = _DEFAULTS[owner, key]
-    said = {"description": part["description"].replace("``", "`")} if "description" in part else {}
+    description = {"description": part["description"].replace("``", "`")} if "description" in part else {}
     required = {"required": part["required"]} if part.get("required") else {}
-    return {"type": "object", **said, "properties": properties, **required}
+    return {"type": "object", **description, "properties": properties, **required}
 
 
-def _plain(inner: dict[str, Any]) -> dict[str, Any]:
+def _simplify(inner: dict[str, Any]) -> dict[str, Any]:
     """A field's schema; what is a whole number or any number is a number."""
     match inner:
         case {"anyOf": [{"type": "integer"}, {"type": "number"} as number]}:
@@ -122,7 +122,7 @@ def _plain(inner: dict[str, Any]) -> dict[str, Any]:
             kinds = [choice for choice in choices if choice != {"type": "integer"}]
             return {**rest, "type": [choice["type"] for choice in kinds]}
         case {"items": dict(items), **rest}:
-            return {**rest, "items": _plain(items)}
+            return {**rest, "items": _simplify(items)}
         case {"pattern": str(pattern), **rest}:
             return {**rest, "pattern": pattern.removesuffix(LAST_LINE)}
         case _:

@@ -24,7 +24,7 @@ WINDOW: Final = 10  # how many evaluations a rolling average goes over
 _STEADY: Final = 0.05  # a smaller change of the average score is none
 
 
-class Judged(Protocol):
+class EvaluationSample(Protocol):
     """An evaluation, as far as it is counted."""
 
     @property
@@ -43,7 +43,7 @@ class Judged(Protocol):
     def created_at(self) -> datetime: ...
 
 
-AnyJudged = TypeVar("AnyJudged", bound=Judged)
+AnySample = TypeVar("AnySample", bound=EvaluationSample)
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,32 +94,32 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
 
 
-def summary_of(judged: Iterable[Judged]) -> Summary:
+def summarize(samples: Iterable[EvaluationSample]) -> Summary:
     """Many evaluations in a few numbers."""
-    known = _in_order(judged)
-    scores = [one.score for one in known if one.score is not None]
-    verdicts = [one.success for one in known if one.success is not None]
-    costs = [one.cost_usd for one in known if one.cost_usd is not None]
+    ordered = _sort(samples)
+    scores = [one.score for one in ordered if one.score is not None]
+    verdicts = [one.success for one in ordered if one.success is not None]
+    costs = [one.cost_usd for one in ordered if one.cost_usd is not None]
     return Summary(
-        count=len(known),
+        count=len(ordered),
         average_score=_average(scores),
         success_rate=_average(list(map(float, verdicts))),
-        durations=durations_of([one.duration_ms for one in known if one.duration_ms is not None]),
-        resources=resources_of(known),
+        durations=summarize_durations([one.duration_ms for one in ordered if one.duration_ms is not None]),
+        resources=summarize_resources(ordered),
         cost_usd=sum(costs, Decimal(0)) if costs else None,
-        first_at=known[0].created_at if known else None,
-        last_at=known[-1].created_at if known else None,
+        first_at=ordered[0].created_at if ordered else None,
+        last_at=ordered[-1].created_at if ordered else None,
     )
 
 
-def rolling(judged: Iterable[Judged], newest: int = WINDOW) -> Summary:
+def rolling_summary(samples: Iterable[EvaluationSample], newest: int = WINDOW) -> Summary:
     """The newest few in numbers."""
-    return summary_of(_in_order(judged)[-newest:])
+    return summarize(_sort(samples)[-newest:])
 
 
-def trend_of(judged: Iterable[Judged], window: int = WINDOW) -> Trend:
+def compute_trend(samples: Iterable[EvaluationSample], window: int = WINDOW) -> Trend:
     """Where the scores go. An evaluation that only says whether it was good enough counts as 1 or 0."""
-    scores = [(one.created_at, grade) for one in _in_order(judged) if (grade := _grade(one)) is not None]
+    scores = [(one.created_at, grade) for one in _sort(samples) if (grade := _grade(one)) is not None]
     points = tuple(
         Point(at=at, score=score, rolling_average=_mean([grade for _, grade in scores[max(0, n - window) : n]]))
         for n, (at, score) in enumerate(scores, 1)
@@ -151,39 +151,39 @@ _STEPS: Final[dict[Step, timedelta]] = {
     "day": timedelta(days=1),
     "week": timedelta(days=7),
 }
-_MOST_SPANS: Final = 72
+_MAX_SPANS: Final = 72
 _MONDAY: Final = datetime(1970, 1, 5, tzinfo=UTC)
 
 
-def step_for(judged: Iterable[Judged]) -> Step:
+def step_for(samples: Iterable[EvaluationSample]) -> Step:
     """The shortest step that cuts the time of these evaluations into not too many."""
-    times = [one.created_at for one in judged]
+    times = [one.created_at for one in samples]
     whole = max(times) - min(times) if times else timedelta()
-    return next((name for name, step in _STEPS.items() if whole <= step * _MOST_SPANS), "week")
+    return next((name for name, step in _STEPS.items() if whole <= step * _MAX_SPANS), "week")
 
 
-def spans_of(judged: Iterable[Judged], step: Step) -> tuple[Span, ...]:
+def split_by_step(samples: Iterable[EvaluationSample], step: Step) -> tuple[Span, ...]:
     """The evaluations of each hour, day or week in which there were any, in order; weeks begin on Monday."""
     width = _STEPS[step]
-    by_span: dict[datetime, list[Judged]] = {}
-    for one in _in_order(judged):
-        by_span.setdefault(_MONDAY + (one.created_at - _MONDAY) // width * width, []).append(one)
-    return tuple(_span(at, some) for at, some in by_span.items())
+    by_span: dict[datetime, list[EvaluationSample]] = {}
+    for sample in _sort(samples):
+        by_span.setdefault(_MONDAY + (sample.created_at - _MONDAY) // width * width, []).append(sample)
+    return tuple(_make_span(at, some) for at, some in by_span.items())
 
 
-def _span(at: datetime, judged: Sequence[Judged]) -> Span:
-    made = summary_of(judged)
+def _make_span(at: datetime, samples: Sequence[EvaluationSample]) -> Span:
+    summary = summarize(samples)
     return Span(
         at=at,
-        count=made.count,
-        average_score=made.average_score,
-        success_rate=made.success_rate,
-        p50_ms=None if made.durations is None else made.durations.p50_ms,
-        p95_ms=None if made.durations is None else made.durations.p95_ms,
+        count=summary.count,
+        average_score=summary.average_score,
+        success_rate=summary.success_rate,
+        p50_ms=None if summary.durations is None else summary.durations.p50_ms,
+        p95_ms=None if summary.durations is None else summary.durations.p95_ms,
     )
 
 
-def durations_of(milliseconds: Sequence[float]) -> Durations | None:
+def summarize_durations(milliseconds: Sequence[float]) -> Durations | None:
     """How long things took, or nothing where nobody said."""
     if not milliseconds:
         return None
@@ -198,11 +198,11 @@ def durations_of(milliseconds: Sequence[float]) -> Durations | None:
     )
 
 
-def resources_of(judged: Iterable[Judged]) -> dict[str, Usage]:
+def summarize_resources(samples: Iterable[EvaluationSample]) -> dict[str, Usage]:
     """How much tasks used of each resource that was reported."""
     reported: dict[str, list[float]] = {}
-    for one in judged:
-        for name, value in (one.metrics or {}).items():
+    for sample in samples:
+        for name, value in (sample.metrics or {}).items():
             reported.setdefault(name, []).append(value)
     return {
         name: Usage(count=len(values), average=_mean(values), most=max(values))
@@ -215,14 +215,14 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share / 100 * len(ordered)) - 1)]
 
 
-def _in_order(judged: Iterable[Judged]) -> list[Judged]:
-    return sorted(judged, key=lambda one: (one.created_at, one.id))
+def _sort(samples: Iterable[EvaluationSample]) -> list[EvaluationSample]:
+    return sorted(samples, key=lambda one: (one.created_at, one.id))
 
 
-def _grade(one: Judged) -> float | None:
-    if one.score is not None:
-        return one.score
-    return None if one.success is None else float(one.success)
+def _grade(sample: EvaluationSample) -> float | None:
+    if sample.score is not None:
+        return sample.score
+    return None if sample.success is None else float(sample.success)
 
 
 def _average(numbers: Sequence[float]) -> float | None:
@@ -234,8 +234,8 @@ def _mean(numbers: Sequence[float]) -> float:
     return round(whole, 6)
 
 
-def grouped(judged: Iterable[AnyJudged], by: str) -> dict[str, list[AnyJudged]]:
+def group_by(samples: Iterable[AnySample], field: str) -> dict[str, list[AnySample]]:
     """Evaluations by ``agent_id``, ``model`` or ``evaluator``; what has none is left out."""
-    named = [(name, one) for one in judged if isinstance(name := getattr(one, by), str)]
+    named = [(name, one) for one in samples if isinstance(name := getattr(one, field), str)]
     named.sort(key=lambda pair: pair[0])
     return {name: [one for _, one in group] for name, group in itertools.groupby(named, key=lambda pair: pair[0])}

@@ -38,8 +38,8 @@ from dragoman.value import encode
 
 MASK: Final = "***"
 REFERENCE: Final = "$sealed"  # {"$sealed": "inputs/api_key"} stands for a value that is kept elsewhere
-_SHORTEST: Final = 4  # what is shorter occurs in any text by chance
-_MOST_STEPS: Final = 5_000_000  # of looking for many secrets in much text; beyond, every text counts as one
+_MIN_LENGTH: Final = 4  # what is shorter occurs in any text by chance
+_MAX_STEPS: Final = 5_000_000  # of looking for many secrets in much text; beyond, every text counts as one
 _ANYTHING: Final = re.compile(r".+", re.DOTALL)
 
 
@@ -50,7 +50,7 @@ def sensitive_ids(letter: Letter) -> frozenset[str]:
     return frozenset(wanted.id for wanted in letter.payload.requested_inputs if wanted.is_sensitive)
 
 
-def part(letter: Letter, ids: Collection[str] | None = None) -> tuple[Letter, dict[str, Any]]:
+def extract_secrets(letter: Letter, ids: Collection[str] | None = None) -> tuple[Letter, dict[str, Any]]:
     """A letter without its secrets, and the secrets by the names that its references use.
 
     ``ids`` are the sensitive inputs of the request that an answer answers; ``None`` where that is not known.
@@ -59,33 +59,33 @@ def part(letter: Letter, ids: Collection[str] | None = None) -> tuple[Letter, di
     if not _may_hold_secrets(letter):
         return letter, secrets
 
-    def take(name: str, value: Any) -> Any:
-        if reference_of(value) is not None:
+    def extract(name: str, value: Any) -> Any:
+        if get_reference(value) is not None:
             return value
         secrets[name] = value
         return {REFERENCE: name}
 
-    found = _with_secrets(letter, ids, take)
-    return (_without_repetitions(found, secrets), secrets) if secrets else (letter, secrets)
+    result = _map_secrets(letter, ids, extract)
+    return (_mask_repetitions(result, secrets), secrets) if secrets else (letter, secrets)
 
 
-def joined(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
+def insert_secrets(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
     """A letter with the values back in their places. A reference for which there is no value stays."""
 
-    def put(_: str, value: Any) -> Any:
-        reference = reference_of(value)
+    def insert(_: str, value: Any) -> Any:
+        reference = get_reference(value)
         return secrets.get(reference, value) if reference is not None else value
 
-    return _with_secrets(letter, None, put)
+    return _map_secrets(letter, None, insert)
 
 
-def masked(letter: Letter, ids: Collection[str] | None = None) -> Letter:
+def mask_secrets(letter: Letter, ids: Collection[str] | None = None) -> Letter:
     """A letter as people may see it."""
-    parted, _ = part(letter, ids)
-    return _with_secrets(parted, None, lambda _, value: MASK if reference_of(value) is not None else value)
+    without_secrets, _ = extract_secrets(letter, ids)
+    return _map_secrets(without_secrets, None, lambda _, value: MASK if get_reference(value) is not None else value)
 
 
-def reference_of(value: Any) -> str | None:
+def get_reference(value: Any) -> str | None:
     """The name that a reference has, if the value is one."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(REFERENCE), str):
         name: str = value[REFERENCE]
@@ -100,7 +100,7 @@ def _may_hold_secrets(letter: Letter) -> bool:
     )
 
 
-def _with_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[str, Any], Any]) -> Letter:
+def _map_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[str, Any], Any]) -> Letter:
     """The letter with each secret, or what stands in its place, changed."""
     match letter:
         case NeedsInputLetter():
@@ -122,42 +122,42 @@ def _with_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[
             return letter
 
 
-def _without_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
+def _mask_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
     """The letter without what its other texts repeat of its secrets."""
-    words = sorted({word for value in secrets.values() for word in _words_in(value)}, key=len, reverse=True)
+    words = sorted({word for value in secrets.values() for word in _texts_in(value)}, key=len, reverse=True)
     if not words:
         return letter
     data = encode(letter)
     plain = msgspec.json.decode(data)
-    is_too_much = len(words) * len(data) > _MOST_STEPS
+    is_too_much = len(words) * len(data) > _MAX_STEPS
     pattern = _ANYTHING if is_too_much else re.compile("|".join(map(_pattern, words)))
     for name in ("payload", "context"):
         if name in plain:
-            plain[name] = _replaced(plain[name], pattern)
-    return _with_options_of(letter, read_stored_letter(msgspec.json.encode(plain)))
+            plain[name] = _mask_texts(plain[name], pattern)
+    return _restore_options(letter, read_stored_letter(msgspec.json.encode(plain)))
 
 
-def _with_options_of(letter: Letter, made: Letter) -> Letter:
+def _restore_options(letter: Letter, masked: Letter) -> Letter:
     """The letter ``made`` with the options of ``letter``: they are public, and one has to be chosen as it is."""
-    if not isinstance(letter, NeedsInputLetter) or not isinstance(made, NeedsInputLetter):
-        return made
-    inputs = zip(letter.payload.requested_inputs, made.payload.requested_inputs, strict=True)
+    if not isinstance(letter, NeedsInputLetter) or not isinstance(masked, NeedsInputLetter):
+        return masked
+    inputs = zip(letter.payload.requested_inputs, masked.payload.requested_inputs, strict=True)
     requested = tuple(without.replace(options=wanted.options) for wanted, without in inputs)
-    return made.replace(payload=made.payload.replace(requested_inputs=requested))
+    return masked.replace(payload=masked.payload.replace(requested_inputs=requested))
 
 
-def _words_in(value: Any) -> list[str]:
+def _texts_in(value: Any) -> list[str]:
     match value:
         case bool() | None:
             return []
         case str():
-            return [value] if len(value) >= _SHORTEST else []
+            return [value] if len(value) >= _MIN_LENGTH else []
         case int() | float():
-            return [text] if len(text := msgspec.json.encode(value).decode()) >= _SHORTEST else []
+            return [text] if len(text := msgspec.json.encode(value).decode()) >= _MIN_LENGTH else []
         case dict():
-            return [word for inner in value.values() for word in _words_in(inner)]
+            return [word for inner in value.values() for word in _texts_in(inner)]
         case _:
-            return [word for inner in value for word in _words_in(inner)]
+            return [word for inner in value for word in _texts_in(inner)]
 
 
 def _pattern(word: str) -> str:
@@ -174,30 +174,30 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _replaced(value: Any, pattern: re.Pattern[str]) -> Any:
+def _mask_texts(value: Any, pattern: re.Pattern[str]) -> Any:
     """The same without those words, in names as well; but for what the letter needs to be one."""
     match value:
         case str():
             return pattern.sub(MASK, value)
-        case dict() if reference_of(value) is not None:
+        case dict() if get_reference(value) is not None:
             return value
         case dict():
             return {
-                name if name in _DECLARED else pattern.sub(MASK, name): _replaced_in(name, inner, pattern)
+                name if name in _DECLARED else pattern.sub(MASK, name): _mask_field(name, inner, pattern)
                 for name, inner in value.items()
             }
         case list():
-            return [_replaced(inner, pattern) for inner in value]
+            return [_mask_texts(inner, pattern) for inner in value]
         case _:
             return value
 
 
-def _replaced_in(name: str, value: Any, pattern: re.Pattern[str]) -> Any:
+def _mask_field(name: str, value: Any, pattern: re.Pattern[str]) -> Any:
     if name in _NEEDED:
         return value
     if name == "inputs" and isinstance(value, dict):  # by the ids that were asked for
-        return {key: _replaced(inner, pattern) for key, inner in value.items()}
-    return _replaced(value, pattern)
+        return {key: _mask_texts(inner, pattern) for key, inner in value.items()}
+    return _mask_texts(value, pattern)
 
 
 _NEEDED: Final = {"status", "type", "id", *KnownContext.__struct_fields__}

@@ -26,10 +26,10 @@ HUMAN: Final = "HUMAN"  # the recipient that stands for a person
 LAST_LINE: Final = r"(?!\n)"  # Python's $ also matches before a line break at the end, a schema's does not
 
 
-def _text(expected: str, pattern: str | None = None, **said: Any) -> Meta:
+def _text(expected: str, pattern: str | None = None, **options: Any) -> Meta:
     """What a text looks like, and how that is said to people."""
     strict = None if pattern is None else pattern + LAST_LINE
-    return Meta(pattern=strict, extra_json_schema={"description": expected}, extra={"expected": expected}, **said)
+    return Meta(pattern=strict, extra_json_schema={"description": expected}, extra={"expected": expected}, **options)
 
 
 def _number(expected: str, **bounds: Any) -> Meta:
@@ -194,36 +194,36 @@ class Letter(Value, frozen=True, kw_only=True, tag_field="type"):
         """How often it was tried again; 0 where it does not say."""
         return self.retry_count or 0
 
-    def after(self, attempts: int) -> Self:
+    def with_attempts(self, attempts: int) -> Self:
         """The letter as it is handed out for the how-manieth time: ``retry_count`` has the retries that there were."""
         return self.replace(retry_count=self.retries + attempts - 1) if attempts > 1 else self
 
     @property
     def message_id(self) -> str | None:
         """The id that its sender gave it. ``letter_id`` has one for every letter."""
-        return self._said("message_id")
+        return self._get_context("message_id")
 
     @property
     def in_reply_to(self) -> str | None:
         """The id of the letter that it answers."""
-        return self._said("in_reply_to")
+        return self._get_context("in_reply_to")
 
     @property
     def session_id(self) -> str | None:
         """The conversation behind it, as its sender says."""
-        return self._said("session_id")
+        return self._get_context("session_id")
 
     @property
     def turn_id(self) -> str | None:
         """The turn behind it, as its sender says."""
-        return self._said("turn_id")
+        return self._get_context("turn_id")
 
     @property
     def depends_on(self) -> tuple[str, ...]:
         """The tasks that have to succeed before it may be handed out."""
         return tuple(self.context.get("depends_on", ())) if self.context else ()
 
-    def _said(self, name: str) -> str | None:
+    def _get_context(self, name: str) -> str | None:
         return self.context.get(name) if self.context else None
 
 

@@ -13,10 +13,10 @@ import threading
 from typing import IO, Final, Self
 
 from dragoman.errors import SettingsError
-from dragoman.settings import missing_packages
+from dragoman.settings import find_missing_packages
 
 NAME: Final = "smollm2-135m"
-_SHOWN_LINES: Final = 5
+_LOG_LINES: Final = 5
 _START_S: Final = 120.0  # a slow disk and a busy machine included
 
 
@@ -27,7 +27,7 @@ class LocalModel:
         self._arguments = [str(threads), str(context_tokens)]
         self._process: subprocess.Popen[bytes] | None = None
         self._address: str | None = None
-        self._starting = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -37,7 +37,7 @@ class LocalModel:
 
     async def base_url(self) -> str:
         """Where it listens, once it is ready. ``SettingsError`` if the extra is missing or it cannot start."""
-        async with self._starting:
+        async with self._start_lock:
             if self._address is None or self._process is None or self._process.poll() is not None:
                 self._address = await asyncio.to_thread(self._start)
         return self._address
@@ -46,45 +46,45 @@ class LocalModel:
         """End it, if it runs."""
         process, self._process, self._address = self._process, None, None
         if process is not None:
-            await asyncio.to_thread(_end, process)
+            await asyncio.to_thread(_stop, process)
 
     def _start(self) -> str:
-        missing = missing_packages()
-        if missing:
+        missing_packages = find_missing_packages()
+        if missing_packages:
             raise SettingsError(
-                f"the embedded model needs {' and '.join(missing)}, which cannot be imported",
+                f"the embedded model needs {' and '.join(missing_packages)}, which cannot be imported",
                 where="local",
-                remedy=f"Run: {' && '.join(missing.values())}",
+                remedy=f"Run: {' && '.join(missing_packages.values())}",
                 code="missing_package",
             )
         if self._process is not None:  # it died
-            _end(self._process)
+            _stop(self._process)
         with tempfile.TemporaryFile() as log:
             command = [sys.executable, "-m", "dragoman.local.serving", *self._arguments]
             pipe = subprocess.PIPE
             # In a session of its own: a Ctrl-C in the terminal is for the one who started it.
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)
             self._process = process
-            address = _first_line(process)
+            address = _read_address(process)
             if address:
                 return address
             process.wait()
-            _end(process)
-            raise SettingsError(f"it did not start: {_last_lines(log)}", where="local", code="local_model_failed")
+            _stop(process)
+            raise SettingsError(f"it did not start: {_read_last_lines(log)}", where="local", code="local_model_failed")
 
 
-def _first_line(process: subprocess.Popen[bytes]) -> str:
+def _read_address(process: subprocess.Popen[bytes]) -> str:
     """What it says when it is ready; nothing if it ends before, or is ended because it takes too long."""
     assert process.stdout is not None
-    patience = threading.Timer(_START_S, process.kill)
-    patience.start()
+    timer = threading.Timer(_START_S, process.kill)
+    timer.start()
     try:
         return process.stdout.readline().decode().strip()
     finally:
-        patience.cancel()
+        timer.cancel()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
@@ -93,7 +93,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.stdout.close()
 
 
-def _last_lines(log: IO[bytes]) -> str:
+def _read_last_lines(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode("utf-8", "replace").strip().splitlines()
-    return " / ".join(lines[-_SHOWN_LINES:]) or "it gave no reason"
+    return " / ".join(lines[-_LOG_LINES:]) or "it gave no reason"

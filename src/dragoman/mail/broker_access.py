@@ -23,8 +23,8 @@ import msgspec
 
 from dragoman.errors import SettingsError
 
-_SEED: Final = 18 << 3  # what the first letter of a seed, S, stands for
-_USER: Final = 20 << 3  # and of the public key of a user, U
+_SEED_PREFIX: Final = 18 << 3  # what the first letter of a seed, S, stands for
+_USER_PREFIX: Final = 20 << 3  # and of the public key of a user, U
 _JWT: Final = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)\s+-+END")
 _CREDENTIALS_SEED: Final = re.compile(r"-+BEGIN USER NKEY SEED-+\s+(\S+)\s+-+END")
 
@@ -43,25 +43,25 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
     tls_first: bool = False  # as the server's handshake_first
 
     @property
-    def wants_tls(self) -> bool:
+    def requires_tls(self) -> bool:
         """Whether a server without TLS is refused."""
         return self.tls_first or self.ca is not None or self.cert is not None
 
     def options(self) -> dict[str, Any]:
         """The options of the client's ``connect``; ``SettingsError`` if a file cannot be used."""
-        made: dict[str, Any] = {"user": self.user, "password": self.password, "token": self.token}
-        if self.wants_tls:
-            made |= {"tls": self._tls(), "tls_handshake_first": self.tls_first}
+        arguments: dict[str, Any] = {"user": self.user, "password": self.password, "token": self.token}
+        if self.requires_tls:
+            arguments |= {"tls": self._tls(), "tls_handshake_first": self.tls_first}
         if self.credentials is not None:
-            text = _text_of(self.credentials)
+            text = _read_text(self.credentials)
             jwt, seed = _JWT.search(text), _CREDENTIALS_SEED.search(text)
             if jwt is None or seed is None:
-                raise _unusable(self.credentials, "it holds no user JWT and nkey seed")
-            signed = jwt[1].encode()
-            made |= {"signature_cb": read_seed(seed[1], self.credentials).sign, "user_jwt_cb": lambda: signed}
+                raise _file_error(self.credentials, "it holds no user JWT and nkey seed")
+            token = jwt[1].encode()
+            arguments |= {"signature_cb": read_seed(seed[1], self.credentials).sign, "user_jwt_cb": lambda: token}
         elif self.nkey is not None:
-            made["signature_cb"] = self._nkey().sign
-        return {name: value for name, value in made.items() if value is not None}
+            arguments["signature_cb"] = self._nkey().sign
+        return {name: value for name, value in arguments.items() if value is not None}
 
     def public_nkey(self) -> str | None:
         """The public key that the server knows, if an nkey is used."""
@@ -69,7 +69,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     def _nkey(self) -> Nkey:
         assert self.nkey is not None
-        return read_seed(_text_of(self.nkey).strip(), self.nkey)
+        return read_seed(_read_text(self.nkey).strip(), self.nkey)
 
     def _tls(self) -> ssl.SSLContext:
         try:
@@ -78,7 +78,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
                 context.load_cert_chain(self.cert, self.key)
         except (OSError, ssl.SSLError) as error:
             where = ", ".join(file for file in (self.ca, self.cert, self.key) if file is not None)
-            raise _unusable(where, f"the certificates cannot be used ({error})") from None
+            raise _file_error(where, f"the certificates cannot be used ({error})") from None
         return context
 
 
@@ -104,17 +104,21 @@ def read_seed(text: str, where: str) -> Nkey:
         raw = base64.b32decode(text + "=" * (-len(text) % 8))
     except (binascii.Error, ValueError):
         raw = b""
-    if len(raw) != 36 or _checksum(raw[:-2]) != raw[-2:] or raw[:2] != bytes((_SEED | _USER >> 5, _USER << 3 & 0xFF)):
-        raise _unusable(where, "it holds no seed of a user's nkey (SU…)")
+    if (
+        len(raw) != 36
+        or _checksum(raw[:-2]) != raw[-2:]
+        or raw[:2] != bytes((_SEED_PREFIX | _USER_PREFIX >> 5, _USER_PREFIX << 3 & 0xFF))
+    ):
+        raise _file_error(where, "it holds no seed of a user's nkey (SU…)")
     private = Ed25519PrivateKey.from_private_bytes(raw[2:-2])
-    public = bytes((_USER,)) + private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    public = bytes((_USER_PREFIX,)) + private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return Nkey(
         base64.b32encode(public + _checksum(public)).decode().rstrip("="),
         lambda challenge: base64.b64encode(private.sign(challenge.encode())),
     )
 
 
-def is_this_machine(server: str) -> bool:
+def is_loopback(server: str) -> bool:
     """Whether the address of a server is on a loopback interface."""
     host = urlsplit(server if "//" in server else f"//{server}").hostname or ""
     if host == "localhost":
@@ -129,12 +133,12 @@ def _checksum(data: bytes) -> bytes:
     return binascii.crc_hqx(data, 0).to_bytes(2, "little")
 
 
-def _text_of(file: str) -> str:
+def _read_text(file: str) -> str:
     try:
         return Path(file).read_text("ascii")
     except (OSError, ValueError) as error:
-        raise _unusable(file, f"it cannot be read ({type(error).__name__})") from None
+        raise _file_error(file, f"it cannot be read ({type(error).__name__})") from None
 
 
-def _unusable(where: str, what: str) -> SettingsError:
+def _file_error(where: str, what: str) -> SettingsError:
     return SettingsError(what, where=where, remedy="Name the right file", code="invalid_config")

@@ -22,33 +22,33 @@ from msgspec import UNSET, Meta
 from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
 from dragoman.ids import ids_for_owner
 from dragoman.letters import Letter, TaskResult, TaskResultLetter, letter_id
-from dragoman.letters.kept import own_team
+from dragoman.letters.kept import personal_team
 from dragoman.letters.scores import (
     WINDOW,
     Span,
     Step,
     Summary,
     Trend,
-    grouped,
-    rolling,
-    spans_of,
+    compute_trend,
+    group_by,
+    rolling_summary,
+    split_by_step,
     step_for,
-    summary_of,
-    trend_of,
+    summarize,
 )
 from dragoman.letters.types import Name
-from dragoman.message import MOST_TOKENS  # the largest count of anything that is stored
+from dragoman.message import MAX_TOKENS  # the largest count of anything that is stored
 
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, Session, Store
 
-_MOST: Final = 10_000  # evaluations that one answer looks at
+_MAX_EVALUATIONS: Final = 10_000  # evaluations that one answer looks at
 SYSTEM: Final = "system"
 Grade = Annotated[float, Meta(ge=0, le=1)]
 Id = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskRating(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody says about how a task went: a score, whether it was good enough, or both."""
 
     task_id: Name
@@ -115,13 +115,15 @@ async def record_result(
     """Keep what a letter says about how its task went. ``session`` is the conversation behind it, if that is known."""
     if letter.is_answer:
         raise LetterError(("$.payload.result.inputs: it answers a request, and says nothing about the task",))
-    said = letter.payload
-    taken = None if said.metrics is UNSET or said.metrics.duration_ms is UNSET else float(said.metrics.duration_ms)
-    if said.duration_sec is not UNSET:
-        taken = said.duration_sec * 1000.0
+    payload = letter.payload
+    duration_ms = (
+        None if payload.metrics is UNSET or payload.metrics.duration_ms is UNSET else float(payload.metrics.duration_ms)
+    )
+    if payload.duration_sec is not UNSET:
+        duration_ms = payload.duration_sec * 1000.0
     plan = letter.context.get("plan_id") if letter.context else None
     record = functools.partial(
-        _recorded,
+        _record,
         store,
         session,
         turn_id or letter.turn_id,
@@ -130,25 +132,25 @@ async def record_result(
         agent_id=letter.sender_id,
         evaluator=letter.sender_id,
         plan_id=plan if isinstance(plan, str) and plan else None,
-        score=None if said.score is UNSET else float(said.score),
-        success=said.status == "success",
-        duration_ms=taken if taken is not None and taken <= MOST_TOKENS else None,
-        notes=None if said.notes is UNSET else said.notes,
-        metrics=reported_metrics(said) or None,
+        score=None if payload.score is UNSET else float(payload.score),
+        success=payload.status == "success",
+        duration_ms=duration_ms if duration_ms is not None and duration_ms <= MAX_TOKENS else None,
+        notes=None if payload.notes is UNSET else payload.notes,
+        metrics=reported_metrics(payload) or None,
     )
     key = f"letter\0{letter.recipient_id}\0{letter_id(letter)}"
-    made = await record(key=key)
-    if made.evaluator != letter.sender_id:  # another sender has used the same id, which must not hide this letter
-        made = await record(key=f"{key}\0{letter.sender_id}")
-    return made
+    evaluation = await record(key=key)
+    if evaluation.evaluator != letter.sender_id:  # another sender has used the same id, which must not hide this letter
+        evaluation = await record(key=f"{key}\0{letter.sender_id}")
+    return evaluation
 
 
-def says_how_it_went(letter: Letter) -> TypeGuard[TaskResultLetter]:
+def has_evaluation(letter: Letter) -> TypeGuard[TaskResultLetter]:
     """Whether a letter has something to be kept as an evaluation: a score, whether it was a success, or metrics."""
     if not isinstance(letter, TaskResultLetter) or letter.is_answer:
         return False
-    said = letter.payload
-    return said.score is not UNSET or said.success is not UNSET or bool(reported_metrics(said))
+    payload = letter.payload
+    return payload.score is not UNSET or payload.success is not UNSET or bool(reported_metrics(payload))
 
 
 RESOURCES: Final = ("memory_usage_mb", "cpu_usage_percent", "network_io_mb", "disk_usage_mb")
@@ -159,16 +161,18 @@ def reported_metrics(result: TaskResult) -> dict[str, float]:
     if result.metrics is UNSET:
         return {}
     values = {name: getattr(result.metrics, name) for name in RESOURCES}
-    return {name: float(value) for name, value in values.items() if value is not UNSET and value <= MOST_TOKENS}
+    return {name: float(value) for name, value in values.items() if value is not UNSET and value <= MAX_TOKENS}
 
 
-async def note_result(store: Store, letter: TaskResultLetter, *, team_id: str, user_id: str | None) -> Evaluation:
+async def record_sent_result(
+    store: Store, letter: TaskResultLetter, *, team_id: str, user_id: str | None
+) -> Evaluation:
     """Keep what a letter that is sent says about its task. Its session counts only if it is its sender's own."""
     session = None
     for session_id in _session_ids(letter, team_id, user_id):
         with contextlib.suppress(UnknownSessionError, FormatError):
-            found = await store.get_session(session_id)
-            session = found if session is None and _is_of(found, team_id, user_id) else session
+            candidate = await store.get_session(session_id)
+            session = candidate if session is None and _is_owned_by(candidate, team_id, user_id) else session
     return await record_result(store, letter, team_id=team_id, session=session)
 
 
@@ -178,19 +182,19 @@ def _session_ids(letter: TaskResultLetter, team_id: str, user_id: str | None) ->
         return ()
     if user_id is None:
         return (letter.session_id,)
-    return ids_for_owner(letter.session_id, user_id, None if team_id in ("", own_team(user_id)) else team_id)
+    return ids_for_owner(letter.session_id, user_id, None if team_id in ("", personal_team(user_id)) else team_id)
 
 
-def _is_of(session: Session, team_id: str, user_id: str | None) -> bool:
+def _is_owned_by(session: Session, team_id: str, user_id: str | None) -> bool:
     """Whether a session is of whoever sends; a program that names nobody is trusted with what it names."""
     if not team_id:
         return user_id is None or session.user_id in (None, user_id)
-    return user_id is not None and session.user_id == user_id and (session.team_id or own_team(user_id)) == team_id
+    return user_id is not None and session.user_id == user_id and (session.team_id or personal_team(user_id)) == team_id
 
 
-async def record_judgement(
+async def record_rating(
     store: Store,
-    judgement: Judgement,
+    rating: TaskRating,
     *,
     evaluator: str,
     team_id: str = "",
@@ -198,95 +202,101 @@ async def record_judgement(
     key: str | None = None,
 ) -> Evaluation:
     """Keep what somebody says about how a task went. The same ``key`` again gives what was kept first."""
-    if judgement.score is None and judgement.success is None and judgement.status is None:
+    if rating.score is None and rating.success is None and rating.status is None:
         what = "it says neither how good it was nor whether that is enough"
         raise InputError(what, where="$", remedy="Give score, success or status", code="empty_evaluation")
-    success = judgement.success
-    if judgement.status is not None:
-        if success is not None and success != (judgement.status == "success"):
-            what = f"$.success: expected {str(not success).lower()} where the status is {judgement.status}"
+    success = rating.success
+    if rating.status is not None:
+        if success is not None and success != (rating.status == "success"):
+            what = f"$.success: expected {str(not success).lower()} where the status is {rating.status}"
             raise LetterError((what,), code="inconsistent_result")
-        success = judgement.status == "success"
-    return await _recorded(
+        success = rating.status == "success"
+    return await _record(
         store,
         session,
-        judgement.turn_id,
+        rating.turn_id,
         key=None if key is None else f"key\0{evaluator}\0{key}",
         team_id=team_id,
-        task_id=judgement.task_id,
-        agent_id=judgement.agent_id,
-        evaluator=judgement.evaluator or evaluator,
-        plan_id=judgement.plan_id,
-        model=judgement.model,
-        score=judgement.score,
+        task_id=rating.task_id,
+        agent_id=rating.agent_id,
+        evaluator=rating.evaluator or evaluator,
+        plan_id=rating.plan_id,
+        model=rating.model,
+        score=rating.score,
         success=success,
-        duration_ms=None if judgement.duration_sec is None else judgement.duration_sec * 1000,
-        notes=judgement.notes,
+        duration_ms=None if rating.duration_sec is None else rating.duration_sec * 1000,
+        notes=rating.notes,
     )
 
 
-async def _recorded(store: Store, session: Session | None, turn_id: str | None, **said: Any) -> Evaluation:
+async def _record(store: Store, session: Session | None, turn_id: str | None, **fields: Any) -> Evaluation:
     """Keep it; what its turn looked like fills in what it does not say itself.
 
     The model of a known turn comes from the store, whatever the evaluation says: routing learns from it.
     """
-    known: dict[str, Any] = {"turn_id": turn_id}
+    turn_facts: dict[str, Any] = {"turn_id": turn_id}
     if session is not None:
         with contextlib.suppress(InputError):  # no such turn, or nobody has answered: there is nothing to learn from
-            known = await store.judged_turn(session.id, turn_id)
-    given = {name: value for name, value in said.items() if value is not None}
-    made = {**known, **given, **({"model": known["model"]} if known.get("model") else {})}
+            turn_facts = await store.judged_turn(session.id, turn_id)
+    values = {name: value for name, value in fields.items() if value is not None}
+    row = {**turn_facts, **values, **({"model": turn_facts["model"]} if turn_facts.get("model") else {})}
     try:
-        return await store.record_evaluation(SYSTEM if session is None else session.id, **made)
+        return await store.record_evaluation(SYSTEM if session is None else session.id, **row)
     except UnknownSessionError:  # it was deleted meanwhile
-        return await store.record_evaluation(SYSTEM, **given)
+        return await store.record_evaluation(SYSTEM, **values)
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-async def evaluation_of(store: Store, task_id: str, *, team_id: str | None = None) -> TaskEvaluation | None:
+async def get_task_evaluation(store: Store, task_id: str, *, team_id: str | None = None) -> TaskEvaluation | None:
     """Everything about how a task went; nothing if nobody has said anything."""
-    found = await store.evaluations(task_id=task_id, team_id=team_id, limit=_MOST)
-    if not found:
+    evaluations = await store.evaluations(task_id=task_id, team_id=team_id, limit=_MAX_EVALUATIONS)
+    if not evaluations:
         return None
     return TaskEvaluation(
         task_id=task_id,
-        evaluations=tuple(found),
-        summary=summary_of(found),
-        by_evaluator={name: summary_of(some) for name, some in grouped(found, "evaluator").items()},
-        trend=trend_of(found),
+        evaluations=tuple(evaluations),
+        summary=summarize(evaluations),
+        by_evaluator={name: summarize(some) for name, some in group_by(evaluations, "evaluator").items()},
+        trend=compute_trend(evaluations),
     )
 
 
-async def rolling_summaries(
+async def recent_summaries(
     store: Store, *, by: Literal["agent", "model"], team_id: str | None = None, newest: int = WINDOW
 ) -> list[GroupSummary]:
     """The newest few evaluations of each agent or model, in sum."""
     totals = await store.judged_totals(by, team_id=team_id)
     column = {"agent": "agent_id", "model": "model"}[by]
-    made = []
-    for one in totals:
-        found = await store.evaluations(team_id=team_id, limit=newest, **{column: one.group})
-        made.append(GroupSummary(name=one.group, summary=rolling(found, newest), trend=trend_of(found)))
-    return made
+    summaries = []
+    for group in totals:
+        evaluations = await store.evaluations(team_id=team_id, limit=newest, **{column: group.group})
+        summaries.append(
+            GroupSummary(
+                name=group.group, summary=rolling_summary(evaluations, newest), trend=compute_trend(evaluations)
+            )
+        )
+    return summaries
 
 
-async def trends_of(store: Store, *, by: Literal["agent", "model"], team_id: str | None = None) -> Trends:
+async def get_trends(store: Store, *, by: Literal["agent", "model"], team_id: str | None = None) -> Trends:
     """How agents or models do over time."""
-    found = await store.evaluations(team_id=team_id, limit=_MOST)
-    step = step_for(found)
-    groups = grouped(found, {"agent": "agent_id", "model": "model"}[by])
-    named: list[tuple[str | None, list[Evaluation]]] = [(None, found), *groups.items()] if found else []
-    return Trends(by=by, step=step, groups=[_group_trend(name, some, step) for name, some in named])
+    evaluations = await store.evaluations(team_id=team_id, limit=_MAX_EVALUATIONS)
+    step = step_for(evaluations)
+    groups = group_by(evaluations, {"agent": "agent_id", "model": "model"}[by])
+    named_groups: list[tuple[str | None, list[Evaluation]]] = (
+        [(None, evaluations), *groups.items()] if evaluations else []
+    )
+    return Trends(by=by, step=step, groups=[_group_trend(name, some, step) for name, some in named_groups])
 
 
-def _group_trend(name: str | None, judged: list[Evaluation], step: Step) -> GroupTrend:
-    trend = trend_of(judged)
+def _group_trend(name: str | None, evaluations: list[Evaluation], step: Step) -> GroupTrend:
+    trend = compute_trend(evaluations)
     return GroupTrend(
         name=name,
-        summary=summary_of(judged),
+        summary=summarize(evaluations),
         direction=trend.direction,
         change=trend.change,
-        spans=spans_of(judged, step),
+        spans=split_by_step(evaluations, step),
     )

@@ -20,7 +20,7 @@ from dragoman.errors import UnknownLetterError, UnknownSessionError
 if TYPE_CHECKING:
     from dragoman.mail.mail import Mail
     from dragoman.store import Evaluation, Row, Session, ToolCall
-    from dragoman.store.mail import Standing
+    from dragoman.store.mail import LetterStatus
 
 _MESSAGES: Final = 50  # of a session whose turn is not known
 _LETTERS: Final = 200
@@ -57,31 +57,31 @@ async def letter_graph(
     ``find_session`` returns the session of the id that the letter names, or none if the caller must not see it.
     Without it, every session of the store is found.
     """
-    found = await mail.letters(recipient_id=recipient, letter_id=letter_id, limit=1)
-    if not found:
+    matches = await mail.letters(recipient_id=recipient, letter_id=letter_id, limit=1)
+    if not matches:
         raise UnknownLetterError("there is no such letter", where=f"letter {letter_id} to {recipient}")
-    standing: Standing = found[0]
-    task_id = standing.posted.task_id
+    status: LetterStatus = matches[0]
+    task_id = status.letter.task_id
     evaluations: list[Evaluation] = await mail.store.evaluations(task_id=task_id, team_id=mail.team_id)
     thread = await mail.thread(task_id, _LETTERS)
-    session = await _session_of(mail, standing.posted.session_id, find_session)
+    session = await _find_session(mail, status.letter.session_id, find_session)
     if session is None:
-        return LetterGraph(letter=standing, evaluations=evaluations, thread=thread)
-    rows = await _rows_of(mail, session, standing.posted.turn_id)
-    made = {row.message.id for row in rows}
-    calls: list[ToolCall] = [call for call in await mail.store.tool_calls(session.id) if call.message_id in made]
+        return LetterGraph(letter=status, evaluations=evaluations, thread=thread)
+    rows = await _read_messages(mail, session, status.letter.turn_id)
+    message_ids = {row.message.id for row in rows}
+    calls: list[ToolCall] = [call for call in await mail.store.tool_calls(session.id) if call.message_id in message_ids]
     return LetterGraph(
-        letter=standing,
+        letter=status,
         session=session,
         messages=rows,
         tool_calls=calls,
-        spend=_spend(rows),
+        spend=_sum_spend(rows),
         evaluations=evaluations,
         thread=thread,
     )
 
 
-async def _session_of(mail: Mail, session_id: str | None, find_session: FindSession | None) -> Session | None:
+async def _find_session(mail: Mail, session_id: str | None, find_session: FindSession | None) -> Session | None:
     if session_id is None:
         return None
     try:
@@ -90,7 +90,7 @@ async def _session_of(mail: Mail, session_id: str | None, find_session: FindSess
         return None
 
 
-async def _rows_of(mail: Mail, session: Session, turn_id: str | None) -> list[Row]:
+async def _read_messages(mail: Mail, session: Session, turn_id: str | None) -> list[Row]:
     """The messages of a turn, or the newest ones where that is not known."""
     if turn_id is not None:
         rows = [row async for row in mail.store.history(session.id) if row.message.metadata.run_id == turn_id]
@@ -99,15 +99,15 @@ async def _rows_of(mail: Mail, session: Session, turn_id: str | None) -> list[Ro
     return await mail.store.tail(session.id, _MESSAGES)
 
 
-def _spend(rows: Sequence[Row]) -> Spend:
-    used = [row.message.metadata.usage for row in rows if row.message.metadata.usage is not None]
-    costs = [usage.amount_usd for usage in used if usage.amount_usd is not None]
+def _sum_spend(rows: Sequence[Row]) -> Spend:
+    usages = [row.message.metadata.usage for row in rows if row.message.metadata.usage is not None]
+    costs = [usage.amount_usd for usage in usages if usage.amount_usd is not None]
     return Spend(
-        calls=len(used),
+        calls=len(usages),
         input_tokens=sum(
-            usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens for usage in used
+            usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens for usage in usages
         ),
-        output_tokens=sum(usage.output_tokens for usage in used),
+        output_tokens=sum(usage.output_tokens for usage in usages),
         cost_usd=sum(costs, Decimal(0)),
-        unpriced=len(used) - len(costs),
+        unpriced=len(usages) - len(costs),
     )

@@ -42,36 +42,36 @@ from dragoman.letters import (
     read_stored_letter,
     sensitive_ids,
 )
-from dragoman.letters.kept import DeadLetter, Handed, MailboxCounts, Outcome, Posted, Receipt
-from dragoman.letters.reading import as_written, reread
-from dragoman.mail.evaluation import note_result, says_how_it_went
+from dragoman.letters.kept import DeadLetter, FailureOutcome, LeasedLetter, MailboxCounts, Receipt, StoredLetter
+from dragoman.letters.reading import encode_letter, validate_letter
+from dragoman.mail.evaluation import has_evaluation, record_sent_result
 from dragoman.mail.mailbox import Mailbox
-from dragoman.mail.posting import opened, packed, posted_of, shown
-from dragoman.mail.retrying import RULES, RetryRule, class_of, retry_at, rule_for
-from dragoman.mail.sealing import Sealing, sealing_for
-from dragoman.mail.telling import escalation, refusal
-from dragoman.mail.waking import Waking
-from dragoman.offload import off_loop
+from dragoman.mail.posting import to_decrypted, to_masked, to_stored, to_transport
+from dragoman.mail.retrying import RULES, RetryRule, classify_error, get_rule, retry_at
+from dragoman.mail.sealing import Encryptor, make_encryptor
+from dragoman.mail.telling import make_escalation, make_rejection_notice
+from dragoman.mail.waking import MailboxNotifier
+from dragoman.offload import run_off_loop
 from dragoman.redaction import Redactor
 
 if TYPE_CHECKING:
     from dragoman.store import Store
-    from dragoman.store.mail import Standing
+    from dragoman.store.mail import LetterStatus
     from dragoman.store.operation import Operation, Rows, Statement
 
     Effect = Operation[Any] | Callable[["Delivery"], Operation[Any] | Generator[Statement, Rows, Any]]
 
-MOST_NEEDS: Final = 1_000  # tasks that a letter may depend on
-MOST_INPUTS: Final = 256  # inputs that a letter may ask for
+MAX_DEPENDENCIES: Final = 1_000  # tasks that a letter may depend on
+MAX_INPUTS: Final = 256  # inputs that a letter may ask for
 OUTBOX: Final = "outbox"
 LEASE_S: Final = 60.0
-_MANY: Final = 1_000_000
+_THREAD_LIMIT: Final = 1_000_000
 
 
 class Transport(Protocol):
     """What carries letters to other stores."""
 
-    most_bytes: int  # of what it can carry
+    max_bytes: int  # of what it can carry
 
     async def open(self, mail: Mail) -> None:
         """Begin to send what is in the outbox."""
@@ -79,7 +79,7 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Finish what was begun."""
 
-    async def attend(self, recipient_id: str, team_id: str) -> None:
+    async def subscribe(self, recipient_id: str, team_id: str) -> None:
         """Bring the letters of this recipient to this store from now on."""
 
     @property
@@ -93,9 +93,9 @@ class Transport(Protocol):
 class Delivery:
     """A letter in somebody's hands. ``letter`` has ``***`` in place of what is sensitive; ``opened`` has it."""
 
-    def __init__(self, mail: Mail, handed: Handed) -> None:
+    def __init__(self, mail: Mail, leased: LeasedLetter) -> None:
         self._mail = mail
-        self.handed = handed
+        self.leased = leased
         self.is_ended = False  # it was acknowledged or given up, by way of this value
 
     def __repr__(self) -> str:
@@ -104,46 +104,46 @@ class Delivery:
     @functools.cached_property
     def letter(self) -> Letter:
         """The letter, as people may see it. Its ``retry_count`` counts the times that it was handed out before."""
-        return shown(self.handed.posted, self.attempts)
+        return to_masked(self.leased.letter, self.attempts)
 
     @property
     def letter_id(self) -> str:
         """What the letter is known by: the key for effects that are elsewhere."""
-        return self.handed.posted.letter_id
+        return self.leased.letter.letter_id
 
     @property
     def attempts(self) -> int:
         """The how-manieth time it is handed out, beginning with 1."""
-        return self.handed.attempts
+        return self.leased.attempts
 
     @property
     def lease(self) -> str:
         """What its holder is known by."""
-        return self.handed.lease
+        return self.leased.lease
 
     @property
     def until(self) -> datetime:
         """When somebody else may get it."""
-        return self.handed.until
+        return self.leased.until
 
-    async def opened(self) -> Letter:
+    async def decrypt(self) -> Letter:
         """The letter with what is sensitive, for its recipient."""
-        return await self._mail.opened(self)
+        return await self._mail.decrypt(self)
 
-    def ack(self, effect: Effect | None = None) -> Coroutine[Any, Any, Acked]:
+    def ack(self, effect: Effect | None = None) -> Coroutine[Any, Any, AckResult]:
         """See ``Mail.ack``."""
         return self._mail.ack(self, effect)
 
-    async def nack(self, error: BaseException | str = "", **said: Any) -> Outcome | None:
+    async def nack(self, error: BaseException | str = "", **failure: Any) -> FailureOutcome | None:
         """See ``Mail.nack``."""
-        return await self._mail.nack(self, error, **said)
+        return await self._mail.nack(self, error, **failure)
 
     async def extend(self, lease_s: float = LEASE_S) -> datetime:
         """See ``Mail.extend``."""
         return await self._mail.extend(self, lease_s)
 
 
-class Acked(msgspec.Struct, frozen=True):
+class AckResult(msgspec.Struct, frozen=True):
     """That a letter is done."""
 
     is_first: bool  # false if it had been done before: the effect did not happen again
@@ -158,29 +158,29 @@ class Mail:
         store: Store,
         *,
         transport: Transport | None = None,
-        sealing: Sealing | None = None,
-        rules: Mapping[str, RetryRule] = RULES,
+        encryptor: Encryptor | None = None,
+        retry_rules: Mapping[str, RetryRule] = RULES,
         escalate_to: str = HUMAN,
         team_id: str | None = None,
         user_id: str | None = None,
-        chance: Callable[[], float] = random.random,
+        random_source: Callable[[], float] = random.random,
     ) -> None:
         self.store = store
         self.transport = transport
-        self.sealing = sealing or sealing_for(store)
-        self.waking = Waking()
+        self.encryptor = encryptor or make_encryptor(store)
+        self.notifier = MailboxNotifier()
         self.team_id = team_id or ""
         self.user_id = user_id
-        self._rules = rules
+        self._retry_rules = retry_rules
         self._escalate_to = escalate_to
-        self._chance = chance
+        self._random_source = random_source
         self._redactor = Redactor()
 
-    def of(self, *, team_id: str | None = None, user_id: str | None = None) -> Mail:
+    def for_team(self, *, team_id: str | None = None, user_id: str | None = None) -> Mail:
         """The mail of a team, with the person that letters are sent for."""
-        made = copy.copy(self)
-        made.team_id, made.user_id = team_id or "", user_id
-        return made
+        mail = copy.copy(self)
+        mail.team_id, mail.user_id = team_id or "", user_id
+        return mail
 
     async def __aenter__(self) -> Self:
         if self.transport is not None:
@@ -192,7 +192,7 @@ class Mail:
             await self.transport.close()
 
     @property
-    def is_away(self) -> bool:
+    def uses_transport(self) -> bool:
         """Whether letters are carried by a transport."""
         return self.transport is not None
 
@@ -214,59 +214,67 @@ class Mail:
         ``ConflictError``. The links say what it came from.
         """
         size = len(letter) if isinstance(letter, bytes | str) else 0
-        checked, text = await off_loop(size, _checked, letter)
-        if sender is not None and sender != checked.sender_id:
+        valid_letter, text = await run_off_loop(size, _validate, letter)
+        if sender is not None and sender != valid_letter.sender_id:
             raise LetterError(
-                (f"sender_id: it is {checked.sender_id!r}, and it was sent by {sender!r}",), code="sender_mismatch"
+                (f"sender_id: it is {valid_letter.sender_id!r}, and it was sent by {sender!r}",), code="sender_mismatch"
             )
-        posted = await self._ready(checked, text, session_id=session_id, message_id=message_id, turn_id=turn_id)
-        receipt = await self.store.mail.post(posted, away=self.is_away)
-        self.woken(posted)
-        if says_how_it_went(checked):
-            await note_result(self.store, checked, team_id=self.team_id, user_id=self.user_id)
+        stored = await self._prepare(valid_letter, text, session_id=session_id, message_id=message_id, turn_id=turn_id)
+        receipt = await self.store.mail.post(stored, via_transport=self.uses_transport)
+        self.notify(stored)
+        if has_evaluation(valid_letter):
+            await record_sent_result(self.store, valid_letter, team_id=self.team_id, user_id=self.user_id)
         return receipt
 
     async def send_all(self, letters: Iterable[Letter | Mapping[str, Any]], **links: str | None) -> list[Receipt]:
         """Take letters in one transaction: all of them, in this order, or none."""
-        checked = [_checked(letter) for letter in letters]
-        posted = [await self._ready(letter, text, **links) for letter, text in checked]
-        receipts = await self.store.mail.post_all(posted, away=self.is_away)
-        for one in {one.recipient_id: one for one in posted}.values():
-            self.woken(one)
-        for letter, _ in checked:
-            if says_how_it_went(letter):
-                await note_result(self.store, letter, team_id=self.team_id, user_id=self.user_id)
+        valid_letters = [_validate(letter) for letter in letters]
+        stored = [await self._prepare(letter, text, **links) for letter, text in valid_letters]
+        receipts = await self.store.mail.post_all(stored, via_transport=self.uses_transport)
+        for one in {one.recipient_id: one for one in stored}.values():
+            self.notify(one)
+        for letter, _ in valid_letters:
+            if has_evaluation(letter):
+                await record_sent_result(self.store, letter, team_id=self.team_id, user_id=self.user_id)
         return receipts
 
-    async def sending(self, letter: Letter | Mapping[str, Any], **links: str | None) -> Operation[Receipt]:
+    async def send_operation(self, letter: Letter | Mapping[str, Any], **links: str | None) -> Operation[Receipt]:
         """A letter that is sent when another one is done: ``await delivery.ack(await mail.sending(reply))``."""
-        checked, text = _checked(letter)
-        return self.store.mail.posting(await self._ready(checked, text, **links), away=self.is_away)
+        valid_letter, text = _validate(letter)
+        return self.store.mail.post_operation(
+            await self._prepare(valid_letter, text, **links), via_transport=self.uses_transport
+        )
 
-    async def _ready(self, letter: Letter, text: bytes, **links: str | None) -> Posted:
+    async def _prepare(self, letter: Letter, text: bytes, **links: str | None) -> StoredLetter:
         """What is kept of a letter, if it may be sent."""
-        if len(letter.depends_on) > MOST_NEEDS:
-            what = f"context.depends_on: {len(letter.depends_on)} tasks are more than the {MOST_NEEDS} allowed"
+        if len(letter.depends_on) > MAX_DEPENDENCIES:
+            what = f"context.depends_on: {len(letter.depends_on)} tasks are more than the {MAX_DEPENDENCIES} allowed"
             raise LetterError((what,), code="too_many_dependencies")
-        if isinstance(letter, NeedsInputLetter) and len(letter.payload.requested_inputs) > MOST_INPUTS:
+        if isinstance(letter, NeedsInputLetter) and len(letter.payload.requested_inputs) > MAX_INPUTS:
             count = len(letter.payload.requested_inputs)
-            what = f"payload.requested_inputs: {count} inputs are more than the {MOST_INPUTS} allowed"
+            what = f"payload.requested_inputs: {count} inputs are more than the {MAX_INPUTS} allowed"
             raise LetterError((what,), code="too_many_inputs")
-        ids = await self._asked_for(letter) if letter.in_reply_to is not None else None
-        terms: dict[str, Any] = {"text": text, "ids": ids, "team_id": self.team_id, "user_id": self.user_id, **links}
-        posted = await off_loop(len(text), functools.partial(posted_of, letter, self.sealing, **terms))
+        ids = await self._requested_secrets(letter) if letter.in_reply_to is not None else None
+        arguments: dict[str, Any] = {
+            "text": text,
+            "ids": ids,
+            "team_id": self.team_id,
+            "user_id": self.user_id,
+            **links,
+        }
+        stored = await run_off_loop(len(text), functools.partial(to_stored, letter, self.encryptor, **arguments))
         if self.transport is not None:
-            await self._refuse_if_too_large(posted, self.transport)
-        return posted
+            await self._require_size(stored, self.transport)
+        return stored
 
-    async def take(self, data: bytes, *, sender: str | None = None) -> Receipt | DeadLetter:
+    async def accept(self, data: bytes, *, sender: str | None = None) -> Receipt | DeadLetter:
         """Take bytes that should be a letter. What is none is kept as a dead letter, and its sender is told."""
         try:
             return await self.send(data, sender=sender)
         except InputError as error:
-            return await self.bury(data, error)
+            return await self.reject(data, error)
 
-    async def bury(
+    async def reject(
         self,
         data: bytes,
         error: DragomanError,
@@ -280,13 +288,13 @@ class Mail:
         ``recipient_id`` is the mailbox that they were sent to; without it, the one that they name. What has the same
         ``dead_id`` is kept once. Nobody is told about what ``is_trusted`` says may be forged.
         """
-        hints = await off_loop(len(data), hints_from, data)
+        hints = await run_off_loop(len(data), hints_from, data)
         now = self.store.clock()
-        told = None
+        notice = None
         if is_trusted:
-            told = refusal(hints, error.code, self._redactor.text(error.what), self.store.new_id(), now)
-        key_id, raw = self._sealed_raw(data)
-        dead = await self.store.mail.bury(
+            notice = make_rejection_notice(hints, error.code, self._redactor.text(error.what), self.store.new_id(), now)
+        key_id, raw = self._encrypt_raw(data)
+        dead = await self.store.mail.insert_dead_letter(
             reason=error.code,
             error=self._redactor.text(error.what),
             recipient_id=recipient_id or hints.recipient_id or "",
@@ -297,18 +305,18 @@ class Mail:
             user_id=self.user_id,
             key_id=key_id,
             raw=raw,
-            told=() if told is None else (self._own(told),),
-            away=self.is_away,
+            notices=() if notice is None else (self._to_stored(notice),),
+            via_transport=self.uses_transport,
             dead_id=dead_id,
         )
-        if told is not None:
-            self.woken(self._own(told))
+        if notice is not None:
+            self.notify(self._to_stored(notice))
         return dead
 
-    def _sealed_raw(self, data: bytes) -> tuple[str | None, bytes | None]:
+    def _encrypt_raw(self, data: bytes) -> tuple[str | None, bytes | None]:
         """Bytes that may hold anything, sealed; nothing of them is kept where nothing can be sealed."""
         try:
-            return self.sealing.seal_bytes(data, "dead letter", self.team_id)
+            return self.encryptor.encrypt_bytes(data, "dead letter", self.team_id)
         except SettingsError:
             return None, None
 
@@ -319,48 +327,48 @@ class Mail:
 
         ``LetterError`` (``invalid_answer``) with every problem if it does not fit what was asked.
         """
-        request = await off_loop(len(delivery.handed.posted.text), lambda: delivery.letter)
+        request = await run_off_loop(len(delivery.leased.letter.text), lambda: delivery.letter)
         if not isinstance(request, NeedsInputLetter):
             raise LetterError(("type: only a needs_input letter is answered",))
-        said = {**(request.context or {}), "message_id": delivery.letter_id}
-        made = answer_letter(
-            request.replace(context=said),
+        context = {**(request.context or {}), "message_id": delivery.letter_id}
+        answer = answer_letter(
+            request.replace(context=context),
             inputs=inputs,
             timestamp=self.store.clock(),
             output=output,
             message_id=_answer_id(delivery.letter_id),
         )
-        return await self.send(made, **links)
+        return await self.send(answer, **links)
 
-    async def _asked_for(self, letter: Letter) -> frozenset[str] | None:
+    async def _requested_secrets(self, letter: Letter) -> frozenset[str] | None:
         """The sensitive inputs of the request that a letter answers; ``None`` where that is not known."""
         if not isinstance(letter, TaskResultLetter) or letter.in_reply_to is None:
             return None
-        found = await self.store.mail.get(letter.sender_id, letter.in_reply_to, self.team_id)
-        if found is None or found.type != "needs_input":
+        request_row = await self.store.mail.get(letter.sender_id, letter.in_reply_to, self.team_id)
+        if request_row is None or request_row.type != "needs_input":
             return None
-        if found.sender_id != letter.recipient_id:
+        if request_row.sender_id != letter.recipient_id:
             raise LetterError(
-                (f"recipient_id: the letter that it answers was {found.sender_id}'s, and it goes to whoever asked",)
+                (f"recipient_id: this answers a letter of {request_row.sender_id}, and must be sent to that agent",)
             )
-        request = await off_loop(len(found.text), read_stored_letter, found.text.encode())
+        request = await run_off_loop(len(request_row.text), read_stored_letter, request_row.text.encode())
         if letter.is_answer and isinstance(request, NeedsInputLetter):
-            _refuse_if_not_asked(request, letter)
+            _require_valid_answer(request, letter)
         return sensitive_ids(request)
 
-    async def _refuse_if_too_large(self, posted: Posted, transport: Transport) -> None:
-        if (size := len(packed(posted))) <= transport.most_bytes:
+    async def _require_size(self, stored: StoredLetter, transport: Transport) -> None:
+        if (size := len(to_transport(stored))) <= transport.max_bytes:
             return
-        what = f"it takes {size} bytes, and the transport carries {transport.most_bytes}"
-        await self.store.mail.give_up_sending(posted, reason="letter_too_large", error=what)
+        what = f"it takes {size} bytes, and the transport carries {transport.max_bytes}"
+        await self.store.mail.mark_undeliverable(stored, reason="letter_too_large", error=what)
         raise LetterError((f"letter: {what}; it is among the dead letters",), code="letter_too_large")
 
-    def _own(self, letter: Letter) -> Posted:
-        return posted_of(letter, self.sealing, team_id=self.team_id, user_id=self.user_id)
+    def _to_stored(self, letter: Letter) -> StoredLetter:
+        return to_stored(letter, self.encryptor, team_id=self.team_id, user_id=self.user_id)
 
-    def woken(self, posted: Posted) -> None:
+    def notify(self, stored: StoredLetter) -> None:
         """Tell whoever waits in this process that there is something."""
-        self.waking.wake(OUTBOX if self.is_away else _box(posted.recipient_id, posted.team_id))
+        self.notifier.notify(OUTBOX if self.uses_transport else _mailbox_key(stored.recipient_id, stored.team_id))
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
@@ -372,43 +380,43 @@ class Mail:
         ``letter_id`` asks for one letter, which is given if nobody has it and nothing of its task stands before it.
         """
         if self.transport is not None:
-            await self.transport.attend(recipient, self.team_id)
-        box = _box(recipient, self.team_id)
-        if box not in self.waking.busy and not await self.store.mail.has_any(recipient, self.team_id):
+            await self.transport.subscribe(recipient, self.team_id)
+        mailbox_key = _mailbox_key(recipient, self.team_id)
+        if mailbox_key not in self.notifier.busy and not await self.store.mail.has_ready(recipient, self.team_id):
             return []  # to look is cheap, and who waits does it often
-        handed = await self.store.mail.hand_out(
+        leased = await self.store.mail.lease_letters(
             recipient, self.team_id, lease_s=lease_s, limit=limit, letter_id=letter_id
         )
-        (self.waking.busy.add if handed else self.waking.busy.discard)(box)
-        return [Delivery(self, one) for one in handed]
+        (self.notifier.busy.add if leased else self.notifier.busy.discard)(mailbox_key)
+        return [Delivery(self, one) for one in leased]
 
     async def delivery(self, recipient: str, letter_id: str, lease: str) -> Delivery:
         """A letter that was handed out before, for whoever knows its lease."""
-        posted = await self.store.mail.get(recipient, letter_id, self.team_id)
-        if posted is None:
+        stored = await self.store.mail.get(recipient, letter_id, self.team_id)
+        if stored is None:
             raise UnknownLetterError("there is no such letter", where=f"letter {letter_id} to {recipient}")
         now = self.store.clock()
-        return Delivery(self, Handed(posted=posted, number=0, attempts=0, lease=lease, until=now))
+        return Delivery(self, LeasedLetter(letter=stored, number=0, attempts=0, lease=lease, until=now))
 
-    def mailbox(self, recipient: str, *, lease_s: float = LEASE_S, at_once: int = 1) -> Mailbox:
+    def mailbox(self, recipient: str, *, lease_s: float = LEASE_S, concurrency: int = 1) -> Mailbox:
         """The letters of a recipient as a loop that waits for more."""
-        return Mailbox(self, recipient, lease_s=lease_s, at_once=at_once)
+        return Mailbox(self, recipient, lease_s=lease_s, concurrency=concurrency)
 
-    async def opened(self, delivery: Delivery) -> Letter:
+    async def decrypt(self, delivery: Delivery) -> Letter:
         """A letter with what is sensitive in it. Only who holds it can have it."""
-        await self.store.mail.check_held(delivery.handed)
-        posted = delivery.handed.posted
-        sealed = await self.store.mail.sealed(posted)
-        whole = msgspec.structs.replace(posted, sealed=sealed)
-        letter = await off_loop(len(posted.text), opened, whole, self.sealing)
-        return letter.after(delivery.attempts or await self._attempts(posted))
+        await self.store.mail.require_lease(delivery.leased)
+        stored = delivery.leased.letter
+        sealed = await self.store.mail.sealed_values(stored)
+        complete = msgspec.structs.replace(stored, sealed=sealed)
+        letter = await run_off_loop(len(stored.text), to_decrypted, complete, self.encryptor)
+        return letter.with_attempts(delivery.attempts or await self._count_attempts(stored))
 
-    async def _attempts(self, posted: Posted) -> int:
+    async def _count_attempts(self, stored: StoredLetter) -> int:
         """How often a letter was handed out."""
-        found = await self.letters(recipient_id=posted.recipient_id, letter_id=posted.letter_id, limit=1)
-        return found[0].attempts if found else 0
+        matches = await self.letters(recipient_id=stored.recipient_id, letter_id=stored.letter_id, limit=1)
+        return matches[0].attempts if matches else 0
 
-    async def ack(self, delivery: Delivery, effect: Effect | None = None) -> Acked:
+    async def ack(self, delivery: Delivery, effect: Effect | None = None) -> AckResult:
         """A letter is done. Its effect, an operation of the store or a function that gives one, happens with it.
 
         Both are one transaction: either the effect happened and the letter is done, or neither. An effect may be begun
@@ -417,21 +425,23 @@ class Mail:
         begin: Callable[[], Any] | None = None
         if effect is not None:
             begin = (lambda: effect(delivery)) if callable(effect) else (lambda: effect)
-        is_first, result = await self.store.mail.settle(delivery.handed, begin)
+        is_first, result = await self.store.mail.acknowledge(delivery.leased, begin)
         delivery.is_ended = True
-        self.waking.wake(_box(delivery.handed.posted.recipient_id, self.team_id))  # the next one of its task
+        self.notifier.notify(
+            _mailbox_key(delivery.leased.letter.recipient_id, self.team_id)
+        )  # the next one of its task
         if effect is not None:
-            self.waking.wake(OUTBOX)  # the effect may have been a letter
-        return Acked(is_first, result)
+            self.notifier.notify(OUTBOX)  # the effect may have been a letter
+        return AckResult(is_first, result)
 
-    async def ack_all(self, deliveries: Sequence[Delivery]) -> list[Acked | ConflictError]:
+    async def ack_all(self, deliveries: Sequence[Delivery]) -> list[AckResult | ConflictError]:
         """Letters are done, in one transaction. What is in other hands by now is told, and keeps nothing else up."""
-        ends = await self.store.mail.settle_all([delivery.handed for delivery in deliveries])
-        for delivery, end in zip(deliveries, ends, strict=True):
-            delivery.is_ended = delivery.is_ended or not isinstance(end, ConflictError)
-        for recipient_id in {delivery.handed.posted.recipient_id for delivery in deliveries}:
-            self.waking.wake(_box(recipient_id, self.team_id))
-        return [end if isinstance(end, ConflictError) else Acked(end) for end in ends]
+        results = await self.store.mail.acknowledge_all([delivery.leased for delivery in deliveries])
+        for delivery, result in zip(deliveries, results, strict=True):
+            delivery.is_ended = delivery.is_ended or not isinstance(result, ConflictError)
+        for recipient_id in {delivery.leased.letter.recipient_id for delivery in deliveries}:
+            self.notifier.notify(_mailbox_key(recipient_id, self.team_id))
+        return [result if isinstance(result, ConflictError) else AckResult(result) for result in results]
 
     async def nack(
         self,
@@ -440,27 +450,27 @@ class Mail:
         *,
         error_class: str | None = None,
         retry_after_s: float | None = None,
-    ) -> Outcome | None:
+    ) -> FailureOutcome | None:
         """A letter could not be handled: it is handed out again later, or given up. Nothing if it was done before.
 
         How often and how much later, the rule of the error's class says. Who is told at the end gets an error letter.
         """
-        name = error_class or class_of(error)
-        rule = rule_for(self._rules, name)
+        name = error_class or classify_error(error)
+        rule = get_rule(self._retry_rules, name)
         now = self.store.clock()
         text = self._redactor.text(str(error) or name)
-        posted = delivery.handed.posted
-        chance = self._chance()
+        stored = delivery.leased.letter
+        random_value = self._random_source()
 
-        def again(attempts: int) -> datetime | None:
-            at = retry_at(rule, attempts, now, chance)
+        def next_attempt(attempts: int) -> datetime | None:
+            at = retry_at(rule, attempts, now, random_value)
             return at if at is None or retry_after_s is None else now + timedelta(seconds=retry_after_s)
 
-        def told(attempts: int, is_dead: bool) -> list[Posted]:
-            if not is_dead and not (rule.tells_at_once and attempts == 1):
+        def make_notices(attempts: int, is_dead: bool) -> list[StoredLetter]:
+            if not is_dead and not (rule.escalate_immediately and attempts == 1):
                 return []
-            made = escalation(
-                posted,
+            notice = make_escalation(
+                stored,
                 self._escalate_to,
                 error_class=name,
                 error=text,
@@ -468,42 +478,42 @@ class Mail:
                 is_dead=is_dead,
                 now=now,
             )
-            return [] if made is None else [self._own(made)]
+            return [] if notice is None else [self._to_stored(notice)]
 
         outcome = await self.store.mail.fail(
-            delivery.handed,
+            delivery.leased,
             error_class=name,
             reason="retries_exhausted" if rule.retries else name,
             error=text,
-            retry_at=again,
-            told=told,
-            away=self.is_away,
+            retry_at=next_attempt,
+            make_notices=make_notices,
+            via_transport=self.uses_transport,
         )
         delivery.is_ended = True
-        self.waking.wake(_box(self._escalate_to, self.team_id))
-        self.waking.wake(_box(posted.recipient_id, self.team_id))
-        self.waking.wake(OUTBOX)
+        self.notifier.notify(_mailbox_key(self._escalate_to, self.team_id))
+        self.notifier.notify(_mailbox_key(stored.recipient_id, self.team_id))
+        self.notifier.notify(OUTBOX)
         return outcome
 
-    async def give_back(self, delivery: Delivery) -> None:
+    async def release(self, delivery: Delivery) -> None:
         """Let somebody else have a letter, as if it had not been handed out."""
-        await self.store.mail.give_back(delivery.handed)
-        self.waking.wake(_box(delivery.handed.posted.recipient_id, self.team_id))
+        await self.store.mail.release(delivery.leased)
+        self.notifier.notify(_mailbox_key(delivery.leased.letter.recipient_id, self.team_id))
 
     async def extend(self, delivery: Delivery, lease_s: float = LEASE_S) -> datetime:
         """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
-        until = await self.store.mail.extend(delivery.handed, lease_s)
-        delivery.handed = msgspec.structs.replace(delivery.handed, until=until)
+        until = await self.store.mail.extend(delivery.leased, lease_s)
+        delivery.leased = msgspec.structs.replace(delivery.leased, until=until)
         return until
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
-    async def letters(self, **wanted: Any) -> list[Standing]:
+    async def letters(self, **filters: Any) -> list[LetterStatus]:
         """Letters, with where they stand, in the order in which they were taken: by ``recipient_id``, ``sender_id``,
         ``task_id``, ``letter_id``, ``session_id`` or ``user_id``; ``after`` the last of a page, so many (``limit``)."""
-        return await self.store.mail.find(team_id=self.team_id, **wanted)
+        return await self.store.mail.find(team_id=self.team_id, **filters)
 
-    async def thread(self, task_id: str, limit: int = _MANY) -> list[Standing]:
+    async def thread(self, task_id: str, limit: int = _THREAD_LIMIT) -> list[LetterStatus]:
         """Every letter of a task, in the order in which they were taken."""
         return await self.letters(task_id=task_id, limit=limit)
 
@@ -511,29 +521,29 @@ class Mail:
         """How much is in each mailbox."""
         return await self.store.mail.counts(self.team_id)
 
-    async def dead_letters(self, **wanted: Any) -> list[DeadLetter]:
+    async def dead_letters(self, **filters: Any) -> list[DeadLetter]:
         """Dead letters, the newest first: by ``dead_id``, ``recipient_id``, ``sender_id`` or ``user_id``."""
-        return await self.store.mail.dead_letters(team_id=self.team_id, **wanted)
+        return await self.store.mail.dead_letters(team_id=self.team_id, **filters)
 
-    def raw_of(self, dead: DeadLetter) -> bytes | None:
+    def get_raw(self, dead: DeadLetter) -> bytes | None:
         """What came, as it came; nothing where it could not be kept. ``seen`` makes it a text for people."""
         if dead.key_id is None or dead.raw is None:
             return dead.raw
-        return self.sealing.open_bytes(dead.key_id, dead.raw, "dead letter", self.team_id)
+        return self.encryptor.decrypt_bytes(dead.key_id, dead.raw, "dead letter", self.team_id)
 
     async def resend(self, dead_id: str) -> Receipt:
         """Send a dead letter again. One that is no letter is still none: ``LetterError``."""
-        found = await self.dead_letters(dead_id=dead_id, resent_too=True)
-        if not found:
+        matches = await self.dead_letters(dead_id=dead_id, include_resent=True)
+        if not matches:
             raise UnknownLetterError("there is no such dead letter", where=dead_id)
-        dead = found[0]
-        posted = None
-        if dead.key_id is not None and (data := self.raw_of(dead)) is not None:
+        dead = matches[0]
+        stored = None
+        if dead.key_id is not None and (data := self.get_raw(dead)) is not None:
             letter = read_letter(data)
-            posted = posted_of(letter, self.sealing, ids=await self._asked_for(letter), team_id=self.team_id)
-        receipt = await self.store.mail.resend(dead, posted, away=self.is_away)
-        self.waking.wake(OUTBOX)
-        self.waking.wake(_box(receipt.recipient_id, self.team_id))
+            stored = to_stored(letter, self.encryptor, ids=await self._requested_secrets(letter), team_id=self.team_id)
+        receipt = await self.store.mail.resend(dead, stored, via_transport=self.uses_transport)
+        self.notifier.notify(OUTBOX)
+        self.notifier.notify(_mailbox_key(receipt.recipient_id, self.team_id))
         return receipt
 
     @property
@@ -544,7 +554,7 @@ class Mail:
     async def health(self) -> dict[str, Any]:
         """How safe letters are, in words, and how many are on their way."""
         counts = await self.store.mail.counts()
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "durability": self.store.durability,
             "transport": "embedded" if self.transport is None else type(self.transport).__name__,
             "state": self.state,
@@ -553,39 +563,41 @@ class Mail:
             "dead": sum(one.dead for one in counts),
         }
         if self.transport is not None:
-            told.update(await self.transport.health())
-        return told
+            report.update(await self.transport.health())
+        return report
 
-    async def reseal(self) -> int:
+    async def rotate_keys(self) -> int:
         """Seal what older keys have sealed with the one that seals now; how many values that were."""
-        return await self.store.mail.reseal(self.sealing.names()[0], self._resealed)
+        return await self.store.mail.reencrypt(self.encryptor.key_names()[0], self._reencrypt)
 
-    def _resealed(self, key_id: str, box: bytes, *about: str) -> tuple[str, bytes]:
-        return self.sealing.seal_bytes(self.sealing.open_bytes(key_id, box, *about), *about)
+    def _reencrypt(self, key_id: str, ciphertext: bytes, *context: str) -> tuple[str, bytes]:
+        return self.encryptor.encrypt_bytes(self.encryptor.decrypt_bytes(key_id, ciphertext, *context), *context)
 
 
-def _refuse_if_not_asked(request: NeedsInputLetter, answer: TaskResultLetter) -> None:
+def _require_valid_answer(request: NeedsInputLetter, answer: TaskResultLetter) -> None:
     """``LetterError`` with every problem of an answer that does not fit what was asked."""
-    said = answer.payload
-    if found := answer_problems(request.payload, said.result.inputs or {}, is_complete=said.status == "success"):
-        raise LetterError(tuple(map(str, found)), code="invalid_answer")
+    payload = answer.payload
+    if problems := answer_problems(
+        request.payload, payload.result.inputs or {}, is_complete=payload.status == "success"
+    ):
+        raise LetterError(tuple(map(str, problems)), code="invalid_answer")
 
 
-def _checked(letter: Letter | Mapping[str, Any] | bytes | str) -> tuple[Letter, bytes]:
+def _validate(letter: Letter | Mapping[str, Any] | bytes | str) -> tuple[Letter, bytes]:
     """A letter that keeps every rule, whoever made it, and its text."""
     match letter:
         case Letter():
-            return reread(letter)
+            return validate_letter(letter)
         case bytes() | str():
-            read = read_letter(letter)
+            valid_letter = read_letter(letter)
         case _:
-            read = letter_from(letter)
-    return read, as_written(read)
+            valid_letter = letter_from(letter)
+    return valid_letter, encode_letter(valid_letter)
 
 
 def _answer_id(letter_id: str) -> str:
     return f"answer:{hashlib.sha256(letter_id.encode()).hexdigest()[:40]}"
 
 
-def _box(recipient_id: str, team_id: str) -> str:
+def _mailbox_key(recipient_id: str, team_id: str) -> str:
     return f"{team_id}/{recipient_id}"

@@ -32,36 +32,36 @@ _log: Final = logging.getLogger("dragoman.mail")
 class Mailbox:
     """A loop over the letters of a recipient. Use it with ``async with``."""
 
-    def __init__(self, mail: Mail, recipient: str, *, lease_s: float, at_once: int) -> None:
+    def __init__(self, mail: Mail, recipient: str, *, lease_s: float, concurrency: int) -> None:
         self.recipient = recipient
         self._mail = mail
         self._lease_s = lease_s
-        self._at_once = at_once
+        self._concurrency = concurrency
         self._ready: deque[Delivery] = deque()
         self._current: Delivery | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._wait = mail.waking.wait_for(f"{mail.team_id}/{recipient}")
+        self._renewal_task: asyncio.Task[None] | None = None
+        self._waiter = mail.notifier.waiter(f"{mail.team_id}/{recipient}")
 
     async def __aenter__(self) -> Self:
-        self._wait.__enter__()
-        self._keeping = asyncio.create_task(self._keep(), name=f"dragoman-mailbox-{self.recipient}")
+        self._waiter.__enter__()
+        self._renewal_task = asyncio.create_task(self._renew_leases(), name=f"dragoman-mailbox-{self.recipient}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._wait.__exit__()
-        assert self._keeping is not None
-        self._keeping.cancel()
+        self._waiter.__exit__()
+        assert self._renewal_task is not None
+        self._renewal_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._keeping
+            await self._renewal_task
         current, self._current = self._current, None
         if current is not None:
-            await self._end(current, error)
+            await self._finish(current, error)
         while self._ready:
-            await self._mail.give_back(self._ready.popleft())
+            await self._mail.release(self._ready.popleft())
 
-    async def _end(self, current: Delivery, error: BaseException | None) -> None:
+    async def _finish(self, current: Delivery, error: BaseException | None) -> None:
         """The loop was left with a letter in hand."""
         if current.is_ended:
             return
@@ -71,24 +71,24 @@ class Mailbox:
             elif error is None:
                 await self._mail.ack(current)
             else:  # cancelled: somebody else may have it
-                await self._mail.give_back(current)
+                await self._mail.release(current)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Delivery:
-        await self._done()
+        await self._acknowledge_current()
         while not self._ready:
-            found = await self._mail.receive(self.recipient, lease_s=self._lease_s, limit=self._at_once)
-            self._ready.extend(found)
-            if found:
-                self._wait.found()
+            deliveries = await self._mail.receive(self.recipient, lease_s=self._lease_s, limit=self._concurrency)
+            self._ready.extend(deliveries)
+            if deliveries:
+                self._waiter.reset()
             else:
-                await self._wait.pause()
+                await self._waiter.wait()
         self._current = self._ready.popleft()
         return self._current
 
-    async def _done(self) -> None:
+    async def _acknowledge_current(self) -> None:
         current, self._current = self._current, None
         if current is None or current.is_ended:
             return
@@ -107,12 +107,12 @@ class Mailbox:
                 with contextlib.suppress(ConflictError):
                     await self._mail.nack(delivery, error)
 
-    async def _keep(self) -> None:
+    async def _renew_leases(self) -> None:
         """Keep what is in hand."""
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            held = [*self._ready, *([self._current] if self._current is not None else [])]
-            for delivery in held:
+            deliveries = [*self._ready, *([self._current] if self._current is not None else [])]
+            for delivery in deliveries:
                 try:
                     await self._mail.extend(delivery, self._lease_s)
                 except DragomanError as error:

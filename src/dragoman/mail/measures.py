@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.letters.scores import Durations, Usage, durations_of, grouped, resources_of
+from dragoman.letters.scores import Durations, Usage, group_by, summarize_durations, summarize_resources
 
 if TYPE_CHECKING:
-    from dragoman.store import Evaluation, JudgedTotals, Store
+    from dragoman.store import Evaluation, EvaluationTotals, Store
 
 _NEWEST: Final = 10_000  # evaluations that durations are taken from
 
@@ -36,19 +36,19 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
     last_activity: datetime | None = None
 
 
-class AgentMeasures(Performance, frozen=True, kw_only=True):
+class AgentMetrics(Performance, frozen=True, kw_only=True):
     """How an agent does."""
 
     agent_id: str
 
 
-class ModelMeasures(Performance, frozen=True, kw_only=True):
+class ModelMetrics(Performance, frozen=True, kw_only=True):
     """How a model does."""
 
     model: str
 
 
-class MailboxMeasures(msgspec.Struct, frozen=True, kw_only=True):
+class MailboxMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What is in a mailbox."""
 
     recipient_id: str
@@ -65,54 +65,54 @@ class MailboxMeasures(msgspec.Struct, frozen=True, kw_only=True):
     newest_at: datetime | None
 
 
-class MailMeasures(msgspec.Struct, frozen=True, kw_only=True):
+class MailMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What is in all mailboxes together."""
 
     queue_depth: int  # not done, and not dead
     retries: int
     dead_letters: int
     delivered: int
-    mailboxes: list[MailboxMeasures]
+    mailboxes: list[MailboxMetrics]
 
 
-class Measures(msgspec.Struct, frozen=True, kw_only=True):
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is measured of a team."""
 
     tasks: Performance
-    agents: list[AgentMeasures]
-    models: list[ModelMeasures]
-    mail: MailMeasures
+    agents: list[AgentMetrics]
+    models: list[ModelMetrics]
+    mail: MailMetrics
 
 
-async def measures_of(store: Store, team_id: str | None = None) -> Measures:
+async def get_metrics(store: Store, team_id: str | None = None) -> Metrics:
     """What is measured of a team; of all, if none is named."""
     newest = await store.evaluations(team_id=team_id, limit=_NEWEST)
     agents = await store.judged_totals("agent", team_id=team_id)
     models = await store.judged_totals("model", team_id=team_id)
-    of_agents, of_models = grouped(newest, "agent_id"), grouped(newest, "model")
-    return Measures(
-        tasks=_together(newest),
-        agents=[AgentMeasures(agent_id=one.group, **_performance(one, of_agents.get(one.group, []))) for one in agents],
-        models=[ModelMeasures(model=one.group, **_performance(one, of_models.get(one.group, []))) for one in models],
-        mail=await _mail(store, team_id),
+    by_agent, by_model = group_by(newest, "agent_id"), group_by(newest, "model")
+    return Metrics(
+        tasks=_overall_performance(newest),
+        agents=[AgentMetrics(agent_id=one.group, **_performance(one, by_agent.get(one.group, []))) for one in agents],
+        models=[ModelMetrics(model=one.group, **_performance(one, by_model.get(one.group, []))) for one in models],
+        mail=await _mail_metrics(store, team_id),
     )
 
 
-def _performance(totals: JudgedTotals, newest: list[Evaluation]) -> dict[str, Any]:
+def _performance(totals: EvaluationTotals, newest: list[Evaluation]) -> dict[str, Any]:
     return {
         "evaluations": totals.count,
         "task_count": totals.tasks,
         "average_score": totals.score_sum / totals.with_score if totals.with_score else None,
         "success_rate": totals.succeeded / totals.with_success if totals.with_success else None,
         "succeeded": totals.succeeded,
-        "durations": _durations(newest),
-        "resources": resources_of(newest),
+        "durations": _summarize_durations(newest),
+        "resources": summarize_resources(newest),
         "cost_usd": totals.cost_usd,
         "last_activity": totals.last_at,
     }
 
 
-def _together(newest: list[Evaluation]) -> Performance:
+def _overall_performance(newest: list[Evaluation]) -> Performance:
     scores = [one.score for one in newest if one.score is not None]
     verdicts = [one.success for one in newest if one.success is not None]
     return Performance(
@@ -121,23 +121,23 @@ def _together(newest: list[Evaluation]) -> Performance:
         average_score=sum(scores) / len(scores) if scores else None,
         success_rate=sum(verdicts) / len(verdicts) if verdicts else None,
         succeeded=sum(verdicts),
-        durations=_durations(newest),
-        resources=resources_of(newest),
+        durations=_summarize_durations(newest),
+        resources=summarize_resources(newest),
         cost_usd=sum((one.cost_usd for one in newest if one.cost_usd is not None), Decimal(0)),
         last_activity=newest[0].created_at if newest else None,
     )
 
 
-def _durations(newest: list[Evaluation]) -> Durations | None:
-    return durations_of([one.duration_ms for one in newest if one.duration_ms is not None])
+def _summarize_durations(newest: list[Evaluation]) -> Durations | None:
+    return summarize_durations([one.duration_ms for one in newest if one.duration_ms is not None])
 
 
-async def _mail(store: Store, team_id: str | None) -> MailMeasures:
+async def _mail_metrics(store: Store, team_id: str | None) -> MailMetrics:
     boxes = [
-        MailboxMeasures(**{name: getattr(counts, name) for name in MailboxMeasures.__struct_fields__})
+        MailboxMetrics(**{name: getattr(counts, name) for name in MailboxMetrics.__struct_fields__})
         for counts in await store.mail.counts(team_id)
     ]
-    return MailMeasures(
+    return MailMetrics(
         queue_depth=sum(box.ready + box.leased + box.waiting + box.behind + box.held + box.away for box in boxes),
         retries=sum(box.retries for box in boxes),
         dead_letters=sum(box.dead for box in boxes),

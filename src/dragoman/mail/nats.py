@@ -44,13 +44,13 @@ from dragoman.errors import (
     TransportError,
 )
 from dragoman.letters import is_agent_name, read_stored_letter
-from dragoman.letters.kept import Posted
-from dragoman.mail.broker_access import BrokerAccess, is_this_machine
+from dragoman.letters.kept import StoredLetter
+from dragoman.mail.broker_access import BrokerAccess, is_loopback
 from dragoman.mail.mail import OUTBOX
-from dragoman.mail.posting import packed, unpacked
+from dragoman.mail.posting import from_transport, to_transport
 from dragoman.mail.sealing import KEYS_VARIABLE
 from dragoman.mail.supervisor import Supervisor
-from dragoman.mail.wire import MESSAGE_ID, ORIGIN, UNTRUSTED, Wire
+from dragoman.mail.wire import MESSAGE_ID, ORIGIN, UNTRUSTED_CODES, MessageCodec
 
 try:
     import nats.errors
@@ -68,32 +68,32 @@ if TYPE_CHECKING:
 
     from dragoman.mail.mail import Mail
 
-    Taken = tuple[Msg, Posted]
+    ReceivedLetter = tuple[Msg, StoredLetter]
 
 Key = tuple[str, str, str]
 _log: Final = logging.getLogger("dragoman.mail.nats")
-_ROOM: Final = 2048  # for the headers, which count as well
+_HEADER_BYTES: Final = 2048  # for the headers, which count as well
 _MAX_PAYLOAD: Final = 1024 * 1024  # what a server takes unless it is told otherwise
 _FETCH_S: Final = 5.0
 _PUBLISH_S: Final = 5.0
 _RECONNECT_S: Final = 0.25
-_CLOSING_S: Final = 5.0
-_STORE_AWAY: Final = (StorageError, StoreUnusableError)
-_MOST_RAW: Final = 64 * 1024  # bytes that are kept of a message that is no letter
-_UNREADABLE: Final = "it cannot be read ({})"
-_TROUBLE: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
+_CLOSE_TIMEOUT_S: Final = 5.0
+_STORE_ERRORS: Final = (StorageError, StoreUnusableError)
+_MAX_RAW_BYTES: Final = 64 * 1024  # bytes that are kept of a message that is no letter
+_PARSE_ERROR: Final = "it cannot be read ({})"
+_NETWORK_ERRORS: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
 
 
 class _Client(Client):
     """A client that proves who it is with an nkey, and sends nothing to a server without TLS where TLS is wanted."""
 
-    def __init__(self, access: BrokerAccess, *, wants_tls: bool) -> None:
+    def __init__(self, access: BrokerAccess, *, requires_tls: bool) -> None:
         super().__init__()
         self._public_nkey = access.public_nkey()
-        self._wants_tls = wants_tls or access.wants_tls
+        self._requires_tls = requires_tls or access.requires_tls
 
     def _connect_command(self) -> bytes:
-        if self._wants_tls and not self._server_info.get("tls_required"):
+        if self._requires_tls and not self._server_info.get("tls_required"):
             raise nats.errors.Error("the server offers no TLS, and TLS is wanted")
         return super()._connect_command()
 
@@ -115,7 +115,7 @@ class NatsTransport:
         batch: int = 256,
         monitor: str | None = None,
     ) -> None:
-        self.most_bytes = _MAX_PAYLOAD - _ROOM
+        self.max_bytes = _MAX_PAYLOAD - _HEADER_BYTES
         self._servers = [servers] if isinstance(servers, str) else list(servers)
         self._stream = stream
         self._prefix = prefix
@@ -126,37 +126,37 @@ class NatsTransport:
         self._monitor = monitor
         self._access = access or BrokerAccess()
         self._sign_only = sign_only
-        self._wire: Wire | None = None
+        self._wire: MessageCodec | None = None
         self._mail: Mail | None = None
         self._client: Client | None = None
         self._js: JetStreamContext | None = None
         self._origin = ""
-        self._refusal = ""
+        self._connect_error = ""
         self._connected = asyncio.Event()
         self._supervisor = Supervisor("dragoman-nats")
-        self._attended: set[tuple[str, str]] = set()
+        self._mailboxes: set[tuple[str, str]] = set()
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
     async def open(self, mail: Mail) -> None:
         """Begin to send. A broker that is not there yet is waited for; letters are taken meanwhile."""
         self._access.options()  # a file that cannot be used is an error now, and not a broker that is not there
-        self._wire = Wire(mail.sealing, mail.store.clock, encrypts=not self._sign_only)
+        self._wire = MessageCodec(mail.encryptor, mail.store.clock, encrypt=not self._sign_only)
         if not self._wire.is_signed:
-            self._refuse_unsigned()
+            self._require_loopback()
         self._mail = mail
         self._origin = await mail.store.mail.origin()
-        await mail.store.mail.hurry()  # whoever sent something before may have died before the receipt
+        await mail.store.mail.resend_unconfirmed()  # whoever sent something before may have died before the receipt
         self._supervisor.start("connect", self._stay_connected)
         self._supervisor.start("relay", self._relay)
 
-    def _refuse_unsigned(self) -> None:
+    def _require_loopback(self) -> None:
         """Without shared keys, only a broker of this machine is trusted."""
-        far = [server for server in self._servers if not is_this_machine(server)]
-        if far:
+        remote_servers = [server for server in self._servers if not is_loopback(server)]
+        if remote_servers:
             raise SettingsError(
                 "letters would travel without a signature, and there are no mail keys",
-                where=", ".join(map(_without_secrets, far)),
+                where=", ".join(map(_mask_credentials, remote_servers)),
                 remedy=f'Set {KEYS_VARIABLE} to the same text on every machine: "name:$(openssl rand -base64 32)"',
                 code="missing_mail_keys",
             )
@@ -167,62 +167,64 @@ class NatsTransport:
         await self._supervisor.stop()
         client, self._client, self._js = self._client, None, None
         self._connected.clear()
-        self._attended.clear()
+        self._mailboxes.clear()
         if client is not None:
-            await _ended(client.close())
+            await _close_quietly(client.close())
 
     async def _stay_connected(self) -> None:
         """Connect, however long it takes, and again whenever the connection is lost."""
         while True:
             lost = asyncio.Event()
             try:
-                client = await self._connection(lost)
-            except _TROUBLE as error:
-                self._log_refusal(f"{type(error).__name__}: {error}")
+                client = await self._connect(lost)
+            except _NETWORK_ERRORS as error:
+                self._log_connect_error(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_RECONNECT_S)
                 continue
-            self._refusal = ""
+            self._connect_error = ""
             self._client, self._js = client, client.jetstream(timeout=_PUBLISH_S)
-            self.most_bytes = client.max_payload - _ROOM
-            with contextlib.suppress(*_TROUBLE):
-                await client.subscribe(f"{self._prefix}-receipts.{self._origin}", queue="receipts", cb=self._receipt)
+            self.max_bytes = client.max_payload - _HEADER_BYTES
+            with contextlib.suppress(*_NETWORK_ERRORS):
+                await client.subscribe(
+                    f"{self._prefix}-receipts.{self._origin}", queue="receipts", cb=self._handle_receipt
+                )
                 await self._ensure_stream()
                 self._connected.set()
                 self._supervisor.report_success("connect")
                 await lost.wait()
             self._connected.clear()
-            await _ended(client.close())
+            await _close_quietly(client.close())
 
-    def _log_refusal(self, reason: str) -> None:
+    def _log_connect_error(self, reason: str) -> None:
         """Log why there is no connection: once as a warning, then only when the reason changes."""
-        level = logging.DEBUG if reason == self._refusal else logging.WARNING
-        self._refusal = reason
+        level = logging.DEBUG if reason == self._connect_error else logging.WARNING
+        self._connect_error = reason
         _log.log(level, "no connection to NATS: %s. Letters stay in the outbox meanwhile", reason)
 
-    async def _connection(self, lost: asyncio.Event) -> Client:
+    async def _connect(self, lost: asyncio.Event) -> Client:
         """A connection that is not mended when it is lost: the client would leave sockets open behind it."""
 
-        async def trouble(error: Exception) -> None:
+        async def on_error(error: Exception) -> None:
             _log.debug("the broker: %s", error)
 
-        async def closed() -> None:
+        async def on_close() -> None:
             lost.set()
 
-        client = _Client(self._access, wants_tls=any(server.startswith("tls:") for server in self._servers))
+        client = _Client(self._access, requires_tls=any(server.startswith("tls:") for server in self._servers))
         try:
             await client.connect(
                 servers=self._servers,
                 name="dragoman",
-                error_cb=trouble,
-                closed_cb=closed,
-                disconnected_cb=closed,
+                error_cb=on_error,
+                closed_cb=on_close,
+                disconnected_cb=on_close,
                 allow_reconnect=False,
                 reconnect_time_wait=_RECONNECT_S,  # type: ignore[arg-type]  # any time will do
                 connect_timeout=2,
                 **self._access.options(),
             )
         except BaseException:
-            await _ended(client.close())
+            await _close_quietly(client.close())
             raise
         return client
 
@@ -236,27 +238,27 @@ class NatsTransport:
             storage=StorageType.FILE,
             num_replicas=self._replicas,
         )
-        with contextlib.suppress(*_TROUBLE):
+        with contextlib.suppress(*_NETWORK_ERRORS):
             try:
                 await self._js.stream_info(self._stream)
             except nats.js.errors.NotFoundError:
                 with contextlib.suppress(nats.js.errors.BadRequestError):  # somebody else was faster
                     await self._js.add_stream(config)
                 if self._mail is not None:
-                    await self._mail.store.mail.hurry()
-                    self._mail.waking.wake(OUTBOX)
+                    await self._mail.store.mail.resend_unconfirmed()
+                    self._mail.notifier.notify(OUTBOX)
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
     async def _relay(self) -> None:
         """Publish what is in the outbox, for ever."""
         assert self._mail is not None
-        with self._mail.waking.wait_for(OUTBOX) as wait:
+        with self._mail.notifier.waiter(OUTBOX) as wait:
             while True:
                 await self._connected.wait()
                 try:
-                    sent = await self._relay_some()
-                except (DragomanError, *_TROUBLE) as error:
+                    sent = await self._relay_batch()
+                except (DragomanError, *_NETWORK_ERRORS) as error:
                     _log.warning("letters are kept, and sent later: %s", error)
                     if self._connected.is_set():
                         self._supervisor.report_failure("relay", type(error).__name__)
@@ -264,94 +266,94 @@ class NatsTransport:
                 else:
                     self._supervisor.report_success("relay")
                 if sent:
-                    wait.found()
+                    wait.reset()
                 else:
-                    await wait.pause()
+                    await wait.wait()
 
-    async def _relay_some(self) -> int:
+    async def _relay_batch(self) -> int:
         assert self._mail is not None
-        room = self._mail.store.mail
-        if not await room.is_any_to_send():
+        mail_store = self._mail.store.mail
+        if not await mail_store.has_unsent():
             return 0
-        claimed = await room.claim(self._resend_s, self._batch)
-        outcomes = await asyncio.gather(*(self._hand_over(*one) for one in claimed))
-        keys = [_key(posted) for posted, _, _ in claimed]
-        sent = [(key, place) for key, place in zip(keys, outcomes, strict=True) if place is not None]
-        failed = [key for key, place in zip(keys, outcomes, strict=True) if place is None]
+        batch = await mail_store.claim(self._resend_s, self._batch)
+        sequences = await asyncio.gather(*(self._send(*one) for one in batch))
+        keys = [_letter_key(posted) for posted, _, _ in batch]
+        sent = [(key, place) for key, place in zip(keys, sequences, strict=True) if place is not None]
+        failed = [key for key, place in zip(keys, sequences, strict=True) if place is None]
         if sent:
-            await room.published(sent, self._resend_s)
+            await mail_store.mark_published(sent, self._resend_s)
         if failed:
-            await room.put_off(failed, _RECONNECT_S)
+            await mail_store.postpone(failed, _RECONNECT_S)
             await self._ensure_stream()
         return len(sent)
 
-    async def _hand_over(self, posted: Posted, attempts: int, place: int | None) -> int | None:
+    async def _send(self, stored: StoredLetter, attempts: int, broker_seq: int | None) -> int | None:
         """Hand a letter to JetStream, unless it has it already; where it has it, or nothing if that failed."""
-        name = hashlib.sha256(msgspec.json.encode(_key(posted))).hexdigest()  # an id may hold what no header can
+        name = hashlib.sha256(msgspec.json.encode(_letter_key(stored))).hexdigest()  # an id may hold what no header can
         try:
-            if place is not None and not _is_doubtful(attempts) and await self._is_there(name, place):
-                return place
-            return await self._publish(posted, name, attempts)
-        except _TROUBLE as error:
-            _log.debug("letter %s is sent later: %s", posted.letter_id, error)
+            if broker_seq is not None and not _should_resend(attempts) and await self._is_on_broker(name, broker_seq):
+                return broker_seq
+            return await self._publish(stored, name, attempts)
+        except _NETWORK_ERRORS as error:
+            _log.debug("letter %s is sent later: %s", stored.letter_id, error)
             return None
 
-    async def _is_there(self, name: str, place: int) -> bool:
+    async def _is_on_broker(self, name: str, broker_seq: int) -> bool:
         """Whether the broker says that it still has a letter: nobody has asked for it yet, or somebody is about to."""
         assert self._js is not None
         try:
-            found = await self._js.get_msg(self._stream, seq=place)
+            message = await self._js.get_msg(self._stream, seq=broker_seq)
         except nats.js.errors.NotFoundError:
             return False
-        said: str = (found.headers or {}).get(MESSAGE_ID, "")
-        return said.partition("#")[0] == name
+        message_id: str = (message.headers or {}).get(MESSAGE_ID, "")
+        return message_id.partition("#")[0] == name
 
-    async def _publish(self, posted: Posted, name: str, attempts: int) -> int:
+    async def _publish(self, stored: StoredLetter, name: str, attempts: int) -> int:
         """Hand a letter to JetStream, and wait until it has it."""
         assert self._js is not None
         assert self._wire is not None
         assert self._mail is not None
-        again = f"#{attempts}" if attempts else ""  # what was lost behind the broker's back must not count as doubled
-        subject = self._subject(posted.recipient_id, posted.team_id)
-        named = {MESSAGE_ID: f"{name}{again}", ORIGIN: self._origin}
-        headers, data = self._wire.write("letter", subject, packed(posted), named)
+        suffix = f"#{attempts}" if attempts else ""  # what was lost behind the broker's back must not count as doubled
+        subject = self._subject(stored.recipient_id, stored.team_id)
+        message_headers = {MESSAGE_ID: f"{name}{suffix}", ORIGIN: self._origin}
+        headers, data = self._wire.encode("letter", subject, to_transport(stored), message_headers)
         try:
-            taken = await self._js.publish(subject, data, headers=headers)
+            ack = await self._js.publish(subject, data, headers=headers)
         except nats.errors.MaxPayloadError:
             what = "the broker does not carry a letter of that size"
-            await self._mail.store.mail.give_up_sending(posted, reason="letter_too_large", error=what)
+            await self._mail.store.mail.mark_undeliverable(stored, reason="letter_too_large", error=what)
             return 0
-        return taken.seq
+        return ack.seq
 
     def _subject(self, recipient_id: str, team_id: str) -> str:
         return f"{self._prefix}.{team_id.encode().hex() or '_'}.{recipient_id}"
 
-    def _mailbox_of(self, subject: str) -> tuple[str, str]:
+    def _parse_subject(self, subject: str) -> tuple[str, str]:
         """The recipient and the team that a subject names. Only subjects that this store asked for come here."""
         team, _, recipient_id = subject.removeprefix(f"{self._prefix}.").partition(".")
         return recipient_id, "" if team == "_" else bytes.fromhex(team).decode()
 
-    async def _receipt(self, message: Msg) -> None:
+    async def _handle_receipt(self, message: Msg) -> None:
         """The recipients' side has committed letters of ours."""
         assert self._mail is not None
         assert self._wire is not None
         try:
-            data = self._wire.read("receipt", message.subject, message.headers, message.data)
+            data = self._wire.decode("receipt", message.subject, message.headers, message.data)
             keys = msgspec.json.decode(data, type=list[Key])
-            await self._mail.store.mail.receipts(keys)
+            await self._mail.store.mail.confirm(keys)
         except Exception as error:  # noqa: BLE001  the entry point of a message: a bad receipt changes nothing
             reason = getattr(error, "code", type(error).__name__)
             _log.warning("a receipt was refused [%s]; its letters stay in the outbox", reason)
             return
-        self._mail.waking.wake(OUTBOX)
+        self._mail.notifier.notify(OUTBOX)
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
-    async def attend(self, recipient_id: str, team_id: str) -> None:
+    async def subscribe(self, recipient_id: str, team_id: str) -> None:
         """Bring the letters of a recipient to this store, from now on and until this is closed."""
-        if (recipient_id, team_id) in self._attended or not is_agent_name(recipient_id):
+        if (recipient_id, team_id) in self._mailboxes or not is_agent_name(recipient_id):
             return  # no letter can be addressed to what is no name, and a subject could be a pattern
-        self._attended.add((recipient_id, team_id))
+        self._mailboxes.add((recipient_id, team_id))
         name = f"pull {recipient_id}" + (f" of {team_id}" if team_id else "")
         self._supervisor.start(name, functools.partial(self._pull, name, recipient_id, team_id))
 
@@ -361,10 +363,10 @@ class NatsTransport:
             try:
                 subscription = await self._consumer(recipient_id, team_id)
                 try:
-                    await self._pull_from(subscription, name)
+                    await self._pull_messages(subscription, name)
                 finally:
-                    await _ended(subscription.unsubscribe())
-            except _TROUBLE as error:
+                    await _close_quietly(subscription.unsubscribe())
+            except _NETWORK_ERRORS as error:
                 _log.debug("the letters of %s are waited for: %s", recipient_id, error)
                 if self._connected.is_set():
                     self._supervisor.report_failure(name, type(error).__name__)
@@ -385,9 +387,9 @@ class NatsTransport:
         await self._js.add_consumer(self._stream, config)
         return await self._js.pull_subscribe_bind(consumer=name, stream=self._stream)
 
-    async def _pull_from(self, subscription: Any, name: str) -> None:
+    async def _pull_messages(self, subscription: Any, name: str) -> None:
         """Take letters until something is wrong with the consumer. While some are acknowledged, the next ones come."""
-        acknowledging: asyncio.Task[None] | None = None
+        ack_task: asyncio.Task[None] | None = None
         try:
             while True:
                 try:
@@ -396,89 +398,91 @@ class NatsTransport:
                     await subscription.consumer_info()  # which fails if the broker has lost it
                     self._supervisor.report_success(name)
                     continue
-                taken = await self._take(messages)
+                received = await self._receive(messages)
                 self._supervisor.report_success(name)
-                if acknowledging is not None:
-                    await acknowledging
-                acknowledging = asyncio.create_task(self._acknowledge_all(taken))
+                if ack_task is not None:
+                    await ack_task
+                ack_task = asyncio.create_task(self._acknowledge_all(received))
         finally:
-            if acknowledging is not None:
-                acknowledging.cancel()
-                await asyncio.wait([acknowledging])
+            if ack_task is not None:
+                ack_task.cancel()
+                await asyncio.wait([ack_task])
 
-    async def _take(self, messages: Sequence[Msg]) -> list[Taken]:
+    async def _receive(self, messages: Sequence[Msg]) -> list[ReceivedLetter]:
         """Commit what has arrived; what is committed. The rest is a dead letter, or comes again."""
         assert self._mail is not None
-        read = [(message, posted) for message in messages if (posted := await self._read(message)) is not None]
-        taken = await self._store(read)
-        for _, posted in taken:
-            self._mail.waking.wake(f"{posted.team_id}/{posted.recipient_id}")
-        self._mail.waking.wake(OUTBOX)  # the next ones of their tasks
-        return taken
+        letters = [(message, stored) for message in messages if (stored := await self._parse(message)) is not None]
+        received = await self._insert(letters)
+        for _, stored in received:
+            self._mail.notifier.notify(f"{stored.team_id}/{stored.recipient_id}")
+        self._mail.notifier.notify(OUTBOX)  # the next ones of their tasks
+        return received
 
-    async def _store(self, read: list[Taken]) -> list[Taken]:
+    async def _insert(self, letters: list[ReceivedLetter]) -> list[ReceivedLetter]:
         """Commit letters together; where that fails because of one of them, one by one."""
         assert self._mail is not None
-        if not read:
+        if not letters:
             return []
-        foreign = {_key(posted) for message, posted in read if _origin_of(message) != self._origin}
+        foreign = {_letter_key(posted) for message, posted in letters if _get_origin(message) != self._origin}
         try:
-            await self._mail.store.mail.arrive([posted for _, posted in read], foreign)
-        except _STORE_AWAY as error:
+            await self._mail.store.mail.receive([posted for _, posted in letters], foreign)
+        except _STORE_ERRORS as error:
             _log.warning("letters were not stored, and come again: %s", error)
-            for message, _ in read:
-                await _deliver_again(message)
+            for message, _ in letters:
+                await _redeliver(message)
             return []
         except Exception as error:  # noqa: BLE001  whatever a letter does to the store, the next one is not to blame
-            if len(read) == 1:
-                await self._bury(read[0][0], error)
+            if len(letters) == 1:
+                await self._reject(letters[0][0], error)
                 return []
-            return [one for letter in read for one in await self._store([letter])]
-        return read
+            return [one for letter in letters for one in await self._insert([letter])]
+        return letters
 
-    async def _acknowledge_all(self, taken: Sequence[Taken]) -> None:
+    async def _acknowledge_all(self, received: Sequence[ReceivedLetter]) -> None:
         """Tell the senders, and the broker, that letters have arrived."""
         origins: dict[str, list[Key]] = {}
-        for message, posted in taken:
-            origins.setdefault(_origin_of(message), []).append(_key(posted))
+        for message, stored in received:
+            origins.setdefault(_get_origin(message), []).append(_letter_key(stored))
         await self._send_receipts(origins)
-        for message, _ in taken:
+        for message, _ in received:
             await self._acknowledge(message)
 
-    async def _read(self, message: Msg) -> Posted | None:
+    async def _parse(self, message: Msg) -> StoredLetter | None:
         """The letter of a message; what is none is a dead letter, and is not brought again."""
         assert self._wire is not None
         try:
-            data = self._wire.read("letter", message.subject, message.headers, message.data)
-            return _letter_in(data, *self._mailbox_of(message.subject))
+            data = self._wire.decode("letter", message.subject, message.headers, message.data)
+            return _parse_letter(data, *self._parse_subject(message.subject))
         except Exception as error:  # noqa: BLE001  whatever a message does to its reader, the next one is not to blame
-            await self._bury(message, error)
+            await self._reject(message, error)
         return None
 
-    async def _bury(self, message: Msg, error: Exception) -> None:
+    async def _reject(self, message: Msg, error: Exception) -> None:
         """Keep what cannot be delivered as a dead letter, and let the broker forget it."""
         assert self._mail is not None
-        recipient_id, team_id = self._mailbox_of(message.subject)
-        reason = error if isinstance(error, DragomanError) else FormatError(_UNREADABLE.format(type(error).__name__))
+        recipient_id, team_id = self._parse_subject(message.subject)
+        reason = error if isinstance(error, DragomanError) else FormatError(_PARSE_ERROR.format(type(error).__name__))
         _log.warning("a message to %s is no letter that can be delivered [%s]", recipient_id, reason.code)
-        is_trusted = reason.code not in UNTRUSTED
+        is_trusted = reason.code not in UNTRUSTED_CODES
         try:
-            await self._mail.of(team_id=team_id).bury(
-                message.data[:_MOST_RAW],
+            await self._mail.for_team(team_id=team_id).reject(
+                message.data[:_MAX_RAW_BYTES],
                 reason,
                 recipient_id=recipient_id,
                 dead_id=None if is_trusted else _dead_id(message, reason.code),
                 is_trusted=is_trusted,
             )
-        except _STORE_AWAY as failure:
+        except _STORE_ERRORS as failure:
             _log.warning("a dead letter was not stored, and comes again: %s", failure)
-            await _deliver_again(message)
+            await _redeliver(message)
             return
-        with contextlib.suppress(*_TROUBLE):
+        with contextlib.suppress(*_NETWORK_ERRORS):
             await message.term()
 
     async def _acknowledge(self, message: Msg) -> None:
-        with contextlib.suppress(*_TROUBLE):  # nobody waits for an answer: it comes again, and the inbox knows it
+        with contextlib.suppress(
+            *_NETWORK_ERRORS
+        ):  # nobody waits for an answer: it comes again, and the inbox knows it
             await message.ack()
 
     async def _send_receipts(self, origins: Mapping[str, list[Key]]) -> None:
@@ -487,8 +491,8 @@ class NatsTransport:
         for origin, keys in origins.items():
             if origin and origin != self._origin:
                 subject = f"{self._prefix}-receipts.{origin}"
-                headers, data = self._wire.write("receipt", subject, msgspec.json.encode(keys))
-                with contextlib.suppress(*_TROUBLE):
+                headers, data = self._wire.encode("receipt", subject, msgspec.json.encode(keys))
+                with contextlib.suppress(*_NETWORK_ERRORS):
                     await self._client.publish(subject, data, headers=headers or None)
 
     # --- looking -----------------------------------------------------------------------------------------------------
@@ -524,18 +528,18 @@ class NatsTransport:
             timeout = aiohttp.ClientTimeout(total=2)
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(f"{self._monitor}/varz") as answer,
+                session.get(f"{self._monitor}/varz") as response,
             ):
-                told = await answer.json(content_type=None)
+                server_info = await response.json(content_type=None)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return "unknown"
-        config = (told.get("jetstream") or {}).get("config") or {}
+        config = (server_info.get("jetstream") or {}).get("config") or {}
         if config.get("sync_always"):
             return "power-safe"
         return "replicated-unsynced" if self._replicas > 1 else "process-crash-safe"
 
 
-def _is_doubtful(attempts: int) -> bool:
+def _should_resend(attempts: int) -> bool:
     """Whether to send a letter again even though the broker says that it has it: after 4 times, 8, 16, …
 
     One whose files were damaged may have a message that it will never bring: its consumer has gone past it.
@@ -543,26 +547,32 @@ def _is_doubtful(attempts: int) -> bool:
     return attempts >= 4 and attempts & (attempts - 1) == 0
 
 
-async def _ended(ending: Coroutine[Any, Any, None]) -> None:
+async def _close_quietly(coroutine: Coroutine[Any, Any, None]) -> None:
     """End something of the client's, however it goes, and not for long: a broker that does not read keeps nobody."""
-    with contextlib.suppress(*_TROUBLE):
-        async with asyncio.timeout(_CLOSING_S):
-            await ending
+    with contextlib.suppress(*_NETWORK_ERRORS):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await coroutine
 
 
-def _letter_in(data: bytes, recipient_id: str, team_id: str) -> Posted:
+def _parse_letter(data: bytes, recipient_id: str, team_id: str) -> StoredLetter:
     """The letter of a message to a mailbox; an ``InputError``, or whatever a reader raises, if there is none in it."""
     try:
-        posted = unpacked(data)
+        stored = from_transport(data)
     except msgspec.MsgspecError:
         raise FormatError("what a transport has brought is no letter") from None
-    if (posted.recipient_id, posted.team_id) != (recipient_id, team_id):
+    if (stored.recipient_id, stored.team_id) != (recipient_id, team_id):
         raise LetterError(("it is for another mailbox or team than its subject",), code="wrong_mailbox")
-    letter = read_stored_letter(posted.text.encode())
-    said = (letter.recipient_id, letter.sender_id, letter.task_id, letter.type, letter.message_id or posted.letter_id)
-    if said != (posted.recipient_id, posted.sender_id, posted.task_id, posted.type, posted.letter_id):
+    letter = read_stored_letter(stored.text.encode())
+    identity = (
+        letter.recipient_id,
+        letter.sender_id,
+        letter.task_id,
+        letter.type,
+        letter.message_id or stored.letter_id,
+    )
+    if identity != (stored.recipient_id, stored.sender_id, stored.task_id, stored.type, stored.letter_id):
         raise FormatError("what a transport has brought contradicts itself")
-    return posted
+    return stored
 
 
 def _dead_id(message: Msg, code: str) -> str:
@@ -571,22 +581,22 @@ def _dead_id(message: Msg, code: str) -> str:
     return f"dead_{hashlib.sha256(msgspec.json.encode((message.subject, code, name))).hexdigest()[:40]}"
 
 
-def _without_secrets(server: str) -> str:
+def _mask_credentials(server: str) -> str:
     """The address of a server without a user and a password."""
     scheme, _, rest = server.rpartition("//")
     return f"{scheme}//{rest.rpartition('@')[2]}" if scheme else rest.rpartition("@")[2]
 
 
-def _origin_of(message: Msg) -> str:
+def _get_origin(message: Msg) -> str:
     """The store that a message comes from."""
     return str((message.headers or {}).get(ORIGIN, ""))
 
 
-async def _deliver_again(message: Msg) -> None:
+async def _redeliver(message: Msg) -> None:
     """Have the broker bring a message again after a second."""
-    with contextlib.suppress(*_TROUBLE):
+    with contextlib.suppress(*_NETWORK_ERRORS):
         await message.nak(delay=1)
 
 
-def _key(posted: Posted) -> Key:
-    return posted.recipient_id, posted.team_id, posted.letter_id
+def _letter_key(stored: StoredLetter) -> Key:
+    return stored.recipient_id, stored.team_id, stored.letter_id

@@ -19,22 +19,22 @@ import msgspec
 from dragoman.letters import (
     Letter,
     TaskResultLetter,
-    derived_id,
-    joined,
-    masked,
-    part,
+    derive_id,
+    extract_secrets,
+    insert_secrets,
+    mask_secrets,
     read_stored_letter,
     write_letter,
 )
-from dragoman.letters.kept import Posted, SealedValue
+from dragoman.letters.kept import SealedValue, StoredLetter
 from dragoman.letters.sensitive import REFERENCE
-from dragoman.mail.sealing import Sealing
-from dragoman.value import NeedsCareError, encode
+from dragoman.mail.sealing import Encryptor
+from dragoman.value import SlowPathRequired, encode
 
 
-def posted_of(
+def to_stored(
     letter: Letter,
-    sealing: Sealing,
+    encryptor: Encryptor,
     *,
     text: bytes | None = None,
     ids: Collection[str] | None = None,
@@ -43,31 +43,31 @@ def posted_of(
     session_id: str | None = None,
     message_id: str | None = None,
     turn_id: str | None = None,
-) -> Posted:
+) -> StoredLetter:
     """What is kept of a letter; ``ids`` are the sensitive inputs of the request that it answers, if that is known.
 
     ``text`` is what ``write_letter`` gives for it, where somebody has it already.
     """
-    parted, secrets = part(letter, ids)
-    words = _words(parted)
-    hidden = sealing.named(json.dumps([words.hex(), secrets], sort_keys=True)) if secrets else ""
-    name = letter.message_id or hidden or derived_id(parted)
+    public_letter, secrets = extract_secrets(letter, ids)
+    content_hash = _hash_content(public_letter)
+    secret_hash = encryptor.keyed_hash(json.dumps([content_hash.hex(), secrets], sort_keys=True)) if secrets else ""
+    letter_id = letter.message_id or secret_hash or derive_id(public_letter)
     sealed: tuple[SealedValue, ...] = ()
     if secrets:
-        where = (letter.recipient_id, team_id, name)
+        context = (letter.recipient_id, team_id, letter_id)
         sealed = tuple(
-            SealedValue(input_id, *sealing.seal(value, *where, input_id)) for input_id, value in secrets.items()
+            SealedValue(input_id, *encryptor.encrypt(value, *context, input_id)) for input_id, value in secrets.items()
         )
     is_result = isinstance(letter, TaskResultLetter) and not letter.is_answer
-    return Posted(
+    return StoredLetter(
         recipient_id=letter.recipient_id,
         team_id=team_id,
-        letter_id=name,
+        letter_id=letter_id,
         sender_id=letter.sender_id,
         task_id=letter.task_id,
         type=letter.type,
-        text=(text if text is not None and parted is letter else write_letter(parted)).decode(),
-        fingerprint=hashlib.sha256(words + hidden.encode()).digest(),
+        text=(text if text is not None and public_letter is letter else write_letter(public_letter)).decode(),
+        fingerprint=hashlib.sha256(content_hash + secret_hash.encode()).digest(),
         status=letter.payload.status if is_result else None,
         needs=letter.depends_on,
         sealed=sealed,
@@ -79,44 +79,44 @@ def posted_of(
     )
 
 
-def _words(letter: Letter) -> bytes:
+def _hash_content(letter: Letter) -> bytes:
     """What makes a letter this one and no other, whatever order its keys have."""
-    said = (letter.sender_id, letter.recipient_id, letter.task_id, letter.type)
+    header = (letter.sender_id, letter.recipient_id, letter.task_id, letter.type)
     try:
-        data = _SORTED.encode((*said, letter.payload))
-    except NeedsCareError:  # it holds what is not known here, in bytes of its own
+        data = _SORTED_ENCODER.encode((*header, letter.payload))
+    except SlowPathRequired:  # it holds what is not known here, in bytes of its own
         plain = msgspec.json.decode(encode(letter.payload))
-        data = _SORTED.encode((*said, plain))
+        data = _SORTED_ENCODER.encode((*header, plain))
     return hashlib.sha256(data).digest()
 
 
-def _care(_: object) -> None:
-    raise NeedsCareError
+def _raise_slow_path(_: object) -> None:
+    raise SlowPathRequired
 
 
-_SORTED: Final = msgspec.json.Encoder(order="sorted", enc_hook=_care)
+_SORTED_ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=_raise_slow_path)
 
 
-def shown(posted: Posted, attempts: int = 0) -> Letter:
+def to_masked(stored: StoredLetter, attempts: int = 0) -> Letter:
     """A letter as people may see it, handed out so many times."""
-    letter = read_stored_letter(posted.text.encode()).after(attempts)
-    return masked(letter, ()) if REFERENCE in posted.text else letter
+    letter = read_stored_letter(stored.text.encode()).with_attempts(attempts)
+    return mask_secrets(letter, ()) if REFERENCE in stored.text else letter
 
 
-def opened(posted: Posted, sealing: Sealing) -> Letter:
+def to_decrypted(stored: StoredLetter, encryptor: Encryptor) -> Letter:
     """A letter with its secrets, for its recipient. ``posted`` has its sealed values."""
-    where = (posted.recipient_id, posted.team_id, posted.letter_id)
+    context = (stored.recipient_id, stored.team_id, stored.letter_id)
     secrets: dict[str, Any] = {
-        value.input_id: sealing.open(value.key_id, value.box, *where, value.input_id) for value in posted.sealed
+        value.input_id: encryptor.decrypt(value.key_id, value.box, *context, value.input_id) for value in stored.sealed
     }
-    return joined(read_stored_letter(posted.text.encode()), secrets)
+    return insert_secrets(read_stored_letter(stored.text.encode()), secrets)
 
 
-def packed(posted: Posted) -> bytes:
+def to_transport(stored: StoredLetter) -> bytes:
     """What a transport carries: the letter as it is kept, sealed values included."""
-    return msgspec.json.encode(posted)
+    return msgspec.json.encode(stored)
 
 
-def unpacked(data: bytes) -> Posted:
+def from_transport(data: bytes) -> StoredLetter:
     """What a transport has brought; ``msgspec.MsgspecError`` if it is no letter that was packed."""
-    return msgspec.json.decode(data, type=Posted)
+    return msgspec.json.decode(data, type=StoredLetter)

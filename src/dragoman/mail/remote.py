@@ -24,9 +24,9 @@ import msgspec
 
 from dragoman.errors import ConflictError, LetterError, TransportError, UnknownLetterError
 from dragoman.letters import Letter, letter_from, read_letter, write_letter
-from dragoman.letters.kept import Outcome, Receipt
+from dragoman.letters.kept import FailureOutcome, Receipt
 from dragoman.mail.mailbox import Mailbox
-from dragoman.mail.waking import Waking
+from dragoman.mail.waking import MailboxNotifier
 
 if TYPE_CHECKING:
     from dragoman.mail.mail import Mail
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
 _PATH: Final = "/api/v1/mail"
 _LEASE_S: Final = 60.0
 _WAIT_S: Final = 20.0  # how long the server may wait for a letter before it says that there is none
-_TRIES: Final = 4
-_AGAIN: Final = (429, 502, 503, 504)
+_MAX_ATTEMPTS: Final = 4
+_RETRY_STATUSES: Final = (429, 502, 503, 504)
 
 
 class RemoteDelivery:
     """A letter in this program's hands. ``letter`` has ``***`` in place of what is sensitive; ``opened`` has it."""
 
-    def __init__(self, mail: RemoteMail, recipient: str, told: Mapping[str, Any]) -> None:
+    def __init__(self, mail: RemoteMail, recipient: str, payload: Mapping[str, Any]) -> None:
         self._mail = mail
         self.recipient = recipient
-        self.letter_id: str = told["letter_id"]
-        self.lease: str = told["lease"]
-        self.attempts: int = told["attempts"]
-        self.until = datetime.fromisoformat(told["until"])
-        self.letter: Letter = letter_from(told["letter"])
+        self.letter_id: str = payload["letter_id"]
+        self.lease: str = payload["lease"]
+        self.attempts: int = payload["attempts"]
+        self.until = datetime.fromisoformat(payload["until"])
+        self.letter: Letter = letter_from(payload["letter"])
         self.is_ended = False
 
     def __repr__(self) -> str:
         return f"RemoteDelivery({self.letter_id!r}, attempt {self.attempts})"
 
-    async def opened(self) -> Letter:
+    async def decrypt(self) -> Letter:
         """The letter with what is sensitive in it."""
-        return await self._mail.opened(self)
+        return await self._mail.decrypt(self)
 
     async def ack(self) -> bool:
         """It is done; false if it had been done before."""
         return await self._mail.ack(self)
 
-    async def nack(self, error: BaseException | str = "", **said: Any) -> Outcome | None:
+    async def nack(self, error: BaseException | str = "", **failure: Any) -> FailureOutcome | None:
         """It could not be handled."""
-        return await self._mail.nack(self, error, **said)
+        return await self._mail.nack(self, error, **failure)
 
     async def extend(self, lease_s: float = _LEASE_S) -> datetime:
         """Keep it for longer."""
@@ -77,7 +77,7 @@ class RemoteMail:
     team_id = ""  # the server knows it
 
     def __init__(self, base_url: str, *, key: str | None = None, wait_s: float = _WAIT_S) -> None:
-        self.waking = Waking()
+        self.notifier = MailboxNotifier()
         self._base_url = base_url.rstrip("/")
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._wait_s = wait_s
@@ -105,38 +105,38 @@ class RemoteMail:
                 data = write_letter(read_letter(letter))
             case _:
                 data = write_letter(letter_from(letter))
-        told = await self._asked("POST", "", data)
-        return Receipt(**{name: told[name] for name in Receipt.__struct_fields__})
+        result = await self._request("POST", "", data)
+        return Receipt(**{name: result[name] for name in Receipt.__struct_fields__})
 
     async def answer(self, delivery: RemoteDelivery, inputs: Mapping[str, Any], *, output: str = "Input given") -> str:
         """Answer a request for input, which is done by that; the id of the answer."""
-        said = {"lease": delivery.lease, "inputs": dict(inputs), "output": output}
-        told = await self._of(delivery, "answer", said)
+        payload = {"lease": delivery.lease, "inputs": dict(inputs), "output": output}
+        result = await self._post(delivery, "answer", payload)
         delivery.is_ended = True
-        return str(told["letter_id"])
+        return str(result["letter_id"])
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
     async def receive(self, recipient: str, *, lease_s: float = _LEASE_S, limit: int = 10) -> list[RemoteDelivery]:
         """The next letters of a mailbox; waits a while for the first."""
-        said = {"lease_s": lease_s, "limit": limit, "wait_s": self._wait_s}
-        told = await self._asked("POST", f"/inbox/{recipient}/receive", said)
-        return [RemoteDelivery(self, recipient, one) for one in told["deliveries"]]
+        payload = {"lease_s": lease_s, "limit": limit, "wait_s": self._wait_s}
+        result = await self._request("POST", f"/inbox/{recipient}/receive", payload)
+        return [RemoteDelivery(self, recipient, one) for one in result["deliveries"]]
 
-    def mailbox(self, recipient: str, *, lease_s: float = _LEASE_S, at_once: int = 1) -> Mailbox:
+    def mailbox(self, recipient: str, *, lease_s: float = _LEASE_S, concurrency: int = 1) -> Mailbox:
         """The letters of a recipient as a loop that waits for more."""
-        return Mailbox(cast("Mail", self), recipient, lease_s=lease_s, at_once=at_once)
+        return Mailbox(cast("Mail", self), recipient, lease_s=lease_s, concurrency=concurrency)
 
-    async def opened(self, delivery: RemoteDelivery) -> Letter:
+    async def decrypt(self, delivery: RemoteDelivery) -> Letter:
         """A letter with what is sensitive in it. Only who holds it can have it."""
-        told = await self._of(delivery, "open", {"lease": delivery.lease})
-        return letter_from(told["letter"])
+        result = await self._post(delivery, "open", {"lease": delivery.lease})
+        return letter_from(result["letter"])
 
     async def ack(self, delivery: RemoteDelivery) -> bool:
         """A letter is done; false if it had been done before."""
-        told = await self._of(delivery, "ack", {"lease": delivery.lease})
+        result = await self._post(delivery, "ack", {"lease": delivery.lease})
         delivery.is_ended = True
-        return bool(told["is_first"])
+        return bool(result["is_first"])
 
     async def nack(
         self,
@@ -145,60 +145,60 @@ class RemoteMail:
         *,
         error_class: str | None = None,
         retry_after_s: float | None = None,
-    ) -> Outcome | None:
+    ) -> FailureOutcome | None:
         """A letter could not be handled: it is handed out again later, or given up. Nothing if it was done before."""
-        given = {"error_class": error_class or getattr(error, "error_class", None), "retry_after_s": retry_after_s}
-        said: dict[str, Any] = {"lease": delivery.lease, "error": str(error)[:2_000]}
-        said.update({name: value for name, value in given.items() if value is not None})
-        told = await self._of(delivery, "nack", said)
+        options = {"error_class": error_class or getattr(error, "error_class", None), "retry_after_s": retry_after_s}
+        payload: dict[str, Any] = {"lease": delivery.lease, "error": str(error)[:2_000]}
+        payload.update({name: value for name, value in options.items() if value is not None})
+        result = await self._post(delivery, "nack", payload)
         delivery.is_ended = True
-        if told["attempts"] == 0:
+        if result["attempts"] == 0:
             return None
-        retry_at = None if told["retry_at"] is None else datetime.fromisoformat(told["retry_at"])
-        return Outcome(retry_at=retry_at, attempts=told["attempts"], dead_letter_id=told["dead_letter_id"])
+        retry_at = None if result["retry_at"] is None else datetime.fromisoformat(result["retry_at"])
+        return FailureOutcome(retry_at=retry_at, attempts=result["attempts"], dead_letter_id=result["dead_letter_id"])
 
-    async def give_back(self, delivery: RemoteDelivery) -> None:
+    async def release(self, delivery: RemoteDelivery) -> None:
         """Let somebody else have a letter, as if it had not been handed out."""
-        await self._of(delivery, "give-back", {"lease": delivery.lease})
+        await self._post(delivery, "give-back", {"lease": delivery.lease})
 
     async def extend(self, delivery: RemoteDelivery, lease_s: float = _LEASE_S) -> datetime:
         """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
-        told = await self._of(delivery, "extend", {"lease": delivery.lease, "lease_s": lease_s})
-        delivery.until = datetime.fromisoformat(told["until"])
+        result = await self._post(delivery, "extend", {"lease": delivery.lease, "lease_s": lease_s})
+        delivery.until = datetime.fromisoformat(result["until"])
         return delivery.until
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def _of(self, delivery: RemoteDelivery, verb: str, said: Mapping[str, Any]) -> Any:
-        return await self._asked("POST", f"/inbox/{delivery.recipient}/{delivery.letter_id}/{verb}", said)
+    async def _post(self, delivery: RemoteDelivery, verb: str, payload: Mapping[str, Any]) -> Any:
+        return await self._request("POST", f"/inbox/{delivery.recipient}/{delivery.letter_id}/{verb}", payload)
 
-    async def _asked(self, method: str, path: str, said: Mapping[str, Any] | bytes | None = None) -> Any:
+    async def _request(self, method: str, path: str, payload: Mapping[str, Any] | bytes | None = None) -> Any:
         """What the server answers. What never got an answer, or was told to come again, is asked again."""
         assert self._session is not None, "use it with async with"
-        data = said if isinstance(said, bytes) or said is None else msgspec.json.encode(said)
+        data = payload if isinstance(payload, bytes) or payload is None else msgspec.json.encode(payload)
         headers = {} if data is None else {"content-type": "application/json"}
         url = f"{self._base_url}{_PATH}{path}"
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
-                async with self._session.request(method, url, data=data, headers=headers) as answer:
-                    body = await answer.read()
-                    if answer.status < 400:
+                async with self._session.request(method, url, data=data, headers=headers) as response:
+                    body = await response.read()
+                    if response.status < 400:
                         return msgspec.json.decode(body) if body else None
-                    if answer.status not in _AGAIN or attempt == _TRIES:
-                        raise _refusal(answer.status, body)
+                    if response.status not in _RETRY_STATUSES or attempt == _MAX_ATTEMPTS:
+                        raise _to_error(response.status, body)
             except (aiohttp.ClientError, TimeoutError) as error:
-                if attempt == _TRIES:
+                if attempt == _MAX_ATTEMPTS:
                     what = f"it cannot be reached ({type(error).__name__})"
                     raise TransportError(what, where=self._base_url, remedy="Try again later") from None
             await asyncio.sleep(min(5.0, 0.2 * 2**attempt) * (0.5 + random.random()))
         raise AssertionError("unreachable")
 
 
-def _refusal(status: int, body: bytes) -> Exception:
+def _to_error(status: int, body: bytes) -> Exception:
     """The error that a refusal of the server is here."""
     try:
-        said = msgspec.json.decode(body)["error"]
-        code, message = str(said["code"]), str(said["message"])
+        error = msgspec.json.decode(body)["error"]
+        code, message = str(error["code"]), str(error["message"])
     except (msgspec.DecodeError, LookupError, TypeError):
         code, message = "unexpected_answer", f"the server answered with status {status}"
     match status:

@@ -20,46 +20,46 @@ class RetryRule(msgspec.Struct, frozen=True):
 
     retries: int  # after the first attempt
     first_s: float = 0.0  # before the first retry
-    most_s: float = 0.0  # before any
-    tells_at_once: bool = False  # somebody is told at the first failure
+    max_s: float = 0.0  # before any
+    escalate_immediately: bool = False  # somebody is told at the first failure
 
     def pause_s(self, attempts: int) -> float:
         """How long to wait after so many attempts."""
-        return float(min(self.most_s, self.first_s * 2 ** min(attempts - 1, 30)))
+        return float(min(self.max_s, self.first_s * 2 ** min(attempts - 1, 30)))
 
 
 OTHER: Final = "error"
 RULES: Final[Mapping[str, RetryRule]] = {
     OTHER: RetryRule(3, 5, 300),
-    "critical_error": RetryRule(1, tells_at_once=True),
+    "critical_error": RetryRule(1, escalate_immediately=True),
     "dependency_blocked": RetryRule(5, 60, 1_800),
     "resource_constraint": RetryRule(3, 30, 900),
     "needs_input": RetryRule(0),
     "not_retryable": RetryRule(0),
 }
-_WORDS: Final = (
+_PATTERNS: Final = (
     ("critical_error", re.compile(r"\b(?:security|data loss|system breaking|critical|fatal)\b", re.IGNORECASE)),
     ("dependency_blocked", re.compile(r"\b(?:dependency|blocked|waiting for|requires)\b", re.IGNORECASE)),
     ("resource_constraint", re.compile(r"\b(?:quota|limit|memory|disk|cpu|resource)\b", re.IGNORECASE)),
 )
 
 
-def class_of(error: BaseException | str) -> str:
+def classify_error(error: BaseException | str) -> str:
     """The class of an error: what it says itself in ``error_class``, or what its words say."""
-    said = getattr(error, "error_class", None)
-    if isinstance(said, str) and said:
-        return said
+    error_class = getattr(error, "error_class", None)
+    if isinstance(error_class, str) and error_class:
+        return error_class
     text = str(error)
-    return next((name for name, pattern in _WORDS if pattern.search(text)), OTHER)
+    return next((name for name, pattern in _PATTERNS if pattern.search(text)), OTHER)
 
 
-def rule_for(rules: Mapping[str, RetryRule], error_class: str) -> RetryRule:
+def get_rule(rules: Mapping[str, RetryRule], error_class: str) -> RetryRule:
     """The rule of a class; one that has none is treated as any other error."""
     return rules.get(error_class) or rules.get(OTHER) or RULES[OTHER]
 
 
-def retry_at(rule: RetryRule, attempts: int, now: datetime, chance: float) -> datetime | None:
+def retry_at(rule: RetryRule, attempts: int, now: datetime, random_value: float) -> datetime | None:
     """When to try again after so many attempts; ``None`` if that was the last. ``chance`` (0 to 1) spreads them."""
     if attempts > rule.retries:
         return None
-    return now + timedelta(seconds=rule.pause_s(attempts) * (1 - 0.2 * chance))
+    return now + timedelta(seconds=rule.pause_s(attempts) * (1 - 0.2 * random_value))

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman import settings
-from dragoman.errors import DamagedError, SettingsError
+from dragoman.errors import CorruptDataError, SettingsError
 from dragoman.keyfile import KeyFile
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _MISSING: Final = "it holds no keys that letters are sealed with"
 _REMEDY: Final = "Put the right file there; without its keys nothing that was sealed can be opened"
-_GIVEN: Final = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,32}):(?P<key>[A-Za-z0-9+/_-]{43}=?)")
+_KEY_ENTRY: Final = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,32}):(?P<key>[A-Za-z0-9+/_-]{43}=?)")
 
 
-class SealingKey(msgspec.Struct, frozen=True):
+class EncryptionKey(msgspec.Struct, frozen=True):
     """One key. It does not show itself."""
 
     name: str
@@ -57,32 +57,32 @@ class SealingKey(msgspec.Struct, frozen=True):
         return f"SealingKey({self.name!r})"
 
 
-class Sealing:
+class Encryptor:
     """All keys that are known; the first one seals."""
 
-    def __init__(self, keys: tuple[SealingKey, ...], file: Path | None = None, *, is_shared: bool = False) -> None:
+    def __init__(self, keys: tuple[EncryptionKey, ...], file: Path | None = None, *, is_shared: bool = False) -> None:
         self.is_shared = is_shared  # somebody gave these keys to every machine; else they are of this store alone
-        self._given = keys
-        self._file: KeyFile[SealingKey] | None = None
+        self._fixed_keys = keys
+        self._file: KeyFile[EncryptionKey] | None = None
         if file is not None:
-            self._file = KeyFile(file, SealingKey, _new_key, missing=_MISSING, remedy=_REMEDY)
+            self._file = KeyFile(file, EncryptionKey, _new_key, missing=_MISSING, remedy=_REMEDY)
 
     @classmethod
-    def in_file(cls, file: Path) -> Sealing:
+    def in_file(cls, file: Path) -> Encryptor:
         """The keys of a file, which is made when the first one is needed."""
         return cls((), file)
 
     @classmethod
-    def in_memory(cls) -> Sealing:
+    def in_memory(cls) -> Encryptor:
         """A key of its own, which is gone with the process."""
         return cls((_new_key(),))
 
     @classmethod
-    def from_text(cls, text: str, where: str = "the keys of mail") -> Sealing:
+    def from_text(cls, text: str, where: str = "the keys of mail") -> Encryptor:
         """Keys that somebody else keeps: ``name:key``, with commas between them; a key is 32 bytes in base64."""
-        found = [_GIVEN.fullmatch(part.strip()) for part in text.split(",")]
-        keys = tuple(SealingKey(one["name"], _key_from(one["key"])) for one in found if one is not None)
-        if len(keys) != len(found) or len({key.name for key in keys}) != len(keys):
+        matches = [_KEY_ENTRY.fullmatch(part.strip()) for part in text.split(",")]
+        keys = tuple(EncryptionKey(one["name"], _parse_key(one["key"])) for one in matches if one is not None)
+        if len(keys) != len(matches) or len({key.name for key in keys}) != len(keys):
             raise SettingsError(
                 "it is not a list of name:key, each with a name of its own and 32 bytes in base64",
                 where=where,
@@ -93,104 +93,106 @@ class Sealing:
 
     # --- sealing -----------------------------------------------------------------------------------------------------
 
-    def seal(self, value: Any, *about: str) -> tuple[str, bytes]:
+    def encrypt(self, value: Any, *context: str) -> tuple[str, bytes]:
         """The name of the key, and a box with the value in it."""
-        return self.seal_bytes(msgspec.json.encode(value), *about)
+        return self.encrypt_bytes(msgspec.json.encode(value), *context)
 
-    def seal_bytes(self, data: bytes, *about: str) -> tuple[str, bytes]:
+    def encrypt_bytes(self, data: bytes, *context: str) -> tuple[str, bytes]:
         """The same for bytes."""
-        key = self._known()[0]
+        key = self._keys()[0]
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return key.name, nonce + _cipher(key.key).encrypt(nonce, data, _bound(about))
+        return key.name, nonce + _cipher(key.key).encrypt(nonce, data, _encode_context(context))
 
-    def open(self, name: str, box: bytes, *about: str) -> Any:
+    def decrypt(self, name: str, ciphertext: bytes, *context: str) -> Any:
         """The value in a box."""
-        return msgspec.json.decode(self.open_bytes(name, box, *about))
+        return msgspec.json.decode(self.decrypt_bytes(name, ciphertext, *context))
 
-    def open_bytes(self, name: str, box: bytes, *about: str) -> bytes:
+    def decrypt_bytes(self, name: str, ciphertext: bytes, *context: str) -> bytes:
         """The same for bytes."""
-        key = self._named(name, about)
+        key = self._get_key(name, context)
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415  the cipher is there, or this is not reached
 
         try:
-            return _cipher(key.key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], _bound(about))
+            return _cipher(key.key).decrypt(
+                ciphertext[:_NONCE_BYTES], ciphertext[_NONCE_BYTES:], _encode_context(context)
+            )
         except (InvalidTag, ValueError):
-            raise DamagedError("what was sealed is not what was written", where=" ".join(about)) from None
+            raise CorruptDataError("what was sealed is not what was written", where=" ".join(context)) from None
 
-    def sign(self, data: bytes, *about: str) -> tuple[str, bytes]:
+    def sign(self, data: bytes, *context: str) -> tuple[str, bytes]:
         """The name of the key, and a signature of the data and of what it is about."""
-        key = self._known()[0]
-        return key.name, _signature(key, data, about)
+        key = self._keys()[0]
+        return key.name, _sign(key, data, context)
 
-    def check(self, name: str, signature: bytes, data: bytes, *about: str) -> None:
+    def verify(self, name: str, signature: bytes, data: bytes, *context: str) -> None:
         """``DamagedError`` unless this key has signed this data."""
-        if not hmac.compare_digest(signature, _signature(self._named(name, about), data, about)):
-            raise DamagedError("what was signed is not what was written", where=" ".join(about))
+        if not hmac.compare_digest(signature, _sign(self._get_key(name, context), data, context)):
+            raise CorruptDataError("what was signed is not what was written", where=" ".join(context))
 
-    def _named(self, name: str, about: tuple[str, ...]) -> SealingKey:
-        key = next((key for key in self._known() if key.name == name), None)
+    def _get_key(self, name: str, context: tuple[str, ...]) -> EncryptionKey:
+        key = next((key for key in self._keys() if key.name == name), None)
         if key is None:
             raise SettingsError(
                 f"it was sealed with the key {name!r}, which is not here",
-                where=" ".join(about),
+                where=" ".join(context),
                 remedy=f"Give this machine the keys of the one that sealed it: {KEYS_VARIABLE}",
                 code="missing_key",
             )
         return key
 
-    def names(self) -> tuple[str, ...]:
+    def key_names(self) -> tuple[str, ...]:
         """The names of the keys, the one that seals first."""
-        return tuple(key.name for key in self._known())
+        return tuple(key.name for key in self._keys())
 
-    def named(self, text: str) -> str:
+    def keyed_hash(self, text: str) -> str:
         """A name for a text with a secret in it, from which nobody without the key can guess the text."""
-        oldest = self._known()[-1]
+        oldest = self._keys()[-1]
         return hmac.new(oldest.key, text.encode(), "sha256").hexdigest()
 
     def rotate(self) -> str:
         """Seal with a new key; the ones before still open what they sealed. The name of the new one."""
         if self._file is None:
             raise SettingsError("these keys are kept elsewhere", remedy="Change them there", code="invalid_key")
-        made = _new_key()
-        self._file.replace((made, *self._known()))
-        return made.name
+        key = _new_key()
+        self._file.replace((key, *self._keys()))
+        return key.name
 
-    def _known(self) -> tuple[SealingKey, ...]:
-        return self._given if self._file is None else self._file.keys()
+    def _keys(self) -> tuple[EncryptionKey, ...]:
+        return self._fixed_keys if self._file is None else self._file.keys()
 
 
-def sealing_for(store: Any, environment: Mapping[str, str] = os.environ) -> Sealing:
+def make_encryptor(store: Any, environment: Mapping[str, str] = os.environ) -> Encryptor:
     """The keys for a store: from the variable, from a file beside the store's, or beside the configuration file."""
-    if given := environment.get(KEYS_VARIABLE):
-        return Sealing.from_text(given, KEYS_VARIABLE)
+    if text := environment.get(KEYS_VARIABLE):
+        return Encryptor.from_text(text, KEYS_VARIABLE)
     if store.durability == "memory":
-        return Sealing.in_memory()
+        return Encryptor.in_memory()
     path: Path | None = getattr(store, "path", None)
     if path is not None:
-        return Sealing.in_file(path.with_name(f"{path.name}-mail-keys.json"))
-    return Sealing.in_file(settings.default_file(environment).with_name("mail-keys.json"))
+        return Encryptor.in_file(path.with_name(f"{path.name}-mail-keys.json"))
+    return Encryptor.in_file(settings.default_file(environment).with_name("mail-keys.json"))
 
 
-def _new_key() -> SealingKey:
-    return SealingKey(secrets.token_hex(4), secrets.token_bytes(_KEY_BYTES))
+def _new_key() -> EncryptionKey:
+    return EncryptionKey(secrets.token_hex(4), secrets.token_bytes(_KEY_BYTES))
 
 
-def _key_from(text: str) -> bytes:
+def _parse_key(text: str) -> bytes:
     try:
         return base64.b64decode(text.rstrip("=").replace("-", "+").replace("_", "/") + "=", validate=True)
     except binascii.Error:
         raise SettingsError("a key is not 32 bytes in base64", code="invalid_key") from None
 
 
-def _signature(key: SealingKey, data: bytes, about: tuple[str, ...]) -> bytes:
+def _sign(key: EncryptionKey, data: bytes, context: tuple[str, ...]) -> bytes:
     """A key of its own, so that a signature is never a name that ``named`` gives."""
-    signing = hmac.new(key.key, b"dragoman mail signature", "sha256").digest()
-    bound = _bound((key.name, *about))
-    return hmac.new(signing, len(bound).to_bytes(8, "big") + bound + data, "sha256").digest()
+    signing_key = hmac.new(key.key, b"dragoman mail signature", "sha256").digest()
+    encoded_context = _encode_context((key.name, *context))
+    return hmac.new(signing_key, len(encoded_context).to_bytes(8, "big") + encoded_context + data, "sha256").digest()
 
 
-def _bound(about: tuple[str, ...]) -> bytes:
-    return msgspec.json.encode(about)
+def _encode_context(context: tuple[str, ...]) -> bytes:
+    return msgspec.json.encode(context)
 
 
 def _cipher(key: bytes) -> AESGCM:

@@ -19,12 +19,12 @@ from dragoman.jsontext import read_json
 from dragoman.letters import MASK
 from dragoman.redaction import Redactor
 
-_MOST: Final = 20_000  # characters
-_SECRET_FROM: Final = re.compile(r"inputs|default|sensitive", re.IGNORECASE)
-_WITHHELD: Final = "… [the rest is withheld: it is not JSON, and may hold what is sensitive]"
+_MAX_CHARS: Final = 20_000  # characters
+_SECRET_START: Final = re.compile(r"inputs|default|sensitive", re.IGNORECASE)
+_OMISSION: Final = "… [the rest is withheld: it is not JSON, and may hold what is sensitive]"
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class RedactedBytes(msgspec.Struct, frozen=True, kw_only=True):
     """What came, as people may see it."""
 
     text: str
@@ -32,36 +32,36 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     is_changed: bool  # secrets were taken out, it was cut, or it is no text
 
 
-def seen(raw: bytes, redactor: Redactor) -> Seen:
+def redact_invalid(raw: bytes, redactor: Redactor) -> RedactedBytes:
     """Bytes that should have been a letter, as a text."""
-    said = raw.decode("utf-8", "backslashreplace")
-    text = redactor.text(_masked(said))
-    if len(text) > _MOST:
-        text = f"{text[:_MOST]}…"
-    return Seen(text=text, size=len(raw), is_changed=text.encode() != raw)
+    decoded = raw.decode("utf-8", "backslashreplace")
+    text = redactor.text(_mask(decoded))
+    if len(text) > _MAX_CHARS:
+        text = f"{text[:_MAX_CHARS]}…"
+    return RedactedBytes(text=text, size=len(raw), is_changed=text.encode() != raw)
 
 
-def _masked(said: str) -> str:
+def _mask(text: str) -> str:
     try:
-        plain = read_json(said.encode("utf-8", "backslashreplace"))
+        parsed = read_json(text.encode("utf-8", "backslashreplace"))
     except JsonError:
-        found = _SECRET_FROM.search(said)
-        return said if found is None else said[: found.end()] + _WITHHELD
-    masked = _without_inputs(plain)
-    return said if masked == plain else msgspec.json.format(msgspec.json.encode(masked), indent=2).decode()
+        match = _SECRET_START.search(text)
+        return text if match is None else text[: match.end()] + _OMISSION
+    masked_value = _mask_inputs(parsed)
+    return text if masked_value == parsed else msgspec.json.format(msgspec.json.encode(masked_value), indent=2).decode()
 
 
-def _without_inputs(value: Any) -> Any:
+def _mask_inputs(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _without_values(name, inner) for name, inner in value.items()}
+            return {name: _mask_field(name, inner) for name, inner in value.items()}
         case list():
-            return [_without_inputs(inner) for inner in value]
+            return [_mask_inputs(inner) for inner in value]
         case _:
             return value
 
 
-def _without_values(name: str, value: Any) -> Any:
+def _mask_field(name: str, value: Any) -> Any:
     if name == "inputs" and isinstance(value, dict):
         return dict.fromkeys(value, MASK)
-    return MASK if name in ("inputs", "default") else _without_inputs(value)
+    return MASK if name in ("inputs", "default") else _mask_inputs(value)

@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from dragoman.letters import ErrorLetter, Hints, error_letter
-from dragoman.letters.kept import Posted
+from dragoman.letters.kept import StoredLetter
 
 POSTMASTER: Final = "POSTMASTER"
-GIVEN_UP: Final = "DELIVERY_FAILED"
+DELIVERY_FAILED: Final = "DELIVERY_FAILED"
 _NO_TASK: Final = "UNKNOWN"
 
 
-def refusal(hints: Hints, code: str, problem: str, name: str, now: datetime) -> ErrorLetter | None:
+def make_rejection_notice(hints: Hints, code: str, problem: str, name: str, now: datetime) -> ErrorLetter | None:
     """What the sender of something that is no letter is told, if it can be told who that is."""
     if hints.sender_id is None or hints.sender_id == POSTMASTER or hints.type == "error":
         return None
@@ -37,17 +37,17 @@ def refusal(hints: Hints, code: str, problem: str, name: str, now: datetime) -> 
     )
 
 
-def escalation(
-    posted: Posted, to: str, *, error_class: str, error: str, attempts: int, is_dead: bool, now: datetime
+def make_escalation(
+    stored: StoredLetter, to: str, *, error_class: str, error: str, attempts: int, is_dead: bool, now: datetime
 ) -> ErrorLetter | None:
     """What somebody is told when a letter was given up, or went wrong in a way that cannot wait."""
-    if posted.sender_id == POSTMASTER:
+    if stored.sender_id == POSTMASTER:
         return None
     details: dict[str, Any] = {
-        "letter_id": posted.letter_id,
-        "type": posted.type,
-        "sender_id": posted.sender_id,
-        "recipient_id": posted.recipient_id,
+        "letter_id": stored.letter_id,
+        "type": stored.type,
+        "sender_id": stored.sender_id,
+        "recipient_id": stored.recipient_id,
         "attempts": attempts,
         "error_class": error_class,
     }
@@ -55,18 +55,18 @@ def escalation(
     return error_letter(
         sender_id=POSTMASTER,
         recipient_id=to,
-        task_id=posted.task_id,
+        task_id=stored.task_id,
         timestamp=now,
-        code=GIVEN_UP,
-        message=f"A letter from {posted.sender_id} to {posted.recipient_id} {what}: {error}",
+        code=DELIVERY_FAILED,
+        message=f"A letter from {stored.sender_id} to {stored.recipient_id} {what}: {error}",
         details=details,
         retryable=False,
         suggested_actions=["resend"] if is_dead else [],
-        trace_id=posted.trace_id,
-        message_id=f"escalation:{_name(posted, str(attempts), str(is_dead), str(now.timestamp()))}",
+        trace_id=stored.trace_id,
+        message_id=f"escalation:{_make_notice_id(stored, str(attempts), str(is_dead), str(now.timestamp()))}",
     )
 
 
-def _name(posted: Posted, *when: str) -> str:
-    said = "\n".join((posted.team_id, posted.recipient_id, posted.letter_id, *when))
-    return hashlib.sha256(said.encode()).hexdigest()[:40]
+def _make_notice_id(stored: StoredLetter, *when: str) -> str:
+    text = "\n".join((stored.team_id, stored.recipient_id, stored.letter_id, *when))
+    return hashlib.sha256(text.encode()).hexdigest()[:40]

@@ -16,26 +16,26 @@ from dragoman.message import Message
 from dragoman.pages import html, markdown
 from dragoman.pages.facts import About
 
-_ROOMS: Final[dict[str, ModuleType]] = {"markdown": markdown, "html": html}
+_RENDERERS: Final[dict[str, ModuleType]] = {"markdown": markdown, "html": html}
 
 
-def begin(name: str, title: str) -> bytes:
+def write_head(name: str, title: str) -> bytes:
     """What stands before the first conversation."""
-    return _bytes(_ROOMS[name].begin(title))
+    return _encode(_RENDERERS[name].begin(title))
 
 
-def conversation(name: str, messages: Sequence[Message], about: About | None = None) -> bytes:
+def write_conversation(name: str, messages: Sequence[Message], about: About | None = None) -> bytes:
     """One conversation."""
-    return _bytes(_ROOMS[name].conversation(messages, about or About.of(messages)))
+    return _encode(_RENDERERS[name].conversation(messages, about or About.from_messages(messages)))
 
 
-def end(name: str) -> bytes:
+def write_foot(name: str) -> bytes:
     """What stands after the last one."""
-    return _bytes(_ROOMS[name].end())
+    return _encode(_RENDERERS[name].end())
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-__all__ = ["About", "begin", "conversation", "end"]
+__all__ = ["About", "write_conversation", "write_foot", "write_head"]

@@ -40,79 +40,81 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[str, ...]
 
     @classmethod
-    def of(cls, messages: Sequence[Message], title: str | None = None) -> About:
+    def from_messages(cls, messages: Sequence[Message], title: str | None = None) -> About:
         """What the messages themselves say."""
         session = messages[0].session_id if messages else ""
-        told = _CONTROLS.sub(_shown, " ".join((title or "").split()))
+        heading = _CONTROLS.sub(_visible_character, " ".join((title or "").split()))
         count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
         models = dict.fromkeys(message.metadata.model for message in messages if message.metadata.model)
         amounts = [message.metadata.usage.amount_usd for message in messages if message.metadata.usage is not None]
-        days = [moment(message.created_at)[:10] for message in messages if message.created_at != _UNKNOWN_TIME]
-        facts = [session if told else "", count, ", ".join(models)]
+        days = [format_time(message.created_at)[:10] for message in messages if message.created_at != _UNKNOWN_TIME]
+        facts = [session if heading else "", count, ", ".join(models)]
         facts += [days[0] if len(set(days)) == 1 else f"{days[0]} to {days[-1]}"] if days else []
-        facts += [_sum_of(amounts)] if amounts else []
-        return cls(title=told or session or "Conversation", facts=tuple(plain(fact) for fact in facts if fact))
+        facts += [_format_sum(amounts)] if amounts else []
+        return cls(
+            title=heading or session or "Conversation", facts=tuple(escape_controls(fact) for fact in facts if fact)
+        )
 
 
-def _sum_of(amounts: Sequence[Decimal | None]) -> str:
+def _format_sum(amounts: Sequence[Decimal | None]) -> str:
     """What the answers with a price cost, and how many have none."""
     known = [amount for amount in amounts if amount is not None]
     unpriced = f"{len(amounts) - len(known):,} unpriced" if len(known) < len(amounts) else ""
-    return " + ".join(one for one in (dollars(sum(known, Decimal(0))) if known else "", unpriced) if one)
+    return " + ".join(one for one in (format_usd(sum(known, Decimal(0))) if known else "", unpriced) if one)
 
 
-def plain(text: str) -> str:
+def escape_controls(text: str) -> str:
     """A text without characters that a page or a terminal would obey; lines and tabs stay."""
-    return _CONTROLS.sub(_shown, text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _CONTROLS.sub(_visible_character, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def _shown(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _visible_character(match: re.Match[str]) -> str:
+    number = ord(match[0])
     return chr(0x2400 + number) if number < 0x20 else "\u2421" if number == 0x7F else "\ufffd"
 
 
-def facts_of(message: Message) -> list[str]:
+def message_facts(message: Message) -> list[str]:
     """Which model said it, when, and what it cost."""
     metadata, usage = message.metadata, message.metadata.usage
     facts = [metadata.model or ""]
-    facts += [moment(message.created_at)] if message.created_at != _UNKNOWN_TIME else []
+    facts += [format_time(message.created_at)] if message.created_at != _UNKNOWN_TIME else []
     if usage is not None:
         prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-        facts += [f"{prompt:,} → {usage.output_tokens:,} tokens", dollars(usage.amount_usd)]
+        facts += [f"{prompt:,} → {usage.output_tokens:,} tokens", format_usd(usage.amount_usd)]
     if metadata.status is not MessageStatus.COMPLETE:
         facts.append(metadata.status.value)
-    return [plain(fact) for fact in facts if fact]
+    return [escape_controls(fact) for fact in facts if fact]
 
 
-def answers_in(messages: Iterable[Message]) -> dict[str, ToolResultBlock]:
+def results_by_call(messages: Iterable[Message]) -> dict[str, ToolResultBlock]:
     """The results of a conversation by the calls that they answer, the first of each."""
-    found: dict[str, ToolResultBlock] = {}
+    results: dict[str, ToolResultBlock] = {}
     for message in messages:
         for block in message.content:
             if isinstance(block, ToolResultBlock):
-                found.setdefault(block.tool_use_id, block)
-    return found
+                results.setdefault(block.tool_use_id, block)
+    return results
 
 
-def aside(block: ContentBlock) -> str:
+def placeholder(block: ContentBlock) -> str:
     """What stands in place of a block that is no words."""
     match block:
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
             name = f"{block.name}, " if isinstance(block, DocumentBlock) and block.name else ""
-            return plain(f"{block.type}: {name}{block.media_type}, {_where(block.source)}")
+            return escape_controls(f"{block.type}: {name}{block.media_type}, {_where(block.source)}")
         case RedactedThinkingBlock():
             return "thinking, encrypted by the provider"
         case OpaqueBlock():
-            return plain(f"{block.dialect}: {block.wire.get('type', 'a block of its own')}")
+            return escape_controls(f"{block.dialect}: {block.wire.get('type', 'a block of its own')}")
         case _:
-            return plain(f"{block.type}")
+            return escape_controls(f"{block.type}")
 
 
 def _where(source: ImageSource) -> str:
-    return size(len(source.data) * 3 // 4) if source.kind == "base64" else source.data
+    return format_size(len(source.data) * 3 // 4) if source.kind == "base64" else source.data
 
 
-def size(number: float) -> str:
+def format_size(number: float) -> str:
     """A number of bytes."""
     unit = 0
     while number >= 1000 and unit < len(_UNITS) - 1:
@@ -120,7 +122,7 @@ def size(number: float) -> str:
     return f"{number:.1f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
 
 
-def dollars(amount: Decimal | None) -> str:
+def format_usd(amount: Decimal | None) -> str:
     """An amount: to a millionth, without zeros at its end, cents at the least; "unpriced" if it is unknown."""
     if amount is None:
         return "unpriced"
@@ -128,13 +130,13 @@ def dollars(amount: Decimal | None) -> str:
     return f"${whole}.{part.rstrip('0').ljust(2, '0')}"
 
 
-def moment(when: datetime) -> str:
+def format_time(when: datetime) -> str:
     """A time to the minute, in UTC."""
     return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def json_of(value: object) -> str:
+def format_json(value: object) -> str:
     """JSON for people: on one line if it is short."""
     data = msgspec.json.encode(value)
     short = msgspec.json.format(data, indent=0)
-    return plain((short if len(short) <= _SHORT else msgspec.json.format(data, indent=2)).decode())
+    return escape_controls((short if len(short) <= _SHORT else msgspec.json.format(data, indent=2)).decode())

@@ -28,7 +28,7 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.pages.facts import About, answers_in, aside, facts_of, json_of, plain
+from dragoman.pages.facts import About, escape_controls, format_json, message_facts, placeholder, results_by_call
 from dragoman.pages.style import STYLE
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
@@ -40,7 +40,7 @@ _LONG_LINES: Final = 14
 _LONG_CHARACTERS: Final = 1_600
 
 
-def begin(title: str) -> str:
+def write_head(title: str) -> str:
     """The head of the page."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -51,65 +51,67 @@ def begin(title: str) -> str:
     )
 
 
-def end() -> str:
+def write_foot() -> str:
     """The foot of the page."""
     return "</body>\n</html>\n"
 
 
-def conversation(messages: Sequence[Message], about: About) -> str:
+def write_conversation(messages: Sequence[Message], about: About) -> str:
     """A conversation under its heading."""
-    answers, shown = answers_in(messages), set[int]()
+    answers, rendered = results_by_call(messages), set[int]()
     facts = "".join(f"<span>{_text(fact)}</span>" for fact in about.facts)
     lines = [f'<main>\n<header><h1>{_text(about.title)}</h1><p class="facts">{facts}</p></header>']
     for message in messages:
-        if message.content and all(id(block) in shown for block in message.content):
+        if message.content and all(id(block) in rendered for block in message.content):
             continue  # a tool's message whose result stands with its call
-        lines.append(_message(message, answers, shown))
+        lines.append(_message(message, answers, rendered))
     return "\n".join([*lines, "</main>\n"])
 
 
-def _message(message: Message, answers: dict[str, ToolResultBlock], shown: set[int]) -> str:
+def _message(message: Message, answers: dict[str, ToolResultBlock], rendered: set[int]) -> str:
     role = message.role.value
-    facts = "".join(f"<span>{_text(fact)}</span>" for fact in facts_of(message))
+    facts = "".join(f"<span>{_text(fact)}</span>" for fact in message_facts(message))
     head = f'<div class="who"><b>{_text(role)}</b><span class="facts">{facts}</span></div>'
-    body = "".join(_blocks(message.content, message.role, answers, shown))
+    body = "".join(_blocks(message.content, message.role, answers, rendered))
     attached = "".join(_aside(f"attached: {one.path} ({one.mime_type})") for one in message.metadata.attachments)
     return f'<article class="{role if role in _ROLES else "other"}">{head}{body}{attached}</article>'
 
 
 def _blocks(
-    content: Sequence[ContentBlock], role: Role, answers: dict[str, ToolResultBlock], shown: set[int]
+    content: Sequence[ContentBlock], role: Role, answers: dict[str, ToolResultBlock], rendered: set[int]
 ) -> Iterator[str]:
     for block in content:
-        if id(block) in shown:
+        if id(block) in rendered:
             continue
         match block:
             case TextBlock() if role is Role.SYSTEM and _is_long(block.text):
-                yield _folded("instructions", f'<div class="words">{_rendered(block.text)}</div>', block.text)
+                yield _fold("instructions", f'<div class="words">{_render_markdown(block.text)}</div>', block.text)
             case TextBlock():
-                yield f'<div class="words">{_rendered(block.text)}</div>'
+                yield f'<div class="words">{_render_markdown(block.text)}</div>'
             case ThinkingBlock() if block.text:
-                yield _folded("thinking", f'<div class="words">{_rendered(block.text)}</div>', block.text, "thinking")
+                yield _fold(
+                    "thinking", f'<div class="words">{_render_markdown(block.text)}</div>', block.text, "thinking"
+                )
             case ToolUseBlock() | InvalidToolUseBlock():
-                yield _call(block, answers.get(block.id), shown)
+                yield _call(block, answers.get(block.id), rendered)
             case ToolResultBlock():
                 yield f'<div class="call">{_result(block)}</div>'
             case _:
                 yield _medium(block)
 
 
-def _call(block: ToolUseBlock | InvalidToolUseBlock, answer: ToolResultBlock | None, shown: set[int]) -> str:
+def _call(block: ToolUseBlock | InvalidToolUseBlock, answer: ToolResultBlock | None, rendered: set[int]) -> str:
     if isinstance(block, ToolUseBlock):
-        told = f'<div class="name">→ {_text(block.name)}</div>'
-        given = json_of(block.input) if block.input else ""
+        markup = f'<div class="name">→ {_text(block.name)}</div>'
+        input_text = format_json(block.input) if block.input else ""
     else:
-        told = f'<div class="name failed">→ {_text(block.name)} was not called: {_text(block.reason)}</div>'
-        given = block.input_text
-    told += _lines(given, "input") if given else ""
-    if answer is not None and id(answer) not in shown:
-        shown.add(id(answer))
-        told += _result(answer)
-    return f'<div class="call">{told}</div>'
+        markup = f'<div class="name failed">→ {_text(block.name)} was not called: {_text(block.reason)}</div>'
+        input_text = block.input_text
+    markup += _lines(input_text, "input") if input_text else ""
+    if answer is not None and id(answer) not in rendered:
+        rendered.add(id(answer))
+        markup += _result(answer)
+    return f'<div class="call">{markup}</div>'
 
 
 def _result(block: ToolResultBlock) -> str:
@@ -121,11 +123,11 @@ def _result(block: ToolResultBlock) -> str:
 def _lines(text: str, what: str) -> str:
     """A text as it is, folded if it is long."""
     body = f"<pre>{_text(text)}</pre>"
-    return _folded(what, body, text) if _is_long(text) else body
+    return _fold(what, body, text) if _is_long(text) else body
 
 
-def _folded(what: str, body: str, text: str, kind: str = "") -> str:
-    first, _, more = plain(text).strip().partition("\n")
+def _fold(what: str, body: str, text: str, kind: str = "") -> str:
+    first, _, more = escape_controls(text).strip().partition("\n")
     first = f"{first[:90]}…" if more or len(first) > 90 else first
     count = f"{text.count(chr(10)) + 1:,} lines" if "\n" in text.strip() else f"{len(text):,} characters"
     summary = f"<b>{_text(what)}</b> <i>{escape(first)}</i> <small>{count}</small>"
@@ -141,16 +143,16 @@ def _is_long(text: str) -> bool:
 
 def _medium(block: ContentBlock) -> str:
     match block:
-        case ImageBlock() if _is_here(block.source) and block.media_type in _PICTURES:
-            return f'<img alt="{_text(aside(block))}" src="data:{block.media_type};base64,{_data(block.source)}">'
-        case AudioBlock() | VideoBlock() if _is_here(block.source) and _SOUNDS.fullmatch(block.media_type):
+        case ImageBlock() if _is_inline(block.source) and block.media_type in _PICTURES:
+            return f'<img alt="{_text(placeholder(block))}" src="data:{block.media_type};base64,{_data(block.source)}">'
+        case AudioBlock() | VideoBlock() if _is_inline(block.source) and _SOUNDS.fullmatch(block.media_type):
             kind = "audio" if isinstance(block, AudioBlock) else "video"
             return f'<{kind} controls src="data:{block.media_type};base64,{_data(block.source)}"></{kind}>'
         case _:
-            return _aside(aside(block))
+            return _aside(placeholder(block))
 
 
-def _is_here(source: ImageSource) -> bool:
+def _is_inline(source: ImageSource) -> bool:
     return source.kind == "base64" and _BASE64.fullmatch(source.data) is not None
 
 
@@ -166,11 +168,11 @@ def _aside(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(plain(text))
+    return escape(escape_controls(text))
 
 
-def _rendered(text: str) -> str:
-    return str(_markdown().render(plain(text)))
+def _render_markdown(text: str) -> str:
+    return str(_markdown().render(escape_controls(text)))
 
 
 @functools.cache
@@ -178,10 +180,10 @@ def _markdown() -> Any:
     """A renderer that takes no HTML, follows no scripts in links, and loads no pictures."""
     from markdown_it import MarkdownIt  # noqa: PLC0415  only a page needs it
 
-    made = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
-    made.disable(["image", "html_block", "html_inline"])
-    made.add_render_rule("link_open", _link)
-    return made
+    renderer = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    renderer.disable(["image", "html_block", "html_inline"])
+    renderer.add_render_rule("link_open", _link)
+    return renderer
 
 
 def _link(_renderer: Any, tokens: Any, index: int, _options: Any, _env: Any) -> str:

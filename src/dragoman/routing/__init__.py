@@ -12,10 +12,10 @@ never replaced by something else without a word.
 from __future__ import annotations
 
 from dragoman.routing.availability import Availability, Change
-from dragoman.routing.chain import SLOTS, ChainEntry, Decision, Refusal, decide
-from dragoman.routing.facts import Needs, TurnFacts, facts_of
+from dragoman.routing.chain import SLOTS, ChainEntry, Decision, RoutingRejection, decide
+from dragoman.routing.facts import Requirements, TurnFacts, collect_facts
 from dragoman.routing.override import Override, read_override
-from dragoman.routing.pattern import Fingerprint, PatternSample, PatternSettings, fingerprint_of, recommend
+from dragoman.routing.pattern import Fingerprint, PatternSample, PatternSettings, make_fingerprint, recommend
 from dragoman.routing.policy import Policy, Rule, WorkspacePolicy, read_policy
 from dragoman.routing.predicates import PREDICATES
 from dragoman.routing.registry import TIERS, Registry
@@ -32,20 +32,20 @@ __all__ = [
     "Change",
     "Decision",
     "Fingerprint",
-    "Needs",
     "Override",
     "PatternSample",
     "PatternSettings",
     "Policy",
-    "Refusal",
     "Registry",
+    "Requirements",
+    "RoutingRejection",
     "Rule",
     "Sticky",
     "TurnFacts",
     "WorkspacePolicy",
+    "collect_facts",
     "decide",
-    "facts_of",
-    "fingerprint_of",
+    "make_fingerprint",
     "read_override",
     "read_policy",
     "recommend",

@@ -20,13 +20,13 @@ import msgspec
 
 Scope = Literal["model_specific", "provider_wide"]
 
-STREAK: Final = 5  # failures in a row make a model unavailable,
+MAX_FAILURES: Final = 5  # failures in a row make a model unavailable,
 WINDOW: Final = timedelta(minutes=2)  # if they lie within this time
-MODELS: Final = 3  # unavailable models make their provider unavailable, within the same time
-NETWORK_ERRORS: Final = 2  # make a provider unavailable,
+MAX_MODELS_DOWN: Final = 3  # unavailable models make their provider unavailable, within the same time
+MAX_NETWORK_ERRORS: Final = 2  # make a provider unavailable,
 NETWORK_WINDOW: Final = timedelta(seconds=30)  # if they lie within this time
-REST: Final = timedelta(minutes=5)  # without a call, and everything is tried again
-NOT_THEIR_FAULT: Final = frozenset({"cancelled", "context_overflow", "invalid_request"})
+RECOVERY_TIME: Final = timedelta(minutes=5)  # without a call, and everything is tried again
+CALLER_ERRORS: Final = frozenset({"cancelled", "context_overflow", "invalid_request"})
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +46,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     def payload(self) -> dict[str, Any]:
         """The event's payload."""
-        told: dict[str, Any] = {
+        payload: dict[str, Any] = {
             "provider": self.provider,
             "scope": self.scope,
             "models_affected": list(self.models_affected),
             "trigger_reason": self.trigger_reason,
         }
         if self.downtime_seconds is not None:
-            told["downtime_seconds"] = self.downtime_seconds
-        return told
+            payload["downtime_seconds"] = self.downtime_seconds
+        return payload
 
 
 class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,17 +84,17 @@ class Availability(msgspec.Struct, frozen=True):
         health = self.providers.get(provider)
         if health is None:
             return True
-        if health.since is not None and not _rested(health.last_call, now):
+        if health.since is not None and not _is_recovered(health.last_call, now):
             return False
-        known = health.models.get(model)
-        return known is None or known.since is None or _rested(known.last_call, now)
+        model_health = health.models.get(model)
+        return model_health is None or model_health.since is None or _is_recovered(model_health.last_call, now)
 
-    def noted(
+    def with_call_result(
         self, provider: str, model: str, now: datetime, error_class: str | None = None
     ) -> tuple[Availability, tuple[Change, ...]]:
         """After a call that worked, or failed with that class of error, retries included."""
-        fresh, changes = self.refreshed(now)
-        if error_class in NOT_THEIR_FAULT:
+        fresh, changes = self.with_time(now)
+        if error_class in CALLER_ERRORS:
             return fresh, changes
         health = fresh.providers.get(provider) or ProviderHealth(last_call=now)
         if error_class is None:
@@ -103,38 +103,38 @@ class Availability(msgspec.Struct, frozen=True):
             after, more = _after_failure(provider, health, model, now, error_class)
         return Availability({**fresh.providers, provider: after}), (*changes, *more)
 
-    def refreshed(self, now: datetime) -> tuple[Availability, tuple[Change, ...]]:
+    def with_time(self, now: datetime) -> tuple[Availability, tuple[Change, ...]]:
         """What is left when those who were not called for long enough are tried again."""
         changes: list[Change] = []
         providers: dict[str, ProviderHealth] = {}
         for provider, health in self.providers.items():
-            providers[provider] = _after_rest(provider, health, now, changes)
+            providers[provider] = _recover(provider, health, now, changes)
         return (Availability(providers) if changes else self), tuple(changes)
 
-    def failures_in_a_row(self, provider: str, model: str) -> int:
+    def consecutive_failures(self, provider: str, model: str) -> int:
         """How many calls of a model failed one after the other, as far as they are counted."""
         health = self.providers.get(provider)
-        known = health.models.get(model) if health is not None else None
-        return len(known.failures) if known is not None else 0
+        model_health = health.models.get(model) if health is not None else None
+        return len(model_health.failures) if model_health is not None else 0
 
-    def forgotten(self, provider: str) -> Availability:
+    def without_provider(self, provider: str) -> Availability:
         """Without what is known of a provider: for a person who says that it is to be tried again."""
         return Availability({key: health for key, health in self.providers.items() if key != provider})
 
 
-def _rested(last_call: datetime, now: datetime) -> bool:
-    return now - last_call >= REST
+def _is_recovered(last_call: datetime, now: datetime) -> bool:
+    return now - last_call >= RECOVERY_TIME
 
 
 def _after_success(
     provider: str, health: ProviderHealth, model: str, now: datetime
 ) -> tuple[ProviderHealth, tuple[Change, ...]]:
     changes = []
-    known = health.models.get(model)
+    model_health = health.models.get(model)
     if health.since is not None:
-        changes.append(_recovered(provider, "provider_wide", tuple(sorted(health.models)), health.since, now))
-    if known is not None and known.since is not None:
-        changes.append(_recovered(provider, "model_specific", (model,), known.since, now))
+        changes.append(_make_recovered(provider, "provider_wide", tuple(sorted(health.models)), health.since, now))
+    if model_health is not None and model_health.since is not None:
+        changes.append(_make_recovered(provider, "model_specific", (model,), model_health.since, now))
     models = {**health.models, model: ModelHealth(last_call=now)}
     return ProviderHealth(last_call=now, models=models), tuple(changes)
 
@@ -143,66 +143,68 @@ def _after_failure(
     provider: str, health: ProviderHealth, model: str, now: datetime, error_class: str
 ) -> tuple[ProviderHealth, tuple[Change, ...]]:
     changes = []
-    models = {**health.models, model: _failed(health.models.get(model), now)}
-    was = health.models.get(model)
-    if models[model].since is not None and (was is None or was.since is None):
-        reason = f"{STREAK} consecutive failures within {WINDOW.seconds} s, the last one {error_class}"
-        changes.append(_unavailable(provider, "model_specific", (model,), reason))
+    models = {**health.models, model: _add_failure(health.models.get(model), now)}
+    before = health.models.get(model)
+    if models[model].since is not None and (before is None or before.since is None):
+        reason = f"{MAX_FAILURES} consecutive failures within {WINDOW.seconds} s, the last one {error_class}"
+        changes.append(_make_unavailable(provider, "model_specific", (model,), reason))
     network = health.network_errors
     if error_class == "network":
-        network = (*(at for at in network if now - at <= NETWORK_WINDOW), now)[-NETWORK_ERRORS:]
-    wide = _provider_wide(models, network, now, error_class)
+        network = (*(at for at in network if now - at <= NETWORK_WINDOW), now)[-MAX_NETWORK_ERRORS:]
+    wide = _provider_failure_reason(models, network, now, error_class)
     since = health.since
     if wide is not None and since is None:
         since = now
-        changes.append(_unavailable(provider, "provider_wide", tuple(sorted(models)), wide))
+        changes.append(_make_unavailable(provider, "provider_wide", tuple(sorted(models)), wide))
     return ProviderHealth(last_call=now, models=models, network_errors=network, since=since), tuple(changes)
 
 
-def _failed(known: ModelHealth | None, now: datetime) -> ModelHealth:
+def _add_failure(health: ModelHealth | None, now: datetime) -> ModelHealth:
     """A model after one more failure. A gap restarts the streak."""
-    before = known.failures if known is not None else ()
+    before = health.failures if health is not None else ()
     if before and now - before[-1] > WINDOW:
         before = ()
-    failures = (*before, now)[-STREAK:]
-    since = known.since if known is not None else None
-    if since is None and len(failures) == STREAK and now - failures[0] <= WINDOW:
+    failures = (*before, now)[-MAX_FAILURES:]
+    since = health.since if health is not None else None
+    if since is None and len(failures) == MAX_FAILURES and now - failures[0] <= WINDOW:
         since = now
     return ModelHealth(last_call=now, failures=failures, since=since)
 
 
-def _provider_wide(
+def _provider_failure_reason(
     models: dict[str, ModelHealth], network: tuple[datetime, ...], now: datetime, error_class: str
 ) -> str | None:
     """Why a failure is the whole provider's."""
     if error_class == "auth":
         return "auth error"
-    if error_class == "network" and len(network) == NETWORK_ERRORS:
-        return f"{NETWORK_ERRORS} network errors within {NETWORK_WINDOW.seconds} s"
+    if error_class == "network" and len(network) == MAX_NETWORK_ERRORS:
+        return f"{MAX_NETWORK_ERRORS} network errors within {NETWORK_WINDOW.seconds} s"
     down = [health for health in models.values() if health.since is not None and now - health.since <= WINDOW]
-    return f"{len(down)} models unavailable within {WINDOW.seconds} s" if len(down) >= MODELS else None
+    return f"{len(down)} models unavailable within {WINDOW.seconds} s" if len(down) >= MAX_MODELS_DOWN else None
 
 
-def _after_rest(provider: str, health: ProviderHealth, now: datetime, changes: list[Change]) -> ProviderHealth:
-    if health.since is not None and _rested(health.last_call, now):
+def _recover(provider: str, health: ProviderHealth, now: datetime, changes: list[Change]) -> ProviderHealth:
+    if health.since is not None and _is_recovered(health.last_call, now):
         affected = tuple(sorted(health.models))
-        changes.append(_recovered(provider, "provider_wide", affected, health.since, now, reason=_NO_CALLS))
+        changes.append(_make_recovered(provider, "provider_wide", affected, health.since, now, reason=_NO_CALLS))
         health = msgspec.structs.replace(health, since=None, network_errors=())
-    for model, known in health.models.items():
-        if known.since is not None and _rested(known.last_call, now):
-            changes.append(_recovered(provider, "model_specific", (model,), known.since, now, reason=_NO_CALLS))
+    for model, model_health in health.models.items():
+        if model_health.since is not None and _is_recovered(model_health.last_call, now):
+            changes.append(
+                _make_recovered(provider, "model_specific", (model,), model_health.since, now, reason=_NO_CALLS)
+            )
             health = msgspec.structs.replace(health, models={**health.models, model: ModelHealth(last_call=now)})
     return health
 
 
-_NO_CALLS: Final = f"{REST.seconds} s without calls"
+_NO_CALLS: Final = f"{RECOVERY_TIME.seconds} s without calls"
 
 
-def _unavailable(provider: str, scope: Scope, models: tuple[str, ...], reason: str) -> Change:
+def _make_unavailable(provider: str, scope: Scope, models: tuple[str, ...], reason: str) -> Change:
     return Change(provider=provider, scope=scope, models_affected=models, is_available=False, trigger_reason=reason)
 
 
-def _recovered(
+def _make_recovered(
     provider: str, scope: Scope, models: tuple[str, ...], since: datetime, now: datetime, *, reason: str = "success"
 ) -> Change:
     return Change(

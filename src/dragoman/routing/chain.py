@@ -29,7 +29,7 @@ from dragoman.routing.availability import Availability
 from dragoman.routing.facts import TurnFacts
 from dragoman.routing.override import Override, read_override
 from dragoman.routing.pattern import PatternAlternative, PatternSample, recommend
-from dragoman.routing.policy import Policy, PolicyHere
+from dragoman.routing.policy import Policy, WorkspaceRules
 from dragoman.routing.predicates import holds
 from dragoman.routing.registry import Registry
 from dragoman.routing.validation import FAILURES, validation_failure
@@ -71,7 +71,7 @@ class ChainEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     validation_failure: str | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingRejection(msgspec.Struct, frozen=True, kw_only=True):
     """Why no model answers."""
 
     code: Literal["routing_failed", "routing_constraint_failure"]
@@ -100,8 +100,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     chain: tuple[ChainEntry, ...]
     facts: TurnFacts  # what it was decided on: the message stands in it without its @model
     record: RoutingDecisionRecord | None = None  # for the message that answers
-    instead: ChainEntry | None = None  # what the slots behind it would have chosen, if a person chose explicitly
-    refusal: Refusal | None = None
+    alternative: ChainEntry | None = None  # what the slots behind it would have chosen, if a person chose explicitly
+    rejection: RoutingRejection | None = None
 
     @property
     def content(self) -> tuple[ContentBlock, ...]:
@@ -136,19 +136,19 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             "chain": msgspec.json.decode(msgspec.json.encode(self.chain)),
         }
 
-    def raise_if_refused(self) -> None:
+    def raise_if_rejected(self) -> None:
         """``RoutingConstraintError`` for a choice that was refused, ``RoutingFailedError`` if nobody may answer."""
-        refusal = self.refusal
-        if refusal is None:
+        rejection = self.rejection
+        if rejection is None:
             return
-        if refusal.code == "routing_failed":
-            raise RoutingFailedError(self.tried, refusal.alternative_providers_configured)
+        if rejection.code == "routing_failed":
+            raise RoutingFailedError(self.tried, rejection.alternative_providers_configured)
         raise RoutingConstraintError(
-            f"Cannot use {refusal.model}: {refusal.detail or FAILURES[str(refusal.validation_failure)]}",
-            source=str(refusal.source),
-            model=str(refusal.model),
-            validation_failure=str(refusal.validation_failure),
-            would_fall_back_to=refusal.would_fall_back_to,
+            f"Cannot use {rejection.model}: {rejection.detail or FAILURES[str(rejection.validation_failure)]}",
+            source=str(rejection.source),
+            model=str(rejection.model),
+            validation_failure=str(rejection.validation_failure),
+            would_fall_back_to=rejection.would_fall_back_to,
         )
 
 
@@ -166,39 +166,41 @@ def decide(
     a decision comes back, also if it is a refusal, so that it can be told before ``raise_if_refused`` is called.
     """
     if facts.may_name_model:
-        asked = read_override(facts.content, registry, facts.override)
+        override = read_override(facts.content, registry, facts.override)
     else:
-        asked = Override(read_override((), registry, facts.override).model, facts.content)
-    facts = msgspec.structs.replace(facts, content=asked.content, override=asked.model)
+        override = Override(read_override((), registry, facts.override).model, facts.content)
+    facts = msgspec.structs.replace(facts, content=override.content, override=override.model)
     reachable = availability or Availability()
-    here = policy.at(facts.workspace_path)
-    asked_in_order = _asked_in_order(facts, here, registry, samples)
-    judged = (_judged(entry, facts, here, registry, reachable) for entry in asked_in_order)
+    rules = policy.for_workspace(facts.workspace_path)
+    proposals = _propose(facts, rules, registry, samples)
+    entries = (_validate_candidate(entry, facts, rules, registry, reachable) for entry in proposals)
     chain: list[ChainEntry] = []
-    for entry in judged:
+    for entry in entries:
         chain.append(entry)
         if entry.verdict == "chose":
-            behind = judged if entry.policy in EXPLICIT else ()
-            return _chosen(chain, facts, next((later for later in behind if later.verdict == "chose"), None))
+            remaining = entries if entry.policy in EXPLICIT else ()
+            return _make_decision(chain, facts, next((later for later in remaining if later.verdict == "chose"), None))
         if entry.verdict == "rejected" and entry.policy in EXPLICIT:
-            instead = next((later.candidate_model for later in judged if later.verdict == "chose"), None)
-            return _refused(chain, instead, facts, registry)
-    refusal = Refusal(code="routing_failed", alternative_providers_configured=tuple(sorted(registry.configured)))
-    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
+            alternative = next((later.candidate_model for later in entries if later.verdict == "chose"), None)
+            return _make_rejection(chain, alternative, facts, registry)
+    rejection = RoutingRejection(
+        code="routing_failed", alternative_providers_configured=tuple(sorted(registry.configured))
+    )
+    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, rejection=rejection)
 
 
-def _chosen(chain: list[ChainEntry], facts: TurnFacts, instead: ChainEntry | None) -> Decision:
+def _make_decision(chain: list[ChainEntry], facts: TurnFacts, fallback: ChainEntry | None) -> Decision:
     winner = chain[-1]
     model = winner.candidate_model or ""
-    weighed = [entry.candidate_model for entry in chain[:-1] if entry.candidate_model]
-    weighed += [alternative.model for entry in chain for alternative in entry.pattern_alternatives or ()]
+    considered = [entry.candidate_model for entry in chain[:-1] if entry.candidate_model]
+    considered += [alternative.model for entry in chain for alternative in entry.pattern_alternatives or ()]
     record = RoutingDecisionRecord(
         mode=_MODES[winner.policy],
         chosen_model=model,
         reason=winner.reason,
         rule_name=winner.rule_name,
         confidence=winner.confidence,
-        alternatives_considered=tuple(dict.fromkeys(name for name in weighed if name != model)),
+        alternatives_considered=tuple(dict.fromkeys(name for name in considered if name != model)),
     )
     return Decision(
         chosen_model=model,
@@ -206,31 +208,31 @@ def _chosen(chain: list[ChainEntry], facts: TurnFacts, instead: ChainEntry | Non
         chain=tuple(chain),
         facts=facts,
         record=record,
-        instead=instead,
+        alternative=fallback,
     )
 
 
-def _refused(chain: list[ChainEntry], instead: str | None, facts: TurnFacts, registry: Registry) -> Decision:
+def _make_rejection(chain: list[ChainEntry], alternative: str | None, facts: TurnFacts, registry: Registry) -> Decision:
     entry = chain[-1]
     is_missing = entry.validation_failure == "not_configured"
-    refusal = Refusal(
+    rejection = RoutingRejection(
         code="routing_constraint_failure",
         source=entry.policy,
         model=entry.candidate_model,
         validation_failure=entry.validation_failure,
         detail=registry.unreachable_reason(entry.candidate_model or "") if is_missing else None,
-        would_fall_back_to=instead,
+        would_fall_back_to=alternative,
     )
-    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
+    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, rejection=rejection)
 
 
-def _judged(
-    entry: ChainEntry, facts: TurnFacts, here: PolicyHere, registry: Registry, availability: Availability
+def _validate_candidate(
+    entry: ChainEntry, facts: TurnFacts, rules: WorkspaceRules, registry: Registry, availability: Availability
 ) -> ChainEntry:
     """The entry of a slot, after its candidate was put through the gates."""
     if entry.candidate_model is None:
         return entry
-    failure = validation_failure(entry.candidate_model, facts, registry, availability, here.side_effects)
+    failure = validation_failure(entry.candidate_model, facts, registry, availability, rules.side_effects)
     if failure is None:
         return entry
     return msgspec.structs.replace(entry, verdict="rejected", validation_failure=failure)
@@ -239,22 +241,22 @@ def _judged(
 # --- the slots -------------------------------------------------------------------------------------------------------
 
 
-def _asked_in_order(
-    facts: TurnFacts, here: PolicyHere, registry: Registry, samples: Sequence[PatternSample]
+def _propose(
+    facts: TurnFacts, rules: WorkspaceRules, registry: Registry, samples: Sequence[PatternSample]
 ) -> Iterator[ChainEntry]:
     """What each slot proposes, as long as somebody asks."""
     yield _slot("per_message_override", facts.override, "per-message @model override", "no @model in message")
     sticky = _canonical(facts.sticky, registry)
     yield _slot("manual_sticky", sticky, "session sticky model (/model)", "no sticky model set")
-    yield _rule(facts, here)
-    yield _pattern(facts, here, samples)
-    tier = _tier_model(facts.delegate_tier, here, registry)
+    yield _propose_rule(facts, rules)
+    yield _propose_pattern(facts, rules, samples)
+    tier = _tier_model(facts.delegate_tier, rules, registry)
     absent = "not a delegation re-entry"
     if facts.delegate_tier is not None:
         absent = f"no model for tier {facts.delegate_tier!r}"
     yield _slot("delegate_request", tier, "delegate() tier resolution", absent)
-    yield _slot("workspace_default", here.workspace_default, "workspace default", "no workspace default configured")
-    default = _canonical(here.global_default, registry)
+    yield _slot("workspace_default", rules.workspace_default, "workspace default", "no workspace default configured")
+    default = _canonical(rules.global_default, registry)
     yield _slot("global_default", default, "global default fallback", "no global default configured")
 
 
@@ -271,40 +273,40 @@ def _canonical(name: str | None, registry: Registry) -> str | None:
     return model.id if model is not None else name
 
 
-def _rule(facts: TurnFacts, here: PolicyHere) -> ChainEntry:
-    if not here.rules:
+def _propose_rule(facts: TurnFacts, rules: WorkspaceRules) -> ChainEntry:
+    if not rules.rules:
         return _slot("rule", None, "", "no rules configured")
-    found = next((rule for rule in here.rules if holds(rule.when, facts)), None)
-    if found is None:
+    match = next((rule for rule in rules.rules if holds(rule.when, facts)), None)
+    if match is None:
         return _slot("rule", None, "", "no rule matched this turn")
-    entry = _slot("rule", found.use, f"matched rule '{found.name}'", "")
-    return msgspec.structs.replace(entry, rule_name=found.name)
+    entry = _slot("rule", match.use, f"matched rule '{match.name}'", "")
+    return msgspec.structs.replace(entry, rule_name=match.name)
 
 
-def _pattern(facts: TurnFacts, here: PolicyHere, samples: Sequence[PatternSample]) -> ChainEntry:
-    settings = here.pattern
+def _propose_pattern(facts: TurnFacts, rules: WorkspaceRules, samples: Sequence[PatternSample]) -> ChainEntry:
+    settings = rules.pattern
     if not settings.enabled:
         return _slot("pattern", None, "", "pattern is switched off")
-    found = recommend(facts.fingerprint(), samples, settings) if samples else None
-    if found is None:
+    recommendation = recommend(facts.fingerprint(), samples, settings) if samples else None
+    if recommendation is None:
         return _slot("pattern", None, "", "no evaluations recorded")
-    best, confidence = found.best, found.confidence
+    best, confidence = recommendation.best, recommendation.confidence
     size = f"{best.sample_size} sample{'' if best.sample_size == 1 else 's'}"
     reason = f"did best on similar turns ({size}, confidence {confidence:.2f})"
-    told = {"confidence": confidence, "pattern_alternatives": found.ranked}
+    fields = {"confidence": confidence, "pattern_alternatives": recommendation.ranked}
     if best.sample_size < settings.min_sample_size:
         entry = _slot("pattern", None, "", f"{size}, fewer than the {settings.min_sample_size} required")
     elif confidence < settings.min_confidence:
         entry = _slot("pattern", None, "", f"confidence {confidence:.2f} is below {settings.min_confidence}")
     else:
         entry = _slot("pattern", best.model, reason, "")
-    return msgspec.structs.replace(entry, **told)
+    return msgspec.structs.replace(entry, **fields)
 
 
-def _tier_model(tier: str | None, here: PolicyHere, registry: Registry) -> str | None:
+def _tier_model(tier: str | None, rules: WorkspaceRules, registry: Registry) -> str | None:
     if tier is None:
         return None
-    if tier in here.tiers:
-        return here.tiers[tier]
-    model = registry.of_tier(tier)
+    if tier in rules.tiers:
+        return rules.tiers[tier]
+    model = registry.find_by_tier(tier)
     return model.id if model is not None else None

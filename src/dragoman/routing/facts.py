@@ -26,10 +26,10 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.routing.pattern import Fingerprint, fingerprint_of
+from dragoman.routing.pattern import Fingerprint, make_fingerprint
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
+class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     """What a model has to be able to do to answer. A gate is only asked where something is needed."""
 
     images: bool = False
@@ -53,7 +53,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
     estimated_input_tokens: int = 0
     has_images: bool = False  # in what the model would be shown: this message or the history
     has_tool_calls_in_history: bool = False
-    needs: Needs = Needs()
+    needs: Requirements = Requirements()
     tool_names: tuple[str, ...] = ()  # called in the session so far
     side_effects: tuple[str, ...] = ()  # of those tools
     offered_side_effects: tuple[str, ...] = ()  # of the tools that the model may call in this turn
@@ -69,7 +69,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def fingerprint(self) -> Fingerprint:
         """What the turn looks like, for the pattern slot and for the evaluation of this turn."""
-        return fingerprint_of(
+        return make_fingerprint(
             self.text,
             estimated_input_tokens=self.estimated_input_tokens,
             has_images=self.has_images,
@@ -78,7 +78,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def facts_of(
+def collect_facts(
     history: Iterable[Message],
     content: Iterable[ContentBlock],
     *,
@@ -92,31 +92,31 @@ def facts_of(
 
     ``shows_images`` is false when a model that takes no images or audio is to be shown words in their place.
     """
-    said, past, offered = tuple(content), tuple(history), tuple(tools)
-    calls = [block for message in past for block in message.content if isinstance(block, _CALLS)]
-    called = tuple(dict.fromkeys(call.name for call in calls))
-    media = [block for content in (said, *(one.content for one in past)) for block in _media(content)]
+    blocks, messages, offered = tuple(content), tuple(history), tuple(tools)
+    calls = [block for message in messages for block in message.content if isinstance(block, _CALLS)]
+    tool_names = tuple(dict.fromkeys(call.name for call in calls))
+    media = [block for content in (blocks, *(one.content for one in messages)) for block in _media(content)]
     image_types = tuple(dict.fromkeys(block.media_type for block in media if isinstance(block, ImageBlock)))
     has_images = bool(image_types)
     effects = {tool.name: str(tool.side_effects) for tool in offered}
-    needs = Needs(
+    requirements = Requirements(
         images=has_images and shows_images,
         image_types=image_types if shows_images else (),
         audio=shows_images and any(isinstance(block, AudioBlock) for block in media),
         tools=bool(offered or calls),
-        system_prompt=any(message.role is Role.SYSTEM and message.content for message in past),
+        system_prompt=any(message.role is Role.SYSTEM and message.content for message in messages),
         structured_output=output_schema,
     )
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "has_images": has_images,
         "has_tool_calls_in_history": bool(calls),
-        "needs": needs,
-        "tool_names": called,
+        "needs": requirements,
+        "tool_names": tool_names,
         "offered_side_effects": tuple(dict.fromkeys(effects.values())),
-        "side_effects": tuple(dict.fromkeys(effects[name] for name in called if name in effects)),
+        "side_effects": tuple(dict.fromkeys(effects[name] for name in tool_names if name in effects)),
         **known,
     }
-    return TurnFacts(content=said, now=now, **told)
+    return TurnFacts(content=blocks, now=now, **fields)
 
 
 _CALLS = (ToolUseBlock, InvalidToolUseBlock)

@@ -28,14 +28,14 @@ class Override(msgspec.Struct, frozen=True):
 def read_override(content: Iterable[ContentBlock], registry: Registry, explicit: str | None = None) -> Override:
     """Take the ``@model`` off a message. ``explicit`` is a model named beside the message, and goes before it."""
     blocks = tuple(content)
-    chosen = _known(explicit, registry)
+    chosen = _model_id(explicit, registry)
     for at, block in enumerate(blocks):
         if isinstance(block, TextBlock):
             model, text = _read_text(block.text, registry, is_decided=chosen is not None, is_all=len(blocks) == 1)
             if text == block.text:
                 return Override(chosen, blocks)
-            said = (block.replace(text=text),) if text else () if model else (block,)
-            return Override(chosen or model, (*blocks[:at], *said, *blocks[at + 1 :]))
+            rest = (block.replace(text=text),) if text else () if model else (block,)
+            return Override(chosen or model, (*blocks[:at], *rest, *blocks[at + 1 :]))
     return Override(chosen, blocks)
 
 
@@ -46,7 +46,7 @@ def _read_text(text: str, registry: Registry, *, is_decided: bool, is_all: bool)
     name, body = _split(text)
     if not name or (is_decided and registry.find(name) is None):
         return None, text
-    model = _known(name, registry)
+    model = _model_id(name, registry)
     if is_all and not body:
         raise InputError(
             f"@{name} says which model is meant, and nothing else",
@@ -65,7 +65,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, rest[0] if rest else ""
 
 
-def _known(name: str | None, registry: Registry) -> str | None:
+def _model_id(name: str | None, registry: Registry) -> str | None:
     """The id of the model of that name."""
     if name is None:
         return None

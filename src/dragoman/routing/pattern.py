@@ -60,12 +60,12 @@ _INTENT_OF_WORD: Final = {word: intent for intent, words in INTENTS.items() for 
 _TOKEN: Final = re.compile(r"[\w.~/-]+")
 _NO_FILES: Final = ("e.g", "i.e")
 _EXTENSION: Final = re.compile(r"[\w~-]\.([a-z]\w{0,9})\Z")
-_MOST_NAMES: Final = 16  # of one kind; a message may be a listing of thousands of files
-_LONGEST_TEXT: Final = 20_000  # what is behind it tells nothing new about what is asked for
+_MAX_NAMES: Final = 16  # of one kind; a message may be a listing of thousands of files
+_MAX_TEXT_LENGTH: Final = 20_000  # what is behind it tells nothing new about what is asked for
 _TOKEN_BUCKETS: Final = ((1_000, "<1k"), (4_000, "<4k"), (16_000, "<16k"), (64_000, "<64k"), (256_000, "<256k"))
 
 
-def fingerprint_of(
+def make_fingerprint(
     text: str,
     *,
     estimated_input_tokens: int,
@@ -74,23 +74,23 @@ def fingerprint_of(
     side_effects: Iterable[str] = (),
 ) -> Fingerprint:
     """The fingerprint of a turn that begins with this text."""
-    head = text[:_LONGEST_TEXT].lower()
+    head = text[:_MAX_TEXT_LENGTH].lower()
     tokens = dict.fromkeys(token.rstrip(".") for token in _TOKEN.findall(head))
     paths = [token for token in tokens if ("." in token or "/" in token) and _is_path(token)]
     return Fingerprint(
-        intent_tags=_few(_INTENT_OF_WORD[token] for token in tokens if token in _INTENT_OF_WORD),
-        file_extensions=_few(f".{found[1]}" for path in paths if (found := _EXTENSION.search(path[-16:]))),
-        tool_names=_few(tool_names),
-        path_buckets=_few(bucket for path in paths if (bucket := _first_folder(path))),
-        side_effects=_few(str(effect) for effect in side_effects),
+        intent_tags=_first_names(_INTENT_OF_WORD[token] for token in tokens if token in _INTENT_OF_WORD),
+        file_extensions=_first_names(f".{found[1]}" for path in paths if (found := _EXTENSION.search(path[-16:]))),
+        tool_names=_first_names(tool_names),
+        path_buckets=_first_names(bucket for path in paths if (bucket := _first_folder(path))),
+        side_effects=_first_names(str(effect) for effect in side_effects),
         token_bucket=next((name for below, name in _TOKEN_BUCKETS if estimated_input_tokens < below), "256k+"),
         has_images=has_images,
     )
 
 
-def _few(names: Iterable[str]) -> tuple[str, ...]:
+def _first_names(names: Iterable[str]) -> tuple[str, ...]:
     """The first few different names, sorted."""
-    return tuple(sorted(list(dict.fromkeys(names))[:_MOST_NAMES]))
+    return tuple(sorted(list(dict.fromkeys(names))[:_MAX_NAMES]))
 
 
 def _is_path(token: str) -> bool:
@@ -105,29 +105,29 @@ def _first_folder(path: str) -> str:
     return parts[0] if parts else ""
 
 
-def similarity(one: Fingerprint, other: Fingerprint) -> float:
+def similarity(left: Fingerprint, right: Fingerprint) -> float:
     """How alike two turns look, from 0 to 1: a weighted Jaccard index."""
-    alike = (
-        0.30 * _jaccard(one.intent_tags, other.intent_tags)
-        + 0.20 * _jaccard(one.file_extensions, other.file_extensions)
-        + 0.15 * _jaccard(one.tool_names, other.tool_names)
-        + 0.10 * _jaccard(one.path_buckets, other.path_buckets)
-        + 0.10 * _jaccard(one.side_effects, other.side_effects)
-        + 0.10 * (one.token_bucket == other.token_bucket)
-        + 0.05 * (one.has_images == other.has_images)
+    score = (
+        0.30 * _jaccard(left.intent_tags, right.intent_tags)
+        + 0.20 * _jaccard(left.file_extensions, right.file_extensions)
+        + 0.15 * _jaccard(left.tool_names, right.tool_names)
+        + 0.10 * _jaccard(left.path_buckets, right.path_buckets)
+        + 0.10 * _jaccard(left.side_effects, right.side_effects)
+        + 0.10 * (left.token_bucket == right.token_bucket)
+        + 0.05 * (left.has_images == right.has_images)
     )
-    return min(1.0, alike)
+    return min(1.0, score)
 
 
 @functools.lru_cache(maxsize=16_384)  # there are few different sets, and many samples that have them
-def _jaccard(one: tuple[str, ...], other: tuple[str, ...]) -> float:
+def _jaccard(left: tuple[str, ...], right: tuple[str, ...]) -> float:
     """The share of what is in both in what is in either; two empty sets are alike."""
-    if one == other:
+    if left == right:
         return 1.0
-    if not one or not other:
+    if not left or not right:
         return 0.0
-    both = len(set(one).intersection(other))
-    return both / (len(one) + len(other) - both)
+    common = len(set(left).intersection(right))
+    return common / (len(left) + len(right) - common)
 
 
 # --- what worked -----------------------------------------------------------------------------------------------------

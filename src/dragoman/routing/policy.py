@@ -31,7 +31,7 @@ import msgspec
 from dragoman.errors import PolicyError
 from dragoman.exchange import SideEffects
 from dragoman.routing.pattern import PatternSettings
-from dragoman.routing.predicates import Predicate, Problems, mentions, read_predicate
+from dragoman.routing.predicates import Predicate, Problems, has_predicate, read_predicate
 from dragoman.routing.registry import TIERS, Registry
 
 SCHEMA_VERSION: Final = 1
@@ -68,10 +68,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     workspaces: dict[str, WorkspacePolicy] = {}
     warnings: tuple[str, ...] = ()
 
-    def at(self, workspace_path: str) -> PolicyHere:
+    def for_workspace(self, workspace_path: str) -> WorkspaceRules:
         """What holds in a workspace."""
-        own = self.workspaces.get(_normal(workspace_path), _NOTHING) if workspace_path else _NOTHING
-        return PolicyHere(
+        own = (
+            self.workspaces.get(_normalize_path(workspace_path), _NO_WORKSPACE_POLICY)
+            if workspace_path
+            else _NO_WORKSPACE_POLICY
+        )
+        return WorkspaceRules(
             rules=(*own.rules, *self.rules),
             pattern=own.pattern or self.pattern,
             tiers=own.tiers if own.tiers is not None else self.tiers or {},
@@ -85,7 +89,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self if self.global_default is not None else msgspec.structs.replace(self, global_default=model)
 
 
-class PolicyHere(msgspec.Struct, frozen=True, kw_only=True):
+class WorkspaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """A policy as it holds in one workspace."""
 
     rules: tuple[Rule, ...]
@@ -95,28 +99,28 @@ class PolicyHere(msgspec.Struct, frozen=True, kw_only=True):
     global_default: str | None
     side_effects: Allowed = {}
 
-    def asks_for(self, key: str) -> bool:
+    def uses_predicate(self, key: str) -> bool:
         """Whether a rule has a predicate of that name: what takes an effort to find out is found out only then."""
-        return any(mentions(rule.when, key) for rule in self.rules)
+        return any(has_predicate(rule.when, key) for rule in self.rules)
 
 
-_NOTHING: Final = WorkspacePolicy()
+_NO_WORKSPACE_POLICY: Final = WorkspacePolicy()
 
 
 def read_policy(document: Any, registry: Registry, *, home: str = "", origin: str = "routing policy") -> Policy:
     """A policy from what stood in a file; ``home`` is what ~ stands for. ``PolicyError`` has every problem at once."""
-    reading = _Reading(registry, home)
-    policy = reading.policy(document)
-    if reading.problems.errors:
-        raise PolicyError(tuple(reading.problems.errors), where=origin)
+    reader = _PolicyReader(registry, home)
+    policy = reader.read(document)
+    if reader.problems.errors:
+        raise PolicyError(tuple(reader.problems.errors), where=origin)
     return policy
 
 
-def _normal(path: str) -> str:
+def _normalize_path(path: str) -> str:
     return posixpath.normpath(path.replace("\\", "/"))
 
 
-class _Reading:
+class _PolicyReader:
     """One file on its way to a policy."""
 
     def __init__(self, registry: Registry, home: str) -> None:
@@ -124,14 +128,14 @@ class _Reading:
         self._home = home
         self.problems = Problems()
 
-    def policy(self, document: Any) -> Policy:
+    def read(self, document: Any) -> Policy:
         keys = ("schema_version", "global_default", "tiers", "pattern", "rules", "side_effects", "workspaces")
         root = self._mapping(document, "$", keys)
         if root is None:
             return Policy()
         version = root.get("schema_version")
         if type(version) is not int or version != SCHEMA_VERSION:
-            self.problems.note("$.schema_version", f"{SCHEMA_VERSION} is expected, not {version!r}"[:120])
+            self.problems.add("$.schema_version", f"{SCHEMA_VERSION} is expected, not {version!r}"[:120])
         return Policy(
             global_default=self._model(root.get("global_default"), "$.global_default", optional=True),
             pattern=self._pattern(root.get("pattern"), "$.pattern") or PatternSettings(),
@@ -148,10 +152,10 @@ class _Reading:
         allowed: Allowed = {}
         for effect, models in (self._mapping(value, where, tuple(SideEffects)) or {}).items():
             if not isinstance(models, list):
-                self.problems.note(f"{where}.{effect}", "a list of models is expected")
+                self.problems.add(f"{where}.{effect}", "a list of models is expected")
                 continue
-            found = [self._model(model, f"{where}.{effect}[{at}]") for at, model in enumerate(models)]
-            allowed[effect] = tuple(model for model in found if model is not None)
+            found_models = [self._model(model, f"{where}.{effect}[{at}]") for at, model in enumerate(models)]
+            allowed[effect] = tuple(model for model in found_models if model is not None)
         return allowed
 
     def _workspaces(self, value: Any) -> dict[str, WorkspacePolicy]:
@@ -159,59 +163,59 @@ class _Reading:
         for path, own in (self._mapping(value, "$.workspaces", None) or {}).items():
             where = f"$.workspaces.{path}"
             full = self._path(path, where)
-            read = self._mapping(own, where, ("default", "pattern", "tiers", "rules")) or {}
+            mapping = self._mapping(own, where, ("default", "pattern", "tiers", "rules")) or {}
             if full in workspaces:
-                self.problems.note(where, "this workspace is there twice")
+                self.problems.add(where, "this workspace is there twice")
             workspaces[full] = WorkspacePolicy(
-                default=self._model(read.get("default"), f"{where}.default", optional=True),
-                pattern=self._pattern(read.get("pattern"), f"{where}.pattern"),
-                tiers=self._tiers(read.get("tiers"), f"{where}.tiers"),
-                rules=self._rules(read.get("rules"), f"{where}.rules"),
+                default=self._model(mapping.get("default"), f"{where}.default", optional=True),
+                pattern=self._pattern(mapping.get("pattern"), f"{where}.pattern"),
+                tiers=self._tiers(mapping.get("tiers"), f"{where}.tiers"),
+                rules=self._rules(mapping.get("rules"), f"{where}.rules"),
             )
         return workspaces
 
     def _path(self, path: str, where: str) -> str:
         full = self._home + path[1:] if path == "~" or path.startswith("~/") else path
         if not posixpath.isabs(full.replace("\\", "/")) and full[1:2] != ":":
-            self.problems.note(where, "a workspace is an absolute path, or one that begins with ~/")
-        return _normal(full)
+            self.problems.add(where, "a workspace is an absolute path, or one that begins with ~/")
+        return _normalize_path(full)
 
     def _rules(self, value: Any, where: str) -> tuple[Rule, ...]:
         if value is None:
             return ()
         if not isinstance(value, list):
-            self.problems.note(where, "a list of rules is expected")
+            self.problems.add(where, "a list of rules is expected")
             return ()
         rules = [self._rule(item, at, f"{where}[{at}]") for at, item in enumerate(value)]
         names: dict[str, int] = {}
         for at, rule in enumerate(rules):
             if rule is not None and names.setdefault(rule.name, at) != at:
-                self.problems.note(f"{where}[{at}].name", f"{rule.name!r} is the name of {where}[{names[rule.name]}]")
+                self.problems.add(f"{where}[{at}].name", f"{rule.name!r} is the name of {where}[{names[rule.name]}]")
         return tuple(rule for rule in rules if rule is not None)
 
     def _rule(self, value: Any, at: int, where: str) -> Rule | None:
-        read = self._mapping(value, where, ("name", "when", "use"))
-        if read is None:
+        mapping = self._mapping(value, where, ("name", "when", "use"))
+        if mapping is None:
             return None
-        name = read.get("name")
+        name = mapping.get("name")
         if name is None:
             name = f"rule_{at}"
         elif not isinstance(name, str) or not name.strip():
-            self.problems.note(f"{where}.name", "a text is expected")
+            self.problems.add(f"{where}.name", "a text is expected")
             name = f"rule_{at}"
-        use = self._model(read.get("use"), f"{where}.use")
-        when = read_predicate(read.get("when"), f"{where}.when", self.problems)
+        use = self._model(mapping.get("use"), f"{where}.use")
+        when = read_predicate(mapping.get("when"), f"{where}.when", self.problems)
         return Rule(name, when, use) if when is not None and use is not None else None
 
     def _model(self, value: Any, where: str, *, optional: bool = False) -> str | None:
         if value is None and optional:
             return None
         if not isinstance(value, str) or not value:
-            self.problems.note(where, "the id or the alias of a model is expected")
+            self.problems.add(where, "the id or the alias of a model is expected")
             return None
         model = self._registry.find(value)
         if model is None:
-            self.problems.note(where, f"no model {value!r}")
+            self.problems.add(where, f"no model {value!r}")
             return None
         if not self._registry.is_configured(model):
             self.problems.warn(where, f"{model.id} cannot be called here: {model.provider} has no key")
@@ -222,31 +226,31 @@ class _Reading:
     def _tiers(self, value: Any, where: str) -> Tiers | None:
         if value is None:
             return None
-        read = self._mapping(value, where, TIERS)
-        if read is None:
+        mapping = self._mapping(value, where, TIERS)
+        if mapping is None:
             return None
-        missing = [tier for tier in TIERS if tier not in read]
+        missing = [tier for tier in TIERS if tier not in mapping]
         if missing:
-            self.problems.note(where, f"all of {', '.join(TIERS)} are needed; {', '.join(missing)} is missing")
-        named = {tier: self._model(read[tier], f"{where}.{tier}") for tier in TIERS if tier in read}
-        return {tier: model for tier, model in named.items() if model is not None}
+            self.problems.add(where, f"all of {', '.join(TIERS)} are needed; {', '.join(missing)} is missing")
+        models = {tier: self._model(mapping[tier], f"{where}.{tier}") for tier in TIERS if tier in mapping}
+        return {tier: model for tier, model in models.items() if model is not None}
 
     def _pattern(self, value: Any, where: str) -> PatternSettings | None:
         if value is None:
             return None
-        read = self._mapping(value, where, ("enabled", "cost_weight", "min_confidence", "min_sample_size"))
+        mapping = self._mapping(value, where, ("enabled", "cost_weight", "min_confidence", "min_sample_size"))
         settings: dict[str, Any] = {}
-        for name, given in (read or {}).items():
+        for name, setting in (mapping or {}).items():
             if name == "enabled":
-                fits, what = type(given) is bool, "true or false is expected"
+                fits, what = type(setting) is bool, "true or false is expected"
             elif name == "min_sample_size":
-                fits, what = type(given) is int and given >= 1, "a whole number from 1 is expected"
+                fits, what = type(setting) is int and setting >= 1, "a whole number from 1 is expected"
             else:
-                fits, what = type(given) in (int, float) and 0 <= given <= 1, "a number from 0 to 1 is expected"
+                fits, what = type(setting) in (int, float) and 0 <= setting <= 1, "a number from 0 to 1 is expected"
             if fits:
-                settings[name] = given
+                settings[name] = setting
             else:
-                self.problems.note(f"{where}.{name}", what)
+                self.problems.add(f"{where}.{name}", what)
         return PatternSettings(**settings)
 
     def _mapping(self, value: Any, where: str, keys: tuple[str, ...] | None) -> Mapping[str, Any] | None:
@@ -254,11 +258,11 @@ class _Reading:
         if value is None and where != "$" and keys is None:
             return None
         if not isinstance(value, Mapping):
-            self.problems.note(where, "a mapping is expected")
+            self.problems.add(where, "a mapping is expected")
             return None
         for key in value:
             if not isinstance(key, str):
-                self.problems.note(where, f"the key {key!r} is not a text")
+                self.problems.add(where, f"the key {key!r} is not a text")
             elif keys is not None and key not in keys:
-                self.problems.note(f"{where}.{key}", f"no such key; there are {', '.join(keys)}")
+                self.problems.add(f"{where}.{key}", f"no such key; there are {', '.join(keys)}")
         return {key: item for key, item in value.items() if isinstance(key, str) and (keys is None or key in keys)}

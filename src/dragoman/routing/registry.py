@@ -69,7 +69,7 @@ class Registry:
             return None
         return self._unreachable_reason(model.provider)
 
-    def of_tier(self, tier: str) -> Model | None:
+    def find_by_tier(self, tier: str) -> Model | None:
         """The first model of a tier that can be called, or the first one if none can."""
-        found = [model for name in self.tiers.get(tier, ()) if (model := self.find(name)) is not None]
-        return next((model for model in found if self.is_configured(model)), found[0] if found else None)
+        models = [model for name in self.tiers.get(tier, ()) if (model := self.find(name)) is not None]
+        return next((model for model in models if self.is_configured(model)), models[0] if models else None)

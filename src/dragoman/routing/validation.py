@@ -53,8 +53,8 @@ def validation_failure(
 
 
 def _forbidden_effect(model: Model, facts: TurnFacts, allowed: Mapping[str, Sequence[str]]) -> str | None:
-    forbids = any(model.id not in allowed.get(effect, (model.id,)) for effect in facts.offered_side_effects)
-    return "side_effects_not_allowed" if forbids else None
+    is_forbidden = any(model.id not in allowed.get(effect, (model.id,)) for effect in facts.offered_side_effects)
+    return "side_effects_not_allowed" if is_forbidden else None
 
 
 def _missing_capability(model: Model, facts: TurnFacts) -> str | None:

@@ -21,57 +21,59 @@ import msgspec
 from starlette.responses import Response
 
 from dragoman.ids import name_from_id
-from dragoman.offload import off_loop
+from dragoman.offload import run_off_loop
 from dragoman.server.principal import Principal
-from dragoman.server.refusing import Refusal
+from dragoman.server.refusing import ApiError
 from dragoman.store import Owners, Session
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CHECKED: Final = 12  # bytes that tell a cursor that was changed
+_DIGEST_BYTES: Final = 12  # bytes that tell a cursor that was changed
 
 
-def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
-    return _json(msgspec.json.encode(value), status, headers)
+    return _bytes_response(msgspec.json.encode(value), status, headers)
 
 
-async def answer_large(size: int, make: Callable[[], Any]) -> Response:
+async def large_json_response(size: int, make: Callable[[], Any]) -> Response:
     """The value that a function returns, as JSON. ``size`` is about how many bytes it has."""
-    return _json(await off_loop(size, lambda: msgspec.json.encode(make())))
+    return _bytes_response(await run_off_loop(size, lambda: msgspec.json.encode(make())))
 
 
-def _json(data: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _bytes_response(data: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
         data, status, media_type="application/json", headers={"cache-control": "no-store", **(headers or {})}
     )
 
 
-def owners_of(principal: Principal) -> Owners:
+def get_owners(principal: Principal) -> Owners:
     """Whose sessions a caller may see, as a store is asked for them."""
     return Owners(principal.user_id, principal.team_id, is_everywhere=principal.is_local)
 
 
-def cursor_for(principal: Principal, session: Session) -> str:
+def make_cursor(principal: Principal, session: Session) -> str:
     """Where the list goes on behind a session."""
     micros = (session.updated_at - _EPOCH) // timedelta(microseconds=1)
-    place = msgspec.json.encode((micros, name_from_id(session.id)))
-    return base64.urlsafe_b64encode(_check(principal, place) + place).rstrip(b"=").decode()
+    position = msgspec.json.encode((micros, name_from_id(session.id)))
+    return base64.urlsafe_b64encode(_digest(principal, position) + position).rstrip(b"=").decode()
 
 
-def place_from(principal: Principal, text: str) -> tuple[datetime, str]:
+def parse_cursor(principal: Principal, text: str) -> tuple[datetime, str]:
     """The time and the name of a session that a cursor holds."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        check, place = data[:_CHECKED], data[_CHECKED:]
-        is_ours = base64.urlsafe_b64encode(data).rstrip(b"=").decode() == text and check == _check(principal, place)
-        micros, name = msgspec.json.decode(place, type=tuple[int, str]) if is_ours else (None, "")
+        digest, position = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+        is_valid = base64.urlsafe_b64encode(data).rstrip(b"=").decode() == text and digest == _digest(
+            principal, position
+        )
+        micros, name = msgspec.json.decode(position, type=tuple[int, str]) if is_valid else (None, "")
     except (ValueError, msgspec.MsgspecError):
         micros, name = None, ""
     if micros is None:
-        raise Refusal(400, "invalid_cursor", "The cursor was changed, or is not yours. Begin again without one.")
+        raise ApiError(400, "invalid_cursor", "The cursor was changed, or is not yours. Begin again without one.")
     return _EPOCH + timedelta(microseconds=micros), name
 
 
-def _check(principal: Principal, place: bytes) -> bytes:
-    whose = msgspec.json.encode((principal.user_id, principal.team_id))
-    return hashlib.sha256(whose + b"\0" + place).digest()[:_CHECKED]
+def _digest(principal: Principal, position: bytes) -> bytes:
+    owner = msgspec.json.encode((principal.user_id, principal.team_id))
+    return hashlib.sha256(owner + b"\0" + position).digest()[:_DIGEST_BYTES]

@@ -38,10 +38,10 @@ from dragoman.server import (
 from dragoman.server.counters import Counters
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.options import base_path
-from dragoman.server.origins import allowed_origin, asked_beforehand, is_preflight, shown_to
-from dragoman.server.principal import Principal, authenticated, principal_of
-from dragoman.server.refusing import Refusal, not_found, refused
-from dragoman.server.state import Doors, doors_of
+from dragoman.server.origins import cors_headers, find_allowed_origin, is_preflight, preflight_headers
+from dragoman.server.principal import Principal, authenticate, get_principal
+from dragoman.server.refusing import ApiError, error_response, not_found_error
+from dragoman.server.state import AppState, app_state
 
 MODULES: Final = (
     me,
@@ -59,7 +59,9 @@ MODULES: Final = (
 )
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 # Of two of these, one could be checked and the other believed.
-_ONCE: Final = frozenset((b"origin", b"sec-fetch-site", b"authorization", b"content-type", b"content-encoding"))
+_SINGLE_HEADERS: Final = frozenset(
+    (b"origin", b"sec-fetch-site", b"authorization", b"content-type", b"content-encoding")
+)
 _log: Final = logging.getLogger("dragoman.access")
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -73,95 +75,99 @@ _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancest
 
 def endpoints() -> tuple[Endpoint, ...]:
     """Every endpoint that there is."""
-    return tuple(one for module in MODULES for one in module.ENDPOINTS)
+    return tuple(endpoint for module in MODULES for endpoint in module.ENDPOINTS)
 
 
-def make_app(doors: Doors, also: tuple[Endpoint, ...] = ()) -> ASGIApp:
+def make_app(state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> ASGIApp:
     """The application over what all requests share. ``also`` are endpoints of whoever builds on it."""
-    known = (*endpoints(), *also)
+    all_endpoints = (*endpoints(), *extra_endpoints)
     app = Starlette(
-        routes=[_route(one) for one in known],
-        exception_handlers={HTTPException: _unrouted, Exception: _failed},
+        routes=[_route(endpoint) for endpoint in all_endpoints],
+        exception_handlers={HTTPException: _handle_http_exception, Exception: _handle_exception},
     )
     app.router.redirect_slashes = False
-    app.state.doors = doors
-    app.state.endpoints = known
-    doors.counters.name_routes((one.method, one.path) for one in known)
-    firsts = frozenset(one.path.split("/")[1] for one in known)
-    rooted = Rooted(app, base_path(doors.options), firsts)
-    return Doorway(rooted, doors.options.allow_origin, doors.counters)
+    app.state.dragoman = state
+    app.state.endpoints = all_endpoints
+    state.counters.name_routes((endpoint.method, endpoint.path) for endpoint in all_endpoints)
+    first_segments = frozenset(endpoint.path.split("/")[1] for endpoint in all_endpoints)
+    with_base_path = BasePathMiddleware(app, base_path(state.config), first_segments)
+    return RequestMiddleware(with_base_path, state.config.allow_origin, state.counters)
 
 
 def _route(endpoint: Endpoint) -> Route:
-    async def answer(request: Request) -> Response:
+    async def handle(request: Request) -> Response:
         request.scope["dragoman.route"] = endpoint.path
         try:
             if not endpoint.public:
-                request.state.principal = await _principal(request)
-                _refuse_without(endpoint.scope, request)
-            return await endpoint.answer(request)
+                request.state.principal = await _authenticate(request)
+                _require_scope(endpoint.scope, request)
+            return await endpoint.handler(request)
         except Exception as error:
-            return refused(request, error)
+            return error_response(request, error)
 
-    return Route(endpoint.path, answer, methods=[endpoint.method], name=endpoint.name)
+    return Route(endpoint.path, handle, methods=[endpoint.method], name=endpoint.name)
 
 
-async def _principal(request: Request) -> Principal:
+async def _authenticate(request: Request) -> Principal:
     """Who calls. That nobody could be found out is an audit event."""
     try:
-        return await authenticated(request)
-    except Refusal as refusal:
+        return await authenticate(request)
+    except ApiError as refusal:
         if refusal.status == 401:
-            doors_of(request).audit.tell(GatewayAuthFailed(reason=refusal.code))
+            app_state(request).audit.emit(GatewayAuthFailed(reason=refusal.code))
         raise
 
 
-def _refuse_without(scope: str | None, request: Request) -> None:
-    if scope is not None and scope not in principal_of(request).scopes:
-        raise Refusal(403, "missing_scope", f"The key has not the scope {scope}.")
+def _require_scope(scope: str | None, request: Request) -> None:
+    if scope is not None and scope not in get_principal(request).scopes:
+        raise ApiError(403, "missing_scope", f"The key has not the scope {scope}.")
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
+async def _handle_http_exception(request: Request, error: Exception) -> Response:
     """What no route answers."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status != 405:
-        return refused(request, not_found())
+        return error_response(request, not_found_error())
     routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     allow = ", ".join(sorted({method for route in routes for method in route.methods}))
-    return refused(request, Refusal(405, "method_not_allowed", "This cannot be done here.", headers={"allow": allow}))
+    return error_response(
+        request, ApiError(405, "method_not_allowed", "This cannot be done here.", headers={"allow": allow})
+    )
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _handle_exception(request: Request, error: Exception) -> Response:
     """What an answer raised before a byte of it was sent."""
-    return refused(request, error)
+    return error_response(request, error)
 
 
-class Rooted:
+class BasePathMiddleware:
     """Lets a server answer under the path of its base URL, whether or not a proxy takes that path off.
 
     An application that mounts this one sets the root path itself, and nothing is done here.
     """
 
-    def __init__(self, app: ASGIApp, path: str, firsts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, path: str, first_segments: frozenset[str]) -> None:
         self.app = app
         self._path = path
-        self._firsts = firsts  # what the routes begin with: tells a path with the prefix from one without
+        self._first_segments = (
+            first_segments  # what the routes begin with: tells a path with the prefix from one without
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._path and not scope.get("root_path"):
             if scope["path"] == self._path:
                 await RedirectResponse(f"{self._path}/", 308)(scope, receive, send)
                 return
-            if self._is_under(scope["path"]):
+            if self._has_base_path(scope["path"]):
                 scope["root_path"] = self._path
         await self.app(scope, receive, send)
 
-    def _is_under(self, path: str) -> bool:
+    def _has_base_path(self, path: str) -> bool:
         rest = path.removeprefix(f"{self._path}/")
-        return rest != path and rest.partition("/")[0] in self._firsts
+        return rest != path and rest.partition("/")[0] in self._first_segments
 
 
-class Doorway:
+class RequestMiddleware:
     """What every request and every answer passes."""
 
     def __init__(self, app: ASGIApp, origins: Iterable[str] = (), counters: Counters | None = None) -> None:
@@ -173,44 +179,44 @@ class Doorway:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         self._counters.begin_request()
-        scope["dragoman.request_id"] = name = f"req_{secrets.token_hex(12)}"
+        scope["dragoman.request_id"] = request_id = f"req_{secrets.token_hex(12)}"
         status = 0
-        origin = allowed_origin(scope, self._origins) if self._origins else None
+        origin = find_allowed_origin(scope, self._origins) if self._origins else None
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = _with_ours(message.get("headers", ()), name, origin)
+                message["headers"] = _add_headers(message.get("headers", ()), request_id, origin)
             await send(message)
 
         try:
-            if (refusal := _refusal_of_head(scope)) is not None:
-                await refused(Request(scope), refusal)(scope, receive, send_with_headers)
+            if (error := _check_headers(scope)) is not None:
+                await error_response(Request(scope), error)(scope, receive, send_with_headers)
             elif origin is not None and is_preflight(scope):
-                await Response(status_code=204, headers=asked_beforehand())(scope, receive, send_with_headers)
+                await Response(status_code=204, headers=preflight_headers())(scope, receive, send_with_headers)
             else:
                 await self.app(scope, receive, send_with_headers)
         finally:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - start_s
             self._counters.count_request(scope["method"], scope.get("dragoman.route", ""), status, seconds)
-            _log_answer(scope, status, seconds)
+            _log_response(scope, status, seconds)
 
 
-def _refusal_of_head(scope: Scope) -> Refusal | None:
+def _check_headers(scope: Scope) -> ApiError | None:
     hosts = [value for key, value in scope["headers"] if key == b"host"]
     if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
-        return Refusal(400, "invalid_host", "The Host header is missing or malformed.")
-    names = [key for key, _ in scope["headers"] if key in _ONCE]
+        return ApiError(400, "invalid_host", "The Host header is missing or malformed.")
+    names = [key for key, _ in scope["headers"] if key in _SINGLE_HEADERS]
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        return Refusal(400, "invalid_header", f"There is more than one {twice.decode().title()}.")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        return ApiError(400, "invalid_header", f"There is more than one {duplicate.decode().title()}.")
     return None
 
 
-def _log_answer(scope: Scope, status: int, seconds: float) -> None:
+def _log_response(scope: Scope, status: int, seconds: float) -> None:
     """One line for each request. Of its address it has the route alone: the rest may be a token."""
     if not _log.isEnabledFor(logging.INFO):
         return
@@ -228,10 +234,10 @@ def _log_answer(scope: Scope, status: int, seconds: float) -> None:
     )
 
 
-def _with_ours(headers: Any, request_id: str, origin: bytes | None) -> list[tuple[bytes, bytes]]:
+def _add_headers(headers: Any, request_id: str, origin: bytes | None) -> list[tuple[bytes, bytes]]:
     """The headers of an answer with those that all have; a policy of its own stays."""
-    own = list(headers)
-    named = {key.lower() for key, _ in own}
-    ours = (*HEADERS, _POLICY, (b"x-request-id", request_id.encode()))
-    allowing = shown_to(origin) if origin is not None else ()
-    return [*own, *(pair for pair in ours if pair[0] not in named), *allowing]
+    result = list(headers)
+    names = {key.lower() for key, _ in result}
+    defaults = (*HEADERS, _POLICY, (b"x-request-id", request_id.encode()))
+    cors = cors_headers(origin) if origin is not None else ()
+    return [*result, *(pair for pair in defaults if pair[0] not in names), *cors]

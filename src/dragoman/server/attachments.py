@@ -18,21 +18,21 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from dragoman.attachments import ROUTE, Opened, Owner, serving_headers
-from dragoman.server.answers import answer
-from dragoman.server.asking import identifier, text_param
+from dragoman.attachments import ROUTE, OpenFile, Owner, response_headers
+from dragoman.server.answers import json_response
+from dragoman.server.asking import text_param, validate_id
 from dragoman.server.endpoint import Endpoint, Media, Query
 from dragoman.server.options import address
-from dragoman.server.principal import principal_of
-from dragoman.server.refusing import Refusal
-from dragoman.server.state import doors_of
+from dragoman.server.principal import get_principal
+from dragoman.server.refusing import ApiError
+from dragoman.server.state import app_state
 from dragoman.server.uploads import read_form
 
-_RANGE: Final = re.compile(r"(?i:bytes)=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})")  # only one part
-_UNSORTED: Final = "unsorted"  # where a file is that was uploaded for no thread or run yet
+_RANGE_HEADER: Final = re.compile(r"(?i:bytes)=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})")  # only one part
+_DEFAULT_GROUP: Final = "unsorted"  # where a file is that was uploaded for no thread or run yet
 
 
-class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
+class UploadResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A file that is kept, and a URL to send with a message."""
 
     bucket: str
@@ -43,7 +43,7 @@ class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None
 
 
-class SignedPlace(msgspec.Struct, frozen=True):
+class SignedUrlResponse(msgspec.Struct, frozen=True):
     """Where a file can be read for a while."""
 
     bucket: str
@@ -54,14 +54,14 @@ class SignedPlace(msgspec.Struct, frozen=True):
 # --- uploading -------------------------------------------------------------------------------------------------------
 
 
-async def upload(request: Request) -> Response:
+async def upload_attachment(request: Request) -> Response:
     """Keep a file of the caller."""
     form = await read_form(request)
-    thread, run = (identifier(form.fields.get(name) or _UNSORTED, name) for name in ("threadId", "runId"))
-    owner, attachments, file = _owner(request), doors_of(request).attachments, form.file
+    thread, run = (validate_id(form.fields.get(name) or _DEFAULT_GROUP, name) for name in ("threadId", "runId"))
+    owner, attachments, file = _owner(request), app_state(request).attachments, form.file
     stored = await attachments.put(owner, thread, run, file.data, declared_type=file.declared_type, name=file.name)
     url = await attachments.signed_url(stored.bucket, stored.path, owner)
-    made = Uploaded(
+    body = UploadResponse(
         bucket=stored.bucket,
         path=stored.path,
         mime_type=stored.mime_type,
@@ -69,56 +69,59 @@ async def upload(request: Request) -> Response:
         size=stored.size,
         name=stored.name,
     )
-    return answer(made)
+    return json_response(body)
 
 
 def _owner(request: Request) -> Owner:
-    principal = principal_of(request)
+    principal = get_principal(request)
     return Owner(principal.user_id, principal.team_id)
 
 
 # --- signed URLs -----------------------------------------------------------------------------------------------------
 
 
-async def sign(request: Request) -> Response:
+async def sign_attachment(request: Request) -> Response:
     """A URL for a file of the caller."""
-    bucket, path = text_param(request, "bucket"), text_param(request, "path", most=2_000)
-    url = await doors_of(request).attachments.signed_url(bucket, path, _owner(request))
-    return answer(SignedPlace(bucket, path, url))
+    bucket, path = text_param(request, "bucket"), text_param(request, "path", max_length=2_000)
+    url = await app_state(request).attachments.signed_url(bucket, path, _owner(request))
+    return json_response(SignedUrlResponse(bucket, path, url))
 
 
-async def serve(request: Request) -> Response:
+async def read_attachment(request: Request) -> Response:
     """The file that a signed URL names."""
-    doors = doors_of(request)
-    place = doors.attachments.verify(_as_asked(request), None)
-    direct = await doors.attachments.direct_url(place.bucket, place.path)
-    if direct is not None:
-        return RedirectResponse(direct, 307, headers={"cache-control": "private, no-store"})
-    opened = await doors.attachments.open(place.bucket, place.path, None)
+    state = app_state(request)
+    location = state.attachments.verify(_request_url(request), None)
+    direct_url = await state.attachments.direct_url(location.bucket, location.path)
+    if direct_url is not None:
+        return RedirectResponse(direct_url, 307, headers={"cache-control": "private, no-store"})
+    file = await state.attachments.open(location.bucket, location.path, None)
     # Pages of other servers may show it: who has the URL may see the file.
-    ours = {"Accept-Ranges": "bytes", "Cross-Origin-Resource-Policy": "cross-origin"}
-    headers = {**serving_headers(opened), **ours}
-    wanted = part_wanted(request.headers.getlist("range"), opened.size) if "if-range" not in request.headers else None
-    if wanted is None:
-        return StreamingResponse(_part(opened, range(opened.size)), headers=headers)
-    if not wanted:
-        await opened.chunks.close()
-        there = {"Content-Range": f"bytes */{opened.size}"}
-        raise Refusal(416, "range_not_satisfiable", f"The file has {opened.size} bytes.", headers=there)
-    told = {"Content-Length": str(len(wanted)), "Content-Range": f"bytes {wanted[0]}-{wanted[-1]}/{opened.size}"}
-    return StreamingResponse(_part(opened, wanted), 206, headers={**headers, **told})
+    own_headers = {"Accept-Ranges": "bytes", "Cross-Origin-Resource-Policy": "cross-origin"}
+    headers = {**response_headers(file), **own_headers}
+    byte_range = parse_range(request.headers.getlist("range"), file.size) if "if-range" not in request.headers else None
+    if byte_range is None:
+        return StreamingResponse(_read_range(file, range(file.size)), headers=headers)
+    if not byte_range:
+        await file.chunks.close()
+        size_header = {"Content-Range": f"bytes */{file.size}"}
+        raise ApiError(416, "range_not_satisfiable", f"The file has {file.size} bytes.", headers=size_header)
+    range_headers = {
+        "Content-Length": str(len(byte_range)),
+        "Content-Range": f"bytes {byte_range[0]}-{byte_range[-1]}/{file.size}",
+    }
+    return StreamingResponse(_read_range(file, byte_range), 206, headers={**headers, **range_headers})
 
 
-def part_wanted(said: Sequence[str], size: int) -> range | None:
+def parse_range(headers: Sequence[str], size: int) -> range | None:
     """The bytes that a ``Range`` asks for, none of them if the file has none such; ``None`` for the whole file.
 
     Who asks for several parts gets the whole file, so that a thousand of them cost nothing; so does who asks for
     something that is no range of bytes.
     """
-    found = _RANGE.fullmatch(said[0]) if len(said) == 1 else None
-    if found is None or found.group("first", "last") == ("", ""):
+    match = _RANGE_HEADER.fullmatch(headers[0]) if len(headers) == 1 else None
+    if match is None or match.group("first", "last") == ("", ""):
         return None
-    first, last = (int(one) if one else None for one in found.group("first", "last"))
+    first, last = (int(group) if group else None for group in match.group("first", "last"))
     if first is None:
         return range(max(0, size - (last or 0)), size)
     if last is not None and last < first:
@@ -126,25 +129,25 @@ def part_wanted(said: Sequence[str], size: int) -> range | None:
     return range(first, size if last is None else min(last + 1, size))
 
 
-def _as_asked(request: Request) -> str:
+def _request_url(request: Request) -> str:
     """The URL of a request: the address that we have, and the request line sign for sign, behind the root path."""
     path, query = request.scope["raw_path"].decode("latin-1"), request.scope["query_string"].decode("latin-1")
     path = path.removeprefix(request.scope.get("root_path", ""))
-    return f"{address(doors_of(request).options)}{path}{'?' if query else ''}{query}"
+    return f"{address(app_state(request).config)}{path}{'?' if query else ''}{query}"
 
 
-async def _part(opened: Opened, wanted: range) -> AsyncIterator[bytes]:
+async def _read_range(file: OpenFile, byte_range: range) -> AsyncIterator[bytes]:
     """Some bytes of a file. Those before are read as well: a file is small, and then every storage is the same."""
-    place = 0
+    offset = 0
     try:
-        async for chunk in opened.chunks:
-            if part := chunk[max(0, wanted.start - place) : max(0, wanted.stop - place)]:
+        async for chunk in file.chunks:
+            if part := chunk[max(0, byte_range.start - offset) : max(0, byte_range.stop - offset)]:
                 yield part
-            place += len(chunk)
-            if place >= wanted.stop:
+            offset += len(chunk)
+            if offset >= byte_range.stop:
                 break
     finally:
-        await opened.chunks.close()
+        await file.chunks.close()
 
 
 _BYTES: Final = Media("application/octet-stream", {"type": "string", "format": "binary"})
@@ -165,21 +168,21 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/api/v1/agent/attachments",
-        upload,
+        upload_attachment,
         name="upload_attachment",
         summary="Keep a file, to be sent with a message",
         scope="chat",
-        asks=_FORM,
-        answers={200: Uploaded},
+        request_body=_FORM,
+        responses={200: UploadResponse},
     ),
     Endpoint(
         "GET",
         "/api/v1/agent/attachments/signed-url",
-        sign,
+        sign_attachment,
         name="sign_attachment",
         summary="A URL under which a file can be read for a while",
         scope="chat",
-        answers={200: SignedPlace},
+        responses={200: SignedUrlResponse},
         query=(
             Query("bucket", summary="As the message's metadata has it", required=True),
             Query("path", summary="As the message's metadata has it", required=True),
@@ -188,10 +191,10 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         f"{ROUTE}{{bucket}}/{{path:path}}",
-        serve,
+        read_attachment,
         name="read_attachment",
         summary="The file that a signed URL names",
-        answers={200: _BYTES, 206: _BYTES, 307: None},
+        responses={200: _BYTES, 206: _BYTES, 307: None},
         query=(Query("token", summary="The right to read it", required=True),),
         public=True,
     ),

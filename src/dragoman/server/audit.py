@@ -12,32 +12,32 @@ from collections.abc import Callable
 from typing import Final
 
 from dragoman.bus import Bus, Payload
-from dragoman.turn.telling import tell
+from dragoman.turn.telling import try_emit
 
-MOST: Final = 60
-WITHIN_S: Final = 60.0
+MAX_EVENTS: Final = 60
+WINDOW_S: Final = 60.0
 _log: Final = logging.getLogger("dragoman.server")
 
 
-class Audit:
+class AuditLog:
     """Emits audit events on a bus, within a limit."""
 
     def __init__(self, bus: Bus, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._bus = bus
         self._clock_s = clock_s
-        self._since_s = clock_s()
-        self._emitted = 0
-        self._left_out = 0
+        self._window_start_s = clock_s()
+        self._emitted_count = 0
+        self._dropped_count = 0
 
-    def tell(self, what: Payload) -> None:
+    def emit(self, payload: Payload) -> None:
         """Emit an event, unless there were too many lately."""
         now_s = self._clock_s()
-        if now_s - self._since_s >= WITHIN_S:
-            if self._left_out:
-                _log.warning("%s audit events were left out within %s s", self._left_out, WITHIN_S)
-            self._since_s, self._emitted, self._left_out = now_s, 0, 0
-        if self._emitted < MOST:
-            self._emitted += 1
-            tell(self._bus, what)
+        if now_s - self._window_start_s >= WINDOW_S:
+            if self._dropped_count:
+                _log.warning("%s audit events were left out within %s s", self._dropped_count, WINDOW_S)
+            self._window_start_s, self._emitted_count, self._dropped_count = now_s, 0, 0
+        if self._emitted_count < MAX_EVENTS:
+            self._emitted_count += 1
+            try_emit(self._bus, payload)
         else:
-            self._left_out += 1
+            self._dropped_count += 1

@@ -22,19 +22,19 @@ from typing import Final
 
 import msgspec
 
-MOST_ROUTES: Final = 512
+MAX_ROUTES: Final = 512
 RUN_ENDS: Final = ("finished", "interrupted", "cancelled", "error")
 STATUSES: Final = ("gone", "1xx", "2xx", "3xx", "4xx", "5xx")  # gone: the client left before the answer
 Table = MutableSequence[float]
 Route = tuple[str, str]  # method and path
-OTHER: Final[Route] = ("", "")  # what no route answers
+OTHER_ROUTES: Final[Route] = ("", "")  # what no route answers
 
 _PROCESS: Final = 4  # pid, begun, processor seconds, bytes
 _HTTP: Final = _PROCESS  # requests that are being answered
 _RUNS: Final = _HTTP + 1  # begun, running, then by end
 _ROUTES: Final = _RUNS + 2 + len(RUN_ENDS)
-_OF_ROUTE: Final = len(STATUSES) + 1  # requests by status, then seconds
-_ROW: Final = _ROUTES + MOST_ROUTES * _OF_ROUTE
+_ROUTE_WIDTH: Final = len(STATUSES) + 1  # requests by status, then seconds
+_ROW: Final = _ROUTES + MAX_ROUTES * _ROUTE_WIDTH
 
 
 class WorkerMeasures(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,28 +76,28 @@ class HttpMeasures(msgspec.Struct, frozen=True, kw_only=True):
     routes: list[RouteMeasures]
 
 
-def shared_table(workers: int) -> Table:
+def make_shared_table(workers: int) -> Table:
     """Memory for the counts of so many workers, to be handed to each of them when it is started."""
-    made: Table = get_context("spawn").RawArray("d", workers * _ROW)
-    return made
+    table: Table = get_context("spawn").RawArray("d", workers * _ROW)
+    return table
 
 
 class Counters:
     """The counts of one worker, and those of all."""
 
-    def __init__(self, table: Table | None = None, place: int = 0) -> None:
-        self._routes: tuple[Route, ...] = (OTHER,)
-        self._places = {OTHER: 0}
+    def __init__(self, table: Table | None = None, index: int = 0) -> None:
+        self._routes: tuple[Route, ...] = (OTHER_ROUTES,)
+        self._places = {OTHER_ROUTES: 0}
         self._table: Table = array.array("d", bytes(8 * _ROW)) if table is None else table
-        self._row = place * _ROW
+        self._row = index * _ROW
         self._table[self._row] = os.getpid()
         self._table[self._row + 1] = time.monotonic()
         self._table[self._row + _HTTP] = self._table[self._row + _RUNS + 1] = 0  # of a worker that died
-        self.note_process()
+        self.record_process()
 
     def name_routes(self, routes: Iterable[Route]) -> None:
         """Count requests of these routes apart; those of others together."""
-        self._routes = (OTHER, *dict.fromkeys(routes))[:MOST_ROUTES]
+        self._routes = (OTHER_ROUTES, *dict.fromkeys(routes))[:MAX_ROUTES]
         self._places = {route: at for at, route in enumerate(self._routes)}
 
     # --- counting ----------------------------------------------------------------------------------------------------
@@ -108,8 +108,8 @@ class Counters:
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """A request was answered; status 0 if its client was gone before."""
-        named = ("GET" if method == "HEAD" else method, route)
-        at = self._row + _ROUTES + self._places.get(named, 0) * _OF_ROUTE
+        key = ("GET" if method == "HEAD" else method, route)
+        at = self._row + _ROUTES + self._places.get(key, 0) * _ROUTE_WIDTH
         self._table[self._row + _HTTP] -= 1
         self._table[at + (status // 100 if 100 <= status < 600 else 0)] += 1
         self._table[at + len(STATUSES)] += seconds
@@ -124,43 +124,43 @@ class Counters:
         self._table[self._row + _RUNS + 1] -= 1
         self._table[self._row + _RUNS + 2 + RUN_ENDS.index(end)] += 1
 
-    def note_process(self) -> None:
+    def record_process(self) -> None:
         """Note what this process has used so far."""
-        used = os.times()
-        self._table[self._row + 2] = used.user + used.system
+        times = os.times()
+        self._table[self._row + 2] = times.user + times.system
         self._table[self._row + 3] = _memory_bytes()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerMeasures]:
         """Every worker."""
-        self.note_process()
+        self.record_process()
         rows = (self._table[first : first + _PROCESS] for first in range(0, len(self._table), _ROW))
         return [_worker(row) for row in rows if row[0]]
 
-    def own(self) -> WorkerMeasures:
+    def this_worker(self) -> WorkerMeasures:
         """This worker."""
-        self.note_process()
+        self.record_process()
         return _worker(self._table[self._row : self._row + _PROCESS])
 
     def runs(self) -> RunMeasures:
         """The runs of all workers."""
-        begun, running, *ends = (round(self._sum(_RUNS + at)) for at in range(2 + len(RUN_ENDS)))
-        return RunMeasures(running=running, begun=begun, **dict(zip(RUN_ENDS, ends, strict=True)))
+        total, running, *ends = (round(self._sum(_RUNS + at)) for at in range(2 + len(RUN_ENDS)))
+        return RunMeasures(running=running, begun=total, **dict(zip(RUN_ENDS, ends, strict=True)))
 
     def http(self) -> HttpMeasures:
         """The requests of all workers."""
-        routes = [one for at, route in enumerate(self._routes) if (one := self._route(at, route)).requests]
-        by_status = {name: sum(one.by_status.get(name, 0) for one in routes) for name in STATUSES}
+        routes = [measures for at, route in enumerate(self._routes) if (measures := self._route(at, route)).requests]
+        by_status = {name: sum(measures.by_status.get(name, 0) for measures in routes) for name in STATUSES}
         return HttpMeasures(
             in_progress=round(self._sum(_HTTP)),
-            requests=sum(one.requests for one in routes),
+            requests=sum(measures.requests for measures in routes),
             by_status={name: count for name, count in by_status.items() if count},
             routes=routes,
         )
 
     def _route(self, at: int, route: Route) -> RouteMeasures:
-        first = _ROUTES + at * _OF_ROUTE
+        first = _ROUTES + at * _ROUTE_WIDTH
         counts = {name: round(self._sum(first + place)) for place, name in enumerate(STATUSES)}
         return RouteMeasures(
             method=route[0],
@@ -175,10 +175,10 @@ class Counters:
 
 
 def _worker(row: Sequence[float]) -> WorkerMeasures:
-    pid, begun, cpu_sec, memory = row
+    pid, start_s, cpu_sec, memory = row
     return WorkerMeasures(
         worker=int(pid),
-        uptime_sec=round(time.monotonic() - begun, 3),
+        uptime_sec=round(time.monotonic() - start_s, 3),
         cpu_sec=round(cpu_sec, 3),
         memory_mb=round(memory / 2**20, 1),
     )
@@ -189,5 +189,5 @@ def _memory_bytes() -> int:
         return 0
     import resource  # noqa: PLC0415  there is none on Windows
 
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -19,7 +19,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-Answer = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -46,15 +46,15 @@ class Endpoint:
     """One route."""
 
     __slots__ = (
-        "answer",
-        "answers",
-        "asks",
         "description",
+        "handler",
         "method",
         "name",
         "path",
         "public",
         "query",
+        "request_body",
+        "responses",
         "scope",
         "summary",
     )
@@ -63,12 +63,12 @@ class Endpoint:
         self,
         method: str,
         path: str,
-        answer: Answer,
+        handler: Handler,
         *,
         name: str,
         summary: str,
-        answers: Mapping[int, Body],
-        asks: Body = None,
+        responses: Mapping[int, Body],
+        request_body: Body = None,
         query: tuple[Query, ...] = (),
         scope: str | None = None,
         public: bool = False,
@@ -76,11 +76,11 @@ class Endpoint:
     ) -> None:
         self.method = method
         self.path = path
-        self.answer = answer
+        self.handler = handler
         self.name = name
         self.summary = summary
-        self.answers = answers
-        self.asks = asks
+        self.responses = responses
+        self.request_body = request_body
         self.query = query
         self.scope = scope  # what a key has to have besides; 403 for one that has not
         self.public = public  # anybody may ask, without a key

@@ -18,36 +18,43 @@ from starlette.responses import Response
 from dragoman.bus.catalogue import EvalFailed
 from dragoman.errors import DragomanError, JsonError
 from dragoman.jsontext import read_json
-from dragoman.letters import TaskResultLetter, read_letter, warnings_of
+from dragoman.letters import TaskResultLetter, find_warnings, read_letter
 from dragoman.letters.schema import inlined_schema
 from dragoman.letters.scores import WINDOW, Summary, Trend
 from dragoman.mail.evaluation import (
     GroupSummary,
-    Judgement,
+    TaskRating,
     Trends,
-    evaluation_of,
-    record_judgement,
+    get_task_evaluation,
+    get_trends,
+    recent_summaries,
+    record_rating,
     record_result,
-    rolling_summaries,
-    trends_of,
 )
-from dragoman.offload import off_loop
-from dragoman.server.answers import answer
-from dragoman.server.asking import read_as, text_param, whole_number
+from dragoman.offload import run_off_loop
+from dragoman.server.answers import json_response
+from dragoman.server.asking import int_param, parse_as, text_param
 from dragoman.server.endpoint import Endpoint, Query
-from dragoman.server.mailroom import SCOPE, evaluator_of, letter_body, refuse_to_speak_as, session_behind, tenant_of
-from dragoman.server.principal import principal_of
-from dragoman.server.refusing import Refusal, not_found
-from dragoman.server.state import doors_of
+from dragoman.server.mailroom import (
+    SCOPE,
+    linked_session,
+    mail_team,
+    read_letter_body,
+    require_sender,
+    resolve_evaluator,
+)
+from dragoman.server.principal import get_principal
+from dragoman.server.refusing import ApiError, not_found_error
+from dragoman.server.state import app_state
 from dragoman.store import Evaluation
 from dragoman.turn.events import evaluation_events
-from dragoman.turn.telling import tell, without_secrets
+from dragoman.turn.telling import redact_text, try_emit
 
-_MOST_NEWEST: Final = 1_000
-_MOST_KEY: Final = 255
+_MAX_NEWEST: Final = 1_000
+_MAX_KEY_LENGTH: Final = 255
 
 
-class EvaluationTold(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationResponse(msgspec.Struct, frozen=True, kw_only=True):
     """How somebody judged a task."""
 
     id: str
@@ -66,18 +73,18 @@ class EvaluationTold(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: str | None
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluateResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What was kept, and what is odd about what came."""
 
-    evaluation: EvaluationTold
+    evaluation: EvaluationResponse
     warnings: list[str] = []
 
 
-class TaskEvaluationTold(msgspec.Struct, frozen=True, kw_only=True):
+class TaskEvaluationResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was said about how a task went."""
 
     task_id: str
-    evaluations: list[EvaluationTold]  # the newest first
+    evaluations: list[EvaluationResponse]  # the newest first
     summary: Summary
     by_evaluator: dict[str, Summary]
     trend: Trend
@@ -93,135 +100,137 @@ class Summaries(msgspec.Struct, frozen=True, kw_only=True):
 
 async def evaluate(request: Request) -> Response:
     """Keep how a task went."""
-    data = await letter_body(request)
+    data = await read_letter_body(request)
     try:
-        plain = await off_loop(len(data), read_json, data)
+        plain = await run_off_loop(len(data), read_json, data)
     except JsonError:
-        await off_loop(len(data), read_letter, data)  # which knows more to say about a score that is no number
+        await run_off_loop(len(data), read_letter, data)  # which knows more to say about a score that is no number
         raise
     is_letter = isinstance(plain, dict) and "payload" in plain
-    made = await (_of_letter(request, data) if is_letter else _of_fields(request, plain))
-    return answer(made, 201)
+    response = await (_record_letter(request, data) if is_letter else _record_rating(request, plain))
+    return json_response(response, 201)
 
 
-async def _recorded(request: Request, evaluator: str, task_id: str, record: Awaitable[Evaluation]) -> Evaluation:
+async def _record(request: Request, evaluator: str, task_id: str, record: Awaitable[Evaluation]) -> Evaluation:
     """Record an evaluation, and emit that it was. One that was recorded before is emitted no second time."""
-    doors = doors_of(request)
+    doors = app_state(request)
     bus, before = doors.agent.bus, doors.store.clock()
     try:
-        made = await record
+        evaluation = await record
     except DragomanError as error:
-        why = {"error_message_redacted": without_secrets(str(error)), "task_id": task_id}
-        tell(bus, EvalFailed(evaluation_id=doors.store.new_id(), evaluator=evaluator, **why))
+        failure = {"error_message_redacted": redact_text(str(error)), "task_id": task_id}
+        try_emit(bus, EvalFailed(evaluation_id=doors.store.new_id(), evaluator=evaluator, **failure))
         raise
-    if made.created_at >= before:
-        for what in evaluation_events(made):
-            tell(bus, what, session_id=made.session_id, turn_id=made.turn_id)
-    return made
+    if evaluation.created_at >= before:
+        for payload in evaluation_events(evaluation):
+            try_emit(bus, payload, session_id=evaluation.session_id, turn_id=evaluation.turn_id)
+    return evaluation
 
 
-async def _of_letter(request: Request, data: bytes) -> Recorded:
-    letter = await off_loop(len(data), read_letter, data)
+async def _record_letter(request: Request, data: bytes) -> EvaluateResponse:
+    letter = await run_off_loop(len(data), read_letter, data)
     if not isinstance(letter, TaskResultLetter):
-        raise Refusal(422, "not_a_result", "Only a task_result letter says how a task went.")
-    refuse_to_speak_as(request, letter.sender_id)
-    odd = [f"{warning} [{warning.code}]" for warning in warnings_of(letter)]
-    session = await session_behind(request, letter.session_id)
+        raise ApiError(422, "not_a_result", "Only a task_result letter says how a task went.")
+    require_sender(request, letter.sender_id)
+    warnings = [f"{warning} [{warning.code}]" for warning in find_warnings(letter)]
+    session = await linked_session(request, letter.session_id)
     if letter.session_id is not None and session is None:
-        odd.append("$.context.session_id: there is no such session, or it is not yours [unknown_session]")
-    team_id = tenant_of(principal_of(request))
-    record = record_result(doors_of(request).store, letter, team_id=team_id, session=session)
-    made = await _recorded(request, letter.sender_id, letter.task_id, record)
-    return Recorded(evaluation=told(made), warnings=odd)
+        warnings.append("$.context.session_id: there is no such session, or it is not yours [unknown_session]")
+    team_id = mail_team(get_principal(request))
+    record = record_result(app_state(request).store, letter, team_id=team_id, session=session)
+    evaluation = await _record(request, letter.sender_id, letter.task_id, record)
+    return EvaluateResponse(evaluation=to_evaluation_response(evaluation), warnings=warnings)
 
 
-async def _of_fields(request: Request, plain: object) -> Recorded:
-    judgement = read_as(plain, Judgement)
-    principal = principal_of(request)
-    evaluator = evaluator_of(request, judgement.evaluator)
-    session = await session_behind(request, judgement.session_id)
-    if judgement.session_id is not None and session is None:
-        raise not_found()
+async def _record_rating(request: Request, plain: object) -> EvaluateResponse:
+    rating = parse_as(plain, TaskRating)
+    principal = get_principal(request)
+    evaluator = resolve_evaluator(request, rating.evaluator)
+    session = await linked_session(request, rating.session_id)
+    if rating.session_id is not None and session is None:
+        raise not_found_error()
     key = request.headers.get("idempotency-key")
-    if key is not None and not 0 < len(key) <= _MOST_KEY:
-        raise Refusal(400, "invalid_header", f"An Idempotency-Key has 1 to {_MOST_KEY} characters.")
-    record = record_judgement(
-        doors_of(request).store,
-        judgement,
+    if key is not None and not 0 < len(key) <= _MAX_KEY_LENGTH:
+        raise ApiError(400, "invalid_header", f"An Idempotency-Key has 1 to {_MAX_KEY_LENGTH} characters.")
+    record = record_rating(
+        app_state(request).store,
+        rating,
         evaluator=evaluator,
-        team_id=tenant_of(principal),
+        team_id=mail_team(principal),
         session=session,
         key=key,
     )
-    made = await _recorded(request, evaluator, judgement.task_id, record)
-    return Recorded(evaluation=told(made))
+    evaluation = await _record(request, evaluator, rating.task_id, record)
+    return EvaluateResponse(evaluation=to_evaluation_response(evaluation))
 
 
-async def evaluation(request: Request) -> Response:
+async def task_evaluation(request: Request) -> Response:
     """Every evaluation of a task of the caller's team."""
-    team_id = tenant_of(principal_of(request))
-    found = await evaluation_of(doors_of(request).store, request.path_params["task_id"], team_id=team_id)
-    if found is None:
-        raise not_found()
-    return answer(
-        TaskEvaluationTold(
-            task_id=found.task_id,
-            evaluations=[told(one) for one in found.evaluations],
-            summary=found.summary,
-            by_evaluator=found.by_evaluator,
-            trend=found.trend,
+    team_id = mail_team(get_principal(request))
+    task_evaluation = await get_task_evaluation(
+        app_state(request).store, request.path_params["task_id"], team_id=team_id
+    )
+    if task_evaluation is None:
+        raise not_found_error()
+    return json_response(
+        TaskEvaluationResponse(
+            task_id=task_evaluation.task_id,
+            evaluations=[to_evaluation_response(one) for one in task_evaluation.evaluations],
+            summary=task_evaluation.summary,
+            by_evaluator=task_evaluation.by_evaluator,
+            trend=task_evaluation.trend,
         )
     )
 
 
-async def summaries(request: Request) -> Response:
+async def list_summaries(request: Request) -> Response:
     """The newest evaluations of each agent or model, in sum."""
-    by = _by(request)
-    newest = whole_number(request, "newest", default=WINDOW, most=_MOST_NEWEST)
-    team_id = tenant_of(principal_of(request))
-    found = await rolling_summaries(doors_of(request).store, by=by, team_id=team_id, newest=newest)
-    return answer(Summaries(by=by, newest=newest, summaries=found))
+    by = _parse_group(request)
+    newest = int_param(request, "newest", default=WINDOW, maximum=_MAX_NEWEST)
+    team_id = mail_team(get_principal(request))
+    summaries = await recent_summaries(app_state(request).store, by=by, team_id=team_id, newest=newest)
+    return json_response(Summaries(by=by, newest=newest, summaries=summaries))
 
 
-async def trends(request: Request) -> Response:
+async def list_trends(request: Request) -> Response:
     """Agents or models over time."""
-    team_id = tenant_of(principal_of(request))
-    return answer(await trends_of(doors_of(request).store, by=_by(request), team_id=team_id))
+    team_id = mail_team(get_principal(request))
+    return json_response(await get_trends(app_state(request).store, by=_parse_group(request), team_id=team_id))
 
 
-def _by(request: Request) -> Literal["agent", "model"]:
+def _parse_group(request: Request) -> Literal["agent", "model"]:
     match text_param(request, "by", "agent"):
         case "agent":
             return "agent"
         case "model":
             return "model"
         case _:
-            raise Refusal(422, "invalid_parameter", "by is agent or model.")
+            raise ApiError(422, "invalid_parameter", "by is agent or model.")
 
 
-def told(made: Evaluation) -> EvaluationTold:
+def to_evaluation_response(evaluation: Evaluation) -> EvaluationResponse:
     """An evaluation as its team sees it."""
-    return EvaluationTold(
-        id=made.id,
-        timestamp=made.created_at,
-        task_id=made.task_id,
-        agent_id=made.agent_id,
-        plan_id=made.plan_id,
-        evaluator=made.evaluator,
-        success=made.success,
-        score=made.score,
-        duration_sec=None if made.duration_ms is None else round(made.duration_ms / 1000, 6),
-        notes=made.notes,
-        metrics=made.metrics,
-        model=made.model,
-        cost_usd=made.cost_usd,
-        turn_id=made.turn_id,
+    return EvaluationResponse(
+        id=evaluation.id,
+        timestamp=evaluation.created_at,
+        task_id=evaluation.task_id,
+        agent_id=evaluation.agent_id,
+        plan_id=evaluation.plan_id,
+        evaluator=evaluation.evaluator,
+        success=evaluation.success,
+        score=evaluation.score,
+        duration_sec=None if evaluation.duration_ms is None else round(evaluation.duration_ms / 1000, 6),
+        notes=evaluation.notes,
+        metrics=evaluation.metrics,
+        model=evaluation.model,
+        cost_usd=evaluation.cost_usd,
+        turn_id=evaluation.turn_id,
     )
 
 
-def _at(path: str, name: str) -> tuple[Endpoint, Endpoint]:
+def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
     """Both, under a path."""
-    asks: Any = {"anyOf": [inlined_schema(), msgspec.json.schema(Judgement)["$defs"]["Judgement"]]}
+    asks: Any = {"anyOf": [inlined_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
     return (
         Endpoint(
             "POST",
@@ -231,46 +240,46 @@ def _at(path: str, name: str) -> tuple[Endpoint, Endpoint]:
             summary="Say how a task went",
             description="A task_result letter, or what somebody says about a task. A letter counts once, however"
             " often it comes; other evaluations do with an Idempotency-Key.",
-            asks=asks,
-            answers={201: Recorded},
+            request_body=asks,
+            responses={201: EvaluateResponse},
             scope=SCOPE,
         ),
         Endpoint(
             "GET",
             f"{path}/evaluation/{{task_id}}",
-            evaluation,
+            task_evaluation,
             name=f"evaluation{name}",
             summary="How a task went: every evaluation, in sum, and where it goes",
-            answers={200: TaskEvaluationTold},
+            responses={200: TaskEvaluationResponse},
             scope=SCOPE,
         ),
     )
 
 
 ENDPOINTS = (
-    *_at("", ""),
-    *_at("/api/v1/mail", "_of_mail"),
+    *_make_endpoints("", ""),
+    *_make_endpoints("/api/v1/mail", "_of_mail"),
     Endpoint(
         "GET",
         "/api/v1/mail/summaries",
-        summaries,
+        list_summaries,
         name="summaries",
         summary="Agents or models, by their newest evaluations",
         query=(
             Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),
-            Query("newest", {"type": "integer", "minimum": 1, "maximum": _MOST_NEWEST}, "how many of each"),
+            Query("newest", {"type": "integer", "minimum": 1, "maximum": _MAX_NEWEST}, "how many of each"),
         ),
-        answers={200: Summaries},
+        responses={200: Summaries},
         scope=SCOPE,
     ),
     Endpoint(
         "GET",
         "/api/v1/mail/trends",
-        trends,
+        list_trends,
         name="trends",
         summary="Agents or models over time: scores, successes and durations by the hour, the day or the week",
         query=(Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),),
-        answers={200: Trends},
+        responses={200: Trends},
         scope=SCOPE,
     ),
 )

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 import dragoman
 from dragoman.server.endpoint import Endpoint
-from dragoman.server.state import doors_of
+from dragoman.server.state import app_state
 
-_PATIENCE_S: Final = 5.0
+_TIMEOUT_S: Final = 5.0
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -28,35 +28,35 @@ class Health(msgspec.Struct, frozen=True):
     mail: str  # ok, not connected (to NATS: letters wait in the outbox) or failing (a task of mail does not work)
 
 
-async def healthz(request: Request) -> Response:
+async def get_health(request: Request) -> Response:
     """Ask the store something small, and mail how it is."""
-    doors = doors_of(request)
-    store, mail = doors.store, doors.mail.state
+    state = app_state(request)
+    store, mail = state.store, state.mail.state
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             await store.list_sessions(limit=1)
-        is_well = True
+        is_reachable = True
     except Exception:
-        is_well = False
+        is_reachable = False
     health = Health(
-        "unavailable" if not is_well else "degraded" if mail == "failing" else "ok",
+        "unavailable" if not is_reachable else "degraded" if mail == "failing" else "ok",
         dragoman.__version__,
         store.durability,
-        "reachable" if is_well else "unreachable",
+        "reachable" if is_reachable else "unreachable",
         os.getpid(),
         mail,
     )
-    return Response(msgspec.json.encode(health), 200 if is_well else 503, media_type="application/json")
+    return Response(msgspec.json.encode(health), 200 if is_reachable else 503, media_type="application/json")
 
 
 ENDPOINTS = (
     Endpoint(
         "GET",
         "/healthz",
-        healthz,
+        get_health,
         name="health",
         summary="Whether the server can do its work, and how safe what it keeps is",
-        answers={200: Health, 503: Health},
+        responses={200: Health, 503: Health},
         public=True,
     ),
 )

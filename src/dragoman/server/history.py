@@ -16,19 +16,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.ids import name_from_id
-from dragoman.server.answers import answer, owners_of
-from dragoman.server.asking import text_param, whole_number
+from dragoman.server.answers import get_owners, json_response
+from dragoman.server.asking import int_param, text_param
 from dragoman.server.endpoint import Endpoint, Query
-from dragoman.server.principal import owned_session, principal_of
-from dragoman.server.refusing import Refusal
-from dragoman.server.rows import HistoryRow, calls_answered, row_from
-from dragoman.server.state import doors_of
+from dragoman.server.principal import get_owned_session, get_principal
+from dragoman.server.refusing import ApiError
+from dragoman.server.rows import HistoryRow, result_call_ids, to_history_row
+from dragoman.server.state import app_state
 from dragoman.store import Row, Session, Store
 
-PAGE: Final = 50
-MOST: Final = 200
-_DAY: Final = 1_000  # messages of one day, unless a limit is given
-_FARTHEST: Final = 999_999_999
+PAGE_SIZE: Final = 50
+MAX_PAGE_SIZE: Final = 200
+_MAX_DAY_SIZE: Final = 1_000  # messages of one day, unless a limit is given
+_MAX_SEQ: Final = 999_999_999
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -44,68 +44,70 @@ class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     after_seq: int | None = None  # what to ask for whatever comes later with
 
 
-async def history(request: Request) -> Response:
+async def get_history(request: Request) -> Response:
     """A part of a thread of the caller."""
-    session = await _session(request)
-    by_place = [name for name in ("limit", "beforeSeq", "afterSeq") if name in request.query_params]
+    session = await _find_session(request)
+    position_params = [name for name in ("limit", "beforeSeq", "afterSeq") if name in request.query_params]
     before = day_param(request, "before")
-    if before is not None and {"beforeSeq", "afterSeq"} & set(by_place):
-        raise Refusal(422, "invalid_parameter", "before goes by day, beforeSeq and afterSeq by place. Use one of them.")
-    is_by_day = before is not None or not by_place
-    limit = whole_number(request, "limit", default=_DAY if is_by_day else PAGE, most=MOST)
+    if before is not None and {"beforeSeq", "afterSeq"} & set(position_params):
+        raise ApiError(
+            422, "invalid_parameter", "before goes by day, beforeSeq and afterSeq by place. Use one of them."
+        )
+    is_by_day = before is not None or not position_params
+    limit = int_param(request, "limit", default=_MAX_DAY_SIZE if is_by_day else PAGE_SIZE, maximum=MAX_PAGE_SIZE)
     if session is None:
-        return answer(History(thread_id=None, messages=[], has_more=False, limit=limit))
+        return json_response(History(thread_id=None, messages=[], has_more=False, limit=limit))
     if is_by_day:
-        return answer(await _by_day(doors_of(request).store, session, before, limit))
-    return answer(await _by_page(request, session, limit))
+        return json_response(await _read_day(app_state(request).store, session, before, limit))
+    return json_response(await _read_page(request, session, limit))
 
 
-async def _session(request: Request) -> Session | None:
+async def _find_session(request: Request) -> Session | None:
     """The thread that is meant; the one in which something happened last, if none is named."""
     thread_id = text_param(request, "threadId", None)
     if thread_id is not None:
-        return await owned_session(request, thread_id)
-    found = await doors_of(request).store.sessions_of(owners_of(principal_of(request)), limit=1)
-    return found[0] if found else None
+        return await get_owned_session(request, thread_id)
+    sessions = await app_state(request).store.list_sessions_of(get_owners(get_principal(request)), limit=1)
+    return sessions[0] if sessions else None
 
 
 # --- by day ----------------------------------------------------------------------------------------------------------
 
 
-async def _by_day(store: Store, session: Session, before: date | None, limit: int) -> History:
+async def _read_day(store: Store, session: Session, before: date | None, limit: int) -> History:
     last = session.last_seq
     if before is not None:
-        last = await store.place_before(session.id, datetime(before.year, before.month, before.day, tzinfo=UTC))
-    rows, is_whole = await _newest_day(store, session, last, limit)
+        last = await store.seq_before(session.id, datetime(before.year, before.month, before.day, tzinfo=UTC))
+    rows, is_complete = await _newest_day_rows(store, session, last, limit)
     if not rows:
         return History(thread_id=name_from_id(session.id), messages=[], has_more=False, limit=limit)
     day, first = rows[-1].message.created_at.date().isoformat(), rows[0].seq
     return History(
         thread_id=name_from_id(session.id),
-        messages=await shown(store, session, rows),
+        messages=await to_history_rows(store, session, rows),
         has_more=first > 1,
         limit=limit,
         day=day,
-        before=day if first > 1 and is_whole else None,
+        before=day if first > 1 and is_complete else None,
         before_seq=first if first > 1 else None,
         after_seq=rows[-1].seq,
     )
 
 
-async def _newest_day(store: Store, session: Session, last: int, limit: int) -> tuple[list[Row], bool]:
+async def _newest_day_rows(store: Store, session: Session, last: int, limit: int) -> tuple[list[Row], bool]:
     """The messages of one day that end at a place, and whether they are all of that day."""
     rows: list[Row] = []
     before = last + 1
     while before > 1:
-        page = await store.read_back(session.id, before, PAGE)
+        page = await store.read_before(session.id, before, PAGE_SIZE)
         day = (rows or page)[-1].message.created_at.date()
-        kept = len(page)
-        while kept and page[kept - 1].message.created_at.date() == day:
-            kept -= 1
-        rows = [*page[kept:], *rows]
+        start = len(page)
+        while start and page[start - 1].message.created_at.date() == day:
+            start -= 1
+        rows = [*page[start:], *rows]
         if len(rows) > limit:
             return rows[-limit:], False
-        if kept:
+        if start:
             break
         before = page[0].seq
     return rows, True
@@ -114,12 +116,12 @@ async def _newest_day(store: Store, session: Session, last: int, limit: int) -> 
 # --- by page ---------------------------------------------------------------------------------------------------------
 
 
-async def _by_page(request: Request, session: Session, limit: int) -> History:
-    rows, has_more = await rows_of_page(request, session, limit)
+async def _read_page(request: Request, session: Session, limit: int) -> History:
+    rows, has_more = await read_page_rows(request, session, limit)
     first, last = (rows[0].seq, rows[-1].seq) if rows else (0, session.last_seq)
     return History(
         thread_id=name_from_id(session.id),
-        messages=await shown(doors_of(request).store, session, rows),
+        messages=await to_history_rows(app_state(request).store, session, rows),
         has_more=has_more,
         limit=limit,
         before_seq=first if first > 1 else None,
@@ -127,54 +129,54 @@ async def _by_page(request: Request, session: Session, limit: int) -> History:
     )
 
 
-async def rows_of_page(request: Request, session: Session, limit: int) -> tuple[list[Row], bool]:
+async def read_page_rows(request: Request, session: Session, limit: int) -> tuple[list[Row], bool]:
     """The messages that ``beforeSeq`` or ``afterSeq`` ask for, or the newest; and whether there are more."""
-    store = doors_of(request).store
-    after = place_param(request, "afterSeq")
-    before = place_param(request, "beforeSeq")
+    store = app_state(request).store
+    after = seq_param(request, "afterSeq")
+    before = seq_param(request, "beforeSeq")
     if after is not None and before is not None:
-        raise Refusal(422, "invalid_parameter", "afterSeq and beforeSeq go in two directions. Use one of them.")
+        raise ApiError(422, "invalid_parameter", "afterSeq and beforeSeq go in two directions. Use one of them.")
     if after is not None:
         rows = await store.read(session.id, after, limit)
         return rows, bool(rows) and rows[-1].seq < session.last_seq
-    rows = await store.tail(session.id, limit) if before is None else await store.read_back(session.id, before, limit)
+    rows = await store.tail(session.id, limit) if before is None else await store.read_before(session.id, before, limit)
     return rows, bool(rows) and rows[0].seq > 1
 
 
-async def shown(store: Store, session: Session, rows: list[Row]) -> list[HistoryRow]:
+async def to_history_rows(store: Store, session: Session, rows: list[Row]) -> list[HistoryRow]:
     """Messages as a history shows them."""
-    calls = await store.calls_of(session.id, calls_answered(row.message for row in rows))
-    return [row_from(row, calls) for row in rows]
+    calls = await store.find_calls(session.id, result_call_ids(row.message for row in rows))
+    return [to_history_row(row, calls) for row in rows]
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def place_param(request: Request, name: str) -> int | None:
+def seq_param(request: Request, name: str) -> int | None:
     """The place of a message in the query."""
     if name not in request.query_params:
         return None
-    return whole_number(request, name, default=0, least=0, most=_FARTHEST)
+    return int_param(request, name, default=0, minimum=0, maximum=_MAX_SEQ)
 
 
 def day_param(request: Request, name: str) -> date | None:
     """A day in the query, as 2026-03-13."""
-    said = text_param(request, name, None)
-    if said is None:
+    text = text_param(request, name, None)
+    if text is None:
         return None
     try:
-        if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", said):
+        if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
             raise ValueError
-        return date.fromisoformat(said)
+        return date.fromisoformat(text)
     except ValueError:
-        raise Refusal(422, "invalid_parameter", f"{name} has to be a day, as 2026-03-13.") from None
+        raise ApiError(422, "invalid_parameter", f"{name} has to be a day, as 2026-03-13.") from None
 
 
-def places() -> tuple[Query, ...]:
+def page_params() -> tuple[Query, ...]:
     """The parameters that turn pages by places."""
-    number = {"type": "integer", "minimum": 0, "maximum": _FARTHEST}
+    number = {"type": "integer", "minimum": 0, "maximum": _MAX_SEQ}
     return (
-        Query("limit", {"type": "integer", "minimum": 1}, f"At most so many messages, {MOST} if it is more"),
+        Query("limit", {"type": "integer", "minimum": 1}, f"At most so many messages, {MAX_PAGE_SIZE} if it is more"),
         Query("beforeSeq", number, "Those before this place"),
         Query("afterSeq", number, "Those behind this place"),
     )
@@ -184,15 +186,15 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/agent/history",
-        history,
+        get_history,
         name="history",
         summary="What was said in a thread, by day or by page",
         scope="chat",
-        answers={200: History},
+        responses={200: History},
         query=(
             Query("threadId", summary="The thread; without it, the one in which something happened last"),
             Query("before", {"type": "string", "format": "date"}, "The newest day before this one, in UTC"),
-            *places(),
+            *page_params(),
         ),
     ),
 )

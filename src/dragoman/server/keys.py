@@ -32,10 +32,10 @@ from dragoman.attachments import SigningKeys
 from dragoman.store import ApiKey, Store
 
 PEPPER_VARIABLE: Final = "DRAGOMAN_KEY_PEPPER"
-KNOWN_FOR_S: Final = 0.9  # a key that is taken back is refused within a second
-_USED_EVERY: Final = timedelta(minutes=10)
-_MOST_KNOWN: Final = 4_096
-_LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+CACHE_S: Final = 0.9  # a key that is taken back is refused within a second
+_LAST_USED_INTERVAL: Final = timedelta(minutes=10)
+_MAX_CACHED: Final = 4_096
+_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KEY: Final = re.compile(r"(ak_[a-z]{1,8}_([0-9A-Za-z]{8})_([0-9A-Za-z_-]{43}))_([0-9A-Za-z]{6})", re.ASCII)
 
 
@@ -52,14 +52,14 @@ class NewKey(msgspec.Struct, frozen=True):
 
 def new_key(peppers: SigningKeys) -> NewKey:
     """A key that nobody can guess."""
-    public_id = "".join(secrets.choice(_LETTERS) for _ in range(8))
+    public_id = "".join(secrets.choice(_ALPHABET) for _ in range(8))
     secret = secrets.token_urlsafe(32)
     text = f"ak_live_{public_id}_{secret}"
-    pepper = peppers.signing
-    return NewKey(f"{text}_{_checksum(text)}", public_id, _hashed(secret, pepper.kid, pepper.secret))
+    pepper = peppers.current
+    return NewKey(f"{text}_{_checksum(text)}", public_id, _hash_secret(secret, pepper.kid, pepper.secret))
 
 
-def peppers_for(
+def load_peppers(
     store_url: str, keys_file: str | None = None, environment: Mapping[str, str] | None = None
 ) -> SigningKeys:
     """Where the pepper of a store's keys is: a variable, a file that was named, one beside the store, or the user's."""
@@ -83,55 +83,55 @@ class KeyRing:
         self._store = store
         self._peppers = peppers
         self._now = now
-        self._known: dict[bytes, tuple[float, ApiKey]] = {}
+        self._cache: dict[bytes, tuple[float, ApiKey]] = {}
 
-    async def holder(self, text: str) -> ApiKey | None:
+    async def verify(self, text: str) -> ApiKey | None:
         """What is kept of a key, if it is one of ours and good."""
-        found = _KEY.fullmatch(text) if len(text) <= 128 else None
-        if found is None or not hmac.compare_digest(_checksum(found[1]), found[4]):
+        match = _KEY.fullmatch(text) if len(text) <= 128 else None
+        if match is None or not hmac.compare_digest(_checksum(match[1]), match[4]):
             return None
         digest = hashlib.sha256(text.encode()).digest()
-        begun = self._now()
-        until, key = self._known.get(digest, (0.0, None))
-        if key is None or begun >= until:
-            key = await self._proved(found[2], found[3])
-            self._remember(digest, begun + KNOWN_FOR_S, key)
-        return key if key is not None and key.is_good(self._store.clock()) else None
+        now_s = self._now()
+        until, key = self._cache.get(digest, (0.0, None))
+        if key is None or now_s >= until:
+            key = await self._check_secret(match[2], match[3])
+            self._cache_key(digest, now_s + CACHE_S, key)
+        return key if key is not None and key.is_valid(self._store.clock()) else None
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Ask the store again for every key."""
-        self._known.clear()
+        self._cache.clear()
 
-    async def _proved(self, public_id: str, secret: str) -> ApiKey | None:
+    async def _check_secret(self, public_id: str, secret: str) -> ApiKey | None:
         key = await self._store.find_key(public_id)
-        kept = b":" if key is None else key.secret_hash
-        kid = kept.partition(b":")[0].decode("ascii", "replace")
-        pepper = self._peppers.named(kid) or self._peppers.signing
-        is_same = hmac.compare_digest(_hashed(secret, kid, pepper.secret), kept)
+        stored_hash = b":" if key is None else key.secret_hash
+        kid = stored_hash.partition(b":")[0].decode("ascii", "replace")
+        pepper = self._peppers.get(kid) or self._peppers.current
+        is_same = hmac.compare_digest(_hash_secret(secret, kid, pepper.secret), stored_hash)
         if key is None or not is_same:
             return None
         now = self._store.clock()
-        if key.is_good(now) and (key.last_used_at is None or now - key.last_used_at > _USED_EVERY):
+        if key.is_valid(now) and (key.last_used_at is None or now - key.last_used_at > _LAST_USED_INTERVAL):
             await self._store.note_key_used(public_id)
         return key
 
-    def _remember(self, digest: bytes, until: float, key: ApiKey | None) -> None:
-        self._known.pop(digest, None)
+    def _cache_key(self, digest: bytes, until: float, key: ApiKey | None) -> None:
+        self._cache.pop(digest, None)
         if key is None:
             return
-        while len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[digest] = (until, key)
+        while len(self._cache) >= _MAX_CACHED:
+            del self._cache[next(iter(self._cache))]
+        self._cache[digest] = (until, key)
 
 
-def _hashed(secret: str, kid: str, pepper: str) -> bytes:
+def _hash_secret(secret: str, kid: str, pepper: str) -> bytes:
     return f"{kid}:".encode() + hmac.digest(pepper.encode(), secret.encode(), "sha256")
 
 
 def _checksum(text: str) -> str:
     number = zlib.crc32(text.encode())
-    made = ""
+    digits = ""
     for _ in range(6):
-        number, rest = divmod(number, len(_LETTERS))
-        made += _LETTERS[rest]
-    return made
+        number, remainder = divmod(number, len(_ALPHABET))
+        digits += _ALPHABET[remainder]
+    return digits

@@ -18,11 +18,11 @@ from dragoman.server.peer import PEER, Peer
 from dragoman.server.refusing import ErrorBody, ErrorDetail
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-MAX_THROWN_AWAY_BYTES: Final = 64 * 1024 * 1024
-_LEAST_BYTES: Final = 1024  # in half of the time
+MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
+_MIN_BYTES: Final = 1024  # in half of the time
 
 
-class Patience(HttpToolsProtocol):
+class LimitedProtocol(HttpToolsProtocol):
     """One connection, watched."""
 
     read_timeout_s = 30.0
@@ -32,31 +32,31 @@ class Patience(HttpToolsProtocol):
         self.app_state = {**self.app_state, PEER: Peer(self.client, self.server)}  # of every request on it
         self._is_due = True  # a request, or the rest of one
         self._was_due = False
-        self._arrived = 0
+        self._bytes_received = 0
         self._in_head = True
         self._head_bytes = 0
-        self._thrown_away = 0
-        self._is_refused = False
-        self._watch = self.loop.call_later(self.read_timeout_s / 2, self._look)
+        self._discarded_bytes = 0
+        self._is_rejected = False
+        self._progress_timer = self.loop.call_later(self.read_timeout_s / 2, self._check_progress)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._watch.cancel()
+        self._progress_timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Close what did not go on: it was due at the last look, and almost nothing has come since."""
         if self.transport.is_closing():
             return
-        if self._is_due and self._was_due and self._arrived < _LEAST_BYTES and not self.flow.read_paused:
+        if self._is_due and self._was_due and self._bytes_received < _MIN_BYTES and not self.flow.read_paused:
             self.transport.abort()
             return
         self._was_due = self._is_due
-        self._arrived = 0
-        self._watch = self.loop.call_later(self.read_timeout_s / 2, self._look)
+        self._bytes_received = 0
+        self._progress_timer = self.loop.call_later(self.read_timeout_s / 2, self._check_progress)
 
     def data_received(self, data: bytes) -> None:
-        self._arrived += len(data)
-        if self._is_refused:
+        self._bytes_received += len(data)
+        if self._is_rejected:
             return
         super().data_received(data)
         if self._in_head and self.parser is not None:
@@ -80,8 +80,8 @@ class Patience(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
-            self._thrown_away += len(body)
-            if self._thrown_away > MAX_THROWN_AWAY_BYTES:
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > MAX_DISCARDED_BYTES:
                 self.transport.abort()
         super().on_body(body)
 
@@ -89,7 +89,7 @@ class Patience(HttpToolsProtocol):
         self._is_due = False
         super().on_message_complete()
         if self.cycle.response_complete:  # it was answered before it had ended
-            self._thrown_away = 0
+            self._discarded_bytes = 0
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -97,17 +97,17 @@ class Patience(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  what uvicorn would say
         """Refuse what is no request, or one with too large a head."""
-        self._is_refused = True
+        self._is_rejected = True
         is_large = self._head_bytes > MAX_HEAD_BYTES
         status, code = (431, "head_too_large") if is_large else (400, "invalid_http")
-        what = f"The head has more than {MAX_HEAD_BYTES} bytes." if is_large else "This is not HTTP."
-        body = msgspec.json.encode(ErrorBody(ErrorDetail(code, what, "")))
+        message = f"The head has more than {MAX_HEAD_BYTES} bytes." if is_large else "This is not HTTP."
+        body = msgspec.json.encode(ErrorBody(ErrorDetail(code, message, "")))
         head = (b"content-type: application/json", b"content-length: %d" % len(body), b"connection: close")
         self.transport.write(STATUS_LINE[status] + b"\r\n".join((*head, b"", body)))
         self.transport.close()
 
 
-def patience(read_timeout_s: float) -> type[Patience]:
+def make_protocol(read_timeout_s: float) -> type[LimitedProtocol]:
     """A protocol that waits so long."""
-    kind: dict[str, Any] = {"read_timeout_s": read_timeout_s}
-    return type("Patience", (Patience,), kind)
+    attributes: dict[str, Any] = {"read_timeout_s": read_timeout_s}
+    return type("LimitedProtocol", (LimitedProtocol,), attributes)

@@ -20,30 +20,30 @@ import msgspec
 from dragoman.redaction import redact_record
 
 FIELDS: Final = ("request_id", "method", "route", "status", "ms", "user", "session_id", "run_id", "model", "worker")
-_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029]")  # which JSON may hold as they are
+_LINE_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029]")  # which JSON may hold as they are
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """What a record says, without line ends in it."""
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _sound(record.getMessage()),
+            "message": _replace_surrogates(record.getMessage()),
         }
         for name in FIELDS:
             value = getattr(record, name, None)
             if isinstance(value, str | int | float):
-                said[name] = _sound(value) if isinstance(value, str) else value
+                fields[name] = _replace_surrogates(value) if isinstance(value, str) else value
         if record.exc_text:
-            said["trace"] = _sound(record.exc_text)
-        return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(said).decode())
+            fields["trace"] = _replace_surrogates(record.exc_text)
+        return _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(fields).decode())
 
 
-def _sound(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """A text without what no bytes can say."""
     return text.encode("utf-8", "replace").decode()
 
@@ -52,7 +52,7 @@ def configure(level: str = "info", stream: Any = None) -> logging.Handler:
     """Write what this process logs as JSON lines, without secrets."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(redact_record)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.server.endpoint import Endpoint
-from dragoman.server.principal import principal_of
+from dragoman.server.principal import get_principal
 
 
 class Me(msgspec.Struct, frozen=True, rename="camel"):
@@ -20,13 +20,13 @@ class Me(msgspec.Struct, frozen=True, rename="camel"):
     is_local: bool
 
 
-async def me(request: Request) -> Response:
+async def get_me(request: Request) -> Response:
     """Say who calls."""
-    who = principal_of(request)
-    said = Me(who.user_id, who.team_id, who.key_id, sorted(who.scopes), who.is_local)
-    return Response(msgspec.json.encode(said), media_type="application/json")
+    principal = get_principal(request)
+    body = Me(principal.user_id, principal.team_id, principal.key_id, sorted(principal.scopes), principal.is_local)
+    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/v1/agent/me", me, name="me", summary="Who the server takes you for", answers={200: Me}),
+    Endpoint("GET", "/api/v1/agent/me", get_me, name="me", summary="Who the server takes you for", responses={200: Me}),
 )

@@ -19,35 +19,35 @@ import dragoman
 from dragoman.server.endpoint import Body, Endpoint, Media
 from dragoman.server.options import address
 from dragoman.server.refusing import ErrorBody
-from dragoman.server.state import doors_of
+from dragoman.server.state import app_state
 
 _REFS: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::[a-z]+)?\}")
 
 
-async def openapi(request: Request) -> Response:
+async def get_openapi(request: Request) -> Response:
     """The document."""
-    options = doors_of(request).options
-    server = address(options) if options.base_url is not None else request.scope.get("root_path") or "/"
-    return Response(_written(request.app.state.endpoints, server), media_type="application/json")
+    config = app_state(request).config
+    server = address(config) if config.base_url is not None else request.scope.get("root_path") or "/"
+    return Response(_encode_document(request.app.state.endpoints, server), media_type="application/json")
 
 
 @functools.lru_cache(maxsize=4)
-def _written(endpoints: tuple[Endpoint, ...], server: str) -> bytes:
-    return msgspec.json.encode(document(endpoints, server))
+def _encode_document(endpoints: tuple[Endpoint, ...], server: str) -> bytes:
+    return msgspec.json.encode(make_document(endpoints, server))
 
 
-def document(endpoints: Iterable[Endpoint], server: str = "/") -> dict[str, Any]:
+def make_document(endpoints: Iterable[Endpoint], server: str = "/") -> dict[str, Any]:
     """The description of these endpoints of a server at this address."""
-    all_of_them = tuple(endpoints)
-    types = _types(all_of_them)
+    all_endpoints = tuple(endpoints)
+    types = _collect_types(all_endpoints)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFS)
-    known = dict(zip(map(id, types), schemas, strict=True))
+    schema_by_id = dict(zip(map(id, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in all_of_them:
+    for endpoint in all_endpoints:
         template = _PARAMETER.sub(r"{\1}", endpoint.path)
-        paths.setdefault(template, {})[endpoint.method.lower()] = _operation(endpoint, known)
-    made: dict[str, Any] = _for_generators(
+        paths.setdefault(template, {})[endpoint.method.lower()] = _operation(endpoint, schema_by_id)
+    result: dict[str, Any] = _simplify_for_generators(
         {
             "openapi": "3.1.0",
             "info": {"title": "Dragoman", "version": dragoman.__version__, "summary": "The chat API"},
@@ -60,58 +60,58 @@ def document(endpoints: Iterable[Endpoint], server: str = "/") -> dict[str, Any]
             "security": [{"key": []}, {}],
         }
     )
-    return made
+    return result
 
 
-def _for_generators(value: Any) -> Any:
+def _simplify_for_generators(value: Any) -> Any:
     """The same document in words that generators of clients know.
 
     A list of a fixed length is a list of one kind of item with that length: generators have no ``prefixItems``, and
     ``items: false`` behind it, which is valid, ends openapi-python-client.
     """
     if isinstance(value, list):
-        return [_for_generators(item) for item in value]
+        return [_simplify_for_generators(item) for item in value]
     if not isinstance(value, dict):
         return value
-    made = {name: _for_generators(item) for name, item in value.items()}
-    if isinstance(made.get("prefixItems"), list) and not made.get("items"):
-        kinds = made.pop("prefixItems")
-        several = [kind for at, kind in enumerate(kinds) if kind not in kinds[:at]]
-        made["items"] = several[0] if len(several) == 1 else {"anyOf": several}
-        made.update(minItems=len(kinds), maxItems=len(kinds))
-    return made
+    result = {name: _simplify_for_generators(item) for name, item in value.items()}
+    if isinstance(result.get("prefixItems"), list) and not result.get("items"):
+        item_types = result.pop("prefixItems")
+        distinct = [item_type for at, item_type in enumerate(item_types) if item_type not in item_types[:at]]
+        result["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+        result.update(minItems=len(item_types), maxItems=len(item_types))
+    return result
 
 
-def _types(endpoints: Iterable[Endpoint]) -> list[Any]:
-    found: dict[int, Any] = {id(ErrorBody): ErrorBody}
+def _collect_types(endpoints: Iterable[Endpoint]) -> list[Any]:
+    by_id: dict[int, Any] = {id(ErrorBody): ErrorBody}
     for endpoint in endpoints:
-        for body in (endpoint.asks, *endpoint.answers.values()):
-            for one in _each(body):
-                if not isinstance(one, dict | Media):
-                    found[id(one)] = one
-    return list(found.values())
+        for body in (endpoint.request_body, *endpoint.responses.values()):
+            for item in _split_body(body):
+                if not isinstance(item, dict | Media):
+                    by_id[id(item)] = item
+    return list(by_id.values())
 
 
-def _each(body: Body) -> tuple[Any, ...]:
+def _split_body(body: Body) -> tuple[Any, ...]:
     if body is None:
         return ()
     return body if isinstance(body, tuple) else (body,)
 
 
-def _operation(endpoint: Endpoint, known: dict[int, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"operationId": endpoint.name, "summary": endpoint.summary}
+def _operation(endpoint: Endpoint, schema_by_id: dict[int, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {"operationId": endpoint.name, "summary": endpoint.summary}
     if endpoint.description:
-        made["description"] = endpoint.description
+        operation["description"] = endpoint.description
     if parameters := _parameters(endpoint):
-        made["parameters"] = parameters
-    if endpoint.asks is not None:
-        made["requestBody"] = {"required": True, "content": _content(endpoint.asks, known)}
-    answers = {str(status): _answer(status, body, known) for status, body in endpoint.answers.items()}
-    refused = {"description": "Refused, or failed", "content": _content(ErrorBody, known)}
-    made["responses"] = {**answers, "default": refused}
+        operation["parameters"] = parameters
+    if endpoint.request_body is not None:
+        operation["requestBody"] = {"required": True, "content": _content(endpoint.request_body, schema_by_id)}
+    responses = {str(status): _response(status, body, schema_by_id) for status, body in endpoint.responses.items()}
+    error = {"description": "Refused, or failed", "content": _content(ErrorBody, schema_by_id)}
+    operation["responses"] = {**responses, "default": error}
     if endpoint.public:
-        made["security"] = []
-    return made
+        operation["security"] = []
+    return operation
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
@@ -121,34 +121,34 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     ]
     in_query = [
         {
-            "name": one.name,
+            "name": query.name,
             "in": "query",
-            "required": one.required,
-            "schema": dict(one.schema),
-            **({"description": one.summary} if one.summary else {}),
+            "required": query.required,
+            "schema": dict(query.schema),
+            **({"description": query.summary} if query.summary else {}),
         }
-        for one in endpoint.query
+        for query in endpoint.query
     ]
     return [*in_path, *in_query]
 
 
-def _answer(status: int, body: Body, known: dict[int, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+def _response(status: int, body: Body, schema_by_id: dict[int, Any]) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if body is not None:
-        made["content"] = _content(body, known)
-    return made
+        response["content"] = _content(body, schema_by_id)
+    return response
 
 
-def _content(body: Body, known: dict[int, Any]) -> dict[str, Any]:
+def _content(body: Body, schema_by_id: dict[int, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    for one in _each(body):
-        match one:
+    for item in _split_body(body):
+        match item:
             case Media():
-                content[one.media_type] = {} if one.schema is None else {"schema": dict(one.schema)}
+                content[item.media_type] = {} if item.schema is None else {"schema": dict(item.schema)}
             case dict():
-                content["application/json"] = {"schema": one}
+                content["application/json"] = {"schema": item}
             case _:
-                content["application/json"] = {"schema": known[id(one)]}
+                content["application/json"] = {"schema": schema_by_id[id(item)]}
     return content
 
 
@@ -156,10 +156,10 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/openapi.json",
-        openapi,
+        get_openapi,
         name="openapi",
         summary="What can be asked, as OpenAPI 3.1",
-        answers={200: {"type": "object"}},
+        responses={200: {"type": "object"}},
         public=True,
     ),
 )

@@ -17,7 +17,7 @@ Origin = Annotated[str, msgspec.Meta(pattern="^https?://([a-z0-9.-]+|\\[[0-9a-f:
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to serve."""
 
     store: str  # its URL
@@ -62,7 +62,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return is_loopback(self.host)
 
     @property
-    def demands_keys(self) -> bool:
+    def requires_keys(self) -> bool:
         """Whether nobody is let in without a key.
 
         Who names another address for the server than a loopback one has something in front of it that lets others in.
@@ -86,7 +86,7 @@ def _is_local(base_url: str) -> bool:
     return is_loopback(urlsplit(base_url).hostname or "")
 
 
-def attachments_beside(store: str) -> str | None:
+def default_attachments_url(store: str) -> str | None:
     """Where attachments are kept unless somebody said otherwise: in a folder beside the file of the store."""
     if not store.startswith("sqlite:///"):
         return None
@@ -94,22 +94,22 @@ def attachments_beside(store: str) -> str | None:
     return f"file://{quote(str(file.with_name(f'{file.name}-attachments')))}"
 
 
-def private_paths(options: ServeOptions) -> tuple[Path, ...]:
+def private_paths(config: ServerConfig) -> tuple[Path, ...]:
     """The files and folders of this machine, besides those of the store and the settings, that no tool may touch."""
-    attachments = options.attachments or attachments_beside(options.store) or ""
+    attachments = config.attachments or default_attachments_url(config.store) or ""
     folders = [unquote(urlsplit(attachments).path)] if attachments.startswith("file:///") else []
-    files = (options.keys_file, options.nats_credentials, options.nats_nkey, options.nats_key)
+    files = (config.keys_file, config.nats_credentials, config.nats_nkey, config.nats_key)
     return tuple(Path(path).expanduser() for path in (*folders, *files) if path is not None)
 
 
-def base_path(options: ServeOptions) -> str:
+def base_path(config: ServerConfig) -> str:
     """The path under which clients reach the server: that of its base URL, without a slash at its end."""
-    return urlsplit(options.base_url or "").path.rstrip("/")
+    return urlsplit(config.base_url or "").path.rstrip("/")
 
 
-def address(options: ServeOptions) -> str:
+def address(config: ServerConfig) -> str:
     """Where clients reach the server."""
-    if options.base_url is not None:
-        return options.base_url.rstrip("/")
-    host = f"[{options.host.strip('[]')}]" if ":" in options.host else options.host
-    return f"http://{host}:{options.port}"
+    if config.base_url is not None:
+        return config.base_url.rstrip("/")
+    host = f"[{config.host.strip('[]')}]" if ":" in config.host else config.host
+    return f"http://{host}:{config.port}"

@@ -12,16 +12,16 @@ from typing import Final
 from starlette.types import Scope
 
 Headers = list[tuple[bytes, bytes]]
-_FOR_A_DAY: Final = b"86400"
-_ASKED_WITH: Final = b"authorization, content-type, accept, idempotency-key, last-event-id"
-_METHODS: Final = b"GET, POST, PUT, PATCH, DELETE"
-_SHOWN: Final = b"x-request-id, retry-after, content-disposition"
+_MAX_AGE_S: Final = b"86400"
+_ALLOWED_HEADERS: Final = b"authorization, content-type, accept, idempotency-key, last-event-id"
+_ALLOWED_METHODS: Final = b"GET, POST, PUT, PATCH, DELETE"
+_EXPOSED_HEADERS: Final = b"x-request-id, retry-after, content-disposition"
 
 
-def allowed_origin(scope: Scope, allowed: frozenset[bytes]) -> bytes | None:
+def find_allowed_origin(scope: Scope, allowed: frozenset[bytes]) -> bytes | None:
     """Which page from elsewhere asks, if it may."""
-    found = [value.lower() for name, value in scope["headers"] if name == b"origin"]
-    return found[0] if len(found) == 1 and found[0] in allowed else None
+    origins = [value.lower() for name, value in scope["headers"] if name == b"origin"]
+    return origins[0] if len(origins) == 1 and origins[0] in allowed else None
 
 
 def is_preflight(scope: Scope) -> bool:
@@ -31,20 +31,20 @@ def is_preflight(scope: Scope) -> bool:
     )
 
 
-def shown_to(origin: bytes) -> Headers:
+def cors_headers(origin: bytes) -> Headers:
     """What lets a page see an answer."""
     return [
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", _SHOWN),
+        (b"access-control-expose-headers", _EXPOSED_HEADERS),
         (b"vary", b"origin"),
     ]
 
 
-def asked_beforehand() -> dict[str, str]:
+def preflight_headers() -> dict[str, str]:
     """What lets a page ask."""
     return {
-        "access-control-allow-methods": _METHODS.decode(),
-        "access-control-allow-headers": _ASKED_WITH.decode(),
+        "access-control-allow-methods": _ALLOWED_METHODS.decode(),
+        "access-control-allow-headers": _ALLOWED_HEADERS.decode(),
         "access-control-allow-private-network": "true",
-        "access-control-max-age": _FOR_A_DAY.decode(),
+        "access-control-max-age": _MAX_AGE_S.decode(),
     }

@@ -23,12 +23,12 @@ from starlette.responses import Response
 
 from dragoman.server.endpoint import Endpoint, Media, Query
 from dragoman.server.local_token import PARAMETER, cookie_name
-from dragoman.server.principal import uid_of
-from dragoman.server.refusing import Refusal, not_found
-from dragoman.server.state import doors_of
+from dragoman.server.principal import get_peer_uid
+from dragoman.server.refusing import ApiError, not_found_error
+from dragoman.server.state import app_state
 
 _PAGE: Final = "index.html"
-_FOR_EVER: Final = "public, max-age=31536000, immutable"
+_IMMUTABLE: Final = "public, max-age=31536000, immutable"
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:{pictures}; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,68 +36,70 @@ _POLICY: Final = (
 _TYPES: Final = {".js": "text/javascript; charset=utf-8", ".txt": "text/plain; charset=utf-8"}
 
 
-class Built(msgspec.Struct, frozen=True):
+class PageFile(msgspec.Struct, frozen=True):
     """A file of the page."""
 
     data: bytes
-    packed: bytes  # the same, compressed
+    gzip_data: bytes  # the same, compressed
     media_type: str
 
 
-async def page(request: Request) -> Response:
+async def get_page(request: Request) -> Response:
     """The page. Who comes with the token of the server gets a cookie for it, and an address without it."""
     if PARAMETER in request.query_params:
-        return await _admitted(request)
-    built = built_files().get(_PAGE)
-    if built is None:
-        raise Refusal(404, "page_not_built", "The web page is not built here; make setup builds it.")
-    policy = _POLICY.format(pictures=_elsewhere(doors_of(request).options.attachments))
+        return await _set_token_cookie(request)
+    file = load_page_files().get(_PAGE)
+    if file is None:
+        raise ApiError(404, "page_not_built", "The web page is not built here; make setup builds it.")
+    policy = _POLICY.format(pictures=_image_sources(app_state(request).config.attachments))
     headers = {"content-security-policy": policy, "cache-control": "no-cache"}
-    return _sent(request, built, headers)
+    return _file_response(request, file, headers)
 
 
-async def _admitted(request: Request) -> Response:
-    doors, uid = doors_of(request), await uid_of(request)
-    sent = Response(status_code=303, headers={"location": "./"})
-    if not doors.options.demands_keys and doors.token.is_token(request.query_params[PARAMETER]):
-        sent.set_cookie(cookie_name(doors.options.port), doors.token.cookie(uid), httponly=True, samesite="strict")
-    return sent
+async def _set_token_cookie(request: Request) -> Response:
+    state, uid = app_state(request), await get_peer_uid(request)
+    response = Response(status_code=303, headers={"location": "./"})
+    if not state.config.requires_keys and state.token.is_token(request.query_params[PARAMETER]):
+        response.set_cookie(cookie_name(state.config.port), state.token.cookie(uid), httponly=True, samesite="strict")
+    return response
 
 
-async def part(request: Request) -> Response:
+async def get_page_file(request: Request) -> Response:
     """A part of the page."""
     name = str(request.path_params["name"])
-    built = built_files().get(name)
-    if built is None or name == _PAGE:
-        raise not_found()
-    return _sent(request, built, {"cache-control": _FOR_EVER})
+    file = load_page_files().get(name)
+    if file is None or name == _PAGE:
+        raise not_found_error()
+    return _file_response(request, file, {"cache-control": _IMMUTABLE})
 
 
 @functools.cache
-def built_files() -> dict[str, Built]:
+def load_page_files() -> dict[str, PageFile]:
     """Every file of the page, by its name; none if it was not built."""
     folder = importlib.resources.files("dragoman").joinpath("web", "static")
     if not folder.is_dir():
         return {}
-    return {one.name: _built(one.name, one.read_bytes()) for one in folder.iterdir() if one.is_file()}
+    return {
+        entry.name: _make_page_file(entry.name, entry.read_bytes()) for entry in folder.iterdir() if entry.is_file()
+    }
 
 
-def _built(name: str, data: bytes) -> Built:
+def _make_page_file(name: str, data: bytes) -> PageFile:
     ending = f".{name.rpartition('.')[2]}"
     media_type = _TYPES.get(ending) or mimetypes.types_map.get(ending, "application/octet-stream")
-    return Built(data, gzip.compress(data, mtime=0), media_type)
+    return PageFile(data, gzip.compress(data, mtime=0), media_type)
 
 
-def _sent(request: Request, built: Built, headers: dict[str, str]) -> Response:
-    accepted = {one.split(";")[0].strip() for one in request.headers.get("accept-encoding", "").split(",")}
+def _file_response(request: Request, file: PageFile, headers: dict[str, str]) -> Response:
+    encodings = {item.split(";")[0].strip() for item in request.headers.get("accept-encoding", "").split(",")}
     headers |= {"vary": "accept-encoding"}
-    if "gzip" not in accepted:
-        return Response(built.data, media_type=built.media_type, headers=headers)
-    return Response(built.packed, media_type=built.media_type, headers={**headers, "content-encoding": "gzip"})
+    if "gzip" not in encodings:
+        return Response(file.data, media_type=file.media_type, headers=headers)
+    return Response(file.gzip_data, media_type=file.media_type, headers={**headers, "content-encoding": "gzip"})
 
 
 @functools.lru_cache(maxsize=8)
-def _elsewhere(attachments: str | None) -> str:
+def _image_sources(attachments: str | None) -> str:
     """Where pictures of messages are served by others, as a part of the policy."""
     parts = urlsplit(attachments or "")
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -115,20 +117,20 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/",
-        page,
+        get_page,
         name="page",
         summary="The web page",
-        answers={200: Media("text/html", {"type": "string"}), 303: None},
+        responses={200: Media("text/html", {"type": "string"}), 303: None},
         query=(Query(PARAMETER, summary="The token that the server printed, in return for a cookie"),),
         public=True,
     ),
     Endpoint(
         "GET",
         "/static/{name}",
-        part,
+        get_page_file,
         name="page_part",
         summary="What the web page is made of",
-        answers={200: (Media("text/javascript"), Media("text/css"), Media("image/svg+xml"), Media("text/plain"))},
+        responses={200: (Media("text/javascript"), Media("text/css"), Media("image/svg+xml"), Media("text/plain"))},
         public=True,
     ),
 )

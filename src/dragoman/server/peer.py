@@ -39,8 +39,8 @@ class Peer:
     async def uid(self) -> int | None:
         """The user of its socket, which stays the same as long as the connection lasts."""
         match self._client, self._server:
-            case (str(host), int(port)), (str(here), int(at)) if self._uid is None and can_find_users():
-                self._uid = await asyncio.to_thread(find_uid, (host, port), (here, at))
+            case (str(host), int(port)), (str(server_host), int(server_port)) if self._uid is None and can_find_users():
+                self._uid = await asyncio.to_thread(find_uid, (host, port), (server_host, server_port))
         return self._uid
 
 
@@ -57,7 +57,7 @@ def find_uid(client: Address, server: Address) -> int | None:
             rows = table.read_text("ascii")
         except OSError:
             continue
-        for local, remote in zip(_spellings(client), _spellings(server), strict=True):
+        for local, remote in zip(_table_addresses(client), _table_addresses(server), strict=True):
             if local and remote and (uid := _uid_in(rows, f" {local} {remote} ")) is not None:
                 return uid
     return None
@@ -74,19 +74,19 @@ def _uid_in(rows: str, ends: str) -> int | None:
     return None if uid == _ambiguous_uid() else uid
 
 
-def _spellings(address: Address) -> tuple[str, ...]:
+def _table_addresses(address: Address) -> tuple[str, ...]:
     """An address as the tables write it: as IPv4, empty if it is none, and as IPv6, mapped if it is none."""
     host, port = ipaddress.ip_address(address[0].partition("%")[0]), address[1]
     if isinstance(host, ipaddress.IPv6Address):
-        plain = host.ipv4_mapped
-        whole = host.packed
+        ipv4 = host.ipv4_mapped
+        ipv6 = host.packed
     else:
-        plain, whole = host, ipaddress.IPv6Address(f"::ffff:{host}").packed
-    short = "" if plain is None else f"{_words(plain.packed)}:{port:04X}"
-    return short, f"{_words(whole)}:{port:04X}"
+        ipv4, ipv6 = host, ipaddress.IPv6Address(f"::ffff:{host}").packed
+    ipv4_text = "" if ipv4 is None else f"{_to_kernel_hex(ipv4.packed)}:{port:04X}"
+    return ipv4_text, f"{_to_kernel_hex(ipv6)}:{port:04X}"
 
 
-def _words(packed: bytes) -> str:
+def _to_kernel_hex(packed: bytes) -> str:
     """Bytes as the kernel prints them: by four, in the order of this machine."""
     parts = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(part, sys.byteorder):08X}" for part in parts)
@@ -96,7 +96,7 @@ def _words(packed: bytes) -> str:
 def _ambiguous_uid() -> int | None:
     """The number that stands for every user whom this user namespace does not know; none if it knows all."""
     try:
-        known = sum(int(line.split()[2]) for line in _UID_MAP.read_text().splitlines())
-        return None if known >= _EVERY_USER else int(_OVERFLOW.read_text())
+        mapped_count = sum(int(line.split()[2]) for line in _UID_MAP.read_text().splitlines())
+        return None if mapped_count >= _EVERY_USER else int(_OVERFLOW.read_text())
     except (OSError, ValueError, IndexError):
         return None

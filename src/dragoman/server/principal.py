@@ -25,18 +25,18 @@ import msgspec
 from dragoman.errors import FormatError, UnknownSessionError
 from dragoman.ids import ids_for_owner
 from dragoman.server.local_token import cookie_name
-from dragoman.server.options import ServeOptions, is_loopback
+from dragoman.server.options import ServerConfig, is_loopback
 from dragoman.server.peer import PEER, Peer, can_find_users
-from dragoman.server.refusing import Refusal, not_found
+from dragoman.server.refusing import ApiError, not_found_error
 from dragoman.server.scopes import SCOPES
-from dragoman.server.state import doors_of
+from dragoman.server.state import app_state
 from dragoman.store import Session, Store
 from dragoman.store.values import LOCAL_USER
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-_OF_PROXIES: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -62,17 +62,17 @@ class Principal(msgspec.Struct, frozen=True):
 LOCAL: Final = Principal(LOCAL_USER, None, None, SCOPES, True)
 
 
-def principal_of(request: Request) -> Principal:
+def get_principal(request: Request) -> Principal:
     """Who calls."""
     principal: Principal = request.state.principal
     return principal
 
 
-async def owned_session(request: Request, thread_id: str) -> Session:
+async def get_owned_session(request: Request, thread_id: str) -> Session:
     """A session of the caller, by the name that they know; a missing one and somebody else's are the same 404."""
-    session = await find_thread(doors_of(request).store, principal_of(request), thread_id)
+    session = await find_thread(app_state(request).store, get_principal(request), thread_id)
     if session is None:
-        raise not_found()
+        raise not_found_error()
     return session
 
 
@@ -97,19 +97,19 @@ async def find_session(store: Store, principal: Principal, session_id: str) -> S
     return None
 
 
-async def authenticated(request: Request) -> Principal:
+async def authenticate(request: Request) -> Principal:
     """Who calls, found out from the request; 401 if that cannot be."""
-    given = request.headers.getlist("authorization")
-    doors = doors_of(request)
-    is_open = not doors.options.demands_keys
-    has_token = is_open and bool(given) and doors.token.is_bearer(given[0])
-    if given and not has_token:
-        return await _with_key(request, given[0])
+    authorizations = request.headers.getlist("authorization")
+    state = app_state(request)
+    is_open = not state.config.requires_keys
+    has_token = is_open and bool(authorizations) and state.token.is_bearer(authorizations[0])
+    if authorizations and not has_token:
+        return await _authenticate_key(request, authorizations[0])
     if not is_open:
-        raise unauthorized()
-    refuse_strangers(request)
+        raise credentials_error()
+    require_local_request(request)
     if not has_token and not await _is_own_user(request):
-        raise _token_needed()
+        raise _token_error()
     return LOCAL
 
 
@@ -118,64 +118,64 @@ async def _is_own_user(request: Request) -> bool:
 
     Where no system tells who calls, everybody on this machine counts as that user, unless there are tools.
     """
-    doors, uid = doors_of(request), await uid_of(request)
-    if uid is None and not can_find_users() and not len(doors.agent.tools):
+    state, uid = app_state(request), await get_peer_uid(request)
+    if uid is None and not can_find_users() and not len(state.agent.tools):
         return True
     if uid is not None and uid == os.geteuid():
         return True
     may_have_cookie = uid is not None or not can_find_users()
-    return may_have_cookie and doors.token.is_cookie(request.cookies.get(cookie_name(doors.options.port)), uid)
+    return may_have_cookie and state.token.is_cookie(request.cookies.get(cookie_name(state.config.port)), uid)
 
 
-async def uid_of(request: Request) -> int | None:
+async def get_peer_uid(request: Request) -> int | None:
     """The user of this machine at the other end of the connection; none if that cannot be found out."""
     peer = getattr(request.state, PEER, None) or Peer(request.scope.get("client"), request.scope.get("server"))
     return await peer.uid()
 
 
-def _token_needed() -> Refusal:
-    what = (
+def _token_error() -> ApiError:
+    message = (
         "This server belongs to another user of this machine. Open the URL with a token that it printed when it"
         " started, or send that: Authorization: Bearer TOKEN."
     )
-    return Refusal(401, "unauthorized", what, headers={"www-authenticate": "Bearer"})
+    return ApiError(401, "unauthorized", message, headers={"www-authenticate": "Bearer"})
 
 
-async def _with_key(request: Request, given: str) -> Principal:
-    scheme, _, text = given.partition(" ")
-    key = await doors_of(request).keys.holder(text.strip()) if scheme.lower() == "bearer" else None
+async def _authenticate_key(request: Request, authorization: str) -> Principal:
+    scheme, _, text = authorization.partition(" ")
+    key = await app_state(request).keys.verify(text.strip()) if scheme.lower() == "bearer" else None
     if key is None:
-        raise unauthorized()
+        raise credentials_error()
     return Principal(key.user_id, key.team_id, key.public_id, frozenset(key.scopes), False)
 
 
-def unauthorized() -> Refusal:
+def credentials_error() -> ApiError:
     """The one answer to every key that is not good, and to none."""
-    what = "A key is needed: Authorization: Bearer KEY. Make one with dragoman keys create."
-    return Refusal(401, "unauthorized", what, headers={"www-authenticate": "Bearer"})
+    message = "A key is needed: Authorization: Bearer KEY. Make one with dragoman keys create."
+    return ApiError(401, "unauthorized", message, headers={"www-authenticate": "Bearer"})
 
 
-def refuse_strangers(request: Request) -> None:
+def require_local_request(request: Request) -> None:
     """Refuse what a page of somebody else makes a browser of this machine send."""
     host = request.headers.get("host", "").lower()
-    if not is_loopback(_without_port(host)):
-        raise Refusal(403, "host_not_allowed", "Without a key, this server answers only to a name of this machine.")
-    if any(name in request.headers for name in _OF_PROXIES):
-        what = "A proxy stands in front of this server. Start it with --base-url or --require-keys, and send a key."
-        raise Refusal(403, "proxy_not_allowed", what)
+    if not is_loopback(_strip_port(host)):
+        raise ApiError(403, "host_not_allowed", "Without a key, this server answers only to a name of this machine.")
+    if any(name in request.headers for name in _PROXY_HEADERS):
+        message = "A proxy stands in front of this server. Start it with --base-url or --require-keys, and send a key."
+        raise ApiError(403, "proxy_not_allowed", message)
     origin = request.headers.get("origin")
-    allowed = doors_of(request).options.allow_origin
-    own = (f"{_scheme(doors_of(request).options)}://{host}", *allowed)
+    extra_origins = app_state(request).config.allow_origin
+    allowed_origins = (f"{_scheme(app_state(request).config)}://{host}", *extra_origins)
     # A browser does not name the page that fetches a picture or a script, but it says that it is another's.
-    is_of_others = origin is None and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
-    if is_of_others or (origin is not None and origin.lower() not in own):
-        raise Refusal(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
+    is_cross_site = origin is None and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    if is_cross_site or (origin is not None and origin.lower() not in allowed_origins):
+        raise ApiError(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
 
 
-def _scheme(options: ServeOptions) -> str:
+def _scheme(config: ServerConfig) -> str:
     """The scheme of the server's own pages: http, unless its base URL names another."""
-    return urlsplit(options.base_url or "").scheme.lower() or "http"
+    return urlsplit(config.base_url or "").scheme.lower() or "http"
 
 
-def _without_port(host: str) -> str:
+def _strip_port(host: str) -> str:
     return host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]

@@ -41,7 +41,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
-class Refusal(Exception):  # noqa: N818  it is an answer
+class ApiError(Exception):
     """An answer that is an error."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> None:
@@ -52,9 +52,9 @@ class Refusal(Exception):  # noqa: N818  it is an answer
         self.headers = dict(headers or {})
 
 
-def not_found() -> Refusal:
+def not_found_error() -> ApiError:
     """The one answer for what is missing and for what is somebody else's."""
-    return Refusal(404, "not_found", "There is nothing here, or it is not yours.")
+    return ApiError(404, "not_found", "There is nothing here, or it is not yours.")
 
 
 # By code, where one class of error has several answers; else by class, the first that fits.
@@ -89,50 +89,51 @@ _BY_CLASS: Final[tuple[tuple[type[errors.DragomanError], int], ...]] = (
 )
 
 
-def status_of(error: errors.DragomanError) -> int:
+def status_for(error: errors.DragomanError) -> int:
     """The status for an error of ours."""
     if error.code in _BY_CODE:
         return _BY_CODE[error.code]
     return next((status for kind, status in _BY_CLASS if isinstance(error, kind)), 500)
 
 
-def refusal_from(error: errors.DragomanError) -> Refusal:
+def to_api_error(error: errors.DragomanError) -> ApiError:
     """What a caller is told about an error of ours."""
-    status = status_of(error)
+    status = status_for(error)
     if status == 404:
-        return not_found()
+        return not_found_error()
     if status >= 500:  # where it happened is our business: a path, an address
-        return Refusal(status, error.code, redact(error.what))
-    return Refusal(status, error.code, redact(str(error)))
+        return ApiError(status, error.code, redact(error.what))
+    return ApiError(status, error.code, redact(str(error)))
 
 
-def refused(request: Request, error: Exception) -> Response:
+def error_response(request: Request, error: Exception) -> Response:
     """The answer to a request that ended in an error. What nobody expected is logged, and told by its id alone."""
     match error:
-        case Refusal():
-            return _answer(request, error)
+        case ApiError():
+            return _to_response(request, error)
         case errors.DragomanError():
-            told = refusal_from(error)
-            if told.status >= 500:
-                _log.error("%s", error, extra={"request_id": request_id(request)})
-            return _answer(request, told)
+            api_error = to_api_error(error)
+            if api_error.status >= 500:
+                _log.error("%s", error, extra={"request_id": get_request_id(request)})
+            return _to_response(request, api_error)
         case _:
-            _log.error("an error that nobody expected", exc_info=error, extra={"request_id": request_id(request)})
-            return _answer(
-                request, Refusal(500, "internal_error", "Something failed here. The log has more under the request id.")
+            _log.error("an error that nobody expected", exc_info=error, extra={"request_id": get_request_id(request)})
+            return _to_response(
+                request,
+                ApiError(500, "internal_error", "Something failed here. The log has more under the request id."),
             )
 
 
-def request_id(request: Request) -> str:
+def get_request_id(request: Request) -> str:
     """The name of a request, in its answer and in the log."""
     return str(request.scope.get("dragoman.request_id", ""))
 
 
-def _answer(request: Request, refusal: Refusal) -> Response:
-    body = ErrorBody(ErrorDetail(refusal.code, with_names(refusal.message), request_id(request)))
+def _to_response(request: Request, error: ApiError) -> Response:
+    body = ErrorBody(ErrorDetail(error.code, with_names(error.message), get_request_id(request)))
     return Response(
         msgspec.json.encode(body),
-        refusal.status,
+        error.status,
         media_type="application/json",
-        headers={"cache-control": "no-store", **refusal.headers},
+        headers={"cache-control": "no-store", **error.headers},
     )

@@ -18,7 +18,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
-from dragoman.attachments import is_attached_text
+from dragoman.attachments import is_attachment_text
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -37,10 +37,10 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.store import Row
-from dragoman.store.finding import Call
+from dragoman.store.finding import CallInfo
 from dragoman.turn.stages import stage_of
 
-_NO_CALLS: Final[Mapping[str, Call]] = {}
+_NO_CALLS: Final[Mapping[str, CallInfo]] = {}
 
 
 class ServerFields(TypedDict, total=False):
@@ -64,8 +64,8 @@ class ServerFields(TypedDict, total=False):
     media: list[dict[str, Any]] | None
 
 
-_NEVER_SHOWN: Final = ("user_id", "team_id", "provider_raw")
-RESERVED_FIELDS: Final = frozenset((*ServerFields.__annotations__, *_NEVER_SHOWN))
+_HIDDEN_FIELDS: Final = ("user_id", "team_id", "provider_raw")
+RESERVED_FIELDS: Final = frozenset((*ServerFields.__annotations__, *_HIDDEN_FIELDS))
 
 
 def application_fields(extra: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -84,33 +84,35 @@ class HistoryRow(msgspec.Struct, frozen=True):
     timestamp: datetime
 
 
-def row_from(row: Row, calls: Mapping[str, Call] = _NO_CALLS) -> HistoryRow:
+def to_history_row(row: Row, calls: Mapping[str, CallInfo] = _NO_CALLS) -> HistoryRow:
     """A message as a history shows it. ``calls`` are those that other messages made."""
     message = row.message
     return HistoryRow(
-        id=id_of(message),
+        id=client_message_id(message),
         seq=row.seq,
         role=message.role.value,
-        content=words_of(message),
+        content=message_text(message),
         metadata=dict(_metadata(row, calls)),
         timestamp=message.created_at,
     )
 
 
-def id_of(message: Message) -> str:
+def client_message_id(message: Message) -> str:
     """What a client knows a message by."""
     return message.metadata.message_id or message.id
 
 
-def calls_answered(messages: Iterable[Message]) -> list[str]:
+def result_call_ids(messages: Iterable[Message]) -> list[str]:
     """The calls that results among these messages answer."""
-    return [block.tool_use_id for one in messages for block in one.content if isinstance(block, ToolResultBlock)]
+    return [
+        block.tool_use_id for message in messages for block in message.content if isinstance(block, ToolResultBlock)
+    ]
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def words_of(message: Message) -> str:
+def message_text(message: Message) -> str:
     """What is said in a message.
 
     Texts of an assistant that follow each other are one text that its provider cut; what stands apart is a paragraph.
@@ -119,7 +121,7 @@ def words_of(message: Message) -> str:
     if message.role is Role.ASSISTANT:
         groups = itertools.groupby(message.content, lambda block: isinstance(block, TextBlock))
         return "\n\n".join("".join(_texts(blocks)) for is_text, blocks in groups if is_text)
-    return "\n".join(_texts(block for block in message.content if not is_attached_text(block)))
+    return "\n".join(_texts(block for block in message.content if not is_attachment_text(block)))
 
 
 def _texts(blocks: Iterable[ContentBlock]) -> Iterator[str]:
@@ -134,73 +136,75 @@ def _texts(blocks: Iterable[ContentBlock]) -> Iterator[str]:
 # --- metadata --------------------------------------------------------------------------------------------------------
 
 
-def _metadata(row: Row, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
+def _metadata(row: Row, calls: Mapping[str, CallInfo]) -> Iterator[tuple[str, Any]]:
     """The server's fields, and then those of the application."""
     message = row.message
-    yield from _seed_fields(message)
+    yield from _protocol_fields(message)
     if message.role is not Role.USER:
-        yield from _made_by(message.metadata)
-    yield from _blocks(row, calls)
+        yield from _origin_fields(message.metadata)
+    yield from _block_fields(row, calls)
     yield from application_fields(message.metadata.extra).items()
 
 
-def _seed_fields(message: Message) -> Iterator[tuple[str, Any]]:
+def _protocol_fields(message: Message) -> Iterator[tuple[str, Any]]:
     """The fields that every client of the protocol knows."""
     metadata, latency_ms = message.metadata, message.metadata.latency_ms
     if message.role is not Role.USER:  # whose id is the row's, and who begins a run
-        yield from _given(run_id=metadata.run_id, message_id=metadata.message_id or _own_id(message))
+        yield from _present_fields(run_id=metadata.run_id, message_id=metadata.message_id or _own_id(message))
     if latency_ms is None and metadata.usage is not None:
         latency_ms = metadata.usage.latency_ms
-    yield from _given(stage=stage_of(message), latency_ms=latency_ms)
+    yield from _present_fields(stage=stage_of(message), latency_ms=latency_ms)
     if metadata.stage == "tool_execution":  # the protocol's own field, of a program that stores such a message itself
-        yield from _given(tool_name=(metadata.extra or {}).get("tool_name"))
-    files = [{"bucket": one.bucket, "path": one.path, "mime_type": one.mime_type} for one in metadata.attachments]
+        yield from _present_fields(tool_name=(metadata.extra or {}).get("tool_name"))
+    files = [{"bucket": file.bucket, "path": file.path, "mime_type": file.mime_type} for file in metadata.attachments]
     if files:
-        yield from _given(user_message_attachments=files[0] if len(files) == 1 else files)
+        yield from _present_fields(user_message_attachments=files[0] if len(files) == 1 else files)
 
 
 def _own_id(message: Message) -> str | None:
     return message.id if stage_of(message) is not None else None
 
 
-def _made_by(metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:
-    yield from _given(model=metadata.model, provider=metadata.provider)
+def _origin_fields(metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:
+    yield from _present_fields(model=metadata.model, provider=metadata.provider)
     if metadata.status is not MessageStatus.COMPLETE:
-        yield from _given(status=metadata.status.value)
+        yield from _present_fields(status=metadata.status.value)
     if metadata.usage is not None:
-        yield from _given(usage=usage_of(metadata.usage))
+        yield from _present_fields(usage=usage_to_json(metadata.usage))
     if metadata.routing is not None:
-        yield from _given(routing={"mode": metadata.routing.mode.value, "reason": metadata.routing.reason})
+        yield from _present_fields(routing={"mode": metadata.routing.mode.value, "reason": metadata.routing.reason})
 
 
-def usage_of(usage: Usage) -> dict[str, Any]:
+def usage_to_json(usage: Usage) -> dict[str, Any]:
     """What a message consumed, as JSON. Amounts are texts: a number would not be exact."""
-    told: dict[str, Any] = msgspec.to_builtins(usage)
-    return {**told, "cost_usd": told["cost_usd"] if usage.amount_usd is not None else None, "state": usage.state}
+    fields: dict[str, Any] = msgspec.to_builtins(usage)
+    return {**fields, "cost_usd": fields["cost_usd"] if usage.amount_usd is not None else None, "state": usage.state}
 
 
-def _blocks(row: Row, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
+def _block_fields(row: Row, calls: Mapping[str, CallInfo]) -> Iterator[tuple[str, Any]]:
     message = row.message
-    thoughts = [block.text for block in message.content if isinstance(block, ThinkingBlock) and block.text]
-    made = [_call(block) for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
-    yield from _given(thinking="\n\n".join(thoughts) or None, tool_calls=made or None)
+    thinking = [block.text for block in message.content if isinstance(block, ThinkingBlock) and block.text]
+    calls_json = [
+        _call_json(block) for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)
+    ]
+    yield from _present_fields(thinking="\n\n".join(thinking) or None, tool_calls=calls_json or None)
     for result in message.content:
         if isinstance(result, ToolResultBlock):
-            yield from _given(tool_call_id=result.tool_use_id)
-            yield from _answered(row, calls.get(result.tool_use_id))
-            yield from _given(is_error=result.is_error or None)
+            yield from _present_fields(tool_call_id=result.tool_use_id)
+            yield from _result_fields(row, calls.get(result.tool_use_id))
+            yield from _present_fields(is_error=result.is_error or None)
             break
-    media = [_medium(block) for block in _all_blocks(message.content) if isinstance(block, _Medium)]
+    media = [_medium_json(block) for block in _all_blocks(message.content) if isinstance(block, _Medium)]
     if media and not message.metadata.attachments:
-        yield from _given(media=media)
+        yield from _present_fields(media=media)
 
 
-def _answered(row: Row, call: Call | None) -> Iterator[tuple[str, Any]]:
+def _result_fields(row: Row, call: CallInfo | None) -> Iterator[tuple[str, Any]]:
     """What is known of the call that a message answers."""
     if call is not None:
-        yield from _given(tool_name=call.name)
+        yield from _present_fields(tool_name=call.name)
         if row.message.metadata.latency_ms is None and call.result_seq == row.seq:
-            yield from _given(latency_ms=call.took_ms)
+            yield from _present_fields(latency_ms=call.duration_ms)
 
 
 _Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
@@ -213,16 +217,16 @@ def _all_blocks(content: Iterable[ContentBlock]) -> Iterator[ContentBlock]:
             yield from _all_blocks(block.content)
 
 
-def _medium(block: _Medium) -> dict[str, Any]:
+def _medium_json(block: _Medium) -> dict[str, Any]:
     return {"type": block.type, "media_type": block.media_type}
 
 
-def _call(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
+def _call_json(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
     if isinstance(block, ToolUseBlock):
         return {"id": block.id, "name": block.name, "input": block.input}
     return {"id": block.id, "name": block.name, "input_text": block.input_text, "reason": block.reason}
 
 
-def _given(**fields: Unpack[ServerFields]) -> Iterator[tuple[str, Any]]:
+def _present_fields(**fields: Unpack[ServerFields]) -> Iterator[tuple[str, Any]]:
     """Those fields that have a value."""
     return ((name, value) for name, value in fields.items() if value is not None)

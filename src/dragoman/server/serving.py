@@ -31,100 +31,100 @@ from dragoman.errors import SettingsError
 from dragoman.mail import Mail
 from dragoman.server import logs
 from dragoman.server.app import make_app
-from dragoman.server.counters import Counters, Table, shared_table
+from dragoman.server.counters import Counters, Table, make_shared_table
 from dragoman.server.endpoint import Endpoint
-from dragoman.server.limits import patience
+from dragoman.server.limits import make_protocol
 from dragoman.server.local_token import LocalToken
-from dragoman.server.options import ServeOptions, address, attachments_beside, private_paths
+from dragoman.server.options import ServerConfig, address, default_attachments_url, private_paths
 from dragoman.server.peer import can_find_users
-from dragoman.server.runs import Runs
-from dragoman.server.state import Doors
+from dragoman.server.runs import RunRegistry
+from dragoman.server.state import AppState
 from dragoman.settings import Setting, Settings
 from dragoman.store import Store, open_store
 from dragoman.tools import Workspace
 from dragoman.tools.commands import run_command
-from dragoman.tools.offering import offered
+from dragoman.tools.offering import load_tools
 from dragoman.turn import Agent
 
 DEFAULT_PORT: Final = 8000
 _PR_SET_DUMPABLE: Final = 4
-_MORE_PORTS: Final = 10  # which are tried when nobody named one
-_AFTER_GRACE_S: Final = 5  # for what is to be written after the last turn has ended
+_PORT_ATTEMPTS: Final = 10  # which are tried when nobody named one
+_SHUTDOWN_MARGIN_S: Final = 5  # for what is to be written after the last turn has ended
 _log: Final = logging.getLogger("dragoman.server")
 
 
-def bound(options: ServeOptions) -> tuple[socket.socket, ServeOptions]:
+def bind_socket(config: ServerConfig) -> tuple[socket.socket, ServerConfig]:
     """A socket that listens where the options say, and the options with the port that it got."""
-    first = DEFAULT_PORT if options.port is None else options.port
-    for port in (first, *(range(first + 1, first + _MORE_PORTS) if options.port is None else ())):
+    first = DEFAULT_PORT if config.port is None else config.port
+    for port in (first, *(range(first + 1, first + _PORT_ATTEMPTS) if config.port is None else ())):
         try:
-            listener = _listener(options.host, port)
+            listener = _open_listener(config.host, port)
         except OSError as error:
-            what = f"it cannot listen at {options.host} port {port}: {error.strerror or error}"
+            message = f"it cannot listen at {config.host} port {port}: {error.strerror or error}"
             continue
-        return listener, msgspec.structs.replace(options, port=listener.getsockname()[1])
-    raise SettingsError(what, remedy="Choose another --port, or end what listens there", code="cannot_listen")
+        return listener, msgspec.structs.replace(config, port=listener.getsockname()[1])
+    raise SettingsError(message, remedy="Choose another --port, or end what listens there", code="cannot_listen")
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host.strip("[]"), port))
-        made.listen(2048)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host.strip("[]"), port))
+        sock.listen(2048)
     except OSError:
-        made.close()
+        sock.close()
         raise
-    made.setblocking(False)
-    return made
+    sock.setblocking(False)
+    return sock
 
 
 @contextlib.asynccontextmanager
-async def opened_doors(
-    options: ServeOptions, settings: Settings | None = None, **of_agent: Any
-) -> AsyncIterator[Doors]:
+async def open_app_state(
+    config: ServerConfig, settings: Settings | None = None, **agent_options: Any
+) -> AsyncIterator[AppState]:
     """What all requests share, open while the block lasts. ``of_agent`` are further options of the agent."""
-    chosen = settings or keys.load()
-    if options.model is not None:
-        chosen = msgspec.structs.replace(chosen, default_model=Setting(options.model, "--model"))
+    effective = settings or keys.load()
+    if config.model is not None:
+        effective = msgspec.structs.replace(effective, default_model=Setting(config.model, "--model"))
     async with contextlib.AsyncExitStack() as stack:
         await asyncio.to_thread(load_libraries)
-        store = await stack.enter_async_context(open_store(options.store, strict=chosen.is_strict))
-        place = address_of_attachments(options)
-        attachments = await stack.enter_async_context(open_attachments(place, base_url=address(options)))
-        tools = await stack.enter_async_context(offered(options.tool, options.mcp, chosen, _log.warning))
-        given: dict[str, Any] = {
-            "system_prompt": options.system,
+        store = await stack.enter_async_context(open_store(config.store, strict=effective.is_strict))
+        location = attachments_url(config)
+        attachments = await stack.enter_async_context(open_attachments(location, base_url=address(config)))
+        tools = await stack.enter_async_context(load_tools(config.tool, config.mcp, effective, _log.warning))
+        agent_fields: dict[str, Any] = {
+            "system_prompt": config.system,
             "tools": tools,
-            "workspace": workspace_for(options, store, chosen),
-            "parks": True,  # whoever is asked may be gone
-            **of_agent,
+            "workspace": make_workspace(config, store, effective),
+            "pause_for_approval": True,  # whoever is asked may be gone
+            **agent_options,
         }
-        agent = await stack.enter_async_context(Agent(store, settings=chosen, **given))
-        doors = Doors(store, agent, attachments, options)
-        if options.nats:
-            doors.mail = await stack.enter_async_context(_carried_mail(store, options))
-        doors.runs = Runs(doors)
-        doors.runs.start()
-        stack.push_async_callback(doors.runs.close)
-        yield doors
+        agent = await stack.enter_async_context(Agent(store, settings=effective, **agent_fields))
+        state = AppState(store, agent, attachments, config)
+        if config.nats:
+            state.mail = await stack.enter_async_context(_open_nats_mail(store, config))
+        state.runs = RunRegistry(state)
+        state.runs.start()
+        stack.push_async_callback(state.runs.close)
+        yield state
 
 
-def workspace_for(options: ServeOptions, store: Store, settings: Settings) -> Workspace | None:
+def make_workspace(config: ServerConfig, store: Store, settings: Settings) -> Workspace | None:
     """The folder in which tools work, without the server's own files; none without tools.
 
     File tools leave these files out. A command reads whatever lies in the folder, so there must be none of them in it.
     """
-    if not options.tool and not options.mcp:
+    if not config.tool and not config.mcp:
         return None
-    own = (*store.local_paths, *keys.private_paths(settings), *private_paths(options))
-    workspace = Workspace(options.workspace or Path.cwd(), private=own)
-    inside = workspace.private.first_within(workspace.root) if run_command.name in options.tool else None
-    if inside is None:
+    own_paths = (*store.local_paths, *keys.private_paths(settings), *private_paths(config))
+    workspace = Workspace(config.workspace or Path.cwd(), private=own_paths)
+    exposed_path = workspace.private.first_within(workspace.root) if run_command.name in config.tool else None
+    if exposed_path is None:
         return workspace
     raise SettingsError(
-        f"run_command could read the server's own {inside}",
+        f"run_command could read the server's own {exposed_path}",
         where=f"workspace {workspace.root}",
         remedy="Choose another --workspace, keep the file elsewhere (--store, --attachments, --keys-file), or leave out"
         " --tool run_command",
@@ -132,86 +132,86 @@ def workspace_for(options: ServeOptions, store: Store, settings: Settings) -> Wo
     )
 
 
-def _carried_mail(store: Store, options: ServeOptions) -> Mail:
+def _open_nats_mail(store: Store, config: ServerConfig) -> Mail:
     """Mail that brokers carry between stores."""
     from dragoman.mail.broker_access import BrokerAccess  # noqa: PLC0415  only who has a broker needs it
     from dragoman.mail.nats import NatsTransport  # noqa: PLC0415  an extra
 
     access = BrokerAccess(
-        user=options.nats_user,
-        password=options.nats_password,
-        token=options.nats_token,
-        credentials=options.nats_credentials,
-        nkey=options.nats_nkey,
-        ca=options.nats_ca,
-        cert=options.nats_cert,
-        key=options.nats_key,
-        tls_first=options.nats_tls_first,
+        user=config.nats_user,
+        password=config.nats_password,
+        token=config.nats_token,
+        credentials=config.nats_credentials,
+        nkey=config.nats_nkey,
+        ca=config.nats_ca,
+        cert=config.nats_cert,
+        key=config.nats_key,
+        tls_first=config.nats_tls_first,
     )
-    carrier = NatsTransport(
-        options.nats,
+    transport = NatsTransport(
+        config.nats,
         access,
-        sign_only=options.nats_sign_only,
-        replicas=options.nats_replicas,
-        monitor=options.nats_monitor,
+        sign_only=config.nats_sign_only,
+        replicas=config.nats_replicas,
+        monitor=config.nats_monitor,
     )
-    return Mail(store, transport=carrier)
+    return Mail(store, transport=transport)
 
 
-def address_of_attachments(options: ServeOptions) -> str:
+def attachments_url(config: ServerConfig) -> str:
     """Where attachments are kept: where somebody said, else beside the file of the store."""
-    if options.attachments is not None:
-        return options.attachments
-    beside = attachments_beside(options.store)
-    if beside is None:
+    if config.attachments is not None:
+        return config.attachments
+    default_url = default_attachments_url(config.store)
+    if default_url is None:
         raise SettingsError(
             "there is no place for attachments",
             remedy="Name one with --attachments: file:///folder, s3://bucket/prefix or supabase://host/bucket",
             code="missing_attachments",
         )
-    return beside
+    return default_url
 
 
 class ChatServer(uvicorn.Server):
     """A server that gives running turns their time before it ends."""
 
-    def __init__(self, doors: Doors, also: tuple[Endpoint, ...] = ()) -> None:
-        options = doors.options
+    def __init__(self, state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> None:
+        config = state.config
         super().__init__(
             uvicorn.Config(
-                make_app(doors, also),
-                http=patience(options.read_timeout_s),
+                make_app(state, extra_endpoints),
+                http=make_protocol(config.read_timeout_s),
                 ws="none",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
                 server_header=False,
                 proxy_headers=False,  # nobody is believed about who calls or where we are
-                timeout_keep_alive=math.ceil(options.keep_alive_s),
-                timeout_graceful_shutdown=math.ceil(options.grace_s) + _AFTER_GRACE_S,
+                timeout_keep_alive=math.ceil(config.keep_alive_s),
+                timeout_graceful_shutdown=math.ceil(config.grace_s) + _SHUTDOWN_MARGIN_S,
             )
         )
-        self.doors = doors
+        self.app_state = state
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let running turns end, then close what is left. Who is told twice does not wait."""
-        ending = asyncio.create_task(self.doors.runs.close(self.doors.options.grace_s))
+        close_task = asyncio.create_task(self.app_state.runs.close(self.app_state.config.grace_s))
         await super().shutdown(sockets)
-        while not ending.done() and not self.force_exit:
-            await asyncio.wait([ending], timeout=0.1)
-        if not ending.done():
-            ending.cancel()
-            await asyncio.wait([ending])
-            ending = asyncio.create_task(self.doors.runs.close())
-        await ending
+        while not close_task.done() and not self.force_exit:
+            await asyncio.wait([close_task], timeout=0.1)
+        if not close_task.done():
+            close_task.cancel()
+            await asyncio.wait([close_task])
+            close_task = asyncio.create_task(self.app_state.runs.close())
+        await close_task
 
 
 @contextlib.asynccontextmanager
-async def listening(
-    doors: Doors, listener: socket.socket, also: tuple[Endpoint, ...] = ()
+async def run_server(
+    state: AppState, listener: socket.socket, extra_endpoints: tuple[Endpoint, ...] = ()
 ) -> AsyncIterator[ChatServer]:
     """A server that answers in this loop while the block lasts."""
-    server = ChatServer(doors, also)
+    server = ChatServer(state, extra_endpoints)
     task = asyncio.create_task(server._serve([listener]))
     while not server.started and not task.done():
         await asyncio.sleep(0.005)
@@ -230,72 +230,72 @@ def print_addresses(own: str, others: str | None) -> None:
     print(f"Dragoman is at {own}", *([f"For other users of this machine: {others}"] if others else []), sep="\n")
 
 
-def serve(options: ServeOptions, say: Callable[[str, str | None], None] = print_addresses) -> None:
+def serve(config: ServerConfig, announce: Callable[[str, str | None], None] = print_addresses) -> None:
     """Serve until somebody says stop.
 
     ``say`` is told the address once the server listens, and the one for other users of this machine, if they have one.
     """
-    listener, options = bound(options)
+    listener, config = bind_socket(config)
     token = LocalToken()
-    if run_command.name in options.tool:
+    if run_command.name in config.tool:
         hide_environment()
     try:
-        asyncio.run(_check(options))
-        say(*addresses(options, token))
-        if options.workers == 1:
-            work(options, listener, token.text)
+        asyncio.run(_validate_config(config))
+        announce(*addresses(config, token))
+        if config.workers == 1:
+            run_worker(config, listener, token.text)
         else:
-            _supervise(options, listener, token.text)
+            _supervise(config, listener, token.text)
     finally:
         listener.close()
 
 
-def addresses(options: ServeOptions, token: LocalToken) -> tuple[str, str | None]:
+def addresses(config: ServerConfig, token: LocalToken) -> tuple[str, str | None]:
     """Where the server's own user reaches it, and where other users of this machine do without a key."""
-    plain = address(options)
-    if options.demands_keys:
-        return plain, None
+    url = address(config)
+    if config.requires_keys:
+        return url, None
     if can_find_users():
-        return plain, token.url(plain)
-    return (token.url(plain) if options.tool or options.mcp else plain), None
+        return url, token.url(url)
+    return (token.url(url) if config.tool or config.mcp else url), None
 
 
-async def _check(options: ServeOptions) -> None:
+async def _validate_config(config: ServerConfig) -> None:
     """Whether this can be served at all, found out before somebody relies on it."""
-    address_of_attachments(options)
-    async with open_store(options.store) as store:
-        workspace_for(options, store, keys.load())
-        if not options.demands_keys:
+    attachments_url(config)
+    async with open_store(config.store) as store:
+        make_workspace(config, store, keys.load())
+        if not config.requires_keys:
             return
         now = store.clock()
-        if not any(key.is_good(now) for key in await store.list_keys()):
+        if not any(key.is_valid(now) for key in await store.list_keys()):
             raise SettingsError(
                 "others could reach this server, and nobody has a key",
-                where=f"{options.host} port {options.port}",
+                where=f"{config.host} port {config.port}",
                 remedy="Make a key with dragoman keys create, or listen on 127.0.0.1",
                 code="no_keys",
             )
 
 
-def work(
-    options: ServeOptions, listener: socket.socket, token: str | None = None, table: Table | None = None, place: int = 0
+def run_worker(
+    config: ServerConfig, listener: socket.socket, token: str | None = None, table: Table | None = None, index: int = 0
 ) -> None:
     """Serve in this process. ``table`` has the counts of all workers, ``place`` is which of them this one is."""
-    logs.configure(options.log_level)
-    if run_command.name in options.tool:
+    logs.configure(config.log_level)
+    if run_command.name in config.tool:
         hide_environment()
-    allow_many_connections()
+    raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_work(options, listener, token, Counters(table, place)))
+        runner.run(_run_worker(config, listener, token, Counters(table, index)))
 
 
-async def _work(options: ServeOptions, listener: socket.socket, token: str | None, counters: Counters) -> None:
-    async with opened_doors(options) as doors:
-        doors.token = LocalToken(token)
-        doors.counters = counters
+async def _run_worker(config: ServerConfig, listener: socket.socket, token: str | None, counters: Counters) -> None:
+    async with open_app_state(config) as state:
+        state.token = LocalToken(token)
+        state.counters = counters
         freeze_loaded_objects()
-        server = ChatServer(doors)
-        with _stopped_by_signals(server), _stopped_with_parent(server):
+        server = ChatServer(state)
+        with _stop_on_signals(server), _stop_with_parent(server):
             await server._serve([listener])
 
 
@@ -320,15 +320,15 @@ def freeze_loaded_objects() -> None:
     gc.freeze()
 
 
-def allow_many_connections() -> None:
+def raise_file_limit() -> None:
     """Use as many open files as this process may have: each stream is one, and the call behind it another."""
     try:
         import resource  # noqa: PLC0415  which is not for every system
     except ImportError:
         return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems say unlimited, and mean less
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -340,18 +340,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
     """Stop a server when the process is told to; when it is told twice, at once."""
-    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 @contextlib.contextmanager
-def _stopped_with_parent(server: uvicorn.Server) -> Iterator[None]:
+def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
     """Stop a worker when the process that looks after it has died: nobody would stop it otherwise."""
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -371,32 +371,32 @@ def _stopped_with_parent(server: uvicorn.Server) -> Iterator[None]:
             loop.remove_reader(parent.sentinel)
 
 
-def _supervise(options: ServeOptions, listener: socket.socket, token: str) -> None:
+def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> None:
     """Keep as many processes serving as were asked for, until this one is told to stop."""
     spawn = multiprocessing.get_context("spawn")
-    told = threading.Event()
+    stop_event = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop_event.set())
 
-    table = shared_table(options.workers)
+    table = make_shared_table(config.workers)
 
-    def begun(place: int) -> multiprocessing.process.BaseProcess:
-        process = spawn.Process(target=work, args=(options, listener, token, table, place))
+    def start_worker(index: int) -> multiprocessing.process.BaseProcess:
+        process = spawn.Process(target=run_worker, args=(config, listener, token, table, index))
         process.start()
         return process
 
-    logs.configure(options.log_level)
-    workers = [begun(place) for place in range(options.workers)]
-    while not told.wait(0.2):
+    logs.configure(config.log_level)
+    workers = [start_worker(index) for index in range(config.workers)]
+    while not stop_event.wait(0.2):
         for place, process in enumerate(workers):
             if not process.is_alive():
                 _log.error("a worker ended with %s and is begun again", process.exitcode, extra={"worker": process.pid})
-                told.wait(1)  # one that cannot begin must not keep the machine busy
-                workers[place] = begun(place)
+                stop_event.wait(1)  # one that cannot begin must not keep the machine busy
+                workers[place] = start_worker(place)
     for process in workers:
         process.terminate()
     for process in workers:
-        process.join(options.grace_s + 2 * _AFTER_GRACE_S)
+        process.join(config.grace_s + 2 * _SHUTDOWN_MARGIN_S)
         if process.is_alive():
             process.kill()
             process.join()

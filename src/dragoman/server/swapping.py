@@ -14,50 +14,50 @@ from dragoman.bus.catalogue import FeedbackImplicit
 from dragoman.handoff import Policy, SwapPlan, plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message
-from dragoman.server.refusing import Refusal
-from dragoman.server.state import Doors
+from dragoman.server.refusing import ApiError
+from dragoman.server.state import AppState
 from dragoman.store import Session, Store
-from dragoman.turn.seeing import describe_in, descriptions, swap_to
-from dragoman.turn.swap import tell_refused
-from dragoman.turn.telling import tell
+from dragoman.turn.seeing import describe_images, image_describer, swap_model
+from dragoman.turn.swap import emit_swap_rejection
+from dragoman.turn.telling import try_emit
 
 
-async def planned(doors: Doors, session: Session, name: str, policy: Policy) -> SwapPlan:
+async def plan_thread_swap(state: AppState, session: Session, name: str, policy: Policy) -> SwapPlan:
     """What would become of a thread if the model of that name went on with it; 422 if there is none."""
-    return await _planned(doors, session, name, policy, await history_of(doors.store, session))
+    return await _plan_swap(state, session, name, policy, await load_history(state.store, session))
 
 
-async def _planned(doors: Doors, session: Session, name: str, policy: Policy, history: list[Message]) -> SwapPlan:
-    agent = doors.agent
+async def _plan_swap(state: AppState, session: Session, name: str, policy: Policy, history: list[Message]) -> SwapPlan:
+    agent = state.agent
     model = agent.registry.find(name)
     if model is None:
-        raise Refusal(422, "unknown_model", "No model is called so.")
-    adapter = agent.adapter(model, ToolIds(await doors.store.tool_ids(session.id)))
+        raise ApiError(422, "unknown_model", "No model is called so.")
+    adapter = agent.adapter(model, ToolIds(await state.store.tool_ids(session.id)))
     return await asyncio.to_thread(
         plan_swap,
         history,
         adapter,
         policy=policy,
-        describe=describe_in(agent, session),
-        prices=agent.prices,
+        describe=image_describer(agent, session),
+        prices=agent.price_table,
         at=agent.clock(),
         unreachable=agent.registry.unreachable_reason(model.id),
     )
 
 
-async def swapped(doors: Doors, session: Session, name: str, policy: Policy) -> Session:
+async def swap_thread(state: AppState, session: Session, name: str, policy: Policy) -> Session:
     """The thread with another model; 409 if that cannot go on with it."""
-    history = await history_of(doors.store, session)
-    plan = await _planned(doors, session, name, policy, history)
+    history = await load_history(state.store, session)
+    plan = await _plan_swap(state, session, name, policy, history)
     if not plan.is_possible:
-        tell_refused(doors.agent.bus, session, plan)
-        raise Refusal(409, "swap_refused", " ".join(plan.blockers))
-    described = await descriptions(doors.agent, session, history) if policy == "describe" else None
-    changed = await swap_to(doors.store, session, plan.model, policy, described)
-    tell(doors.agent.bus, FeedbackImplicit(signal="swap"), session_id=session.id)
-    return changed
+        emit_swap_rejection(state.agent.bus, session, plan)
+        raise ApiError(409, "swap_refused", " ".join(plan.blockers))
+    descriptions_by_block = await describe_images(state.agent, session, history) if policy == "describe" else None
+    session_after = await swap_model(state.store, session, plan.model, policy, descriptions_by_block)
+    try_emit(state.agent.bus, FeedbackImplicit(signal="swap"), session_id=session.id)
+    return session_after
 
 
-async def history_of(store: Store, session: Session) -> list[Message]:
+async def load_history(store: Store, session: Session) -> list[Message]:
     """Every message of a session."""
     return [row.message async for row in store.history(session.id)]

@@ -15,26 +15,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.attachments import delete_with_files
-from dragoman.errors import DamagedError, UnknownMessageError
+from dragoman.errors import CorruptDataError, UnknownMessageError
 from dragoman.handoff import Policy
 from dragoman.ids import name_from_id
-from dragoman.server.answers import answer, cursor_for, owners_of, place_from
-from dragoman.server.asking import json_body, read_as, text_param, whole_number
+from dragoman.server.answers import get_owners, json_response, make_cursor, parse_cursor
+from dragoman.server.asking import int_param, json_body, parse_as, text_param
 from dragoman.server.endpoint import Endpoint, Query
-from dragoman.server.history import MOST, day_param
-from dragoman.server.principal import Principal, find_session, find_thread, owned_session, principal_of
-from dragoman.server.refusing import Refusal, not_found
-from dragoman.server.rows import id_of, words_of
-from dragoman.server.state import Doors, doors_of
-from dragoman.server.swapping import swapped
+from dragoman.server.history import MAX_PAGE_SIZE, day_param
+from dragoman.server.principal import Principal, find_session, find_thread, get_owned_session, get_principal
+from dragoman.server.refusing import ApiError, not_found_error
+from dragoman.server.rows import client_message_id, message_text
+from dragoman.server.state import AppState, app_state
+from dragoman.server.swapping import swap_thread
 from dragoman.store import Hit, Session, Store
-from dragoman.turn.events import session_ended
-from dragoman.turn.seeing import swap_to
-from dragoman.turn.telling import tell
+from dragoman.turn.events import make_session_end
+from dragoman.turn.seeing import swap_model
+from dragoman.turn.telling import try_emit
 
-_PAGE: Final = 30
-_SNIPPET: Final = 160  # characters
-_FOUND: Final = 20
+_PAGE_SIZE: Final = 30
+_SNIPPET_LENGTH: Final = 160  # characters
+_SEARCH_LIMIT: Final = 20
 
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
@@ -62,7 +62,7 @@ class Threads(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cursor: str | None  # what to ask for the next page with
 
 
-class ChangedThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ThreadUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change about a thread; ``null`` takes a title or a model away."""
 
     title: Title | UnsetType | None = UNSET
@@ -70,7 +70,7 @@ class ChangedThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     policy: Policy = "strict"  # what becomes of a picture that the new model cannot see
 
 
-class ForkAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Where to fork: behind a place or a message; without either, behind the newest one."""
 
     at_seq: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)] | None = None
@@ -78,7 +78,7 @@ class ForkAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     title: Title | None = None
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SearchHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A message that fits a search."""
 
     thread_id: str
@@ -92,10 +92,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timestamp: datetime
 
 
-class SearchFound(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SearchResults(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a search has found, the best first."""
 
-    hits: list[Found]
+    hits: list[SearchHit]
     has_more: bool
     limit: int
     offset: int
@@ -106,38 +106,38 @@ class SearchFound(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 async def list_threads(request: Request) -> Response:
     """The caller's threads."""
-    principal, store = principal_of(request), doors_of(request).store
-    limit = whole_number(request, "limit", default=_PAGE, most=MOST)
+    principal, store = get_principal(request), app_state(request).store
+    limit = int_param(request, "limit", default=_PAGE_SIZE, maximum=MAX_PAGE_SIZE)
     cursor = text_param(request, "cursor", None)
-    before = await _place(store, principal, cursor) if cursor is not None else None
-    found = await store.sessions_of(owners_of(principal), before=before, limit=limit + 1)
-    page, has_more = found[:limit], len(found) > limit
-    threads = [await described(request, session) for session in page]
-    told = cursor_for(principal, page[-1]) if has_more else None
-    return answer(Threads(threads=threads, has_more=has_more, limit=limit, cursor=told))
+    before = await _resolve_cursor(store, principal, cursor) if cursor is not None else None
+    sessions = await store.list_sessions_of(get_owners(principal), before=before, limit=limit + 1)
+    page, has_more = sessions[:limit], len(sessions) > limit
+    threads = [await describe_thread(request, session) for session in page]
+    next_cursor = make_cursor(principal, page[-1]) if has_more else None
+    return json_response(Threads(threads=threads, has_more=has_more, limit=limit, cursor=next_cursor))
 
 
-async def _place(store: Store, principal: Principal, cursor: str) -> tuple[datetime, str]:
+async def _resolve_cursor(store: Store, principal: Principal, cursor: str) -> tuple[datetime, str]:
     """The place of a cursor as the store knows it: with the id of the session whose name the cursor holds."""
-    at, name = place_from(principal, cursor)
+    at, name = parse_cursor(principal, cursor)
     session = await find_thread(store, principal, name)
     return at, name if session is None else session.id
 
 
 async def get_thread(request: Request) -> Response:
     """One thread of the caller."""
-    session = await owned_session(request, request.path_params["id"])
-    return answer(await described(request, session))
+    session = await get_owned_session(request, request.path_params["id"])
+    return json_response(await describe_thread(request, session))
 
 
-async def described(request: Request, session: Session) -> Thread:
+async def describe_thread(request: Request, session: Session) -> Thread:
     """What is told of a thread."""
     return Thread(
         id=name_from_id(session.id),
         title=session.title,
         model=session.active_model,
-        snippet=await _snippet(doors_of(request).store, session),
-        parent_id=await _parent(request, session),
+        snippet=await _snippet(app_state(request).store, session),
+        parent_id=await _parent_name(request, session),
         parent_seq=session.parent_seq,
         last_seq=session.last_seq,
         created_at=session.created_at,
@@ -145,11 +145,11 @@ async def described(request: Request, session: Session) -> Thread:
     )
 
 
-async def _parent(request: Request, session: Session) -> str | None:
+async def _parent_name(request: Request, session: Session) -> str | None:
     """The thread that it was forked from, unless that is somebody else's."""
     if session.parent_session_id is None:
         return None
-    parent = await find_session(doors_of(request).store, principal_of(request), session.parent_session_id)
+    parent = await find_session(app_state(request).store, get_principal(request), session.parent_session_id)
     return None if parent is None else name_from_id(parent.id)
 
 
@@ -159,53 +159,53 @@ async def _snippet(store: Store, session: Session) -> str | None:
         return None
     try:
         rows = await store.tail(session.id, 2)
-    except DamagedError:
+    except CorruptDataError:
         return None
-    words = next((words for row in reversed(rows) if (words := words_of(row.message).strip())), None)
+    words = next((words for row in reversed(rows) if (words := message_text(row.message).strip())), None)
     if words is None:
         return None
-    line = " ".join(words[: _SNIPPET * 2].split())
-    return line if len(line) <= _SNIPPET else f"{line[: _SNIPPET - 1]}…"
+    line = " ".join(words[: _SNIPPET_LENGTH * 2].split())
+    return line if len(line) <= _SNIPPET_LENGTH else f"{line[: _SNIPPET_LENGTH - 1]}…"
 
 
 # --- changing --------------------------------------------------------------------------------------------------------
 
 
-async def change_thread(request: Request) -> Response:
+async def update_thread(request: Request) -> Response:
     """Give a thread another title or another model. A model that cannot go on with it is refused."""
-    doors = doors_of(request)
-    session = await owned_session(request, request.path_params["id"])
-    asked = read_as(await json_body(request), ChangedThread)
-    title = asked.title if asked.title is UNSET else _shown(asked.title)
-    if asked.model is None:
-        session = await swap_to(doors.store, session, None, "strict")
-    elif asked.model is not UNSET:
-        session = await swapped(doors, session, asked.model, asked.policy)
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    update = parse_as(await json_body(request), ThreadUpdate)
+    title = update.title if update.title is UNSET else _validate_title(update.title)
+    if update.model is None:
+        session = await swap_model(state.store, session, None, "strict")
+    elif update.model is not UNSET:
+        session = await swap_thread(state, session, update.model, update.policy)
     if title is not UNSET:
-        session = await doors.store.rename_session(session.id, title)
-    return answer(await described(request, session))
+        session = await state.store.rename_session(session.id, title)
+    return json_response(await describe_thread(request, session))
 
 
-def _shown(title: str | None) -> str | None:
+def _validate_title(title: str | None) -> str | None:
     if title is not None and "\0" in title:
-        raise Refusal(422, "invalid_character", "title holds a NUL.")
+        raise ApiError(422, "invalid_character", "title holds a NUL.")
     return title
 
 
 async def fork_thread(request: Request) -> Response:
     """Another thread that shares the history up to a message."""
-    doors = doors_of(request)
-    session = await owned_session(request, request.path_params["id"])
-    asked = read_as(await json_body(request), ForkAsked)
-    if asked.at_seq is not None and asked.message_id is not None:
-        raise Refusal(422, "invalid_request", "atSeq and messageId both say where. Use one of them.")
-    at = asked.at_seq
-    if asked.message_id is not None:
-        at = (await doors.store.find_message(session.id, asked.message_id)).seq
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    fork = parse_as(await json_body(request), ForkRequest)
+    if fork.at_seq is not None and fork.message_id is not None:
+        raise ApiError(422, "invalid_request", "atSeq and messageId both say where. Use one of them.")
+    at = fork.at_seq
+    if fork.message_id is not None:
+        at = (await state.store.find_message(session.id, fork.message_id)).seq
     elif at is not None and at > session.last_seq:
-        raise not_found()
-    made = await doors.store.fork(session.id, at, title=_shown(asked.title))
-    return answer(await described(request, made), 201)
+        raise not_found_error()
+    new_session = await state.store.fork(session.id, at, title=_validate_title(fork.title))
+    return json_response(await describe_thread(request, new_session), 201)
 
 
 # --- deleting --------------------------------------------------------------------------------------------------------
@@ -213,41 +213,43 @@ async def fork_thread(request: Request) -> Response:
 
 async def delete_thread(request: Request) -> Response:
     """Delete a thread and the files that only it names. While a turn runs in it, 409."""
-    doors, principal = doors_of(request), principal_of(request)
-    session = await owned_session(request, request.path_params["id"])
-    ended = await session_ended(doors.store, session)
-    await delete_with_files(doors.store, session.id, owners_of(principal), doors.attachments)
-    tell(doors.agent.bus, ended, session_id=session.id)
+    state, principal = app_state(request), get_principal(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    end_event = await make_session_end(state.store, session)
+    await delete_with_files(state.store, session.id, get_owners(principal), state.attachments)
+    try_emit(state.agent.bus, end_event, session_id=session.id)
     return Response(status_code=204)
 
 
 # --- searching -------------------------------------------------------------------------------------------------------
 
 
-async def search(request: Request) -> Response:
+async def search_messages(request: Request) -> Response:
     """Messages of the caller's threads in which all these words are."""
-    doors, principal = doors_of(request), principal_of(request)
-    words = text_param(request, "q")
+    state, principal = app_state(request), get_principal(request)
+    query = text_param(request, "q")
     thread_id = text_param(request, "threadId", None)
     if thread_id is not None:
-        thread_id = (await owned_session(request, thread_id)).id
-    limit = whole_number(request, "limit", default=_FOUND, most=100)
-    offset = whole_number(request, "offset", default=0, least=0, most=10_000)
-    until = moment_param(request, "to")
-    hits = await doors.store.search(
-        words,
+        thread_id = (await get_owned_session(request, thread_id)).id
+    limit = int_param(request, "limit", default=_SEARCH_LIMIT, maximum=100)
+    offset = int_param(request, "offset", default=0, minimum=0, maximum=10_000)
+    until = time_param(request, "to")
+    hits = await state.store.search(
+        query,
         session_id=thread_id,
-        role=text_param(request, "role", None, most=20),
-        model=_model_param(doors, text_param(request, "model", None, most=200)),
-        owners=owners_of(principal),
-        since=moment_param(request, "from"),
+        role=text_param(request, "role", None, max_length=20),
+        model=_model_param(state, text_param(request, "model", None, max_length=200)),
+        owners=get_owners(principal),
+        since=time_param(request, "from"),
         until=_end_of_day(until) if until is not None and "T" not in request.query_params["to"] else until,
         limit=limit + 1,
         offset=offset,
     )
     threads: dict[str, Session] = {}
-    found = [shown for hit in hits[:limit] if (shown := await _found(request, hit, threads)) is not None]
-    return answer(SearchFound(hits=found, has_more=len(hits) > limit, limit=limit, offset=offset))
+    results = [
+        search_hit for hit in hits[:limit] if (search_hit := await _to_search_hit(request, hit, threads)) is not None
+    ]
+    return json_response(SearchResults(hits=results, has_more=len(hits) > limit, limit=limit, offset=offset))
 
 
 def _end_of_day(day: datetime) -> datetime | None:
@@ -258,11 +260,11 @@ def _end_of_day(day: datetime) -> datetime | None:
         return None
 
 
-async def _found(request: Request, hit: Hit, threads: dict[str, Session]) -> Found | None:
+async def _to_search_hit(request: Request, hit: Hit, threads: dict[str, Session]) -> SearchHit | None:
     """What is told of a hit; nothing if it was deleted meanwhile."""
-    store = doors_of(request).store
+    store = app_state(request).store
     if hit.session_id not in threads:
-        session = await find_session(store, principal_of(request), hit.session_id)
+        session = await find_session(store, get_principal(request), hit.session_id)
         if session is None:
             return None
         threads[hit.session_id] = session
@@ -270,52 +272,52 @@ async def _found(request: Request, hit: Hit, threads: dict[str, Session]) -> Fou
         row = await store.get_message(hit.session_id, hit.message_id)
     except UnknownMessageError:
         return None
-    return Found(
+    return SearchHit(
         thread_id=name_from_id(hit.session_id),
         title=threads[hit.session_id].title,
-        message_id=id_of(row.message),
+        message_id=client_message_id(row.message),
         seq=hit.seq,
         role=hit.role,
         snippet=hit.snippet,
-        highlights=in_utf16(hit.snippet, hit.highlights),
+        highlights=to_utf16_ranges(hit.snippet, hit.highlights),
         score=hit.score,
         timestamp=hit.created_at,
     )
 
 
-def in_utf16(text: str, places: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+def to_utf16_ranges(text: str, ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """Places in a text, counted as browsers count."""
 
-    def units(place: int) -> int:
-        return len(text[:place].encode("utf-16-le")) // 2
+    def to_units(offset: int) -> int:
+        return len(text[:offset].encode("utf-16-le")) // 2
 
-    return tuple((units(first), units(last)) for first, last in places)
+    return tuple((to_units(first), to_units(last)) for first, last in ranges)
 
 
-def _model_param(doors: Doors, name: str | None) -> str | None:
+def _model_param(state: AppState, name: str | None) -> str | None:
     """The id of the model that is meant; a name that is known no more is taken as it is."""
     if name is None:
         return None
-    known = doors.agent.registry.find(name)
-    return known.id if known is not None else name
+    model = state.agent.registry.find(name)
+    return model.id if model is not None else name
 
 
-class _Moment(msgspec.Struct):
+class _Timestamp(msgspec.Struct):
     at: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def moment_param(request: Request, name: str) -> datetime | None:
+def time_param(request: Request, name: str) -> datetime | None:
     """A day, or a moment as 2026-03-13T10:00:00Z, in the query."""
-    said = text_param(request, name, None, most=40)
-    if said is None:
+    text = text_param(request, name, None, max_length=40)
+    if text is None:
         return None
-    if "T" not in said:
+    if "T" not in text:
         day = day_param(request, name)
         return None if day is None else datetime(day.year, day.month, day.day, tzinfo=UTC)
     try:
-        return msgspec.convert({"at": said}, _Moment).at.astimezone(UTC)
+        return msgspec.convert({"at": text}, _Timestamp).at.astimezone(UTC)
     except (msgspec.ValidationError, OverflowError):
-        raise Refusal(422, "invalid_parameter", f"{name} has to be as 2026-03-13T10:00:00Z, or a day.") from None
+        raise ApiError(422, "invalid_parameter", f"{name} has to be as 2026-03-13T10:00:00Z, or a day.") from None
 
 
 _NUMBER: Final = {"type": "integer", "minimum": 1}
@@ -329,22 +331,24 @@ ENDPOINTS = (
         name="list_threads",
         summary="The caller's threads, the one in which something happened last first",
         scope="chat",
-        answers={200: Threads},
+        responses={200: Threads},
         query=(
-            Query("limit", _NUMBER, f"At most so many, {MOST} if it is more"),
+            Query("limit", _NUMBER, f"At most so many, {MAX_PAGE_SIZE} if it is more"),
             Query("cursor", summary="Where the page before said that it goes on"),
         ),
     ),
-    Endpoint("GET", _THREAD, get_thread, name="get_thread", summary="One thread", scope="chat", answers={200: Thread}),
+    Endpoint(
+        "GET", _THREAD, get_thread, name="get_thread", summary="One thread", scope="chat", responses={200: Thread}
+    ),
     Endpoint(
         "PATCH",
         _THREAD,
-        change_thread,
+        update_thread,
         name="change_thread",
         summary="Give a thread another title or another model",
         scope="chat",
-        asks=ChangedThread,
-        answers={200: Thread},
+        request_body=ThreadUpdate,
+        responses={200: Thread},
     ),
     Endpoint(
         "DELETE",
@@ -353,7 +357,7 @@ ENDPOINTS = (
         name="delete_thread",
         summary="Delete a thread, and the files that came with it",
         scope="chat",
-        answers={204: None},
+        responses={204: None},
     ),
     Endpoint(
         "POST",
@@ -362,17 +366,17 @@ ENDPOINTS = (
         name="fork_thread",
         summary="Another thread that shares the history up to a message",
         scope="chat",
-        asks=ForkAsked,
-        answers={201: Thread},
+        request_body=ForkRequest,
+        responses={201: Thread},
     ),
     Endpoint(
         "GET",
         "/api/v1/agent/search",
-        search,
+        search_messages,
         name="search",
         summary="Messages of the caller's threads in which all these words are",
         scope="chat",
-        answers={200: SearchFound},
+        responses={200: SearchResults},
         query=(
             Query("q", summary='The words; "several in quotes" stand in a row', required=True),
             Query("threadId", summary="Only in this thread"),

@@ -20,12 +20,12 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from dragoman.attachments import MAX_BYTES
-from dragoman.server.asking import too_large
-from dragoman.server.refusing import Refusal
+from dragoman.server.asking import too_large_error
+from dragoman.server.refusing import ApiError
 
-_AROUND: Final = 64 * 1024  # bytes of a body that are not the file
-_MOST_PARTS: Final = 8
-_MOST_IN_FIELD: Final = 1_024
+_MAX_OVERHEAD_BYTES: Final = 64 * 1024  # bytes of a body that are not the file
+_MAX_PARTS: Final = 8
+_MAX_FIELD_BYTES: Final = 1_024
 _FILE: Final = "file"
 
 
@@ -48,38 +48,38 @@ async def read_form(request: Request) -> Form:
     """The file in the field ``file``, and the texts beside it."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data":
-        raise Refusal(415, "unsupported_media_type", "The body has to be multipart/form-data, with the file in file.")
+        raise ApiError(415, "unsupported_media_type", "The body has to be multipart/form-data, with the file in file.")
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise Refusal(415, "unsupported_encoding", "The body must not be compressed.")
+        raise ApiError(415, "unsupported_encoding", "The body must not be compressed.")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > MAX_BYTES + _AROUND:
-        raise too_large(MAX_BYTES)
+    if length.isdecimal() and int(length[:20]) > MAX_BYTES + _MAX_OVERHEAD_BYTES:
+        raise too_large_error(MAX_BYTES)
     parts = _Parts()
     try:
         parser = MultipartParser(options.get(b"boundary", b""), parts.callbacks())
-        async for piece in _limited(request):
-            parser.write(piece)
+        async for chunk in _read_limited(request):
+            parser.write(chunk)
         parser.finalize()
     except (FormParserError, ValueError):
-        raise _unreadable() from None
+        raise _multipart_error() from None
     except ClientDisconnect:
-        raise Refusal(400, "incomplete_body", "The body ended before its end.") from None
-    if not parts.is_over:
-        raise _unreadable()
+        raise ApiError(400, "incomplete_body", "The body ended before its end.") from None
+    if not parts.is_complete:
+        raise _multipart_error()
     return parts.form()
 
 
-async def _limited(request: Request) -> AsyncIterator[bytes]:
+async def _read_limited(request: Request) -> AsyncIterator[bytes]:
     size = 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > MAX_BYTES + _AROUND:
-            raise too_large(MAX_BYTES)
-        yield piece
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BYTES + _MAX_OVERHEAD_BYTES:
+            raise too_large_error(MAX_BYTES)
+        yield chunk
 
 
-def _unreadable() -> Refusal:
-    return Refusal(400, "invalid_multipart", "The body is not multipart/form-data as its header says.")
+def _multipart_error() -> ApiError:
+    return ApiError(400, "invalid_multipart", "The body is not multipart/form-data as its header says.")
 
 
 class _Part:
@@ -91,11 +91,11 @@ class _Part:
         self.filename: str | None = None
         self.data = bytearray()
 
-    def take_headers(self) -> None:
+    def parse_headers(self) -> None:
         disposition = self.headers.get(b"content-disposition", b"").decode("latin-1")
         kind, options = parse_options_header(disposition)
         if kind != b"form-data" or b"name" not in options:
-            raise _unreadable()
+            raise _multipart_error()
         self.name = options[b"name"].decode("utf-8", "replace")
         if b"filename" in options:
             self.filename = options[b"filename"].decode("utf-8", "replace")
@@ -105,7 +105,7 @@ class _Parts:
     """Takes what the parser finds."""
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_complete = False
         self._parts: list[_Part] = []
         self._header, self._value = b"", b""
 
@@ -116,13 +116,13 @@ class _Parts:
             "on_header_field": self._header_field,
             "on_header_value": self._header_value,
             "on_header_end": self._header_end,
-            "on_headers_finished": self._headers_finished,
+            "on_headers_finished": self._finish_headers,
             "on_end": self._end,
         }
 
     def _begin(self) -> None:
-        if len(self._parts) == _MOST_PARTS:
-            raise Refusal(422, "invalid_upload", f"The body has more than {_MOST_PARTS} parts.")
+        if len(self._parts) == _MAX_PARTS:
+            raise ApiError(422, "invalid_upload", f"The body has more than {_MAX_PARTS} parts.")
         self._parts.append(_Part())
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
@@ -135,28 +135,28 @@ class _Parts:
         self._parts[-1].headers[self._header.strip().lower()] = self._value.strip()
         self._header, self._value = b"", b""
 
-    def _headers_finished(self) -> None:
-        self._parts[-1].take_headers()
+    def _finish_headers(self) -> None:
+        self._parts[-1].parse_headers()
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         part = self._parts[-1]
-        if part.filename is None and len(part.data) + end - start > _MOST_IN_FIELD:
-            raise Refusal(422, "invalid_upload", f"The field {part.name} is too long.")
+        if part.filename is None and len(part.data) + end - start > _MAX_FIELD_BYTES:
+            raise ApiError(422, "invalid_upload", f"The field {part.name} is too long.")
         part.data += data[start:end]
 
     def _end(self) -> None:
-        self.is_over = True
+        self.is_complete = True
 
     def form(self) -> Form:
         """What came, if it is one file and texts that are each said once."""
         files = [part for part in self._parts if part.filename is not None]
         if len(files) != 1 or files[0].name != _FILE:
-            raise Refusal(422, "invalid_upload", "The body has to have one file, in the field file.")
+            raise ApiError(422, "invalid_upload", "The body has to have one file, in the field file.")
         fields: dict[str, str] = {}
         for part in self._parts:
             if part.filename is None:
                 if part.name in (None, _FILE) or part.name in fields:
-                    raise Refusal(422, "invalid_upload", f"The field {part.name} is said more than once, or no file.")
+                    raise ApiError(422, "invalid_upload", f"The field {part.name} is said more than once, or no file.")
                 fields[str(part.name)] = part.data.decode("utf-8", "replace")
-        declared = files[0].headers.get(b"content-type", b"").decode("latin-1")
-        return Form(UploadedFile(bytes(files[0].data), declared or None, files[0].filename), fields)
+        declared_type = files[0].headers.get(b"content-type", b"").decode("latin-1")
+        return Form(UploadedFile(bytes(files[0].data), declared_type or None, files[0].filename), fields)

@@ -36,30 +36,30 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.pricing import ReceiptLine, receipt
-from dragoman.server.answers import answer, owners_of
-from dragoman.server.asking import text_param, whole_number
+from dragoman.server.answers import get_owners, json_response
+from dragoman.server.asking import int_param, text_param
 from dragoman.server.endpoint import Endpoint, Media, Query
-from dragoman.server.history import MOST, PAGE, day_param, place_param, places, rows_of_page
-from dragoman.server.principal import owned_session, principal_of
-from dragoman.server.refusing import Refusal
-from dragoman.server.rows import id_of, usage_of
-from dragoman.server.state import Doors, doors_of
-from dragoman.server.swapping import history_of, planned
+from dragoman.server.history import MAX_PAGE_SIZE, PAGE_SIZE, day_param, page_params, read_page_rows, seq_param
+from dragoman.server.principal import get_owned_session, get_principal
+from dragoman.server.refusing import ApiError
+from dragoman.server.rows import client_message_id, usage_to_json
+from dragoman.server.state import AppState, app_state
+from dragoman.server.swapping import load_history, plan_thread_swap
 from dragoman.store import Session, Store, Totals
 from dragoman.store.values import PricedCall, total_usd
 from dragoman.value import identity
 
-_LARGEST_MEDIUM: Final = 256 * 1024  # characters of base64 that are sent with a message
-_RECEIPTS: Final = 200
+_MAX_MEDIUM_LENGTH: Final = 256 * 1024  # characters of base64 that are sent with a message
+_RECEIPT_LIMIT: Final = 200
 _PAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
-_ENDINGS: Final = {"markdown": "md", "html": "html", "json": "json"}
-_TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
+_SUFFIXES: Final = {"markdown": "md", "html": "html", "json": "json"}
+_MEDIA_TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
 
 
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-class ModelTold(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ModelResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A model that may be named."""
 
     id: str
@@ -79,48 +79,48 @@ class ModelTold(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     output_usd: str | None
 
 
-class Models(msgspec.Struct, frozen=True, kw_only=True):
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     """The models that are known; those that can be called come first."""
 
-    models: list[ModelTold]
+    models: list[ModelResponse]
     default: str | None
 
 
-async def models(request: Request) -> Response:
+async def list_models(request: Request) -> Response:
     """The models that are known."""
-    doors = doors_of(request)
-    agent = doors.agent
-    found = agent.registry.find(agent.default_model) if agent.default_model else None
-    default = found.id if found is not None else None
-    told = [_model_told(doors, one, default) for one in agent.settings.catalog.models.values()]
-    told.sort(key=lambda one: (not one.is_default, not one.is_configured))
-    return answer(Models(models=told, default=default))
+    state = app_state(request)
+    agent = state.agent
+    default_model = agent.registry.find(agent.default_model) if agent.default_model else None
+    default_id = default_model.id if default_model is not None else None
+    responses = [_model_response(state, model, default_id) for model in agent.settings.catalog.models.values()]
+    responses.sort(key=lambda one: (not one.is_default, not one.is_configured))
+    return json_response(ModelList(models=responses, default=default_id))
 
 
-def _model_told(doors: Doors, model: Model, default: str | None) -> ModelTold:
-    can, (input_usd, output_usd) = model.capabilities, _prices(doors, model)
-    return ModelTold(
+def _model_response(state: AppState, model: Model, default_id: str | None) -> ModelResponse:
+    capabilities, (input_usd, output_usd) = model.capabilities, _prices(state, model)
+    return ModelResponse(
         id=model.id,
         name=model.name,
         provider=model.provider,
-        aliases=doors.agent.registry.aliases_of(model.id),
-        is_configured=doors.agent.registry.is_configured(model),
-        is_default=model.id == default,
-        context_tokens=can.max_context_tokens,
-        output_tokens=can.max_output_tokens,
-        images=can.supports_images,
-        documents=can.supports_documents,
-        audio=can.supports_audio,
-        tools=can.supports_tools,
-        thinking=can.supports_thinking,
+        aliases=state.agent.registry.aliases_of(model.id),
+        is_configured=state.agent.registry.is_configured(model),
+        is_default=model.id == default_id,
+        context_tokens=capabilities.max_context_tokens,
+        output_tokens=capabilities.max_output_tokens,
+        images=capabilities.supports_images,
+        documents=capabilities.supports_documents,
+        audio=capabilities.supports_audio,
+        tools=capabilities.supports_tools,
+        thinking=capabilities.supports_thinking,
         input_usd=input_usd,
         output_usd=output_usd,
     )
 
 
-def _prices(doors: Doors, model: Model) -> tuple[str | None, str | None]:
+def _prices(state: AppState, model: Model) -> tuple[str | None, str | None]:
     try:
-        rates = doors.agent.prices.price(model.id, doors.agent.clock()).rates
+        rates = state.agent.price_table.price(model.id, state.agent.clock()).rates
     except UnknownPriceError:
         return None, None
     return f"{rates.input_per_mtok_usd:f}", f"{rates.output_per_mtok_usd:f}"
@@ -129,7 +129,7 @@ def _prices(doors: Doors, model: Model) -> tuple[str | None, str | None]:
 # --- a swap ----------------------------------------------------------------------------------------------------------
 
 
-class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+class SwapPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What a swap would do; nothing is changed."""
 
     thread_id: str
@@ -143,16 +143,16 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     blocks: list[BlockPlan]  # those that it is not told, or told otherwise
 
 
-async def preflight(request: Request) -> Response:
+async def preview_swap(request: Request) -> Response:
     """What would become of a thread if another model went on with it."""
-    doors = doors_of(request)
-    session = await owned_session(request, request.path_params["id"])
-    name, policy = text_param(request, "model", most=200), _policy_param(request)
-    return answer(_told(session, await planned(doors, session, name, policy)))
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    name, policy = text_param(request, "model", max_length=200), _policy_param(request)
+    return json_response(_swap_preview(session, await plan_thread_swap(state, session, name, policy)))
 
 
 def _policy_param(request: Request) -> Policy:
-    match text_param(request, "policy", "strict", most=20):
+    match text_param(request, "policy", "strict", max_length=20):
         case "strict":
             return "strict"
         case "placeholder":
@@ -160,12 +160,12 @@ def _policy_param(request: Request) -> Policy:
         case "describe":
             return "describe"
         case _:
-            raise Refusal(422, "invalid_parameter", "policy is strict, placeholder or describe.")
+            raise ApiError(422, "invalid_parameter", "policy is strict, placeholder or describe.")
 
 
-def _told(session: Session, plan: SwapPlan) -> Preflight:
-    others = [block for block in plan.blocks if block.outcome != "kept"]
-    return Preflight(
+def _swap_preview(session: Session, plan: SwapPlan) -> SwapPreview:
+    changed_blocks = [block for block in plan.blocks if block.outcome != "kept"]
+    return SwapPreview(
         thread_id=name_from_id(session.id),
         model=plan.model,
         is_possible=plan.is_possible,
@@ -173,138 +173,142 @@ def _told(session: Session, plan: SwapPlan) -> Preflight:
         fits=plan.fits,
         estimated_input_tokens=plan.estimated_input_tokens,
         first_turn_usd=None if plan.first_turn_usd is None else f"{plan.first_turn_usd:f}",
-        kept=len(plan.blocks) - len(others),
-        blocks=others,
+        kept=len(plan.blocks) - len(changed_blocks),
+        blocks=changed_blocks,
     )
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-class Place(msgspec.Struct, frozen=True):
+class PositionedMessage(msgspec.Struct, frozen=True):
     """A message in its place."""
 
     seq: int
     message: dict[str, Any]  # in the canonical format, without what only one dialect can say
 
 
-class Messages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class MessagePage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A page of a thread in the canonical format, in order."""
 
     thread_id: str
-    messages: list[Place]
+    messages: list[PositionedMessage]
     has_more: bool
     limit: int
 
 
-class LossTold(msgspec.Struct, frozen=True):
+class LossResponse(msgspec.Struct, frozen=True):
     """Something that a format cannot say."""
 
     block_type: str
     reason: str
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RenderedMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A message as a format has it."""
 
     thread_id: str
     message_id: str
     format: str
     wire: Any
-    losses: list[LossTold]  # what the format cannot say
+    losses: list[LossResponse]  # what the format cannot say
 
 
-class Formats(msgspec.Struct, frozen=True):
+class FormatList(msgspec.Struct, frozen=True):
     """The formats that a message can be shown as."""
 
     formats: tuple[str, ...]
 
 
-async def messages(request: Request) -> Response:
+async def list_messages(request: Request) -> Response:
     """A page of a thread, every block of it."""
-    session = await owned_session(request, request.path_params["id"])
-    limit = whole_number(request, "limit", default=PAGE, most=MOST)
-    rows, has_more = await rows_of_page(request, session, limit)
-    told = [{"seq": row.seq, "message": msgspec.Raw(identity(_light(row.message)))} for row in rows]
-    return answer({"threadId": name_from_id(session.id), "messages": told, "hasMore": has_more, "limit": limit})
+    session = await get_owned_session(request, request.path_params["id"])
+    limit = int_param(request, "limit", default=PAGE_SIZE, maximum=MAX_PAGE_SIZE)
+    rows, has_more = await read_page_rows(request, session, limit)
+    items = [{"seq": row.seq, "message": msgspec.Raw(identity(_strip_media(row.message)))} for row in rows]
+    return json_response({"threadId": name_from_id(session.id), "messages": items, "hasMore": has_more, "limit": limit})
 
 
-def _light(message: Message) -> Message:
+def _strip_media(message: Message) -> Message:
     """A message without the bytes of what is kept as an attachment, or is large."""
-    content = tuple(_light_block(block, message) for block in message.content)
-    return _named(message.replace(content=content))
+    content = tuple(_strip_medium(block, message) for block in message.content)
+    return _with_client_name(message.replace(content=content))
 
 
-def _named(message: Message) -> Message:
+def _with_client_name(message: Message) -> Message:
     """A message that names its session as its owner does."""
     return message.replace(session_id=name_from_id(message.session_id))
 
 
-def _light_block(block: ContentBlock, message: Message) -> ContentBlock:
+def _strip_medium(block: ContentBlock, message: Message) -> ContentBlock:
     match block:
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock() if block.source.kind == "base64":
-            if message.metadata.attachments or len(block.source.data) > _LARGEST_MEDIUM:
+            if message.metadata.attachments or len(block.source.data) > _MAX_MEDIUM_LENGTH:
                 return block.replace(source=ImageSource("base64", ""))
     return block
 
 
-async def shown_as(request: Request) -> Response:
+async def show_message_as(request: Request) -> Response:
     """One message as the wire of a dialect, as a transcript, or in the canonical format."""
-    session = await owned_session(request, request.path_params["id"])
-    wanted = str(request.path_params["dialect"]).lower().replace("-", "_")
-    if wanted not in formats.readable():
-        raise Refusal(422, "unknown_format", f"There are {', '.join(formats.readable())}.")
-    row = await doors_of(request).store.find_message(session.id, request.path_params["messageId"])
-    data, losses = await asyncio.to_thread(_as, wanted, _named(row.message))
-    made = Shown(
+    session = await get_owned_session(request, request.path_params["id"])
+    format_name = str(request.path_params["dialect"]).lower().replace("-", "_")
+    if format_name not in formats.readable():
+        raise ApiError(422, "unknown_format", f"There are {', '.join(formats.readable())}.")
+    row = await app_state(request).store.find_message(session.id, request.path_params["messageId"])
+    data, losses = await asyncio.to_thread(_render_message, format_name, _with_client_name(row.message))
+    body = RenderedMessage(
         thread_id=name_from_id(session.id),
-        message_id=id_of(row.message),
-        format=wanted,
+        message_id=client_message_id(row.message),
+        format=format_name,
         wire=msgspec.json.decode(data),
-        losses=[LossTold(loss.block_type, loss.reason) for loss in losses],
+        losses=[LossResponse(loss.block_type, loss.reason) for loss in losses],
     )
-    return answer(made)
+    return json_response(body)
 
 
-def _as(wanted: str, message: Message) -> tuple[bytes, tuple[Loss, ...]]:
+def _render_message(format_name: str, message: Message) -> tuple[bytes, tuple[Loss, ...]]:
     """A message in a format, and what that cannot say. ``provider_raw`` goes to the wire of its own dialect alone."""
-    if wanted == formats.CANONICAL:
+    if format_name == formats.CANONICAL:
         return identity(message), ()
-    written = formats.write(wanted, Conversation(model=None, messages=(_without_raw(message, wanted),)))
+    written = formats.write(format_name, Conversation(model=None, messages=(_strip_foreign_raw(message, format_name),)))
     return written.data, written.losses
 
 
-def _without_raw(message: Message, dialect: str) -> Message:
+def _strip_foreign_raw(message: Message, dialect: str) -> Message:
     """A message without what other dialects keep in ``provider_raw``."""
     metadata = message.metadata
-    if not _is_of(metadata.provider_raw, dialect):
+    if not _is_from_dialect(metadata.provider_raw, dialect):
         metadata = metadata.replace(provider_raw=None)
-    return message.replace(metadata=metadata, content=_blocks_without_raw(message.content, dialect))
+    return message.replace(metadata=metadata, content=_strip_foreign_block_raw(message.content, dialect))
 
 
-def _blocks_without_raw(blocks: Sequence[ContentBlock], dialect: str) -> tuple[ContentBlock, ...]:
-    made: list[ContentBlock] = []
+def _strip_foreign_block_raw(blocks: Sequence[ContentBlock], dialect: str) -> tuple[ContentBlock, ...]:
+    result: list[ContentBlock] = []
     for block in blocks:
-        own = block if _is_of(getattr(block, "provider_raw", None), dialect) else block.replace(provider_raw=None)
-        if isinstance(own, ToolResultBlock):
-            own = own.replace(content=_blocks_without_raw(own.content, dialect))
-        made.append(own)
-    return tuple(made)
+        stripped = (
+            block
+            if _is_from_dialect(getattr(block, "provider_raw", None), dialect)
+            else block.replace(provider_raw=None)
+        )
+        if isinstance(stripped, ToolResultBlock):
+            stripped = stripped.replace(content=_strip_foreign_block_raw(stripped.content, dialect))
+        result.append(stripped)
+    return tuple(result)
 
 
-def _is_of(raw: ProviderRaw | None, dialect: str) -> bool:
+def _is_from_dialect(raw: ProviderRaw | None, dialect: str) -> bool:
     return raw is None or raw.get("dialect") == dialect
 
 
-async def known_formats(_: Request) -> Response:
+async def list_formats(_: Request) -> Response:
     """What a message can be shown as."""
-    return answer(Formats(formats.readable()))
+    return json_response(FormatList(formats.readable()))
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
-class Sum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CostTotal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a group of answers consumed and cost."""
 
     group: str | None  # the model, or the day in UTC
@@ -318,7 +322,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     unpriced: int  # answers for which no price was known: what they cost is not in the sum
 
 
-class ReceiptTold(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReceiptResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What one answer cost, and how that comes about."""
 
     seq: int
@@ -330,136 +334,140 @@ class ReceiptTold(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timestamp: datetime
 
 
-class ThreadCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ThreadCostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a thread has cost. What it shares with the thread that it was forked from was paid there."""
 
     thread_id: str
     total_usd: str | None  # of the answers that have a price; null if none has one
     unpriced: int  # answers for which no price was known
-    by_model: list[Sum]
-    receipts: list[ReceiptTold]
+    by_model: list[CostTotal]
+    receipts: list[ReceiptResponse]
     has_more: bool
     limit: int
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the caller has consumed, deleted threads included."""
 
     total_usd: str | None  # of the answers that have a price; null if none has one
     unpriced: int  # answers for which no price was known
-    by_day: list[Sum]
-    by_model: list[Sum]
+    by_day: list[CostTotal]
+    by_model: list[CostTotal]
 
 
-async def thread_cost(request: Request) -> Response:
+async def get_thread_cost(request: Request) -> Response:
     """What a thread has cost, by model and by answer."""
-    doors = doors_of(request)
-    session = await owned_session(request, request.path_params["id"])
-    limit = whole_number(request, "limit", default=_RECEIPTS, most=1_000)
-    calls, has_more = await _calls(doors.store, session, place_param(request, "afterSeq") or 0, limit)
-    sums = await doors.store.totals("model", session=session.id)
-    told = ThreadCost(
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    limit = int_param(request, "limit", default=_RECEIPT_LIMIT, maximum=1_000)
+    calls, has_more = await _read_priced_calls(state.store, session, seq_param(request, "afterSeq") or 0, limit)
+    totals = await state.store.totals("model", session=session.id)
+    body = ThreadCostResponse(
         thread_id=name_from_id(session.id),
-        total_usd=_dollars(total_usd(sums)),
-        unpriced=sum(one.unpriced for one in sums),
-        by_model=[_sum(one) for one in sums],
-        receipts=[_receipt(doors, call) for call in calls],
+        total_usd=_format_usd(total_usd(totals)),
+        unpriced=sum(total.unpriced for total in totals),
+        by_model=[_cost_total(total) for total in totals],
+        receipts=[_receipt_response(state, call) for call in calls],
         has_more=has_more,
         limit=limit,
     )
-    return answer(told)
+    return json_response(body)
 
 
-async def _calls(store: Store, session: Session, after: int, limit: int) -> tuple[list[PricedCall], bool]:
-    found: list[PricedCall] = []
+async def _read_priced_calls(store: Store, session: Session, after: int, limit: int) -> tuple[list[PricedCall], bool]:
+    calls: list[PricedCall] = []
     async for call in store.priced_calls(session=session.id, after_seq=after):
-        if len(found) == limit:
-            return found, True
-        found.append(call)
-    return found, False
+        if len(calls) == limit:
+            return calls, True
+        calls.append(call)
+    return calls, False
 
 
-def _receipt(doors: Doors, call: PricedCall) -> ReceiptTold:
+def _receipt_response(state: AppState, call: PricedCall) -> ReceiptResponse:
     lines: tuple[ReceiptLine, ...] = ()
     try:
-        made = receipt(doors.agent.prices, call.model or "", call.usage, call.created_at)
-        lines = made.lines if made.total_usd == call.usage.amount_usd else ()
+        current = receipt(state.agent.price_table, call.model or "", call.usage, call.created_at)
+        lines = current.lines if current.total_usd == call.usage.amount_usd else ()
     except (UnknownPriceError, FormatError):
         pass
-    return ReceiptTold(
+    return ReceiptResponse(
         seq=call.seq,
         model=call.model,
-        cost_usd=_dollars(call.usage.amount_usd),
+        cost_usd=_format_usd(call.usage.amount_usd),
         state=call.usage.state,
-        usage=usage_of(call.usage),
+        usage=usage_to_json(call.usage),
         lines=lines,
         timestamp=call.created_at,
     )
 
 
-async def cost(request: Request) -> Response:
+async def get_cost(request: Request) -> Response:
     """What the caller has consumed, by day and by model."""
-    store, owners = doors_of(request).store, owners_of(principal_of(request))
+    store, owners = app_state(request).store, get_owners(get_principal(request))
     since, until = day_param(request, "from"), day_param(request, "to")
     first, last = (None if day is None else day.isoformat() for day in (since, until))
     by_day = await store.totals("day", owners=owners, since=first, until=last)
     by_model = await store.totals("model", owners=owners, since=first, until=last)
-    told = Cost(
-        total_usd=_dollars(total_usd(by_day)),
-        unpriced=sum(one.unpriced for one in by_day),
-        by_day=[_sum(one) for one in by_day],
-        by_model=[_sum(one) for one in by_model],
+    body = CostResponse(
+        total_usd=_format_usd(total_usd(by_day)),
+        unpriced=sum(total.unpriced for total in by_day),
+        by_day=[_cost_total(total) for total in by_day],
+        by_model=[_cost_total(total) for total in by_model],
     )
-    return answer(told)
+    return json_response(body)
 
 
-def _dollars(amount: Decimal | None) -> str | None:
+def _format_usd(amount: Decimal | None) -> str | None:
     return None if amount is None else f"{amount:f}"
 
 
-def _sum(one: Totals) -> Sum:
-    return Sum(
-        group=one.group,
-        messages=one.messages,
-        input_tokens=one.input_tokens,
-        cached_input_tokens=one.cached_input_tokens,
-        cache_creation_input_tokens=one.cache_creation_input_tokens,
-        output_tokens=one.output_tokens,
-        reasoning_tokens=one.reasoning_tokens,
-        cost_usd=_dollars(one.amount_usd),
-        unpriced=one.unpriced,
+def _cost_total(totals: Totals) -> CostTotal:
+    return CostTotal(
+        group=totals.group,
+        messages=totals.messages,
+        input_tokens=totals.input_tokens,
+        cached_input_tokens=totals.cached_input_tokens,
+        cache_creation_input_tokens=totals.cache_creation_input_tokens,
+        output_tokens=totals.output_tokens,
+        reasoning_tokens=totals.reasoning_tokens,
+        cost_usd=_format_usd(totals.amount_usd),
+        unpriced=totals.unpriced,
     )
 
 
 # --- a file ----------------------------------------------------------------------------------------------------------
 
 
-async def export(request: Request) -> Response:
+async def export_thread(request: Request) -> Response:
     """A thread as a file: a page for people, or every message in the canonical format."""
-    session = await owned_session(request, request.path_params["id"])
-    wanted = text_param(request, "format", "json", most=20)
-    if wanted not in _ENDINGS:
-        raise Refusal(422, "unknown_format", f"There are {', '.join(_ENDINGS)}.")
+    session = await get_owned_session(request, request.path_params["id"])
+    format_name = text_param(request, "format", "json", max_length=20)
+    if format_name not in _SUFFIXES:
+        raise ApiError(422, "unknown_format", f"There are {', '.join(_SUFFIXES)}.")
     name = re.sub(r"[^A-Za-z0-9_-]", "-", name_from_id(session.id))[:100]
     headers = {
-        "content-disposition": f'attachment; filename="{name}.{_ENDINGS[wanted]}"',
+        "content-disposition": f'attachment; filename="{name}.{_SUFFIXES[format_name]}"',
         "content-security-policy": _PAGE_POLICY,
         "cache-control": "no-store",
     }
-    store = doors_of(request).store
-    if wanted == "json":
-        return StreamingResponse(_as_json(store, session), media_type=_TYPES[wanted], headers=headers)
-    made = await asyncio.to_thread(_as_page, wanted, session, await history_of(store, session))
-    return Response(made, media_type=_TYPES[wanted], headers=headers)
+    store = app_state(request).store
+    if format_name == "json":
+        return StreamingResponse(_stream_json(store, session), media_type=_MEDIA_TYPES[format_name], headers=headers)
+    data = await asyncio.to_thread(_render_page, format_name, session, await load_history(store, session))
+    return Response(data, media_type=_MEDIA_TYPES[format_name], headers=headers)
 
 
-def _as_page(wanted: str, session: Session, history: Sequence[Message]) -> bytes:
-    history = [_named(message) for message in history]
-    about = pages.About.of(history, session.title)
-    return pages.begin(wanted, about.title) + pages.conversation(wanted, history, about) + pages.end(wanted)
+def _render_page(format_name: str, session: Session, history: Sequence[Message]) -> bytes:
+    history = [_with_client_name(message) for message in history]
+    about = pages.About.from_messages(history, session.title)
+    return (
+        pages.write_head(format_name, about.title)
+        + pages.write_conversation(format_name, history, about)
+        + pages.write_foot(format_name)
+    )
 
 
-async def _as_json(store: Store, session: Session) -> AsyncIterator[bytes]:
+async def _stream_json(store: Store, session: Session) -> AsyncIterator[bytes]:
     """One document, a page of it at a time."""
     head = {
         "id": name_from_id(session.id),
@@ -470,7 +478,7 @@ async def _as_json(store: Store, session: Session) -> AsyncIterator[bytes]:
     yield b'{"thread":' + msgspec.json.encode(head) + b',"messages":['
     comma = b""
     async for row in store.history(session.id):
-        yield comma + identity(_named(row.message))
+        yield comma + identity(_with_client_name(row.message))
         comma = b","
     yield b"]}\n"
 
@@ -482,29 +490,29 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/agent/models",
-        models,
+        list_models,
         name="list_models",
         summary="The models that may be named, and which of them can be called",
         scope="chat",
-        answers={200: Models},
+        responses={200: ModelList},
     ),
     Endpoint(
         "GET",
         "/api/v1/agent/formats",
-        known_formats,
+        list_formats,
         name="list_formats",
         summary="The formats that a message can be shown as",
         scope="chat",
-        answers={200: Formats},
+        responses={200: FormatList},
     ),
     Endpoint(
         "GET",
         f"{_THREAD}/preflight",
-        preflight,
+        preview_swap,
         name="preflight",
         summary="What would become of a thread if another model went on with it",
         scope="chat",
-        answers={200: Preflight},
+        responses={200: SwapPreview},
         query=(
             Query("model", summary="The model, by its id or an alias", required=True),
             Query(
@@ -517,30 +525,30 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         f"{_THREAD}/messages",
-        messages,
+        list_messages,
         name="list_messages",
         summary="A page of a thread in the canonical format, every block of it",
         scope="chat",
-        answers={200: Messages},
-        query=places(),
+        responses={200: MessagePage},
+        query=page_params(),
     ),
     Endpoint(
         "GET",
         f"{_THREAD}/messages/{{messageId}}/as/{{dialect}}",
-        shown_as,
+        show_message_as,
         name="show_message_as",
         summary="One message as the wire of a dialect, as a transcript, or in the canonical format",
         scope="chat",
-        answers={200: Shown},
+        responses={200: RenderedMessage},
     ),
     Endpoint(
         "GET",
         f"{_THREAD}/cost",
-        thread_cost,
+        get_thread_cost,
         name="thread_cost",
         summary="What a thread has cost, by model and by answer",
         scope="chat",
-        answers={200: ThreadCost},
+        responses={200: ThreadCostResponse},
         query=(
             Query("limit", {"type": "integer", "minimum": 1}, "At most so many receipts, 1000 if it is more"),
             Query("afterSeq", {"type": "integer", "minimum": 0}, "Those behind this place"),
@@ -549,27 +557,27 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/agent/cost",
-        cost,
+        get_cost,
         name="cost",
         summary="What the caller has consumed, by day and by model",
         scope="chat",
-        answers={200: Cost},
+        responses={200: CostResponse},
         query=(Query("from", _DATE, "From this day on, in UTC"), Query("to", _DATE, "Before this day")),
     ),
     Endpoint(
         "GET",
         f"{_THREAD}/export",
-        export,
+        export_thread,
         name="export_thread",
         summary="A thread as a file",
         scope="chat",
-        answers={
+        responses={
             200: (
                 Media("text/markdown", {"type": "string"}),
                 Media("text/html", {"type": "string"}),
                 {"type": "object"},
             )
         },
-        query=(Query("format", {"type": "string", "enum": list(_ENDINGS)}, "json unless it is given"),),
+        query=(Query("format", {"type": "string", "enum": list(_SUFFIXES)}, "json unless it is given"),),
     ),
 )

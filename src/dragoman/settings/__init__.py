@@ -20,8 +20,8 @@ of a long one the last four characters are, so that people can tell which it is.
 
 from __future__ import annotations
 
-from dragoman.settings.found import EMBEDDED, VARIABLES, Settings, is_true, missing_packages
-from dragoman.settings.keyrings import forget_key, keep_key, system_keyring
+from dragoman.settings.found import EMBEDDED, VARIABLES, Settings, find_missing_packages, is_true
+from dragoman.settings.keyrings import delete_key, store_key, system_keyring
 from dragoman.settings.reading import CONFIG_VARIABLE, default_file, load, private_paths
 from dragoman.settings.values import Endpoint, Keyring, Secret, Setting
 
@@ -35,11 +35,11 @@ __all__ = [
     "Setting",
     "Settings",
     "default_file",
-    "forget_key",
+    "delete_key",
+    "find_missing_packages",
     "is_true",
-    "keep_key",
     "load",
-    "missing_packages",
     "private_paths",
+    "store_key",
     "system_keyring",
 ]

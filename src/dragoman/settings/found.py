@@ -15,7 +15,7 @@ import msgspec
 from dragoman import catalog as rows
 from dragoman.catalog import Catalog, Provider
 from dragoman.errors import SettingsError
-from dragoman.settings.values import Account, Endpoint, Keyring, Secret, Setting, usable_key
+from dragoman.settings.values import Account, Endpoint, Keyring, Secret, Setting, validate_key
 
 EMBEDDED: Final = "local"  # the provider that is a process of our own
 EMBEDDED_PACKAGES: Final = {  # what the embedded model needs, and the command that installs it
@@ -29,8 +29,8 @@ VARIABLES: Final = {
     "workspace": "DRAGOMAN_WORKSPACE",
     "strict_append": "DRAGOMAN_STRICT_APPEND",
 }
-_NAMED: Final = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")  # a variable in the address of a row
-_ALSO_NAMED: Final = {"AWS_REGION": "AWS_DEFAULT_REGION"}
+_PLACEHOLDER: Final = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")  # a variable in the address of a row
+_FALLBACK_VARIABLES: Final = {"AWS_REGION": "AWS_DEFAULT_REGION"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return is_true(self.strict_append.value)
 
     def __repr__(self) -> str:
-        chosen = ", ".join(f"{name}={getattr(self, name).value!r}" for name in VARIABLES)
-        return f"Settings({chosen}, file={self.file!r})"
+        fields = ", ".join(f"{name}={getattr(self, name).value!r}" for name in VARIABLES)
+        return f"Settings({fields}, file={self.file!r})"
 
     def endpoint(
         self, provider: Provider | str, *, api_key: str | None = None, base_url: str | None = None
@@ -65,41 +65,41 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         It may ask the keyring, and so a person.
         """
         row = self.catalog.provider(provider) if isinstance(provider, str) else provider
-        where, where_from = self._base_url(row, base_url)
-        key, key_from = self._key(row, api_key)
+        url, url_origin = self._find_base_url(row, base_url)
+        key, key_origin = self._find_key(row, api_key)
         if key is None and self._needs_key(row):
-            raise _missing_key(row, self._variables(row), self.file)
+            raise _missing_key_error(row, self._key_variables(row), self.file)
         return Endpoint(
             provider=row,
-            base_url=where.rstrip("/"),
-            base_url_origin=where_from,
+            base_url=url.rstrip("/"),
+            base_url_origin=url_origin,
             key=key,
-            key_origin=key_from,
-            is_token=key_from in row.token_variables,
+            key_origin=key_origin,
+            is_token=key_origin in row.token_variables,
             headers=self._account(row).headers,
         )
 
     def has_key(self, provider: Provider | str) -> bool:
         """Whether the provider can be called at all: it needs no key, or there is one."""
         row = self.catalog.provider(provider) if isinstance(provider, str) else provider
-        return not self._needs_key(row) or self._key(row, None)[0] is not None
+        return not self._needs_key(row) or self._find_key(row, None)[0] is not None
 
     def _needs_key(self, row: Provider) -> bool:
-        return bool(self._variables(row)) and not row.runs_locally
+        return bool(self._key_variables(row)) and not row.runs_locally
 
-    def _variables(self, row: Provider) -> tuple[str, ...]:
+    def _key_variables(self, row: Provider) -> tuple[str, ...]:
         """The variables that may hold the key, the file's own first."""
-        named = self._account(row).api_key_env
-        return (*((named,) if named else ()), *row.key_variables, *row.token_variables)
+        own_variable = self._account(row).api_key_env
+        return (*((own_variable,) if own_variable else ()), *row.key_variables, *row.token_variables)
 
-    def reached_by(self, provider: Provider | str) -> str | None:
+    def access_source(self, provider: Provider | str) -> str | None:
         """What a provider can be called with: where its key comes from, or what it is without one; none if it cannot.
 
         Nobody is called to find out: whether a local server runs shows when it is.
         """
         row = self.catalog.provider(provider) if isinstance(provider, str) else provider
         if row.key == EMBEDDED:
-            return None if missing_packages() else "embedded"
+            return None if find_missing_packages() else "embedded"
         try:
             endpoint = self.endpoint(row)
         except SettingsError:
@@ -114,10 +114,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def unreachable_reason(self, provider: Provider | str) -> str | None:
         """Return why a provider cannot be called and what to do about it, or none if it can. Nobody is called."""
         row = self.catalog.provider(provider) if isinstance(provider, str) else provider
-        if self.reached_by(row) is not None:
+        if self.access_source(row) is not None:
             return None
         if row.key == EMBEDDED:
-            return f"the embedded model is not installed. Run: {' && '.join(missing_packages().values())}"
+            return f"the embedded model is not installed. Run: {' && '.join(find_missing_packages().values())}"
         try:
             self.endpoint(row)
         except SettingsError as error:
@@ -127,35 +127,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def _account(self, row: Provider) -> Account:
         return self.accounts.get(row.key) or Account()
 
-    def _key(self, row: Provider, given: str | None) -> tuple[Secret | None, str]:
-        if given:
-            return usable_key(given, "argument"), "argument"
+    def _find_key(self, row: Provider, argument: str | None) -> tuple[Secret | None, str]:
+        if argument:
+            return validate_key(argument, "argument"), "argument"
         account = self._account(row)
-        for variable in self._variables(row):
+        for variable in self._key_variables(row):
             if text := self.environment.get(variable, "").strip():
-                return usable_key(text, variable), variable
+                return validate_key(text, variable), variable
         if account.api_key is not None:
             return account.api_key, self.file or "file"
-        if self.keyring is not None and (kept := self.keyring(row.key)):
-            return usable_key(kept, "keyring"), "keyring"
+        if self.keyring is not None and (stored_key := self.keyring(row.key)):
+            return validate_key(stored_key, "keyring"), "keyring"
         return None, "nowhere"
 
-    def _base_url(self, row: Provider, given: str | None) -> tuple[str, str]:
-        if given:
-            return _address(given, "argument"), "argument"
+    def _find_base_url(self, row: Provider, argument: str | None) -> tuple[str, str]:
+        if argument:
+            return _validate_url(argument, "argument"), "argument"
         variable = row.base_url_variable or ""
         if text := self.environment.get(variable, "").strip():
-            address = _host_address(text) if variable == "OLLAMA_HOST" else text
-            return _completed(_address(address, variable), row.base_url_path), variable
+            address = _ollama_url(text) if variable == "OLLAMA_HOST" else text
+            return _append_path(_validate_url(address, variable), row.base_url_path), variable
         if row.base_url is None:
-            raise _missing_base_url(row)
+            raise _missing_base_url_error(row)
         origin = self.file if self.file and row != rows.builtin().providers.get(row.key) else "catalog"
-        return _address(self._filled_in(row), f"providers.{row.key}.base_url"), origin
+        return _validate_url(self._expand_base_url(row), f"providers.{row.key}.base_url"), origin
 
-    def _filled_in(self, row: Provider) -> str:
+    def _expand_base_url(self, row: Provider) -> str:
         """The address of a row, with the variables that it names."""
         address = row.base_url or ""
-        values = {name: self._variable(name) for name in _NAMED.findall(address)}
+        values = {name: self._read_variable(name) for name in _PLACEHOLDER.findall(address)}
         for variable, value in values.items():
             if not value:
                 raise SettingsError(
@@ -164,18 +164,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     remedy=f"Set {variable}, or give a base URL",
                     code="missing_base_url",
                 )
-        return _NAMED.sub(lambda found: values[found[1]], address)
+        return _PLACEHOLDER.sub(lambda found: values[found[1]], address)
 
-    def _variable(self, name: str) -> str:
-        return self.environment.get(name, "") or self.environment.get(_ALSO_NAMED.get(name, ""), "")
+    def _read_variable(self, name: str) -> str:
+        return self.environment.get(name, "") or self.environment.get(_FALLBACK_VARIABLES.get(name, ""), "")
 
 
-def missing_packages() -> dict[str, str]:
+def find_missing_packages() -> dict[str, str]:
     """Return the packages of the embedded model that are not installed, each with the command that installs it."""
     return {name: how for name, how in EMBEDDED_PACKAGES.items() if importlib.util.find_spec(name) is None}
 
 
-def _address(text: str, origin: str) -> str:
+def _validate_url(text: str, origin: str) -> str:
     """A base URL that can be called."""
     if not re.match(r"https?://[^/\s@]+(?:/[^\s?#]*)?\Z", text):
         raise SettingsError(
@@ -187,7 +187,7 @@ def _address(text: str, origin: str) -> str:
     return text.rstrip("/")
 
 
-def _host_address(text: str) -> str:
+def _ollama_url(text: str) -> str:
     """What Ollama's variable means: a host, a port, both, or a URL; every address of the machine is this machine."""
     scheme, _, rest = text.rpartition("://")
     host, slash, path = rest.partition("/")
@@ -197,12 +197,12 @@ def _host_address(text: str) -> str:
     return f"{scheme or 'http'}://{name}{colon}{port}{slash}{path}"
 
 
-def _completed(address: str, path: str) -> str:
+def _append_path(address: str, path: str) -> str:
     """The address with the path that the row says belongs behind what its variable holds."""
     return address if not path or address.endswith(path) else address + path
 
 
-def _missing_key(row: Provider, variables: tuple[str, ...], file: str | None) -> SettingsError:
+def _missing_key_error(row: Provider, variables: tuple[str, ...], file: str | None) -> SettingsError:
     by_file = f"write api_key under [providers.{row.key}] in {file or 'the configuration file'}"
     return SettingsError(
         "no API key is set",
@@ -212,7 +212,7 @@ def _missing_key(row: Provider, variables: tuple[str, ...], file: str | None) ->
     )
 
 
-def _missing_base_url(row: Provider) -> SettingsError:
+def _missing_base_url_error(row: Provider) -> SettingsError:
     by_variable = f"Set {row.base_url_variable}, or write" if row.base_url_variable else "Write"
     return SettingsError(
         "nobody has said where it is",
@@ -224,9 +224,9 @@ def _missing_base_url(row: Provider) -> SettingsError:
 
 def is_true(text: str | None) -> bool:
     """Whether a setting is switched on; ``SettingsError`` if it says neither."""
-    said = (text or "").strip().lower()
-    if said in ("", "0", "false", "no", "off"):
+    value = (text or "").strip().lower()
+    if value in ("", "0", "false", "no", "off"):
         return False
-    if said in ("1", "true", "yes", "on"):
+    if value in ("1", "true", "yes", "on"):
         return True
     raise SettingsError(f"{text!r} is neither true nor false", where="strict_append", remedy="Write true or false")

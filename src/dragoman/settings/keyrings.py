@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dragoman.catalog import Provider
 from dragoman.errors import SettingsError
-from dragoman.settings.values import usable_key
+from dragoman.settings.values import validate_key
 
 KEYRING_NAME: Final = "dragoman"
 
@@ -29,25 +29,25 @@ def system_keyring(provider_key: str) -> str | None:
         ) from None
 
 
-def keep_key(provider: Provider, key: str) -> None:
+def store_key(provider: Provider, key: str) -> None:
     """Put a key into the system's keyring."""
-    secret = usable_key(key, "argument")
-    _changed(lambda keyring: keyring.set_password(KEYRING_NAME, provider.key, secret.reveal()))
+    secret = validate_key(key, "argument")
+    _update_keyring(lambda keyring: keyring.set_password(KEYRING_NAME, provider.key, secret.reveal()))
 
 
-def forget_key(provider: Provider) -> bool:
+def delete_key(provider: Provider) -> bool:
     """Take a key out of the system's keyring; whether it was there."""
 
-    def forget(keyring: Any) -> bool:
-        is_there = keyring.get_password(KEYRING_NAME, provider.key) is not None
-        if is_there:
+    def delete(keyring: Any) -> bool:
+        exists = keyring.get_password(KEYRING_NAME, provider.key) is not None
+        if exists:
             keyring.delete_password(KEYRING_NAME, provider.key)
-        return is_there
+        return exists
 
-    return bool(_changed(forget))
+    return bool(_update_keyring(delete))
 
 
-def _changed(change: Callable[[Any], Any]) -> Any:
+def _update_keyring(change: Callable[[Any], Any]) -> Any:
     try:
         import keyring  # noqa: PLC0415
         from keyring.errors import KeyringError  # noqa: PLC0415

@@ -21,7 +21,7 @@ from dragoman.catalog import Catalog
 from dragoman.errors import SettingsError
 from dragoman.settings.found import VARIABLES, Settings
 from dragoman.settings.keyrings import system_keyring
-from dragoman.settings.values import Account, Keyring, Setting, usable_key
+from dragoman.settings.values import Account, Keyring, Setting, validate_key
 
 CONFIG_VARIABLE: Final = "DRAGOMAN_CONFIG"
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -37,20 +37,20 @@ def load(
 ) -> Settings:
     """The settings of the environment, and of the file if there is one. A file that is named has to be there."""
     environment = os.environ if environment is None else environment
-    named = file or environment.get(CONFIG_VARIABLE)
-    path = Path(named).expanduser() if named else default_file(environment)
-    said = _read_file(path, must_exist=named is not None)
-    accounts, overlay = _accounts_and_rows(said or {}, catalog or rows.builtin(), str(path))
-    chosen = {name: _chosen(name, variable, environment, said, path) for name, variable in VARIABLES.items()}
+    explicit_file = file or environment.get(CONFIG_VARIABLE)
+    path = Path(explicit_file).expanduser() if explicit_file else default_file(environment)
+    config = _read_file(path, must_exist=explicit_file is not None)
+    accounts, overlay = _split_accounts(config or {}, catalog or rows.builtin(), str(path))
+    choices = {name: _read_setting(name, variable, environment, config, path) for name, variable in VARIABLES.items()}
     return Settings(
-        catalog=(catalog or rows.builtin()).overlaid(overlay, str(path)) if overlay else catalog or rows.builtin(),
-        file=str(path) if said is not None else None,
+        catalog=(catalog or rows.builtin()).overlay(overlay, str(path)) if overlay else catalog or rows.builtin(),
+        file=str(path) if config is not None else None,
         accounts=accounts,
         environment=dict(environment),
         keyring=keyring or system_keyring,
-        mcp_servers=_servers(said or {}, path),
-        serve=_serve(said or {}, path),
-        **chosen,
+        mcp_servers=_read_mcp_servers(config or {}, path),
+        serve=_read_serve(config or {}, path),
+        **choices,
     )
 
 
@@ -70,53 +70,53 @@ def private_paths(settings: Settings) -> tuple[Path, ...]:
     return (usual, *beside, *(() if settings.file is None else (Path(settings.file),)))
 
 
-def _chosen(
-    name: str, variable: str, environment: Mapping[str, str], said: Mapping[str, Any] | None, path: Path
+def _read_setting(
+    name: str, variable: str, environment: Mapping[str, str], config: Mapping[str, Any] | None, path: Path
 ) -> Setting:
     if text := environment.get(variable, "").strip():
         return Setting(text, variable)
-    value = (said or {}).get(name)
+    value = (config or {}).get(name)
     if value is None:
         return Setting()
     if not isinstance(value, str):
-        raise _invalid(path, f"{name} has to be a text")
+        raise _config_error(path, f"{name} has to be a text")
     return Setting(value, str(path))
 
 
 def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
     try:
-        with path.open("rb") as opened:
-            _refuse_if_readable_by_others(path, os.fstat(opened.fileno()))
-            said = tomllib.loads(opened.read().decode("utf-8"))
+        with path.open("rb") as stream:
+            _require_private(path, os.fstat(stream.fileno()))
+            config = tomllib.loads(stream.read().decode("utf-8"))
     except FileNotFoundError:
         if must_exist:
-            raise _invalid(path, "there is no such file") from None
+            raise _config_error(path, "there is no such file") from None
         return None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         what = error.strerror or "cannot be read" if isinstance(error, OSError) else f"is not TOML: {error}"
-        raise _invalid(path, what) from None
-    known = (*VARIABLES, *_TABLES)
-    unknown = sorted(set(said) - set(known))
-    if unknown:
-        raise _invalid(path, f"{unknown[0]!r} is not known here; known are {', '.join(known)}")
-    return said
+        raise _config_error(path, what) from None
+    known_keys = (*VARIABLES, *_TABLES)
+    unknown_keys = sorted(set(config) - set(known_keys))
+    if unknown_keys:
+        raise _config_error(path, f"{unknown_keys[0]!r} is not known here; known are {', '.join(known_keys)}")
+    return config
 
 
-def _servers(said: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    servers = said.get("mcp_servers") or {}
+def _read_mcp_servers(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    servers = config.get("mcp_servers") or {}
     if not isinstance(servers, dict) or not all(isinstance(one, dict) for one in servers.values()):
-        raise _invalid(path, "mcp_servers has to be a table of tables")
+        raise _config_error(path, "mcp_servers has to be a table of tables")
     return servers
 
 
-def _serve(said: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    table = said.get("serve") or {}
+def _read_serve(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    table = config.get("serve") or {}
     if not isinstance(table, dict):
-        raise _invalid(path, "serve has to be a table")
+        raise _config_error(path, "serve has to be a table")
     return table
 
 
-def _refuse_if_readable_by_others(path: Path, status: os.stat_result) -> None:
+def _require_private(path: Path, status: os.stat_result) -> None:
     if os.name != "posix":
         return
     if status.st_mode & 0o077:
@@ -135,17 +135,17 @@ def _refuse_if_readable_by_others(path: Path, status: os.stat_result) -> None:
         )
 
 
-def _accounts_and_rows(
-    said: Mapping[str, Any], catalog: Catalog, path: str
+def _split_accounts(
+    config: Mapping[str, Any], catalog: Catalog, path: str
 ) -> tuple[dict[str, Account], dict[str, Any]]:
     """What the file says about keys, and the rows of a catalog that are left when that is taken out."""
     accounts: dict[str, Account] = {}
     providers: dict[str, Any] = {}
-    for key, row in (said.get("providers") or {}).items():
+    for key, row in (config.get("providers") or {}).items():
         if not isinstance(row, dict):
-            raise _invalid(path, f"providers.{key} has to be a table")
+            raise _config_error(path, f"providers.{key} has to be a table")
         fields = set(Account.__struct_fields__)
-        accounts[key] = _account({name: row[name] for name in fields & set(row)}, key, path)
+        accounts[key] = _parse_account({name: row[name] for name in fields & set(row)}, key, path)
         own = {name: value for name, value in row.items() if name not in fields}
         if key not in catalog.providers:
             own = {"title": key, "dialect": "openai_chat", **own}
@@ -153,23 +153,23 @@ def _accounts_and_rows(
                 own = {"quirks": ["usage_when_asked"], **own}  # most tell what a stream consumed only then
         if own:
             providers[key] = own
-    overlay = {"providers": providers, "models": said.get("models") or {}}
+    overlay = {"providers": providers, "models": config.get("models") or {}}
     return accounts, {name: table for name, table in overlay.items() if table}
 
 
-def _account(said: dict[str, Any], key: str, path: str) -> Account:
-    text = said.pop("api_key", None)
+def _parse_account(fields: dict[str, Any], key: str, path: str) -> Account:
+    text = fields.pop("api_key", None)
     if text is not None and not isinstance(text, str):
-        raise _invalid(path, f"providers.{key}.api_key has to be a text")
+        raise _config_error(path, f"providers.{key}.api_key has to be a text")
     try:
-        account = msgspec.convert(said, Account)
+        account = msgspec.convert(fields, Account)
     except msgspec.ValidationError as error:
-        raise _invalid(path, f"providers.{key}: {error}") from None
+        raise _config_error(path, f"providers.{key}: {error}") from None
     for name, value in account.headers.items():
         if not _HEADER_NAME.fullmatch(name) or not value.isprintable():
-            raise _invalid(path, f"providers.{key}.headers: {name!r} cannot be a header")
-    return msgspec.structs.replace(account, api_key=usable_key(text, f"{path}, providers.{key}")) if text else account
+            raise _config_error(path, f"providers.{key}.headers: {name!r} cannot be a header")
+    return msgspec.structs.replace(account, api_key=validate_key(text, f"{path}, providers.{key}")) if text else account
 
 
-def _invalid(path: Path | str, what: str) -> SettingsError:
+def _config_error(path: Path | str, what: str) -> SettingsError:
     return SettingsError(what, where=str(path), remedy="Correct the configuration file", code="invalid_config")

@@ -27,7 +27,7 @@ class Secret:
         """The key itself, for the header that carries it and nothing else."""
         return self._text
 
-    def withheld_from(self, text: str) -> str:
+    def mask_in(self, text: str) -> str:
         """A text in which this key does not stand any more. Some providers repeat the key that they refuse."""
         return text.replace(self._text, str(self)) if self._text else text
 
@@ -73,7 +73,7 @@ class Account(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
 
 
-def usable_key(text: str, origin: str) -> Secret:
+def validate_key(text: str, origin: str) -> Secret:
     """A key that can stand in a header. One with a line end or a letter beyond ASCII was not copied well."""
     text = text.strip()
     if not text.isascii() or not text.isprintable() or " " in text:

@@ -6,29 +6,29 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from dragoman.store.letters import STANDING
+from dragoman.store.letters import STATUS_COLUMNS
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.schema import LETTER
+from dragoman.store.schema import LETTER_COLUMNS
 
-_COLUMNS = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
-_FOUND = (
-    f"SELECT {_COLUMNS}, {STANDING}, i.number FROM inbox AS i JOIN letters AS l"
+_COLUMNS = ", ".join(f"l.{name.strip()}" for name in LETTER_COLUMNS.split(","))
+_SELECT = (
+    f"SELECT {_COLUMNS}, {STATUS_COLUMNS}, i.number FROM inbox AS i JOIN letters AS l"
     " ON l.recipient_id = i.recipient_id AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
     " WHERE i.recipient_id = ? AND i.team_id = ?"
 )
 
 
 @operation
-def behind(recipient_id: str, team_id: str, after: int, limit: int) -> Generator[Statement, Rows, Rows]:
+def letters_after(recipient_id: str, team_id: str, after: int, limit: int) -> Generator[Statement, Rows, Rows]:
     """What has arrived behind a place, in order."""
-    return (yield f"{_FOUND} AND i.number > ? ORDER BY i.number LIMIT ?", (recipient_id, team_id, after, limit))
+    return (yield f"{_SELECT} AND i.number > ? ORDER BY i.number LIMIT ?", (recipient_id, team_id, after, limit))
 
 
 @operation
 def newest(recipient_id: str, team_id: str, before: int | None, limit: int) -> Generator[Statement, Rows, Rows]:
     """What has arrived last, or before a place, the newest first."""
-    place, number = ("", ()) if before is None else (" AND i.number < ?", (before,))
-    return (yield f"{_FOUND}{place} ORDER BY i.number DESC LIMIT ?", (recipient_id, team_id, *number, limit))
+    condition, parameters = ("", ()) if before is None else (" AND i.number < ?", (before,))
+    return (yield f"{_SELECT}{condition} ORDER BY i.number DESC LIMIT ?", (recipient_id, team_id, *parameters, limit))
 
 
 @operation

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from dragoman.store.reading import COLUMNS
-from dragoman.store.schema import LETTER
+from dragoman.store.schema import LETTER_COLUMNS
 
 
 def _new(columns: str) -> str:
@@ -26,7 +26,7 @@ def _into(view: str, columns: str) -> str:
 
 
 PUT: Final = _into("at_the_end", f"{COLUMNS}, now, listed_at")
-POST: Final = _into("at_the_door", f"{LETTER}, task_state")
+POST: Final = _into("at_the_door", f"{LETTER_COLUMNS}, task_state")
 PREPARE: Final = f"""
 CREATE TEMP VIEW at_the_end AS SELECT {COLUMNS}, 0 AS now, 0 AS listed_at FROM messages;
 CREATE TEMP TRIGGER put_at_the_end INSTEAD OF INSERT ON at_the_end BEGIN
@@ -38,14 +38,14 @@ CREATE TEMP TRIGGER put_at_the_end INSTEAD OF INSERT ON at_the_end BEGIN
   INSERT INTO messages ({COLUMNS}) VALUES ({_new(COLUMNS)});
 END;
 
-CREATE TEMP VIEW at_the_door AS SELECT {LETTER}, '' AS task_state FROM letters;
+CREATE TEMP VIEW at_the_door AS SELECT {LETTER_COLUMNS}, '' AS task_state FROM letters;
 CREATE TEMP TRIGGER put_at_the_door INSTEAD OF INSERT ON at_the_door BEGIN
   SELECT raise(ABORT, 'another one of its task is before it') WHERE (
     SELECT number FROM inbox WHERE recipient_id = NEW.recipient_id AND team_id = NEW.team_id AND task_id = NEW.task_id
       AND ended_at IS NULL ORDER BY number LIMIT 1) IS NOT NULL; -- in that order, an index has it
   SELECT raise(ABORT, 'others wait for its task') WHERE NEW.task_state = 'succeeded' AND EXISTS (
     SELECT 1 FROM task_needs WHERE needed_id = NEW.task_id AND team_id = NEW.team_id);
-  INSERT INTO letters ({LETTER}) VALUES ({_new(LETTER)});
+  INSERT INTO letters ({LETTER_COLUMNS}) VALUES ({_new(LETTER_COLUMNS)});
   INSERT INTO task_states (task_id, team_id, state, changed_at)
     SELECT NEW.task_id, NEW.team_id, NEW.task_state, NEW.created_at WHERE NEW.task_state IS NOT NULL
     ON CONFLICT (task_id, team_id) DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at

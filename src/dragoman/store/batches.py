@@ -13,34 +13,34 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 _SIZES: Final = (1, 4, 16, 64, 256)
-_GROUPS: Final = (64, 16, 4, 1)
+_INSERT_SIZES: Final = (64, 16, 4, 1)
 Item = TypeVar("Item")
 
 
-def listed(values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def in_clause_chunks(values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """The marks of a list, and its values, filled up with the last of them: to name one twice changes nothing."""
-    most = _SIZES[-1]
-    for first in range(0, len(values), most):
-        some = values[first : first + most]
-        size = next(size for size in _SIZES if size >= len(some))
-        yield _marks(size), (*some, *[some[-1]] * (size - len(some)))
+    max_size = _SIZES[-1]
+    for first in range(0, len(values), max_size):
+        chunk = values[first : first + max_size]
+        size = next(size for size in _SIZES if size >= len(chunk))
+        yield _placeholders(size), (*chunk, *[chunk[-1]] * (size - len(chunk)))
 
 
-def in_groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+def insert_chunks(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """The items in their order, so many at a time as there is a statement for."""
-    at = 0
-    for size in _GROUPS:
-        while len(items) - at >= size:
-            yield items[at : at + size]
-            at += size
+    position = 0
+    for size in _INSERT_SIZES:
+        while len(items) - position >= size:
+            yield items[position : position + size]
+            position += size
 
 
 @functools.cache
-def values(columns: int, rows: int) -> str:
+def values_clause(columns: int, rows: int) -> str:
     """What stands behind VALUES for so many rows of so many columns."""
-    return ", ".join([f"({_marks(columns)})"] * rows)
+    return ", ".join([f"({_placeholders(columns)})"] * rows)
 
 
 @functools.cache
-def _marks(count: int) -> str:
+def _placeholders(count: int) -> str:
     return ", ".join("?" * count)

@@ -19,126 +19,126 @@ import msgspec
 
 from dragoman.blobs import FolderBlobs
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.rows import micros
-from dragoman.store.writing import Draft, LetGoError
+from dragoman.store.rows import to_micros
+from dragoman.store.writing import BlobCollectedError, Draft
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 _PAGE: Final = 200
-_FEW: Final = 20
+_DELETE_BATCH: Final = 20
 _PAUSE_S: Final = 0.02
-_STALE: Final = timedelta(minutes=5)  # whoever lets something go is done with it long before, or has died
+_STALE_AFTER: Final = timedelta(minutes=5)  # whoever lets something go is done with it long before, or has died
 
 
-async def collect(store: Store, grace: timedelta) -> int:
+async def collect_blobs(store: Store, grace: timedelta) -> int:
     """Let go of what nobody names and nobody has put for so long; how many that were."""
-    before = store.clock() - grace
+    cutoff = store.clock() - grace
     if isinstance(store.blobs, FolderBlobs):
-        await store.blobs.tidy(grace.total_seconds())
-    left = await store._read(_left_behind(store.clock() - _STALE))
-    await finish(store, left)
-    old: list[str] = []
-    count = len(left)
+        await store.blobs.remove_partial_files(grace.total_seconds())
+    stale = await store._read(_find_stale_deletions(store.clock() - _STALE_AFTER))
+    await finish_deletion(store, stale)
+    hashes: list[str] = []
+    count = len(stale)
     async for blob in store.blobs.list():
-        if blob.touched_at < before.timestamp():
-            old.append(blob.sha256)
-        if len(old) >= _PAGE:
-            count += await _let_go(store, old)
-            old = []
-    count += await _let_go(store, old)
-    await store._write(_forgotten(store.clock() - max(grace, timedelta(hours=1))))
+        if blob.touched_at < cutoff.timestamp():
+            hashes.append(blob.sha256)
+        if len(hashes) >= _PAGE:
+            count += await _delete_orphans(store, hashes)
+            hashes = []
+    count += await _delete_orphans(store, hashes)
+    await store._write(_delete_old_states(store.clock() - max(grace, timedelta(hours=1))))
     return count
 
 
-async def _let_go(store: Store, hashes: Sequence[str]) -> int:
-    if not (unnamed := await store._read(_unnamed(hashes))):
+async def _delete_orphans(store: Store, hashes: Sequence[str]) -> int:
+    if not (orphans := await store._read(_find_orphans(hashes))):
         return 0
-    going = await store._write(let_go(unnamed, store.clock()))
-    await finish(store, going)
-    return len(going)
+    to_delete = await store._write(mark_for_deletion(orphans, store.clock()))
+    await finish_deletion(store, to_delete)
+    return len(to_delete)
 
 
-async def finish(store: Store, going: Iterable[str]) -> None:
+async def finish_deletion(store: Store, to_delete: Iterable[str]) -> None:
     """Delete content whose state is ``going``, a few at a time, so that nobody takes us for dead meanwhile."""
-    hashes = list(going)
-    for first in range(0, len(hashes), _FEW):
-        for sha256 in await store._write(_still_going(hashes[first : first + _FEW], store.clock())):
+    hashes = list(to_delete)
+    for first in range(0, len(hashes), _DELETE_BATCH):
+        for sha256 in await store._write(_renew_deletions(hashes[first : first + _DELETE_BATCH], store.clock())):
             await store.blobs.delete(sha256)
-            await store._write(_went(sha256, store.clock()))
+            await store._write(_mark_gone(sha256, store.clock()))
 
 
-async def settled(store: Store, gone: LetGoError) -> dict[str, int]:
+async def await_deletion(store: Store, error: BlobCollectedError) -> dict[str, int]:
     """Wait while content is going; once it has gone, its hash and when."""
-    if gone.state == "gone":
-        return {gone.sha256: gone.changed_at}
-    if gone.changed_at < micros(store.clock() - _STALE):
-        await finish(store, [gone.sha256])
+    if error.state == "gone":
+        return {error.sha256: error.changed_at}
+    if error.changed_at < to_micros(store.clock() - _STALE_AFTER):
+        await finish_deletion(store, [error.sha256])
     await asyncio.sleep(_PAUSE_S)
     return {}
 
 
-async def after(store: Store, drafts: Sequence[Draft], gone: LetGoError) -> Sequence[Draft]:
+async def prepare_retry(store: Store, drafts: Sequence[Draft], error: BlobCollectedError) -> Sequence[Draft]:
     """What to store after content was found to be let go: it has gone, and will be put again."""
-    renewed = await settled(store, gone)
-    return [msgspec.structs.replace(draft, renewed=draft.renewed | renewed) for draft in drafts]
+    gone_at = await await_deletion(store, error)
+    return [msgspec.structs.replace(draft, gone_at=draft.gone_at | gone_at) for draft in drafts]
 
 
 @operation
-def _unnamed(hashes: Sequence[str]) -> Generator[Statement, Rows, list[str]]:
+def _find_orphans(hashes: Sequence[str]) -> Generator[Statement, Rows, list[str]]:
     """Those of these hashes that no row names."""
-    marks = ", ".join("?" * len(hashes))
+    placeholders = ", ".join("?" * len(hashes))
     if not hashes:
         return []
-    rows = yield f"SELECT DISTINCT sha256 FROM blob_refs WHERE sha256 IN ({marks})", tuple(hashes)
+    rows = yield f"SELECT DISTINCT sha256 FROM blob_refs WHERE sha256 IN ({placeholders})", tuple(hashes)
     return sorted(set(hashes) - {row[0] for row in rows})
 
 
 @operation
-def let_go(hashes: Iterable[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
+def mark_for_deletion(hashes: Iterable[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
     """Say of those of these hashes that no row names that they are going."""
-    going: list[str] = []
+    to_delete: list[str] = []
     for sha256 in sorted(hashes):  # in one order, so that two who do so wait for each other at most once
-        before = yield (
+        state_rows = yield (
             "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
             " ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING state",
             (sha256,),
         )
-        named = yield "SELECT 1 FROM blob_refs WHERE sha256 = ? LIMIT 1", (sha256,)
-        if not named and before[0][0] != "going":
-            going.append(sha256)
+        references = yield "SELECT 1 FROM blob_refs WHERE sha256 = ? LIMIT 1", (sha256,)
+        if not references and state_rows[0][0] != "going":
+            to_delete.append(sha256)
             yield (
                 "UPDATE blob_states SET state = 'going', changed_at = ? WHERE sha256 = ?",
-                (micros(now), sha256),
+                (to_micros(now), sha256),
             )
-    return going
+    return to_delete
 
 
 @operation
-def _left_behind(before: datetime) -> Generator[Statement, Rows, list[str]]:
-    rows = yield "SELECT sha256 FROM blob_states WHERE state = 'going' AND changed_at < ?", (micros(before),)
+def _find_stale_deletions(before: datetime) -> Generator[Statement, Rows, list[str]]:
+    rows = yield "SELECT sha256 FROM blob_states WHERE state = 'going' AND changed_at < ?", (to_micros(before),)
     return [row[0] for row in rows]
 
 
 @operation
-def _still_going(hashes: Sequence[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
-    marks = ", ".join("?" * len(hashes))
+def _renew_deletions(hashes: Sequence[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
+    placeholders = ", ".join("?" * len(hashes))
     rows = yield (
-        f"UPDATE blob_states SET changed_at = ? WHERE state = 'going' AND sha256 IN ({marks}) RETURNING sha256",
-        (micros(now), *hashes),
+        f"UPDATE blob_states SET changed_at = ? WHERE state = 'going' AND sha256 IN ({placeholders}) RETURNING sha256",
+        (to_micros(now), *hashes),
     )
     return [row[0] for row in rows]
 
 
 @operation
-def _went(sha256: str, now: datetime) -> Generator[Statement, Rows, None]:
+def _mark_gone(sha256: str, now: datetime) -> Generator[Statement, Rows, None]:
     yield (
         "UPDATE blob_states SET state = 'gone', changed_at = ? WHERE sha256 = ? AND state = 'going'",
-        (micros(now), sha256),
+        (to_micros(now), sha256),
     )
 
 
 @operation
-def _forgotten(before: datetime) -> Generator[Statement, Rows, None]:
+def _delete_old_states(before: datetime) -> Generator[Statement, Rows, None]:
     """Forget about what went so long ago that nobody can still be about to name it."""
-    yield "DELETE FROM blob_states WHERE state = 'gone' AND changed_at < ?", (micros(before),)
+    yield "DELETE FROM blob_states WHERE state = 'gone' AND changed_at < ?", (to_micros(before),)

@@ -19,7 +19,7 @@ import apsw
 
 from dragoman import permissions
 from dragoman.blobs import FolderBlobs
-from dragoman.errors import ConflictError, DamagedError
+from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.sqlite import SqliteStore
 from dragoman.store.values import Verification
@@ -29,51 +29,53 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]  # how much is done, and of how much; the unit is the same in both
 _PAGE: Final = 500
-_SHARES: Final = {"tables": 50, "blobs": 20, "look": 30}  # of a hundred
+_STAGE_PERCENT: Final = {"tables": 50, "blobs": 20, "look": 30}  # of a hundred
 
 
 async def backup(store: Store, target: Path, progress: Progress | None) -> Verification:
     """Copy a store to a file, and look at the copy; ``DamagedError`` if it is not sound, which leaves it there."""
-    if target.exists() or _beside(target).exists():
+    if target.exists() or _blob_folder(target).exists():
         what = "there is something already"
         raise ConflictError(what, where=str(target), remedy="Name another file", code="target_exists")
-    made = target.with_name(f".{target.name}.part")
-    _remove(made)
-    told = _Told(progress)
+    partial = target.with_name(f".{target.name}.part")
+    _remove_files(partial)
+    stages = _BackupProgress(progress)
     try:
         permissions.make_folder(target.parent)
-        await _copy_tables(store, made, told.part("tables"))
-        async with SqliteStore(made, FolderBlobs(_beside(made))) as copy:  # which leaves nothing beside the file
-            await _copy_blobs(store, copy, told.part("blobs"))
-            seen = await copy.verify(progress=told.part("look"))
-        _publish(made, target)
+        await _copy_tables(store, partial, stages.stage("tables"))
+        async with SqliteStore(
+            partial, FolderBlobs(_blob_folder(partial))
+        ) as copy:  # which leaves nothing beside the file
+            await _copy_blobs(store, copy, stages.stage("blobs"))
+            verification = await copy.verify(progress=stages.stage("look"))
+        _publish(partial, target)
     finally:
-        _remove(made)
-    if not seen.is_intact:
-        first = seen.damage[0]
-        raise DamagedError(
-            f"{len(seen.damage)} things in the copy are not as they were written; the first: {first.what}",
+        _remove_files(partial)
+    if not verification.is_intact:
+        first = verification.damage[0]
+        raise CorruptDataError(
+            f"{len(verification.damage)} things in the copy are not as they were written; the first: {first.what}",
             where=f"{target}, session {first.session_id}, message {first.seq}",
             remedy="The copy is there all the same; verify the store that it was made of",
         )
-    return seen
+    return verification
 
 
-def _beside(path: Path) -> Path:
+def _blob_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}-blobs")
 
 
-def _remove(made: Path) -> None:
+def _remove_files(path: Path) -> None:
     for end in ("", "-wal", "-shm", "-lock", "-mark", "-journal"):
-        made.with_name(made.name + end).unlink(missing_ok=True)
-    shutil.rmtree(_beside(made), ignore_errors=True)
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    shutil.rmtree(_blob_folder(path), ignore_errors=True)
 
 
-def _publish(made: Path, target: Path) -> None:
+def _publish(partial: Path, target: Path) -> None:
     """Give a copy its name: the large content first, so that nothing is missing once the file is there."""
-    if _beside(made).exists():
-        _beside(made).rename(_beside(target))
-    made.rename(target)
+    if _blob_folder(partial).exists():
+        _blob_folder(partial).rename(_blob_folder(target))
+    partial.rename(target)
     descriptor = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -81,41 +83,41 @@ def _publish(made: Path, target: Path) -> None:
         os.close(descriptor)
 
 
-class _Told:
+class _BackupProgress:
     """Progress of several parts as one, in thousandths."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
-        self._before = 0
+        self._start = 0
 
-    def part(self, name: str) -> Progress:
-        first, share = self._before, _SHARES[name]
-        self._before += share
+    def stage(self, name: str) -> Progress:
+        start, share = self._start, _STAGE_PERCENT[name]
+        self._start += share
 
-        def tell(done: int, of: int) -> None:
+        def report(done: int, total: int) -> None:
             if self._progress is not None:
-                self._progress(10 * first + 10 * share * done // max(of, 1), 1000)
+                self._progress(10 * start + 10 * share * done // max(total, 1), 1000)
 
-        return tell
+        return report
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-async def _copy_tables(store: Store, made: Path, progress: Progress) -> None:
+async def _copy_tables(store: Store, partial: Path, progress: Progress) -> None:
     if isinstance(store, SqliteStore) and store.path is not None:
-        await store.copy_to(made, progress)
+        await store.copy_to(partial, progress)
         return
-    connection = await asyncio.to_thread(SqliteStore(made, FolderBlobs(_beside(made)))._opened)
+    connection = await asyncio.to_thread(SqliteStore(partial, FolderBlobs(_blob_folder(partial)))._open_and_migrate)
     try:
-        await store._read(_copied(connection))
+        await store._read(_copy_rows(connection))
     finally:
         connection.close()
     progress(1, 1)
 
 
 @operation
-def _copied(target: apsw.Connection) -> Generator[Statement, Rows, None]:
+def _copy_rows(target: apsw.Connection) -> Generator[Statement, Rows, None]:
     """Read every table in the order of its key, and write it to the target."""
     tables = [str(row[0]) for row in target.execute(_TABLES).fetchall()]
     with target:
@@ -123,7 +125,7 @@ def _copied(target: apsw.Connection) -> Generator[Statement, Rows, None]:
         for table in tables:
             target.execute(f"DELETE FROM {table}")
         for table in tables:
-            yield from _copied_table(target, table)
+            yield from _copy_table(target, table)
 
 
 _TABLES: Final = (
@@ -131,27 +133,27 @@ _TABLES: Final = (
 )
 
 
-def _copied_table(target: apsw.Connection, table: str) -> Generator[Statement, Rows, None]:
-    told = target.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
-    described = [(str(name), pk) for name, pk in told]
-    names = [name for name, _ in described if name != "number" or table != "messages"]
-    key = ["session_id", "seq"] if table == "messages" else [name for name, pk in described if pk]
-    into = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+def _copy_table(target: apsw.Connection, table: str) -> Generator[Statement, Rows, None]:
+    info = target.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
+    fields = [(str(name), pk) for name, pk in info]
+    names = [name for name, _ in fields if name != "number" or table != "messages"]
+    key = ["session_id", "seq"] if table == "messages" else [name for name, pk in fields if pk]
+    insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
     columns, order = ", ".join(names), ", ".join(key)
-    place = [names.index(name) for name in key]
+    key_indexes = [names.index(name) for name in key]
     where, last = "", tuple[Any, ...]()
     while rows := (yield f"SELECT {columns} FROM {table}{where} ORDER BY {order} LIMIT {_PAGE}", last):
-        target.executemany(into, (_unindexed(table, names, row) for row in rows))
-        where, last = f" WHERE ({order}) > ({', '.join('?' * len(key))})", tuple(rows[-1][at] for at in place)
+        target.executemany(insert, (_reset_index_columns(table, names, row) for row in rows))
+        where, last = f" WHERE ({order}) > ({', '.join('?' * len(key))})", tuple(rows[-1][at] for at in key_indexes)
 
 
-def _unindexed(table: str, names: list[str], row: tuple[Any, ...]) -> tuple[Any, ...]:
+def _reset_index_columns(table: str, names: list[str], row: tuple[Any, ...]) -> tuple[Any, ...]:
     """A session whose messages the index for searching lacks, which is not copied."""
     if table != "sessions":
         return row
-    given = dict(zip(names, row, strict=True))
-    is_behind = int(given["last_seq"] > given["parent_seq"])
-    return tuple({**given, "indexed_seq": given["parent_seq"], "is_behind": is_behind}.values())
+    columns = dict(zip(names, row, strict=True))
+    is_behind = int(columns["last_seq"] > columns["parent_seq"])
+    return tuple({**columns, "indexed_seq": columns["parent_seq"], "is_behind": is_behind}.values())
 
 
 # --- large content ---------------------------------------------------------------------------------------------------
@@ -159,16 +161,16 @@ def _unindexed(table: str, names: list[str], row: tuple[Any, ...]) -> tuple[Any,
 
 async def _copy_blobs(store: Store, copy: Store, progress: Progress) -> None:
     """Copy what the copy names. What is damaged or gone is found when the copy is looked at."""
-    hashes = await copy._read(_named())
+    hashes = await copy._read(_list_blob_refs())
     for number, sha256 in enumerate(hashes, 1):
         try:
             await copy.blobs.put(sha256, await store.blobs.get(sha256))
-        except DamagedError:
+        except CorruptDataError:
             continue
         progress(number, len(hashes))
 
 
 @operation
-def _named() -> Generator[Statement, Rows, list[str]]:
+def _list_blob_refs() -> Generator[Statement, Rows, list[str]]:
     rows = yield "SELECT DISTINCT sha256 FROM blob_refs ORDER BY sha256", ()
     return [row[0] for row in rows]

@@ -22,9 +22,9 @@ import msgspec
 
 from dragoman import entries as room
 from dragoman.entries import Entry
-from dragoman.errors import ConflictError, DamagedError, FormatError, InputError
+from dragoman.errors import ConflictError, CorruptDataError, FormatError, InputError
 from dragoman.jsontext import OWN, read_json
-from dragoman.store.operation import LOCKED, Rows, Statement, operation
+from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
 from dragoman.store.sessions import TOUCH, create_session, touch_arguments, unknown_session
 from dragoman.store.values import EntryRow, Session
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 _COLUMNS: Final = "session_id, seq, agent_key, type, entry_json, hash"
-_AT_ONCE: Final = 8  # entries that one statement adds: most turns write fewer
-_TEXT: Final = msgspec.json.Encoder()
+_INSERT_BATCH: Final = 8  # entries that one statement adds: most turns write fewer
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     team: tuple[str, ...] = ()  # of these agents, whatever they are
 
 
-class EntriesRoom:
+class EntryStore:
     """The entries of a store. A view of a session that is not there is empty, as in any table."""
 
     def __init__(self, store: Store) -> None:
@@ -71,13 +71,13 @@ class EntriesRoom:
         They are of the agent that is named here, or else of the one that an entry names itself in ``agent_key``, or of
         none. An entry that is none is a ``FormatError``. With ``create`` the session is made if it is not there.
         """
-        given = [entries] if isinstance(entries, Mapping) else list(entries)
-        drafts = [draft_from(entry, agent_key, number) for number, entry in enumerate(given)]
+        items = [entries] if isinstance(entries, Mapping) else list(entries)
+        drafts = [draft_from(entry, agent_key, number) for number, entry in enumerate(items)]
         if not drafts:
             return []
         now = self._store.clock()
-        made = Session(id=session_id, created_at=now, updated_at=now) if create else None
-        return await self._store._write(append(session_id, drafts, now, made))
+        new_session = Session(id=session_id, created_at=now, updated_at=now) if create else None
+        return await self._store._write(append(session_id, drafts, now, new_session))
 
     async def conversation(self, session_id: str, limit: int | None = None) -> list[Entry]:
         """What was said to and by the user; the newest, if there is a limit."""
@@ -102,36 +102,36 @@ class EntriesRoom:
 
         An entry that fits several of these is in it once.
         """
-        wanted = Selection(
+        selection = Selection(
             types=(*room.CONVERSATION_TYPES, *room.GLOBAL_TYPES), agent_key=agent_key, team=tuple(subordinates)
         )
-        return await self._view(session_id, wanted, limit)
+        return await self._view(session_id, selection, limit)
 
-    async def _view(self, session_id: str, wanted: Selection, limit: int | None) -> list[Entry]:
+    async def _view(self, session_id: str, selection: Selection, limit: int | None) -> list[Entry]:
         if limit is not None and limit < 0:
             raise InputError(f"there are no {limit} newest entries", where="limit", remedy="Give a number from 0")
-        rows = await self._store._read(select(session_id, wanted, limit))
-        return [_shown(row, row.agent_key if row.agent_key in wanted.team else None) for row in rows]
+        rows = await self._store._read(select(session_id, selection, limit))
+        return [_with_agent_key(row, row.agent_key if row.agent_key in selection.team else None) for row in rows]
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 500) -> list[EntryRow]:
         """Every entry behind a place, of every type and agent, in order: the next page."""
         return await self._store._read(read(session_id, after_seq, limit))
 
 
-def draft_from(entry: Mapping[str, Any], agent_key: str | None, number: int = 0) -> Draft:
+def draft_from(entry: Mapping[str, Any], agent_key: str | None, index: int = 0) -> Draft:
     """An entry as it is stored, if it is one."""
-    where = f"entry {number}"
-    checked = room.checked(entry, where)
-    named = checked.get("agent_key")
-    if named is not None and (not isinstance(named, str) or not named):
+    where = f"entry {index}"
+    valid = room.validate_entry(entry, where)
+    own_key = valid.get("agent_key")
+    if own_key is not None and (not isinstance(own_key, str) or not own_key):
         raise FormatError("agent_key: a text that is not empty", where=where, code="invalid_entry")
-    if agent_key is not None and named not in (None, agent_key):
-        what = f"it is of {named!r}, and was to be stored as of {agent_key!r}"
+    if agent_key is not None and own_key not in (None, agent_key):
+        what = f"it is of {own_key!r}, and was to be stored as of {agent_key!r}"
         raise FormatError(what, where=where, code="invalid_entry")
-    return Draft(agent_key if agent_key is not None else named, checked["type"], _TEXT.encode(checked).decode())
+    return Draft(agent_key if agent_key is not None else own_key, valid["type"], _ENCODER.encode(valid).decode())
 
 
-def _shown(row: EntryRow, agent_key: str | None) -> Entry:
+def _with_agent_key(row: EntryRow, agent_key: str | None) -> Entry:
     return row.entry if agent_key is None else {**row.entry, "agent_key": agent_key}
 
 
@@ -143,65 +143,65 @@ def append(
     session_id: str, drafts: Sequence[Draft], now: datetime, made: Session | None
 ) -> Generator[Statement, Rows, list[int]]:
     """Add entries behind those that are there; ``made`` is the session to make, if there is none."""
-    alone = f"SELECT id FROM sessions WHERE id = ?{LOCKED}", (session_id,)
+    alone = f"SELECT id FROM sessions WHERE id = ?{FOR_UPDATE}", (session_id,)
     if not (yield alone):
         if made is None:
             raise unknown_session(session_id)
         with contextlib.suppress(ConflictError):  # somebody else has made it meanwhile
             yield from create_session(made)
         yield alone
-    places = yield from added(session_id, drafts)
+    places = yield from insert_entries(session_id, drafts)
     yield f"UPDATE sessions SET {TOUCH} WHERE id = ?", (*touch_arguments(now), session_id)
     return places
 
 
-def added(session_id: str, drafts: Sequence[Draft]) -> Generator[Statement, Rows, list[int]]:
+def insert_entries(session_id: str, drafts: Sequence[Draft]) -> Generator[Statement, Rows, list[int]]:
     """Add entries to a session that is ours alone."""
     rows = yield "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = ?", (session_id,)
     first = rows[0][0] + 1
-    for start in range(0, len(drafts), _AT_ONCE):
-        given: list[Any] = []
-        for seq, draft in enumerate(drafts[start : start + _AT_ONCE], first + start):
+    for start in range(0, len(drafts), _INSERT_BATCH):
+        arguments: list[Any] = []
+        for seq, draft in enumerate(drafts[start : start + _INSERT_BATCH], first + start):
             row = (session_id, seq, draft.agent_key, draft.type, draft.entry_json)
-            given += (*row, hash_of(row))
-        values = ", ".join(["(?, ?, ?, ?, ?, ?)"] * (len(given) // 6))
-        yield f"INSERT INTO entries ({_COLUMNS}) VALUES {values}", given
+            arguments += (*row, hash_of(row))
+        values = ", ".join(["(?, ?, ?, ?, ?, ?)"] * (len(arguments) // 6))
+        yield f"INSERT INTO entries ({_COLUMNS}) VALUES {values}", arguments
     return list(range(first, first + len(drafts)))
 
 
 @operation
-def select(session_id: str, wanted: Selection, limit: int | None) -> Generator[Statement, Rows, list[EntryRow]]:
+def select(session_id: str, selection: Selection, limit: int | None) -> Generator[Statement, Rows, list[EntryRow]]:
     """The entries that fit, in order; the newest of them, if there is a limit."""
-    conditions = _conditions(wanted)
+    conditions = _conditions(selection)
     if not conditions or limit == 0:
         return []
-    begin = f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND"
-    if limit is None or len(conditions) > _MOST_PARTS:
+    query = f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND"
+    if limit is None or len(conditions) > _MAX_CONDITIONS:
         either = " OR ".join(sql for sql, _ in conditions)
         order = "seq" if limit is None else "seq DESC LIMIT ?"
         arguments = [argument for _, some in conditions for argument in some]
-        sql, given = f"{begin} ({either}) ORDER BY {order}", (session_id, *arguments)
-        rows = yield (sql, given) if limit is None else (sql, (*given, limit))
+        sql, parameters = f"{query} ({either}) ORDER BY {order}", (session_id, *arguments)
+        rows = yield (sql, parameters) if limit is None else (sql, (*parameters, limit))
     else:
         parts = [f"SELECT seq FROM ({_NEWEST.format(sql)}) AS part" for sql, _ in conditions]
         newest = [argument for _, some in conditions for argument in (session_id, *some, limit)]
-        sql = f"{begin} seq IN ({' UNION ALL '.join(parts)}) ORDER BY seq DESC LIMIT ?"
+        sql = f"{query} seq IN ({' UNION ALL '.join(parts)}) ORDER BY seq DESC LIMIT ?"
         rows = yield sql, (session_id, *newest, limit)
     return [row_from(row) for row in (rows if limit is None else rows[::-1])]
 
 
 # Each condition is a range of an index, of which the end is read: what is asked for costs what is asked for.
 _NEWEST: Final = "SELECT seq FROM entries WHERE session_id = ? AND {} ORDER BY seq DESC LIMIT ?"
-_MOST_PARTS: Final = 100  # SQLite takes 500 in one statement
+_MAX_CONDITIONS: Final = 100  # SQLite takes 500 in one statement
 
 
-def _conditions(wanted: Selection) -> list[tuple[str, tuple[str, ...]]]:
+def _conditions(selection: Selection) -> list[tuple[str, tuple[str, ...]]]:
     """What is wanted, each with its arguments; an entry may fit several."""
-    found: list[tuple[str, tuple[str, ...]]] = [("type = ?", (kind,)) for kind in wanted.types]
-    if wanted.agent_key is not None:
+    conditions: list[tuple[str, tuple[str, ...]]] = [("type = ?", (kind,)) for kind in selection.types]
+    if selection.agent_key is not None:
         types = ", ".join("?" * len(room.AGENT_TYPES))
-        found.append((f"(agent_key = ? AND type IN ({types}))", (wanted.agent_key, *room.AGENT_TYPES)))
-    return found + [("agent_key = ?", (agent_key,)) for agent_key in dict.fromkeys(wanted.team)]
+        conditions.append((f"(agent_key = ? AND type IN ({types}))", (selection.agent_key, *room.AGENT_TYPES)))
+    return conditions + [("agent_key = ?", (agent_key,)) for agent_key in dict.fromkeys(selection.team)]
 
 
 @operation
@@ -215,30 +215,30 @@ def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Ro
 
 
 @operation
-def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
+def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
     """What is wrong with the entries of a session, in words."""
-    wrong: list[str] = []
-    after, page = 0, 200
+    problems: list[str] = []
+    after_seq, page = 0, 200
     while rows := (
         yield (
             f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
-            (session_id, after, page),
+            (session_id, after_seq, page),
         )
     ):
-        for expected, row in enumerate(rows, after + 1):
+        for expected, row in enumerate(rows, after_seq + 1):
             if row[1] != expected:
-                wrong.append(f"entry {expected} is not there")
+                problems.append(f"entry {expected} is not there")
                 break
             if hash_of(row[:5]) != bytes(row[5]):
-                wrong.append(f"entry {row[1]}: its hash does not fit its content")
-        after = rows[-1][1]
-    return wrong
+                problems.append(f"entry {row[1]}: its hash does not fit its content")
+        after_seq = rows[-1][1]
+    return problems
 
 
 def row_from(row: tuple[Any, ...]) -> EntryRow:
     """An entry in its place; ``DamagedError`` if it is not what was written."""
     if hash_of(row[:5]) != bytes(row[5]):
-        raise DamagedError("its hash does not fit its content", where=f"session {row[0]}, entry {row[1]}")
+        raise CorruptDataError("its hash does not fit its content", where=f"session {row[0]}, entry {row[1]}")
     return EntryRow(row[1], row[2], read_json(row[4], OWN))
 
 

@@ -39,20 +39,20 @@ try:
 except ImportError:  # not a POSIX system: processes that write at the same time may lose each other's lines
     fcntl = None  # type: ignore[assignment]
 
-_EVERY_S: Final = 1.0
-_LONG_BYTES: Final = 1024 * 1024  # of a file that is written anew when a store is opened
-_GONE: Final = -1  # where a session ends that is not in the file
+_FLUSH_INTERVAL_S: Final = 1.0
+_COMPACT_ABOVE_BYTES: Final = 1024 * 1024  # of a file that is written anew when a store is opened
+_ABSENT: Final = -1  # where a session ends that is not in the file
 _START, _BEGIN, _NOTE, _FORGET = "start", "begin", "note", "forget"
 _LOST, _ACCEPT, _DAMAGED = "lost", "accept", "damaged"
 _log: Final = logging.getLogger("dragoman.store")
 
 
 class _Line(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
-    what: str
+    kind: str
     session_id: str
     number: int  # the last message; of start and accept, the time; of damaged, how many lines
     message_id: str = ""
-    end: int = _GONE  # of a loss
+    end: int = _ABSENT  # of a loss
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class Loss(msgspec.Struct, frozen=True):
     end: int  # the last message that was still there
 
 
-class Marked(msgspec.Struct, frozen=True):
+class MarkState(msgspec.Struct, frozen=True):
     """The content of a mark."""
 
     since: datetime | None  # when it was begun
@@ -84,7 +84,7 @@ class HighWaterMark:
     def __init__(self, database: Path | None) -> None:
         self.path = database.with_name(f"{database.name}-mark") if database is not None else None
         self._is_new = False
-        self._noted: dict[str, tuple[int, str]] = {}
+        self._pending: dict[str, tuple[int, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -92,67 +92,67 @@ class HighWaterMark:
         """Begin a mark where there is none. It tells nothing of what was lost before."""
         if self.path is not None and not self.path.exists():
             self._is_new = True
-            begun = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends()]
-            self._write([_Line(_START, "", round(now.timestamp())), *begun])
+            lines = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends()]
+            self._write([_Line(_START, "", round(now.timestamp())), *lines])
 
-    def begin(self, session_id: str, seq: int) -> None:
+    def add_session(self, session_id: str, seq: int) -> None:
         """A session was made."""
         self._write([_Line(_BEGIN, session_id, seq)])
 
-    def note(self, session_id: str, seq: int, message_id: str) -> None:
+    def acknowledge(self, session_id: str, seq: int, message_id: str) -> None:
         """A message was acknowledged."""
         if self.path is None:
             return
-        self._noted[session_id] = max((seq, message_id), self._noted.get(session_id, (0, "")))
+        self._pending[session_id] = max((seq, message_id), self._pending.get(session_id, (0, "")))
         loop = asyncio.get_running_loop()
         if self._timer is None or self._loop is not loop:
-            self._timer, self._loop = loop.call_later(_EVERY_S, self.flush), loop
+            self._timer, self._loop = loop.call_later(_FLUSH_INTERVAL_S, self.flush), loop
 
     def forget(self, session_ids: Iterable[str]) -> None:
         """Sessions are about to be deleted."""
-        gone = list(session_ids)
-        for session_id in gone:
-            self._noted.pop(session_id, None)
-        self._write([_Line(_FORGET, session_id, 0) for session_id in gone])
+        ids = list(session_ids)
+        for session_id in ids:
+            self._pending.pop(session_id, None)
+        self._write([_Line(_FORGET, session_id, 0) for session_id in ids])
 
-    def record(self, losses: Mapping[str, Loss]) -> None:
+    def record_losses(self, losses: Mapping[str, Loss]) -> None:
         """Keep that messages are missing. The sessions go on from where they end now."""
-        self._write([_lost(session_id, loss) for session_id, loss in losses.items()])
+        self._write([_loss_line(session_id, loss) for session_id, loss in losses.items()])
 
-    def accept(self, ends: Mapping[str, int], now: datetime) -> None:
+    def accept_losses(self, ends: Mapping[str, int], now: datetime) -> None:
         """Drop the recorded losses and unreadable lines; every session goes on from where it ends in the file."""
-        begun = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends.items()]
-        self._write([_Line(_ACCEPT, "", round(now.timestamp())), *begun], is_after_damage=True)
+        lines = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends.items()]
+        self._write([_Line(_ACCEPT, "", round(now.timestamp())), *lines], is_after_damage=True)
 
     def flush(self) -> None:
         """Write what was noted."""
         if self._timer is not None:
             self._timer.cancel()
-        noted, self._noted, self._timer = self._noted, {}, None
-        self._write([_Line(_NOTE, session_id, seq, message_id) for session_id, (seq, message_id) in noted.items()])
+        pending, self._pending, self._timer = self._pending, {}, None
+        self._write([_Line(_NOTE, session_id, seq, message_id) for session_id, (seq, message_id) in pending.items()])
 
-    def read(self) -> Marked | None:
+    def read(self) -> MarkState | None:
         """What the mark says; nothing if there was none when the store was opened."""
         if self.path is None or self._is_new:
             return None
         try:
-            return _marked(self.path.read_bytes())
+            return _parse(self.path.read_bytes())
         except OSError:
             return None
 
-    def shorten(self, *, is_any_length: bool = False) -> None:
+    def compact(self, *, force: bool = False) -> None:
         """Write a long file anew, with one line for each session."""
         if self.path is None or fcntl is None:
             return
         try:
-            if self.path.stat().st_size < (0 if is_any_length else _LONG_BYTES):
+            if self.path.stat().st_size < (0 if force else _COMPACT_ABOVE_BYTES):
                 return
-            with self._opened() as descriptor:
-                marked = _marked(self.path.read_bytes())
-                short = self.path.with_name(f"{self.path.name}.part")
-                short.write_bytes(b"".join(map(_encode, _lines(marked))))
-                short.chmod(os.fstat(descriptor).st_mode & 0o777)
-                short.replace(self.path)
+            with self._open_file() as descriptor:
+                state = _parse(self.path.read_bytes())
+                compacted = self.path.with_name(f"{self.path.name}.part")
+                compacted.write_bytes(b"".join(map(_encode, _lines_from(state))))
+                compacted.chmod(os.fstat(descriptor).st_mode & 0o777)
+                compacted.replace(self.path)
         except FileNotFoundError:
             return  # nothing was ever acknowledged here
         except OSError as error:
@@ -162,14 +162,14 @@ class HighWaterMark:
         if self.path is None or not lines:
             return
         try:
-            with self._opened() as descriptor:
+            with self._open_file() as descriptor:
                 data = b"".join(map(_encode, lines))
                 os.write(descriptor, b"\n" + data if is_after_damage else data)  # the last line may have no end
         except OSError as error:
             _log.warning("the mark beside the database could not be written: %s", error)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open_file(self) -> Iterator[int]:
         """The file, to be added to by this process alone."""
         assert self.path is not None
         while True:
@@ -200,22 +200,22 @@ def _decode(line: bytes) -> _Line | None:
     return None
 
 
-def _lost(session_id: str, loss: Loss) -> _Line:
+def _loss_line(session_id: str, loss: Loss) -> _Line:
     return _Line(_LOST, session_id, loss.acknowledged, loss.message_id, loss.end)
 
 
-def _lines(marked: Marked) -> Iterator[_Line]:
-    if marked.since is not None:
-        yield _Line(_START, "", round(marked.since.timestamp()))
-    if marked.damaged_lines:
-        yield _Line(_DAMAGED, "", marked.damaged_lines)
-    for session_id, loss in marked.losses.items():
-        yield _lost(session_id, loss)
-    for session_id, seq in marked.ends.items():
-        yield _Line(_BEGIN, session_id, seq, marked.message_ids.get(session_id, ""))
+def _lines_from(state: MarkState) -> Iterator[_Line]:
+    if state.since is not None:
+        yield _Line(_START, "", round(state.since.timestamp()))
+    if state.damaged_lines:
+        yield _Line(_DAMAGED, "", state.damaged_lines)
+    for session_id, loss in state.losses.items():
+        yield _loss_line(session_id, loss)
+    for session_id, seq in state.ends.items():
+        yield _Line(_BEGIN, session_id, seq, state.message_ids.get(session_id, ""))
 
 
-def _marked(data: bytes) -> Marked:
+def _parse(data: bytes) -> MarkState:
     since: datetime | None = None
     acknowledged: dict[str, tuple[int, str]] = {}
     losses: dict[str, Loss] = {}
@@ -225,28 +225,28 @@ def _marked(data: bytes) -> Marked:
         if line is None:
             damaged += 1
             continue
-        session_id, here = line.session_id, (line.number, line.message_id)
-        match line.what:
+        session_id, position = line.session_id, (line.number, line.message_id)
+        match line.kind:
             case "start":
                 since = datetime.fromtimestamp(line.number, UTC)
             case "begin":
-                acknowledged[session_id] = here
+                acknowledged[session_id] = position
             case "note" if session_id in acknowledged:
-                acknowledged[session_id] = max(here, acknowledged[session_id])
+                acknowledged[session_id] = max(position, acknowledged[session_id])
             case "forget":
                 acknowledged.pop(session_id, None)
                 losses.pop(session_id, None)
             case "lost":
                 acknowledged.pop(session_id, None)
-                if line.end != _GONE:
+                if line.end != _ABSENT:
                     acknowledged[session_id] = line.end, ""
-                losses[session_id] = _add_loss(losses.get(session_id), Loss(*here, line.end))
+                losses[session_id] = _add_loss(losses.get(session_id), Loss(*position, line.end))
             case "accept":
                 since, damaged = since or datetime.fromtimestamp(line.number, UTC), 0
                 losses.clear()
             case "damaged":
                 damaged += line.number
-    return Marked(
+    return MarkState(
         since,
         {session_id: seq for session_id, (seq, _) in acknowledged.items()},
         {session_id: message_id for session_id, (_, message_id) in acknowledged.items() if message_id},
@@ -255,12 +255,12 @@ def _marked(data: bytes) -> Marked:
     )
 
 
-def _add_loss(before: Loss | None, loss: Loss) -> Loss:
+def _add_loss(previous: Loss | None, loss: Loss) -> Loss:
     """One loss for both, of a session that has lost messages twice."""
-    if before is None:
+    if previous is None:
         return loss
-    last = max(before, loss, key=lambda one: one.acknowledged)
-    return Loss(last.acknowledged, last.message_id, min(before.end, loss.end))
+    last = max(previous, loss, key=lambda one: one.acknowledged)
+    return Loss(last.acknowledged, last.message_id, min(previous.end, loss.end))
 
 
 # --- what a database lacks -------------------------------------------------------------------------------------------
@@ -273,14 +273,14 @@ def session_ends() -> Generator[Statement, Rows, dict[str, int]]:
 
 
 @operation
-def compare(marked: Marked) -> Generator[Statement, Rows, dict[str, Loss]]:
+def compare_ends(state: MarkState) -> Generator[Statement, Rows, dict[str, Loss]]:
     """What is missing: sessions that end before what was acknowledged, that are gone, or that hold another message."""
     ends = yield from session_ends()
     losses: dict[str, Loss] = {}
-    for session_id, seq in marked.ends.items():
-        end = ends.get(session_id, _GONE)
-        message_id = marked.message_ids.get(session_id, "")
-        if end >= seq and message_id and not (yield from _is_at(session_id, seq, message_id)):
+    for session_id, seq in state.ends.items():
+        end = ends.get(session_id, _ABSENT)
+        message_id = state.message_ids.get(session_id, "")
+        if end >= seq and message_id and not (yield from _is_message_at(session_id, seq, message_id)):
             end = seq - 1
         if end < seq:
             losses[session_id] = Loss(seq, message_id, end)
@@ -288,17 +288,19 @@ def compare(marked: Marked) -> Generator[Statement, Rows, dict[str, Loss]]:
 
 
 @operation
-def missing(marked: Marked) -> Generator[Statement, Rows, dict[str, Loss]]:
+def find_losses(state: MarkState) -> Generator[Statement, Rows, dict[str, Loss]]:
     """What is missing now, with the recorded losses but for those whose last message is there again."""
-    losses = yield from compare(marked)
-    for session_id, loss in marked.losses.items():
+    losses = yield from compare_ends(state)
+    for session_id, loss in state.losses.items():
         message_id = loss.message_id
-        if not message_id or not (yield from _is_at(session_id, loss.acknowledged, message_id, if_none=False)):
+        if not message_id or not (yield from _is_message_at(session_id, loss.acknowledged, message_id, default=False)):
             losses[session_id] = _add_loss(losses.get(session_id), loss)
     return losses
 
 
-def _is_at(session_id: str, seq: int, message_id: str, *, if_none: bool = True) -> Generator[Statement, Rows, bool]:
+def _is_message_at(
+    session_id: str, seq: int, message_id: str, *, default: bool = True
+) -> Generator[Statement, Rows, bool]:
     """Whether a message is in its place. A place without a message is found by other means."""
     rows = yield "SELECT id FROM messages WHERE session_id = ? AND seq = ?", (session_id, seq)
-    return bool(rows[0][0] == message_id) if rows else if_none
+    return bool(rows[0][0] == message_id) if rows else default

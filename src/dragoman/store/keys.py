@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.errors import ConflictError, UnknownNameError
-from dragoman.store.operation import Operation, Passing, Rows, Statement, operation
-from dragoman.store.rows import micros, time_from
+from dragoman.store.operation import Operation, Rows, Statement, VolatileOperation, operation
+from dragoman.store.rows import from_micros, to_micros
 
 _KEY: Final = "public_id, secret_hash, name, user_id, team_id, scopes, created_at, expires_at, revoked_at, last_used_at"
 
@@ -39,7 +39,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"ApiKey({self.public_id!r}, user_id={self.user_id!r})"
 
-    def is_good(self, now: datetime) -> bool:
+    def is_valid(self, now: datetime) -> bool:
         """Whether it opens anything."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
@@ -95,12 +95,12 @@ class KeyMethods:
 
     async def note_key_used(self, public_id: str) -> None:
         """Remember that a key was used now."""
-        now = micros(self.clock())
+        now = to_micros(self.clock())
         statement = "UPDATE api_keys SET last_used_at = ? WHERE public_id = ? AND coalesce(last_used_at, 0) < ?"
-        await self._write(Passing(lambda: _only(statement, (now, public_id, now))))
+        await self._write(VolatileOperation(lambda: _single_statement(statement, (now, public_id, now))))
 
 
-def _only(sql: str, arguments: tuple[Any, ...]) -> Generator[Statement, Rows, None]:
+def _single_statement(sql: str, arguments: tuple[Any, ...]) -> Generator[Statement, Rows, None]:
     yield sql, arguments
 
 
@@ -117,8 +117,8 @@ def create_key(key: ApiKey) -> Generator[Statement, Rows, None]:
             key.user_id,
             key.team_id,
             " ".join(key.scopes),
-            micros(key.created_at),
-            None if key.expires_at is None else micros(key.expires_at),
+            to_micros(key.created_at),
+            None if key.expires_at is None else to_micros(key.expires_at),
         ),
     )
     if not made:
@@ -130,14 +130,14 @@ def list_keys(user_id: str | None) -> Generator[Statement, Rows, list[ApiKey]]:
     """Keys, the oldest first."""
     where, arguments = ("", ()) if user_id is None else (" WHERE user_id = ?", (user_id,))
     rows = yield f"SELECT {_KEY} FROM api_keys{where} ORDER BY created_at, public_id", arguments
-    return [_key_from(row) for row in rows]
+    return [_key_from_row(row) for row in rows]
 
 
 @operation
 def find_key(public_id: str) -> Generator[Statement, Rows, ApiKey | None]:
     """One key."""
     rows = yield f"SELECT {_KEY} FROM api_keys WHERE public_id = ?", (public_id,)
-    return _key_from(rows[0]) if rows else None
+    return _key_from_row(rows[0]) if rows else None
 
 
 @operation
@@ -145,17 +145,17 @@ def revoke_key(public_id: str, now: datetime) -> Generator[Statement, Rows, ApiK
     """Take a key back."""
     rows = yield (
         f"UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?) WHERE public_id = ? RETURNING {_KEY}",
-        (micros(now), public_id),
+        (to_micros(now), public_id),
     )
     if not rows:
         raise UnknownNameError(
             f"no key has the id {public_id!r}", remedy="See which there are with dragoman keys list", code="unknown_key"
         )
-    return _key_from(rows[0])
+    return _key_from_row(rows[0])
 
 
-def _key_from(row: tuple[Any, ...]) -> ApiKey:
-    times = [None if value is None else time_from(value) for value in row[6:]]
+def _key_from_row(row: tuple[Any, ...]) -> ApiKey:
+    times = [None if value is None else from_micros(value) for value in row[6:]]
     assert times[0] is not None  # a column that is never empty
     return ApiKey(
         public_id=row[0],

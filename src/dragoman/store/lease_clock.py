@@ -28,7 +28,7 @@ from dragoman.store.operation import Rows, Statement, operation
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _COARSE_S: Final = 600
-_TIMED: Final = (  # table, when it is over, how long it lasts, which rows
+_LEASE_COLUMNS: Final = (  # table, when it is over, how long it lasts, which rows
     ("leases", "expires_at", "length_us", "1 = 1"),
     ("runs", "alive_until", "alive_us", "status = 'running'"),
     ("inbox", "available_at", "wait_us", "state = 'ready' AND available_at > 0"),
@@ -54,11 +54,11 @@ def boot_id() -> str:
 
 
 def _darwin_boot_id() -> str:
-    found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    buffer, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
     system = ctypes.CDLL(None)
-    if system.sysctlbyname(b"kern.bootsessionuuid", found, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+    if system.sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
         return _rough_boot_id()
-    return found.value.decode("ascii")
+    return buffer.value.decode("ascii")
 
 
 def _rough_boot_id() -> str:
@@ -67,21 +67,21 @@ def _rough_boot_id() -> str:
 
 
 @operation
-def restart(clock_id: str | None) -> Generator[Statement, Rows, None]:
+def restart_leases(clock_id: str | None) -> Generator[Statement, Rows, None]:
     """Give every lease its full length from now on, if what is stored was read on another clock than ``clock_id``.
 
     Without an id the clock is always the same one, and may have been set back: then no lease is left longer than its
     length.
     """
     if clock_id is not None:
-        known = yield "SELECT id FROM lease_clock WHERE number = 1", ()
-        if known and known[0][0] == clock_id:
+        rows = yield "SELECT id FROM lease_clock WHERE number = 1", ()
+        if rows and rows[0][0] == clock_id:
             return
         yield (
             "INSERT INTO lease_clock (number, id) VALUES (1, ?) ON CONFLICT (number) DO UPDATE SET id = excluded.id",
             (clock_id,),
         )
-    for table, over, length, which in _TIMED:
-        too_long = "" if clock_id is not None else f" AND {over} > lease_now() + {length}"
-        yield f"UPDATE {table} SET {over} = lease_now() + {length} WHERE {which}{too_long}", ()
+    for table, expiry, length, condition in _LEASE_COLUMNS:
+        limit = "" if clock_id is not None else f" AND {expiry} > lease_now() + {length}"
+        yield f"UPDATE {table} SET {expiry} = lease_now() + {length} WHERE {condition}{limit}", ()
     yield "UPDATE outbox SET available_at = lease_now() WHERE available_at > lease_now()", ()  # sent twice is no harm

@@ -7,23 +7,23 @@ from collections.abc import Generator
 
 from dragoman.errors import ConflictError
 from dragoman.store.lease_clock import length_us
-from dragoman.store.operation import Passing, Rows, Statement
+from dragoman.store.operation import Rows, Statement, VolatileOperation
 from dragoman.store.sessions import unknown_session
 
 IS_HELD = "leases.expires_at > lease_now()"
 
 
-def take_lease(session_id: str, owner: str, seconds: float) -> Passing[None]:
+def acquire_lease(session_id: str, owner: str, seconds: float) -> VolatileOperation[None]:
     """The right to run a turn, if nobody else has it; taking it again prolongs it."""
-    return Passing(functools.partial(_taken, session_id, owner, length_us(seconds)))
+    return VolatileOperation(functools.partial(_acquire, session_id, owner, length_us(seconds)))
 
 
-def release_lease(session_id: str, owner: str) -> Passing[None]:
+def release_lease(session_id: str, owner: str) -> VolatileOperation[None]:
     """Give the right back."""
-    return Passing(functools.partial(_released, session_id, owner))
+    return VolatileOperation(functools.partial(_release, session_id, owner))
 
 
-def _taken(session_id: str, owner: str, length: int) -> Generator[Statement, Rows, None]:
+def _acquire(session_id: str, owner: str, length: int) -> Generator[Statement, Rows, None]:
     rows = yield (
         "INSERT INTO leases (session_id, owner, length_us, expires_at) SELECT id, ?, ?, lease_now() + ? FROM sessions"
         " WHERE id = ? ON CONFLICT (session_id) DO UPDATE"
@@ -33,17 +33,17 @@ def _taken(session_id: str, owner: str, length: int) -> Generator[Statement, Row
     )
     if rows:
         return
-    held = yield "SELECT expires_at - lease_now() FROM leases WHERE session_id = ?", (session_id,)
-    if not held:
+    lease_rows = yield "SELECT expires_at - lease_now() FROM leases WHERE session_id = ?", (session_id,)
+    if not lease_rows:
         raise unknown_session(session_id)
-    left_s = max(1, -(-held[0][0] // 1_000_000))
+    remaining_s = max(1, -(-lease_rows[0][0] // 1_000_000))
     raise ConflictError(
-        f"a turn is running; if its process has died, the session is free in {left_s} s",
+        f"a turn is running; if its process has died, the session is free in {remaining_s} s",
         where=f"session {session_id}",
         remedy="Wait for it, or cancel it",
         code="turn_in_flight",
     )
 
 
-def _released(session_id: str, owner: str) -> Generator[Statement, Rows, None]:
+def _release(session_id: str, owner: str) -> Generator[Statement, Rows, None]:
     yield "DELETE FROM leases WHERE session_id = ? AND owner = ?", (session_id, owner)

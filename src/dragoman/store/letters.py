@@ -14,67 +14,67 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import ConflictError, DamagedError
-from dragoman.letters.kept import DeadLetter, MailboxCounts, Posted, SealedValue, own_team
-from dragoman.store.batches import in_groups, values
-from dragoman.store.operation import LOCKED, Rows, Statement, operation
-from dragoman.store.rows import micros, time_from
-from dragoman.store.schema import LETTER
+from dragoman.errors import ConflictError, CorruptDataError
+from dragoman.letters.kept import DeadLetter, MailboxCounts, SealedValue, StoredLetter, personal_team
+from dragoman.store.batches import insert_chunks, values_clause
+from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
+from dragoman.store.rows import from_micros, to_micros
+from dragoman.store.schema import LETTER_COLUMNS
 
 Steps = Generator[Statement, Rows, None]
 Key = tuple[str, str, str]  # recipient, team, letter
 MAILBOX: Final = "recipient_id = ? AND team_id = ?"
-KEYED: Final = f"{MAILBOX} AND letter_id = ?"
-STANDING: Final = (  # of a row of the inbox; what is to come of its time, if it has one
+LETTER_KEY: Final = f"{MAILBOX} AND letter_id = ?"
+STATUS_COLUMNS: Final = (  # of a row of the inbox; what is to come of its time, if it has one
     "i.state, i.attempts, i.ended_at, CASE WHEN i.available_at > 0 THEN i.available_at - lease_now() END, i.lease,"
     " i.error_class"
 )
-KEPT: Final = (
-    f"INSERT INTO letters ({LETTER}) VALUES ({', '.join('?' * 15)})"
+INSERT_LETTER: Final = (
+    f"INSERT INTO letters ({LETTER_COLUMNS}) VALUES ({', '.join('?' * 15)})"
     " ON CONFLICT (recipient_id, team_id, letter_id) DO NOTHING RETURNING 1"
 )
-_DEAD: Final = (
+_DEAD_COLUMNS: Final = (
     "id, recipient_id, team_id, letter_id, sender_id, task_id, reason, error, user_id, died_at, resent_at, key_id, raw"
 )
 _PAGE: Final = 500
 OTHER_CONTENT: Final = "another letter of that id was sent before, with other content"
-_packed: Final = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def row_of(posted: Posted, now: datetime) -> tuple[Any, ...]:
+def to_row(stored: StoredLetter, now: datetime) -> tuple[Any, ...]:
     """A letter as a row of the table."""
     row = (
-        posted.recipient_id,
-        posted.team_id,
-        posted.letter_id,
-        posted.sender_id,
-        posted.task_id,
-        posted.type,
-        posted.trace_id,
-        posted.session_id,
-        posted.message_id,
-        posted.turn_id,
-        posted.user_id,
-        micros(now),
-        posted.fingerprint,
-        posted.text,
+        stored.recipient_id,
+        stored.team_id,
+        stored.letter_id,
+        stored.sender_id,
+        stored.task_id,
+        stored.type,
+        stored.trace_id,
+        stored.session_id,
+        stored.message_id,
+        stored.turn_id,
+        stored.user_id,
+        to_micros(now),
+        stored.fingerprint,
+        stored.text,
     )
-    return (*row, hash_of(row))
+    return (*row, hash_row(row))
 
 
-def hash_of(row: Sequence[Any]) -> bytes:
+def hash_row(row: Sequence[Any]) -> bytes:
     """SHA-256 over everything that a row says."""
-    return hashlib.sha256(_packed(tuple(row))).digest()
+    return hashlib.sha256(_encode(tuple(row))).digest()
 
 
-def posted_from(row: Sequence[Any]) -> Posted:
+def from_row(row: Sequence[Any]) -> StoredLetter:
     """The letter of a row; ``DamagedError`` if it is not what was written."""
-    if hash_of(row[:14]) != bytes(row[14]):
-        raise DamagedError("its hash does not fit its content", where=f"mailbox {row[0]}, letter {row[2]}")
-    return Posted(
+    if hash_row(row[:14]) != bytes(row[14]):
+        raise CorruptDataError("its hash does not fit its content", where=f"mailbox {row[0]}, letter {row[2]}")
+    return StoredLetter(
         recipient_id=row[0],
         team_id=row[1],
         letter_id=row[2],
@@ -86,71 +86,72 @@ def posted_from(row: Sequence[Any]) -> Posted:
         message_id=row[8],
         turn_id=row[9],
         user_id=row[10],
-        created_at=time_from(row[11]),
+        created_at=from_micros(row[11]),
         fingerprint=bytes(row[12]),
         text=row[13],
     )
 
 
-def key_of(posted: Posted) -> Key:
+def get_key(stored: StoredLetter) -> Key:
     """What a letter is found by."""
-    return posted.recipient_id, posted.team_id, posted.letter_id
+    return stored.recipient_id, stored.team_id, stored.letter_id
 
 
 # --- keeping ---------------------------------------------------------------------------------------------------------
 
 
-def keep(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
+def insert_letter(stored: StoredLetter, now: datetime) -> Generator[Statement, Rows, bool]:
     """Keep a letter; false if the same is there already, ``ConflictError`` if another one of that id is."""
-    if not (yield KEPT, row_of(posted, now)):
-        yield from compared(posted)
+    if not (yield INSERT_LETTER, to_row(stored, now)):
+        yield from require_same_content(stored)
         return False
-    if posted.sealed:
-        yield from keep_sealed(posted)
+    if stored.sealed:
+        yield from insert_sealed_values(stored)
     return True
 
 
-def keep_all(letters: Sequence[Posted], now: datetime) -> Generator[Statement, Rows, list[bool]]:
+def insert_letters(letters: Sequence[StoredLetter], now: datetime) -> Generator[Statement, Rows, list[bool]]:
     """Keep letters: which of them are new. ``ConflictError`` if another one of an id is there, or among them."""
     new: set[Key] = set()
-    for group in in_groups(letters):
+    for group in insert_chunks(letters):
         rows = yield (
-            f"INSERT INTO letters ({LETTER}) VALUES {values(15, len(group))} ON CONFLICT (recipient_id, team_id,"
+            f"INSERT INTO letters ({LETTER_COLUMNS}) VALUES {values_clause(15, len(group))}"
+            " ON CONFLICT (recipient_id, team_id,"
             " letter_id) DO NOTHING RETURNING recipient_id, team_id, letter_id",
-            [value for posted in group for value in row_of(posted, now)],
+            [value for stored in group for value in to_row(stored, now)],
         )
         new.update((recipient_id, team_id, letter_id) for recipient_id, team_id, letter_id in rows)
     are_new: list[bool] = []
-    for posted in letters:
-        is_new = key_of(posted) in new
-        new.discard(key_of(posted))
+    for stored in letters:
+        is_new = get_key(stored) in new
+        new.discard(get_key(stored))
         are_new.append(is_new)
         if not is_new:
-            yield from compared(posted)
-        elif posted.sealed:
-            yield from keep_sealed(posted)
+            yield from require_same_content(stored)
+        elif stored.sealed:
+            yield from insert_sealed_values(stored)
     return are_new
 
 
-def compared(posted: Posted) -> Steps:
+def require_same_content(stored: StoredLetter) -> Steps:
     """``ConflictError`` if the letter that has an id says something else."""
-    there = yield f"SELECT fingerprint FROM letters WHERE {KEYED}", key_of(posted)
-    if there and bytes(there[0][0]) != posted.fingerprint:
+    rows = yield f"SELECT fingerprint FROM letters WHERE {LETTER_KEY}", get_key(stored)
+    if rows and bytes(rows[0][0]) != stored.fingerprint:
         raise ConflictError(
             OTHER_CONTENT,
-            where=f"letter {posted.letter_id} to {posted.recipient_id}",
+            where=f"letter {stored.letter_id} to {stored.recipient_id}",
             remedy="Give it an id of its own in context.message_id",
             code="letter_conflict",
         )
 
 
-def keep_sealed(posted: Posted) -> Steps:
+def insert_sealed_values(stored: StoredLetter) -> Steps:
     """Keep the sealed values of a letter."""
-    for value in posted.sealed:
+    for value in stored.sealed:
         yield (
             "INSERT INTO sealed_values (recipient_id, team_id, letter_id, input_id, key_id, sealed)"
             " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (recipient_id, team_id, letter_id, input_id) DO NOTHING",
-            (*key_of(posted), value.input_id, value.key_id, value.box),
+            (*get_key(stored), value.input_id, value.key_id, value.box),
         )
 
 
@@ -158,31 +159,31 @@ def keep_sealed(posted: Posted) -> Steps:
 
 
 @operation
-def get(key: Key) -> Generator[Statement, Rows, Posted | None]:
+def get(key: Key) -> Generator[Statement, Rows, StoredLetter | None]:
     """The letter of a key, with its sealed values."""
-    rows = yield f"SELECT {LETTER} FROM letters WHERE {KEYED}", key
+    rows = yield f"SELECT {LETTER_COLUMNS} FROM letters WHERE {LETTER_KEY}", key
     if not rows:
         return None
-    return msgspec.structs.replace(posted_from(rows[0]), sealed=(yield from sealed_of(key)))
+    return msgspec.structs.replace(from_row(rows[0]), sealed=(yield from get_sealed_values(key)))
 
 
-def sealed_of(key: Key) -> Generator[Statement, Rows, tuple[SealedValue, ...]]:
+def get_sealed_values(key: Key) -> Generator[Statement, Rows, tuple[SealedValue, ...]]:
     """The sealed values of a letter."""
-    rows = yield f"SELECT input_id, key_id, sealed FROM sealed_values WHERE {KEYED} ORDER BY input_id", key
+    rows = yield f"SELECT input_id, key_id, sealed FROM sealed_values WHERE {LETTER_KEY} ORDER BY input_id", key
     return tuple(SealedValue(input_id, key_id, bytes(box)) for input_id, key_id, box in rows)
 
 
 @operation
-def find(wanted: Mapping[str, str], after: tuple[int, str] | None, limit: int) -> Generator[Statement, Rows, Rows]:
+def find(filters: Mapping[str, str], after: tuple[int, str] | None, limit: int) -> Generator[Statement, Rows, Rows]:
     """Letters that fit, with where they stand, in the order in which they were taken."""
-    columns = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
-    conditions = [f"l.{name} = ?" for name in wanted]
-    arguments: list[Any] = list(wanted.values())
+    columns = ", ".join(f"l.{name.strip()}" for name in LETTER_COLUMNS.split(","))
+    conditions = [f"l.{name} = ?" for name in filters]
+    arguments: list[Any] = list(filters.values())
     if after is not None:
         conditions.append("(l.created_at, l.letter_id) > (?, ?)")
         arguments.extend(after)
     rows = yield (
-        f"SELECT {columns}, {STANDING} FROM letters AS l LEFT JOIN inbox AS i"
+        f"SELECT {columns}, {STATUS_COLUMNS} FROM letters AS l LEFT JOIN inbox AS i"
         " ON i.recipient_id = l.recipient_id AND i.team_id = l.team_id AND i.letter_id = l.letter_id"
         f" WHERE {' AND '.join(conditions) or '1 = 1'} ORDER BY l.created_at, l.letter_id LIMIT ?",
         (*arguments, limit),
@@ -191,19 +192,19 @@ def find(wanted: Mapping[str, str], after: tuple[int, str] | None, limit: int) -
 
 
 @operation
-def needed(keys: Sequence[Key]) -> Generator[Statement, Rows, dict[Key, tuple[str, ...]]]:
+def get_dependencies(keys: Sequence[Key]) -> Generator[Statement, Rows, dict[Key, tuple[str, ...]]]:
     """The tasks that letters wait for, and that have not succeeded."""
-    found: dict[Key, tuple[str, ...]] = {}
+    dependencies: dict[Key, tuple[str, ...]] = {}
     for key in keys:
-        rows = yield f"SELECT needed_id FROM task_needs WHERE {KEYED} ORDER BY needed_id", key
-        found[key] = tuple(row[0] for row in rows)
-    return found
+        rows = yield f"SELECT needed_id FROM task_needs WHERE {LETTER_KEY} ORDER BY needed_id", key
+        dependencies[key] = tuple(row[0] for row in rows)
+    return dependencies
 
 
 @operation
 def counts(team_id: str | None) -> Generator[Statement, Rows, list[MailboxCounts]]:
     """How much is in each mailbox."""
-    whose, who = (" WHERE team_id = ?", (team_id,)) if team_id is not None else ("", ())
+    condition, parameters = (" WHERE team_id = ?", (team_id,)) if team_id is not None else ("", ())
     rows = yield (
         "SELECT recipient_id, team_id,"
         " sum(CASE WHEN state = 'ready' AND available_at <= lease_now() THEN 1 ELSE 0 END),"
@@ -214,35 +215,38 @@ def counts(team_id: str | None) -> Generator[Statement, Rows, list[MailboxCounts
         " sum(CASE WHEN state = 'done' THEN 1 ELSE 0 END),"
         " sum(CASE WHEN attempts > 1 THEN attempts - 1 ELSE 0 END),"
         " min(CASE WHEN ended_at IS NULL THEN arrived_at END), max(arrived_at)"
-        f" FROM inbox{whose} GROUP BY recipient_id, team_id",
-        who,
+        f" FROM inbox{condition} GROUP BY recipient_id, team_id",
+        parameters,
     )
-    away = yield f"SELECT recipient_id, team_id, count(*) FROM outbox{whose} GROUP BY recipient_id, team_id", who
+    away = yield (
+        f"SELECT recipient_id, team_id, count(*) FROM outbox{condition} GROUP BY recipient_id, team_id",
+        parameters,
+    )
     dead = yield (
         "SELECT recipient_id, team_id, count(*) FROM dead_letters WHERE resent_at IS NULL"
-        f"{' AND team_id = ?' if who else ''} GROUP BY recipient_id, team_id",
-        who,
+        f"{' AND team_id = ?' if parameters else ''} GROUP BY recipient_id, team_id",
+        parameters,
     )
     names = ("ready", "leased", "waiting", "behind", "held", "done", "retries")
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    mailboxes: dict[tuple[str, str], dict[str, Any]] = {}
     for recipient, team, *numbers, oldest, newest in rows:
-        mine = found.setdefault((recipient, team), {})
-        mine.update({name: int(number) for name, number in zip(names, numbers, strict=True)})
-        mine["oldest_at"] = None if oldest is None else time_from(oldest)
-        mine["newest_at"] = time_from(newest)
-    for name, counted in (("away", away), ("dead", dead)):
-        for recipient, team, number in counted:
-            found.setdefault((recipient, team), {})[name] = int(number)
-    return [MailboxCounts(recipient_id=key[0], team_id=key[1], **found[key]) for key in sorted(found)]
+        mailbox = mailboxes.setdefault((recipient, team), {})
+        mailbox.update({name: int(number) for name, number in zip(names, numbers, strict=True)})
+        mailbox["oldest_at"] = None if oldest is None else from_micros(oldest)
+        mailbox["newest_at"] = from_micros(newest)
+    for name, totals in (("away", away), ("dead", dead)):
+        for recipient, team, number in totals:
+            mailboxes.setdefault((recipient, team), {})[name] = int(number)
+    return [MailboxCounts(recipient_id=key[0], team_id=key[1], **mailboxes[key]) for key in sorted(mailboxes)]
 
 
 # --- the dead --------------------------------------------------------------------------------------------------------
 
 
-def bury(dead: DeadLetter) -> Steps:
+def insert_dead_letter(dead: DeadLetter) -> Steps:
     """Keep what nobody will get. The same id again changes nothing."""
     yield (
-        f"INSERT INTO dead_letters ({_DEAD}) VALUES ({', '.join('?' * 13)}) ON CONFLICT DO NOTHING",
+        f"INSERT INTO dead_letters ({_DEAD_COLUMNS}) VALUES ({', '.join('?' * 13)}) ON CONFLICT DO NOTHING",
         (
             dead.id,
             dead.recipient_id,
@@ -253,7 +257,7 @@ def bury(dead: DeadLetter) -> Steps:
             dead.reason,
             dead.error,
             dead.user_id,
-            micros(dead.died_at),
+            to_micros(dead.died_at),
             None,
             dead.key_id,
             dead.raw,
@@ -261,7 +265,7 @@ def bury(dead: DeadLetter) -> Steps:
     )
 
 
-def dead_from(row: Sequence[Any]) -> DeadLetter:
+def dead_letter_from_row(row: Sequence[Any]) -> DeadLetter:
     """The dead letter of a row."""
     return DeadLetter(
         id=row[0],
@@ -273,8 +277,8 @@ def dead_from(row: Sequence[Any]) -> DeadLetter:
         reason=row[6],
         error=row[7],
         user_id=row[8],
-        died_at=time_from(row[9]),
-        resent_at=None if row[10] is None else time_from(row[10]),
+        died_at=from_micros(row[9]),
+        resent_at=None if row[10] is None else from_micros(row[10]),
         key_id=row[11],
         raw=None if row[12] is None else bytes(row[12]),
     )
@@ -282,94 +286,95 @@ def dead_from(row: Sequence[Any]) -> DeadLetter:
 
 @operation
 def dead_letters(
-    wanted: Mapping[str, str], limit: int, *, all_of_them: bool
+    filters: Mapping[str, str], limit: int, *, include_resent: bool
 ) -> Generator[Statement, Rows, list[DeadLetter]]:
     """Dead letters that fit, the newest first."""
-    conditions = [f"{name} = ?" for name in wanted] + ([] if all_of_them else ["resent_at IS NULL"])
+    conditions = [f"{name} = ?" for name in filters] + ([] if include_resent else ["resent_at IS NULL"])
     rows = yield (
-        f"SELECT {_DEAD} FROM dead_letters WHERE {' AND '.join(conditions) or '1 = 1'} ORDER BY id DESC LIMIT ?",
-        (*wanted.values(), limit),
+        f"SELECT {_DEAD_COLUMNS} FROM dead_letters WHERE {' AND '.join(conditions) or '1 = 1'}"
+        " ORDER BY id DESC LIMIT ?",
+        (*filters.values(), limit),
     )
-    return [dead_from(row) for row in rows]
+    return [dead_letter_from_row(row) for row in rows]
 
 
 def mark_resent(dead: DeadLetter, now: datetime) -> Steps:
     """Note that a dead letter was sent again."""
     yield (
         "UPDATE dead_letters SET resent_at = ? WHERE recipient_id = ? AND team_id = ? AND id = ?",
-        (micros(now), dead.recipient_id, dead.team_id, dead.id),
+        (to_micros(now), dead.recipient_id, dead.team_id, dead.id),
     )
 
 
 # --- care ------------------------------------------------------------------------------------------------------------
 
-_OF_A_LETTER: Final = ("inbox", "outbox", "sealed_values", "task_needs", "letters")
+_LETTER_TABLES: Final = ("inbox", "outbox", "sealed_values", "task_needs", "letters")
 
 
-def forget(key: Key) -> Steps:
+def delete_letter(key: Key) -> Steps:
     """Delete a letter and everything that is kept about it."""
-    yield f"DELETE FROM dead_letters WHERE {KEYED}", key
-    for table in _OF_A_LETTER:
-        yield f"DELETE FROM {table} WHERE {KEYED}", key
+    yield f"DELETE FROM dead_letters WHERE {LETTER_KEY}", key
+    for table in _LETTER_TABLES:
+        yield f"DELETE FROM {table} WHERE {LETTER_KEY}", key
 
 
-def unlink(session_id: str) -> Steps:
+def unlink_session(session_id: str) -> Steps:
     """Letters outlive the session that they came from, and know it no more."""
-    rows = yield f"SELECT {LETTER} FROM letters WHERE session_id = ?", (session_id,)
+    rows = yield f"SELECT {LETTER_COLUMNS} FROM letters WHERE session_id = ?", (session_id,)
     for row in rows:
-        made = (*row[:7], None, None, None, *row[10:14])
-        is_sound = hash_of(row[:14]) == bytes(row[14])
+        values = (*row[:7], None, None, None, *row[10:14])
+        is_sound = hash_row(row[:14]) == bytes(row[14])
         yield (
-            f"UPDATE letters SET session_id = NULL, message_id = NULL, turn_id = NULL, hash = ? WHERE {KEYED}",
-            (hash_of(made) if is_sound else row[14], *row[:3]),
+            f"UPDATE letters SET session_id = NULL, message_id = NULL, turn_id = NULL, hash = ? WHERE {LETTER_KEY}",
+            (hash_row(values) if is_sound else row[14], *row[:3]),
         )
 
 
-def erase(user_id: str) -> Steps:
+def erase_user(user_id: str) -> Steps:
     """Delete every letter of a person, wherever it stands."""
     rows = yield "SELECT recipient_id, team_id, letter_id FROM letters WHERE user_id = ?", (user_id,)
     for recipient_id, team_id, letter_id in rows:
-        yield from promoted_after((recipient_id, team_id, letter_id))
+        yield from delete_and_promote((recipient_id, team_id, letter_id))
     yield "DELETE FROM dead_letters WHERE user_id = ?", (user_id,)
-    for table in _OF_TEAMS:
-        yield f"DELETE FROM {table} WHERE team_id = ?", (own_team(user_id),)
+    for table in _TEAM_TABLES:
+        yield f"DELETE FROM {table} WHERE team_id = ?", (personal_team(user_id),)
 
 
-_MAIL: Final = ("letters", "mailboxes", "inbox", "outbox", "dead_letters", "sealed_values")
-_OF_TEAMS: Final = (*_MAIL, "task_states", "task_needs")
+_MAIL_TABLES: Final = ("letters", "mailboxes", "inbox", "outbox", "dead_letters", "sealed_values")
+_TEAM_TABLES: Final = (*_MAIL_TABLES, "task_states", "task_needs")
 
 
-def erase_of_session(session_id: str) -> Steps:
+def erase_session(session_id: str) -> Steps:
     """Delete the letters that came from a session of a person who is erased."""
     rows = yield "SELECT recipient_id, team_id, letter_id FROM letters WHERE session_id = ?", (session_id,)
     for recipient_id, team_id, letter_id in rows:
-        yield from promoted_after((recipient_id, team_id, letter_id))
+        yield from delete_and_promote((recipient_id, team_id, letter_id))
 
 
-def promoted_after(key: Key) -> Steps:
+def delete_and_promote(key: Key) -> Steps:
     """Delete a letter, and let the next one of its task come forward."""
-    rows = yield f"SELECT task_id FROM letters WHERE {KEYED}", key
-    yield locked(key)
-    yield from forget(key)
+    rows = yield f"SELECT task_id FROM letters WHERE {LETTER_KEY}", key
+    yield lock_mailbox(key)
+    yield from delete_letter(key)
     for (task_id,) in rows:
         for table in ("inbox", "outbox"):
-            yield from promoted(table, key[0], key[1], task_id)
+            yield from promote_next(table, key[0], key[1], task_id)
 
 
-def locked(key: Key) -> Statement:
+def lock_mailbox(key: Key) -> Statement:
     """Keep everybody else from putting a letter into a mailbox, or taking one out, until we are done."""
-    return f"SELECT last_number FROM mailboxes WHERE recipient_id = ? AND team_id = ?{LOCKED}", key[:2]
+    return f"SELECT last_number FROM mailboxes WHERE recipient_id = ? AND team_id = ?{FOR_UPDATE}", key[:2]
 
 
-def promoted(table: str, recipient_id: str, team_id: str, task_id: str) -> Steps:
+def promote_next(table: str, recipient_id: str, team_id: str, task_id: str) -> Steps:
     """Let the first letter of a task that is not done be handed out, or sent."""
-    first = yield first_of(table), (recipient_id, team_id, task_id)
+    first = yield select_first(table), (recipient_id, team_id, task_id)
     for letter_id, state in first:
         if state == "behind":
-            yield f"UPDATE {table} SET state = 'ready' WHERE {KEYED}", (recipient_id, team_id, letter_id)
+            yield f"UPDATE {table} SET state = 'ready' WHERE {LETTER_KEY}", (recipient_id, team_id, letter_id)
 
 
-def first_of(table: str) -> str:
+def select_first(table: str) -> str:
     """The statement that finds the first letter of a task that is not done. In this order, an index has it."""
     is_open = " AND ended_at IS NULL" if table == "inbox" else ""
     return (
@@ -386,28 +391,29 @@ def sweep(before: datetime, limit: int = _PAGE) -> Generator[Statement, Rows, in
     """
     rows = yield (
         "SELECT recipient_id, team_id, letter_id FROM inbox WHERE state = 'done' AND ended_at < ? LIMIT ?",
-        (micros(before), limit),
+        (to_micros(before), limit),
     )
     if not rows:
-        there = " OR ".join(
+        references = " OR ".join(
             f"EXISTS (SELECT 1 FROM {table} AS x WHERE x.recipient_id = l.recipient_id AND x.team_id = l.team_id"
             " AND x.letter_id = l.letter_id)"
             for table in ("inbox", "outbox", "dead_letters")
         )
         rows = yield (
-            f"SELECT recipient_id, team_id, letter_id FROM letters AS l WHERE created_at < ? AND NOT ({there}) LIMIT ?",
-            (micros(before), limit),
+            "SELECT recipient_id, team_id, letter_id FROM letters AS l"
+            f" WHERE created_at < ? AND NOT ({references}) LIMIT ?",
+            (to_micros(before), limit),
         )
     for row in rows:
         key = (row[0], row[1], row[2])
         for table in ("inbox", "sealed_values", "letters"):
-            yield f"DELETE FROM {table} WHERE {KEYED}", key
+            yield f"DELETE FROM {table} WHERE {LETTER_KEY}", key
     return len(rows)
 
 
 @operation
-def reseal(
-    key_id: str, resealed: Callable[..., tuple[str, bytes]], limit: int = _PAGE
+def reencrypt(
+    key_id: str, encrypt: Callable[..., tuple[str, bytes]], limit: int = _PAGE
 ) -> Generator[Statement, Rows, int]:
     """Have some values that another key has sealed sealed with this one; how many."""
     rows = yield (
@@ -415,27 +421,27 @@ def reseal(
         " WHERE key_id <> ? LIMIT ?",
         (key_id, limit),
     )
-    for *about, key, box in rows:
+    for *context, key, ciphertext in rows:
         yield (
-            f"UPDATE sealed_values SET key_id = ?, sealed = ? WHERE {KEYED} AND input_id = ?",
-            (*resealed(key, bytes(box), *about), *about),
+            f"UPDATE sealed_values SET key_id = ?, sealed = ? WHERE {LETTER_KEY} AND input_id = ?",
+            (*encrypt(key, bytes(ciphertext), *context), *context),
         )
     return len(rows)
 
 
 @operation
-def look() -> Generator[Statement, Rows, list[str]]:
+def find_damage() -> Generator[Statement, Rows, list[str]]:
     """What is wrong with letters, in words."""
-    wrong: list[str] = []
+    problems: list[str] = []
     after: tuple[Any, ...] = ("", "", "")
     page = (
-        f"SELECT {LETTER} FROM letters WHERE (recipient_id, team_id, letter_id) > (?, ?, ?)"
+        f"SELECT {LETTER_COLUMNS} FROM letters WHERE (recipient_id, team_id, letter_id) > (?, ?, ?)"
         " ORDER BY recipient_id, team_id, letter_id LIMIT ?"
     )
     while rows := (yield page, (*after, _PAGE)):
         for row in rows:
-            if hash_of(row[:14]) != bytes(row[14]):
-                wrong.append(f"letter {row[2]} to {row[0]}: its hash does not fit its content")
+            if hash_row(row[:14]) != bytes(row[14]):
+                problems.append(f"letter {row[2]} to {row[0]}: its hash does not fit its content")
         after = rows[-1][:3]
     for table in ("inbox", "outbox", "sealed_values"):
         rows = yield (
@@ -443,5 +449,5 @@ def look() -> Generator[Statement, Rows, list[str]]:
             " x.recipient_id AND l.team_id = x.team_id AND l.letter_id = x.letter_id WHERE l.letter_id IS NULL",
             (),
         )
-        wrong.extend(f"{table} names letter {letter} to {recipient}, which is gone" for recipient, letter in rows)
-    return wrong
+        problems.extend(f"{table} names letter {letter} to {recipient}, which is gone" for recipient, letter in rows)
+    return problems

@@ -22,20 +22,20 @@ import msgspec
 from dragoman.errors import ConflictError
 from dragoman.letters.kept import (
     DeadLetter,
-    Handed,
+    FailureOutcome,
+    LeasedLetter,
     LetterState,
     MailboxCounts,
-    Outcome,
-    Posted,
     Receipt,
     SealedValue,
+    StoredLetter,
 )
-from dragoman.offload import off_loop
+from dragoman.offload import run_off_loop
 from dragoman.store import arrivals, at_once, inbox, letters, taking
 from dragoman.store.inbox import Effect
-from dragoman.store.letters import Key, key_of
+from dragoman.store.letters import Key, get_key
 from dragoman.store.operation import Operation
-from dragoman.store.rows import micros, time_from
+from dragoman.store.rows import from_micros, to_micros
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 RETENTION: Final = timedelta(days=90)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class LetterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A letter, and where it stands."""
 
-    posted: Posted
+    letter: StoredLetter
     state: LetterState
     attempts: int = 0
     ended_at: datetime | None = None
@@ -56,20 +56,20 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...] = ()  # tasks that have not succeeded
 
 
-def _standing(row: Sequence[Any], now: datetime) -> Standing:
+def _to_status(row: Sequence[Any], now: datetime) -> LetterStatus:
     time = now + timedelta(microseconds=row[18]) if row[15] == "ready" and row[18] is not None else None
-    return Standing(
-        posted=letters.posted_from(row[:15]),
+    return LetterStatus(
+        letter=letters.from_row(row[:15]),
         state=row[15] or "away",
         attempts=row[16] or 0,
-        ended_at=None if row[17] is None else time_from(row[17]),
+        ended_at=None if row[17] is None else from_micros(row[17]),
         leased_until=time if row[19] is not None else None,
         retry_at=time if row[19] is None and row[20] is not None else None,
         error_class=row[20],
     )
 
 
-class MailRoom:
+class MailStore:
     """What a store can do with letters."""
 
     def __init__(self, store: Store) -> None:
@@ -77,42 +77,42 @@ class MailRoom:
 
     # --- delivering --------------------------------------------------------------------------------------------------
 
-    async def post(self, posted: Posted, *, away: bool = False) -> Receipt:
+    async def post(self, stored: StoredLetter, *, via_transport: bool = False) -> Receipt:
         """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
         store, now = self._store, self._store.clock()
         if store._are_others_due():
             await asyncio.sleep(0)
-        if not away and store._may_write_at_once():
-            row = taking.only_row(posted, now)
+        if not via_transport and store._may_write_at_once():
+            row = taking.to_single_row(stored, now)
             if row is not None and store._write_at_once(at_once.POST, row) is not None:
-                return taking.receipt_of(posted, "ready", is_new=True)
-        return await store._write(taking.post(posted, now, away=away))
+                return taking.make_receipt(stored, "ready", is_new=True)
+        return await store._write(taking.post(stored, now, via_transport=via_transport))
 
-    def posting(self, posted: Posted, *, away: bool = False) -> Operation[Receipt]:
+    def post_operation(self, stored: StoredLetter, *, via_transport: bool = False) -> Operation[Receipt]:
         """The same as an operation, to be the effect of another letter."""
-        return taking.post(posted, self._store.clock(), away=away)
+        return taking.post(stored, self._store.clock(), via_transport=via_transport)
 
-    async def post_all(self, letters: Sequence[Posted], *, away: bool = False) -> list[Receipt]:
+    async def post_all(self, letters: Sequence[StoredLetter], *, via_transport: bool = False) -> list[Receipt]:
         """Take letters, all or none."""
-        return await self._store._write(taking.post_all(letters, self._store.clock(), away=away))
+        return await self._store._write(taking.post_all(letters, self._store.clock(), via_transport=via_transport))
 
-    async def arrive(self, posted: Sequence[Posted], elsewhere: Collection[Key] = ()) -> list[Receipt]:
+    async def receive(self, letters: Sequence[StoredLetter], foreign: Collection[Key] = ()) -> list[Receipt]:
         """Take letters that a transport has brought, all in one transaction; see ``taking.arrive``."""
-        return await self._store._write(taking.arrive(posted, self._store.clock(), self._dead_id, elsewhere))
+        return await self._store._write(taking.receive(letters, self._store.clock(), self._dead_id, foreign))
 
-    async def has_any(self, recipient_id: str, team_id: str = "") -> bool:
+    async def has_ready(self, recipient_id: str, team_id: str = "") -> bool:
         """Whether there is something to be handed out."""
-        return await self._store._read_little(inbox.has_any(recipient_id, team_id))
+        return await self._store._read_inline(inbox.has_ready(recipient_id, team_id))
 
-    def hand_out(
+    def lease_letters(
         self, recipient_id: str, team_id: str = "", *, lease_s: float = 60, limit: int = 1, letter_id: str | None = None
-    ) -> Coroutine[Any, Any, list[Handed]]:
+    ) -> Coroutine[Any, Any, list[LeasedLetter]]:
         """The next letters of a mailbox, in their order; nobody else gets them until the lease is over.
 
         ``letter_id`` asks for one of them, if it may be handed out.
         """
         return self._store._write(
-            inbox.hand_out(
+            inbox.lease_letters(
                 recipient_id,
                 team_id,
                 self._store.new_id(),
@@ -123,64 +123,64 @@ class MailRoom:
             )
         )
 
-    async def settle(self, handed: Handed, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
+    async def acknowledge(self, leased: LeasedLetter, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
         """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
-        store, key, now = self._store, key_of(handed.posted), self._store.clock()
-        held = (micros(now), *key, handed.lease)
+        store, key, now = self._store, get_key(leased.letter), self._store.clock()
+        parameters = (to_micros(now), *key, leased.lease)
         if store._are_others_due():
             await asyncio.sleep(0)
-        if effect is None and store._may_write_at_once() and store._write_at_once(inbox.DONE, held):
+        if effect is None and store._may_write_at_once() and store._write_at_once(inbox.ACKNOWLEDGE, parameters):
             return True, None
-        return await store._write(inbox.settle(key, handed.lease, effect, now))
+        return await store._write(inbox.acknowledge(key, leased.lease, effect, now))
 
-    async def settle_all(self, handed: Sequence[Handed]) -> list[bool | ConflictError]:
+    async def acknowledge_all(self, leased: Sequence[LeasedLetter]) -> list[bool | ConflictError]:
         """Letters are done, in one transaction: whether each was for the first time, or in whose hands it is."""
-        held = [(key_of(one.posted), one.lease) for one in handed]
-        return await self._store._write(inbox.settle_all(held, self._store.clock()))
+        leases = [(get_key(one.letter), one.lease) for one in leased]
+        return await self._store._write(inbox.acknowledge_all(leases, self._store.clock()))
 
     async def fail(
         self,
-        handed: Handed,
+        leased: LeasedLetter,
         *,
         error_class: str,
         reason: str,
         error: str,
         retry_at: Callable[[int], datetime | None],
-        told: Callable[[int, bool], Sequence[Posted]],
-        away: bool = False,
-    ) -> Outcome | None:
+        make_notices: Callable[[int, bool], Sequence[StoredLetter]],
+        via_transport: bool = False,
+    ) -> FailureOutcome | None:
         """A letter could not be handled: see ``inbox.fail``."""
         now = self._store.clock()
-        dead = taking.buried(handed.posted, reason, error, now, self._dead_id())
+        dead = taking.make_dead_letter(leased.letter, reason, error, now, self._dead_id())
         return await self._store._write(
             inbox.fail(
-                key_of(handed.posted),
-                handed.lease,
+                get_key(leased.letter),
+                leased.lease,
                 error_class=error_class,
                 retry_at=retry_at,
                 dead=dead,
-                told=told,
+                make_notices=make_notices,
                 now=now,
-                away=away,
+                via_transport=via_transport,
             )
         )
 
-    async def give_back(self, handed: Handed) -> None:
+    async def release(self, leased: LeasedLetter) -> None:
         """Let somebody else have a letter, as if it had not been handed out."""
-        await self._store._write(inbox.give_back(key_of(handed.posted), handed.lease))
+        await self._store._write(inbox.release(get_key(leased.letter), leased.lease))
 
-    async def extend(self, handed: Handed, lease_s: float) -> datetime:
+    async def extend(self, leased: LeasedLetter, lease_s: float) -> datetime:
         """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
-        await self._store._write(inbox.extend(key_of(handed.posted), handed.lease, lease_s))
+        await self._store._write(inbox.extend(get_key(leased.letter), leased.lease, lease_s))
         return self._store.clock() + timedelta(seconds=lease_s)
 
-    async def check_held(self, handed: Handed) -> None:
+    async def require_lease(self, leased: LeasedLetter) -> None:
         """Raise ``ConflictError`` (``lease_lost``) if a letter is in other hands, or done."""
-        await self._store._read_little(inbox.check_held(key_of(handed.posted), handed.lease))
+        await self._store._read_inline(inbox.require_lease(get_key(leased.letter), leased.lease))
 
     # --- finding -----------------------------------------------------------------------------------------------------
 
-    async def get(self, recipient_id: str, letter_id: str, team_id: str = "") -> Posted | None:
+    async def get(self, recipient_id: str, letter_id: str, team_id: str = "") -> StoredLetter | None:
         """A letter with its sealed values, or nothing."""
         return await self._store._read(letters.get((recipient_id, team_id, letter_id)))
 
@@ -194,14 +194,14 @@ class MailRoom:
         session_id: str | None = None,
         user_id: str | None = None,
         team_id: str | None = None,
-        after: Posted | tuple[int, str] | None = None,
+        after: StoredLetter | tuple[int, str] | None = None,
         limit: int = 100,
-    ) -> list[Standing]:
+    ) -> list[LetterStatus]:
         """Letters that fit, with where they stand, in the order in which they were taken.
 
         ``after`` is the last letter of the page before, or when that was taken, in microseconds, and its id.
         """
-        given = {
+        fields = {
             "recipient_id": recipient_id,
             "sender_id": sender_id,
             "task_id": task_id,
@@ -210,47 +210,49 @@ class MailRoom:
             "user_id": user_id,
             "team_id": team_id,
         }
-        wanted = {name: value for name, value in given.items() if value is not None}
-        place = after if isinstance(after, tuple) else None
-        if isinstance(after, Posted) and after.created_at is not None:
-            place = micros(after.created_at), after.letter_id
-        return await self._waiting(await self._store._read(letters.find(wanted, place, limit)))
+        filters = {name: value for name, value in fields.items() if value is not None}
+        position = after if isinstance(after, tuple) else None
+        if isinstance(after, StoredLetter) and after.created_at is not None:
+            position = to_micros(after.created_at), after.letter_id
+        return await self._to_statuses(await self._store._read(letters.find(filters, position, limit)))
 
-    async def arrivals(
+    async def letters_after(
         self, recipient_id: str, team_id: str = "", after: int = 0, limit: int = 100
-    ) -> list[tuple[int, Standing]]:
+    ) -> list[tuple[int, LetterStatus]]:
         """What has arrived in a mailbox behind a place, each with its own, in order."""
         if await self.last_number(recipient_id, team_id) <= after:
             return []  # to look is cheap, and clients that wait do it often
-        return await self._numbered(await self._store._read(arrivals.behind(recipient_id, team_id, after, limit)))
+        return await self._with_numbers(
+            await self._store._read(arrivals.letters_after(recipient_id, team_id, after, limit))
+        )
 
     async def newest(
         self, recipient_id: str, team_id: str = "", limit: int = 50, *, before: int | None = None
-    ) -> list[tuple[int, Standing]]:
+    ) -> list[tuple[int, LetterStatus]]:
         """What has arrived in a mailbox last, or before a place, each with its own, the newest first."""
-        return await self._numbered(await self._store._read(arrivals.newest(recipient_id, team_id, before, limit)))
+        return await self._with_numbers(await self._store._read(arrivals.newest(recipient_id, team_id, before, limit)))
 
-    async def _numbered(self, rows: Sequence[Sequence[Any]]) -> list[tuple[int, Standing]]:
-        return [(int(row[-1]), standing) for row, standing in zip(rows, await self._waiting(rows), strict=True)]
+    async def _with_numbers(self, rows: Sequence[Sequence[Any]]) -> list[tuple[int, LetterStatus]]:
+        return [(int(row[-1]), standing) for row, standing in zip(rows, await self._to_statuses(rows), strict=True)]
 
-    async def _waiting(self, rows: Sequence[Sequence[Any]]) -> list[Standing]:
+    async def _to_statuses(self, rows: Sequence[Sequence[Any]]) -> list[LetterStatus]:
         """Letters with where they stand, and what they wait for."""
         now = self._store.clock()
         size = sum(len(row[13]) for row in rows)
-        found = await off_loop(size, lambda: [_standing(row, now) for row in rows])
-        held = [key_of(one.posted) for one in found if one.state in ("held", "away")]
-        if not held:
-            return found
-        needs = await self._store._read(letters.needed(held))
-        return [msgspec.structs.replace(one, waits_for=needs.get(key_of(one.posted), ())) for one in found]
+        statuses = await run_off_loop(size, lambda: [_to_status(row, now) for row in rows])
+        blocked_keys = [get_key(one.letter) for one in statuses if one.state in ("held", "away")]
+        if not blocked_keys:
+            return statuses
+        dependencies = await self._store._read(letters.get_dependencies(blocked_keys))
+        return [msgspec.structs.replace(one, waits_for=dependencies.get(get_key(one.letter), ())) for one in statuses]
 
     async def last_number(self, recipient_id: str, team_id: str = "") -> int:
         """The place of what has arrived in a mailbox last; 0 if there is nothing."""
-        return await self._store._read_little(arrivals.last_number(recipient_id, team_id))
+        return await self._store._read_inline(arrivals.last_number(recipient_id, team_id))
 
-    async def sealed(self, posted: Posted) -> tuple[SealedValue, ...]:
+    async def sealed_values(self, stored: StoredLetter) -> tuple[SealedValue, ...]:
         """The sealed values of a letter."""
-        return await self._store._read(letters.sealed_of(key_of(posted)))
+        return await self._store._read(letters.get_sealed_values(get_key(stored)))
 
     async def counts(self, team_id: str | None = None) -> list[MailboxCounts]:
         """How much is in each mailbox, of a team if one is named."""
@@ -261,7 +263,7 @@ class MailRoom:
     def _dead_id(self) -> str:
         return f"dead_{self._store.new_id()}"
 
-    async def bury(
+    async def insert_dead_letter(
         self,
         *,
         reason: str,
@@ -274,8 +276,8 @@ class MailRoom:
         user_id: str | None = None,
         key_id: str | None = None,
         raw: bytes | None = None,
-        told: Sequence[Posted] = (),
-        away: bool = False,
+        notices: Sequence[StoredLetter] = (),
+        via_transport: bool = False,
         dead_id: str | None = None,
     ) -> DeadLetter:
         """Keep what is no letter, or none that can be delivered, and tell others of it. The same id is kept once."""
@@ -294,16 +296,22 @@ class MailRoom:
             key_id=key_id,
             raw=raw,
         )
-        await self._store._write(inbox.keep_dead(dead, told, now, away=away))
+        await self._store._write(inbox.store_dead_letter(dead, notices, now, via_transport=via_transport))
         return dead
 
-    async def give_up_sending(
-        self, posted: Posted, *, reason: str, error: str, told: Sequence[Posted] = (), away: bool = False
+    async def mark_undeliverable(
+        self,
+        stored: StoredLetter,
+        *,
+        reason: str,
+        error: str,
+        notices: Sequence[StoredLetter] = (),
+        via_transport: bool = False,
     ) -> DeadLetter:
         """No transport can carry a letter: it is dead, and out of the outbox."""
         now = self._store.clock()
-        dead = taking.buried(posted, reason, error, now, self._dead_id())
-        await self._store._write(inbox.give_up_sending(dead, posted, told, now, away=away))
+        dead = taking.make_dead_letter(stored, reason, error, now, self._dead_id())
+        await self._store._write(inbox.mark_undeliverable(dead, stored, notices, now, via_transport=via_transport))
         return dead
 
     async def dead_letters(
@@ -315,67 +323,69 @@ class MailRoom:
         user_id: str | None = None,
         team_id: str | None = None,
         limit: int = 100,
-        resent_too: bool = False,
+        include_resent: bool = False,
     ) -> list[DeadLetter]:
         """Dead letters, the newest first."""
-        given = {
+        fields = {
             "id": dead_id,
             "recipient_id": recipient_id,
             "sender_id": sender_id,
             "user_id": user_id,
             "team_id": team_id,
         }
-        wanted = {name: value for name, value in given.items() if value is not None}
-        return await self._store._read(letters.dead_letters(wanted, limit, all_of_them=resent_too))
+        filters = {name: value for name, value in fields.items() if value is not None}
+        return await self._store._read(letters.dead_letters(filters, limit, include_resent=include_resent))
 
-    async def resend(self, dead: DeadLetter, posted: Posted | None = None, *, away: bool = False) -> Receipt:
+    async def resend(
+        self, dead: DeadLetter, stored: StoredLetter | None = None, *, via_transport: bool = False
+    ) -> Receipt:
         """Send a dead letter again: the one that is kept, or ``posted``, which was made of its bytes."""
-        return await self._store._write(inbox.resend(dead, posted, self._store.clock(), away=away))
+        return await self._store._write(inbox.resend(dead, stored, self._store.clock(), via_transport=via_transport))
 
     # --- the outbox --------------------------------------------------------------------------------------------------
 
     async def origin(self) -> str:
         """What other stores know this one by."""
-        return await self._store._write(inbox.origin(self._store.new_id()))
+        return await self._store._write(inbox.get_origin(self._store.new_id()))
 
-    async def claim(self, again_s: float, limit: int) -> list[tuple[Posted, int, int | None]]:
+    async def claim(self, retry_s: float, limit: int) -> list[tuple[StoredLetter, int, int | None]]:
         """Letters that are to be sent, how often they were, and where the broker had them; nobody else sends them
         for so long."""
-        return await self._store._write(inbox.claim(again_s, limit))
+        return await self._store._write(inbox.claim(retry_s, limit))
 
-    async def published(self, places: Sequence[tuple[Key, int]], again_s: float) -> None:
+    async def mark_published(self, places: Sequence[tuple[Key, int]], retry_s: float) -> None:
         """The transport has these, and where; they are looked for after so long, unless a receipt comes first."""
-        await self._store._write(inbox.published(places, self._store.clock(), again_s))
+        await self._store._write(inbox.mark_published(places, self._store.clock(), retry_s))
 
-    async def put_off(self, keys: Sequence[Key], again_s: float) -> None:
+    async def postpone(self, keys: Sequence[Key], retry_s: float) -> None:
         """The transport did not take these."""
-        await self._store._write(inbox.put_off(keys, again_s))
+        await self._store._write(inbox.postpone(keys, retry_s))
 
-    async def receipts(self, keys: Sequence[Key]) -> None:
+    async def confirm(self, keys: Sequence[Key]) -> None:
         """The recipients have these letters, and they need not be sent again."""
-        await self._store._write(inbox.receipts(keys))
+        await self._store._write(inbox.confirm(keys))
 
-    async def hurry(self) -> None:
+    async def resend_unconfirmed(self) -> None:
         """Send everything again now that was sent and has no receipt."""
-        await self._store._write(inbox.hurry())
+        await self._store._write(inbox.resend_unconfirmed())
 
-    async def is_any_to_send(self) -> bool:
+    async def has_unsent(self) -> bool:
         """Whether a letter is to be sent now, or sent again."""
-        return await self._store._read_little(inbox.is_any_to_send())
+        return await self._store._read_inline(inbox.has_unsent())
 
     # --- care --------------------------------------------------------------------------------------------------------
 
-    async def reseal(self, key_id: str, resealed: Callable[..., tuple[str, bytes]]) -> int:
+    async def reencrypt(self, key_id: str, encrypt: Callable[..., tuple[str, bytes]]) -> int:
         """Have every value that another key has sealed sealed with this one; how many that were."""
         count = 0
-        while changed := await self._store._write(letters.reseal(key_id, resealed)):
+        while changed := await self._store._write(letters.reencrypt(key_id, encrypt)):
             count += changed
         return count
 
     async def sweep(self, older_than: timedelta = RETENTION) -> int:
         """Delete letters that were done with so long ago; how many. One of them, sent again, would be new."""
         before = self._store.clock() - older_than
-        swept = 0
-        while gone := await self._store._write(letters.sweep(before)):
-            swept += gone
-        return swept
+        count = 0
+        while deleted := await self._store._write(letters.sweep(before)):
+            count += deleted
+        return count

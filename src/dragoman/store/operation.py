@@ -18,9 +18,9 @@ from dragoman.errors import FormatError
 
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
-LOCKED: Final = " FOR NO KEY UPDATE"  # rows to be changed; an engine that has one writer at a time leaves it out
+FOR_UPDATE: Final = " FOR NO KEY UPDATE"  # rows to be changed; an engine that has one writer at a time leaves it out
 Result = TypeVar("Result", covariant=True)  # noqa: PLC0105  it reads as a name
-Given = ParamSpec("Given")
+Params = ParamSpec("Params")
 
 
 class Operation(Generic[Result]):
@@ -33,35 +33,37 @@ class Operation(Generic[Result]):
         return self._begin()
 
 
-class Passing(Operation[Result]):
+class VolatileOperation(Operation[Result]):
     """Something that matters only while the machine runs: it need not survive a power cut."""
 
 
-class Bulk(Operation[Result]):
+class BulkOperation(Operation[Result]):
     """Something of many steps. Nobody's event loop waits for it, and how long it takes says nothing of the disk."""
 
 
-def operation(steps: Callable[Given, Generator[Statement, Rows, Result]]) -> Callable[Given, Operation[Result]]:
+def operation(steps: Callable[Params, Generator[Statement, Rows, Result]]) -> Callable[Params, Operation[Result]]:
     """Make a function whose steps are these."""
 
     @functools.wraps(steps)
-    def made(*arguments: Given.args, **named: Given.kwargs) -> Operation[Result]:
-        return Operation(functools.partial(steps, *arguments, **named))
+    def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> Operation[Result]:
+        return Operation(functools.partial(steps, *arguments, **kwargs))
 
-    return made
+    return wrapper
 
 
-def bulk(steps: Callable[Given, Generator[Statement, Rows, Result]]) -> Callable[Given, Bulk[Result]]:
+def bulk_operation(
+    steps: Callable[Params, Generator[Statement, Rows, Result]],
+) -> Callable[Params, BulkOperation[Result]]:
     """The same for many steps."""
 
     @functools.wraps(steps)
-    def made(*arguments: Given.args, **named: Given.kwargs) -> Bulk[Result]:
-        return Bulk(functools.partial(steps, *arguments, **named))
+    def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> BulkOperation[Result]:
+        return BulkOperation(functools.partial(steps, *arguments, **kwargs))
 
-    return made
+    return wrapper
 
 
-def bindable(arguments: Sequence[Any]) -> Sequence[Any]:
+def validate_arguments(arguments: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a statement. Not every engine can hold a NUL in a text, so none is given one."""
     for argument in arguments:
         if type(argument) is str and "\0" in argument:

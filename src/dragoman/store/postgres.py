@@ -21,10 +21,10 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from dragoman.blobs import Blob, Blobs, checked
-from dragoman.errors import DamagedError, FormatError, StorageError, StoreUnusableError
-from dragoman.store.lease_clock import restart
-from dragoman.store.operation import Rows, Statement, bindable, operation
+from dragoman.blobs import Blob, Blobs, verify_blob
+from dragoman.errors import CorruptDataError, FormatError, StorageError, StoreUnusableError
+from dragoman.store.lease_clock import restart_leases
+from dragoman.store.operation import Rows, Statement, operation, validate_arguments
 from dragoman.store.schema import check_version, migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     Connection = Any
     Pool = Any
 
-_OLDEST: Final = 14
+_MIN_VERSION: Final = 14
 _CONNECTIONS: Final = 10
 _MIGRATION_LOCK: Final = 0x44524147  # "DRAG"
-_CLOSING_S: Final = 20
+_CLOSE_TIMEOUT_S: Final = 20
 _PAUSES_S: Final = (0.02, 0.1, 0.5, 1.5)  # before an operation is tried again
 _SAFE_SETTINGS: Final = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
 _SAFE_COMMITS: Final = ("on", "remote_apply")
 
-_UNDONE: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
-_LOST: Final = (
+_ROLLBACK_ERRORS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_CONNECTION_ERRORS: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # what the driver says of a connection that was lost in the middle of something
@@ -78,33 +78,33 @@ class PostgresStore(Store):
     async def open(self) -> None:
         settings = {"application_name": "dragoman"}
         if self._schema is not None:
-            settings["search_path"] = _quoted(self._schema)
+            settings["search_path"] = _quote_name(self._schema)
         try:
             pool = await asyncpg.create_pool(
-                self._dsn, min_size=1, max_size=self._connections, reset=_left_clean, server_settings=settings
+                self._dsn, min_size=1, max_size=self._connections, reset=_skip_reset, server_settings=settings
             )
-        except (asyncpg.PostgresError, *_LOST, ValueError) as error:
+        except (asyncpg.PostgresError, *_CONNECTION_ERRORS, ValueError) as error:
             raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
         try:
             async with pool.acquire() as connection:
                 await self._check(connection)
                 await self._migrate(connection)
                 await self._restart_leases(connection)
-        except (asyncpg.PostgresError, *_LOST) as error:
+        except (asyncpg.PostgresError, *_CONNECTION_ERRORS) as error:
             await pool.close()
             raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
         except StoreUnusableError:
             await pool.close()
             raise
         self._pool = pool
-        self.searching.start()
+        self.search_index.start()
 
     async def close(self) -> None:
-        await self.searching.stop()
+        await self.search_index.stop()
         pool, self._pool = self._pool, None
         if pool is not None:
             with contextlib.suppress(TimeoutError):  # a server that does not answer keeps nobody here
-                await asyncio.wait_for(pool.close(), _CLOSING_S)
+                await asyncio.wait_for(pool.close(), _CLOSE_TIMEOUT_S)
 
     @property
     def _where(self) -> str:
@@ -116,16 +116,18 @@ class PostgresStore(Store):
 
     async def _check(self, connection: Connection) -> None:
         version = connection.get_server_version()
-        if version.major < _OLDEST:
-            raise self._unsafe(f"the server is PostgreSQL {version.major}, and {_OLDEST} is the oldest that will do")
-        for name, wanted in _SAFE_SETTINGS.items():
-            found = await connection.fetchval(f"SHOW {name}")
-            if found != wanted:
-                raise self._unsafe(f"{name} is {found!r} and should be {wanted!r}; an answer could be lost")
+        if version.major < _MIN_VERSION:
+            raise self._unsafe_error(
+                f"the server is PostgreSQL {version.major}, and {_MIN_VERSION} is the oldest that will do"
+            )
+        for name, expected in _SAFE_SETTINGS.items():
+            actual = await connection.fetchval(f"SHOW {name}")
+            if actual != expected:
+                raise self._unsafe_error(f"{name} is {actual!r} and should be {expected!r}; an answer could be lost")
         if await connection.fetchval("SHOW synchronous_commit") not in _SAFE_COMMITS:
             self._begin = "BEGIN; SET LOCAL synchronous_commit = on"
 
-    def _unsafe(self, what: str) -> StoreUnusableError:
+    def _unsafe_error(self, what: str) -> StoreUnusableError:
         return StoreUnusableError(what, where=self._where, remedy="Change the server's settings, or use another server")
 
     async def _migrate(self, connection: Connection) -> None:
@@ -138,7 +140,7 @@ class PostgresStore(Store):
             async with connection.transaction():
                 await connection.execute(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
                 if self._schema is not None:
-                    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(self._schema)}")
+                    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quote_name(self._schema)}")
                 version = await self._version(connection)
                 if version == 0:
                     await connection.execute(
@@ -157,7 +159,7 @@ class PostgresStore(Store):
 
     async def _restart_leases(self, connection: Connection) -> None:
         async with connection.transaction():
-            await _ran(connection, restart(None))
+            await _run_operation(connection, restart_leases(None))
 
     async def _version(self, connection: Connection) -> int:
         if await connection.fetchval("SELECT to_regclass('dragoman_steps')") is None:
@@ -169,43 +171,43 @@ class PostgresStore(Store):
     # --- running -----------------------------------------------------------------------------------------------------
 
     async def _write(self, operation: Operation[Result]) -> Result:
-        return await self._persistently(self._begin, operation)
+        return await self._run_with_retries(self._begin, operation)
 
     async def _read(self, operation: Operation[Result]) -> Result:
-        return await self._persistently("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", operation)
+        return await self._run_with_retries("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", operation)
 
-    async def _persistently(self, begin: str, operation: Operation[Result]) -> Result:
+    async def _run_with_retries(self, begin: str, operation: Operation[Result]) -> Result:
         """Run it, and again if something undid it; ``StorageError`` if that goes on."""
         for pause in _PAUSES_S:
             try:
-                return await self._once(begin, operation)
-            except _UndoneError as undone:
+                return await self._run_once(begin, operation)
+            except _RetryableError as error:
                 if isinstance(operation, Generator):  # it has begun, and there is no other
-                    raise _translated(undone.cause) from undone.cause
+                    raise _translate_error(error.cause) from error.cause
                 await asyncio.sleep(pause)
         try:
-            return await self._once(begin, operation)
-        except _UndoneError as undone:
-            raise _translated(undone.cause) from undone.cause
+            return await self._run_once(begin, operation)
+        except _RetryableError as error:
+            raise _translate_error(error.cause) from error.cause
 
-    async def _once(self, begin: str, operation: Operation[Result]) -> Result:
+    async def _run_once(self, begin: str, operation: Operation[Result]) -> Result:
         """Run it in one transaction; ``_UndoneError`` if nothing can be left of it, and it may go well another time."""
         async with self._connection() as connection:
             try:
                 await connection.execute(begin)
-                result = await _ran(connection, operation)
+                result = await _run_operation(connection, operation)
             except BaseException as error:  # noqa: BLE001  it goes on, as what it means here
-                with contextlib.suppress(asyncpg.PostgresError, *_LOST):
+                with contextlib.suppress(asyncpg.PostgresError, *_CONNECTION_ERRORS):
                     await connection.execute("ROLLBACK")
-                if isinstance(error, (*_UNDONE, *_LOST)):
-                    raise _UndoneError(error) from None
-                raise _translated(error) from None
+                if isinstance(error, (*_ROLLBACK_ERRORS, *_CONNECTION_ERRORS)):
+                    raise _RetryableError(error) from None
+                raise _translate_error(error) from None
             try:
                 await connection.execute("COMMIT")
-            except (asyncpg.PostgresError, *_LOST) as error:
-                if isinstance(error, _UNDONE):
-                    raise _UndoneError(error) from None
-                raise _translated(error) from error
+            except (asyncpg.PostgresError, *_CONNECTION_ERRORS) as error:
+                if isinstance(error, _ROLLBACK_ERRORS):
+                    raise _RetryableError(error) from None
+                raise _translate_error(error) from error
         return result
 
     @contextlib.asynccontextmanager
@@ -214,15 +216,15 @@ class PostgresStore(Store):
             raise StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
         try:
             connection = await self._pool.acquire()
-        except (asyncpg.PostgresError, *_LOST) as error:
-            raise _UndoneError(error) from None
+        except (asyncpg.PostgresError, *_CONNECTION_ERRORS) as error:
+            raise _RetryableError(error) from None
         try:
             yield connection
         finally:
             await self._pool.release(connection)
 
 
-class _UndoneError(Exception):
+class _RetryableError(Exception):
     """Nothing of an operation can have been stored, and it may go well another time."""
 
     def __init__(self, cause: BaseException) -> None:
@@ -230,30 +232,30 @@ class _UndoneError(Exception):
         self.cause = cause
 
 
-async def _ran(connection: Connection, operation: Operation[Result]) -> Result:
+async def _run_operation(connection: Connection, operation: Operation[Result]) -> Result:
     steps = iter(operation)
     try:
         sql, arguments = next(steps)
         while True:
-            rows = await connection.fetch(_numbered(sql), *bindable(arguments))
+            rows = await connection.fetch(_number_placeholders(sql), *validate_arguments(arguments))
             sql, arguments = steps.send([tuple(row) for row in rows])
-    except StopIteration as done:
-        result: Result = done.value
+    except StopIteration as stop:
+        result: Result = stop.value
         return result
 
 
 @functools.cache
-def _numbered(sql: str) -> str:
+def _number_placeholders(sql: str) -> str:
     """The statement with its arguments marked as PostgreSQL has it: $1, $2, …"""
     first, *rest = sql.split("?")
     return first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
 
-async def _left_clean(_: Connection) -> None:
+async def _skip_reset(_: Connection) -> None:
     """Nothing of a session's state is ever changed, so that there is nothing to reset, and no round trip for it."""
 
 
-def _translated(error: BaseException) -> BaseException:
+def _translate_error(error: BaseException) -> BaseException:
     match error:
         case asyncpg.DiskFullError():
             return StorageError(
@@ -266,7 +268,7 @@ def _translated(error: BaseException) -> BaseException:
         case UnicodeEncodeError():
             return FormatError(f"a lone surrogate at character {error.start} of a text")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return DamagedError(f"the database is damaged ({error})")
+            return CorruptDataError(f"the database is damaged ({error})")
         case asyncpg.InsufficientResourcesError() | asyncpg.ReadOnlySQLTransactionError():
             return StorageError(f"the server could not do it ({error}); nothing was stored")
         case (
@@ -289,11 +291,11 @@ def _options_from(url: str) -> tuple[str, dict[str, str]]:
     """The URL without the options that are ours, and those: ``schema`` and ``connections``."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    ours = {name: options.pop(name) for name in list(options) if name in ("schema", "connections")}
-    return urlunsplit(parts._replace(query=urlencode(options))), ours
+    own = {name: options.pop(name) for name in list(options) if name in ("schema", "connections")}
+    return urlunsplit(parts._replace(query=urlencode(options))), own
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
@@ -311,31 +313,31 @@ class PostgresBlobs:
         await self._store._write(_put_blob(sha256, data))
 
     async def get(self, sha256: str) -> bytes:
-        rows = await self._store._read(_asked("SELECT data FROM blobs WHERE sha256 = ?", sha256))
-        return checked(sha256, rows[0][0] if rows else None, "table blobs")
+        rows = await self._store._read(_query("SELECT data FROM blobs WHERE sha256 = ?", sha256))
+        return verify_blob(sha256, rows[0][0] if rows else None, "table blobs")
 
     async def delete(self, sha256: str) -> None:
-        await self._store._write(_asked("DELETE FROM blobs WHERE sha256 = ?", sha256))
+        await self._store._write(_query("DELETE FROM blobs WHERE sha256 = ?", sha256))
 
     async def list(self) -> AsyncIterator[Blob]:
         last = ""
         page = "SELECT sha256, length(data), touched_at FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT 1000"
-        while rows := await self._store._read(_asked(page, last)):
+        while rows := await self._store._read(_query(page, last)):
             for sha256, size, touched_at in rows:
                 yield Blob(sha256, size, touched_at)
             last = rows[-1][0]
 
 
 @operation
-def _asked(sql: str, *arguments: Any) -> Generator[Statement, Rows, Rows]:
+def _query(sql: str, *arguments: Any) -> Generator[Statement, Rows, Rows]:
     return (yield sql, arguments)
 
 
 @operation
 def _put_blob(sha256: str, data: bytes) -> Generator[Statement, Rows, None]:
     now = "extract(epoch FROM clock_timestamp())"
-    there = yield f"UPDATE blobs SET touched_at = {now} WHERE sha256 = ? RETURNING 1", (sha256,)
-    if not there:
+    rows = yield f"UPDATE blobs SET touched_at = {now} WHERE sha256 = ? RETURNING 1", (sha256,)
+    if not rows:
         yield (
             f"INSERT INTO blobs (sha256, data, touched_at) VALUES (?, ?, {now})"
             f" ON CONFLICT (sha256) DO UPDATE SET touched_at = excluded.touched_at",

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import UnknownMessageError
-from dragoman.store.lineage import Stretch, gone, lineage
+from dragoman.store.lineage import Segment, damage_error, lineage
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.recent import Recent
+from dragoman.store.recent import MessageCache
 from dragoman.store.rows import Columns
 from dragoman.store.values import Row
 
@@ -21,11 +21,11 @@ COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
     " blobs_json, hash"
 )
-LITTLE: Final = 100  # messages of a page that is read with a few steps
-_NO_PLACE: Final = 2**62  # greater than the number of any message
+SMALL_PAGE: Final = 100  # messages of a page that is read with a few steps
+_MAX_SEQ: Final = 2**62  # greater than the number of any message
 
 
-class Found(msgspec.Struct, frozen=True):
+class MessageRow(msgspec.Struct, frozen=True):
     """A row as it was read, not yet a message."""
 
     session_id: str
@@ -34,56 +34,56 @@ class Found(msgspec.Struct, frozen=True):
     hash: bytes
 
 
-def found_from(row: tuple[Any, ...]) -> Found:
-    return Found(row[0], row[1], Columns(*row[2:11]), row[11])
+def message_row_from(row: tuple[Any, ...]) -> MessageRow:
+    return MessageRow(row[0], row[1], Columns(*row[2:11]), row[11])
 
 
 @operation
-def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Rows, list[Found]]:
+def read_rows(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Rows, list[MessageRow]]:
     """The rows behind a place, in order."""
-    page = yield from page_after(session_id, after_seq, limit, Recent())
-    return [one for one in page if isinstance(one, Found)]
+    page = yield from read_page_after(session_id, after_seq, limit, MessageCache())
+    return [one for one in page if isinstance(one, MessageRow)]
 
 
 @operation
-def page_after(
-    session_id: str, after_seq: int, limit: int, recent: Recent
-) -> Generator[Statement, Rows, list[Found | Row]]:
+def read_page_after(
+    session_id: str, after_seq: int, limit: int, cache: MessageCache
+) -> Generator[Statement, Rows, list[MessageRow | Row]]:
     """The messages behind a place, in order; those that were read lately as they are."""
-    return (yield from page_within((yield from lineage(session_id)), after_seq, limit, recent))
+    return (yield from read_page_in_segments((yield from lineage(session_id)), after_seq, limit, cache))
 
 
-def page_within(
-    stretches: Sequence[Stretch], after_seq: int, limit: int, recent: Recent
-) -> Generator[Statement, Rows, list[Found | Row]]:
+def read_page_in_segments(
+    segments: Sequence[Segment], after_seq: int, limit: int, cache: MessageCache
+) -> Generator[Statement, Rows, list[MessageRow | Row]]:
     """The same of a history whose stretches are known."""
-    found: list[Found | Row] = []
-    session_id = stretches[-1].session_id
-    for stretch in stretches:
-        first, wanted = max(after_seq + 1, stretch.first), limit - len(found)
-        is_own = stretch.session_id == session_id
-        if (first <= stretch.last or is_own) and wanted > 0:
-            last = first + wanted if is_own else stretch.last  # of its own there is nothing behind the last one
-            page = Page(stretch.session_id, first, last, wanted)
-            found.extend((yield from _page(page, range(first, min(first + wanted, stretch.last + 1)), recent)))
-    return found
+    items: list[MessageRow | Row] = []
+    session_id = segments[-1].session_id
+    for segment in segments:
+        first, remaining = max(after_seq + 1, segment.first), limit - len(items)
+        is_own = segment.session_id == session_id
+        if (first <= segment.last or is_own) and remaining > 0:
+            last = first + remaining if is_own else segment.last  # of its own there is nothing behind the last one
+            page = Page(segment.session_id, first, last, remaining)
+            items.extend((yield from _read_page(page, range(first, min(first + remaining, segment.last + 1)), cache)))
+    return items
 
 
 @operation
-def page_before(
-    session_id: str, before_seq: int | None, limit: int, recent: Recent
-) -> Generator[Statement, Rows, list[Found | Row]]:
+def read_page_before(
+    session_id: str, before_seq: int | None, limit: int, cache: MessageCache
+) -> Generator[Statement, Rows, list[MessageRow | Row]]:
     """The messages before a place, or the newest ones, in order; those that were read lately as they are."""
-    found: list[Found | Row] = []
-    for stretch in reversed((yield from lineage(session_id))):
-        last = stretch.last if before_seq is None else min(stretch.last, before_seq - 1)
-        wanted = limit - len(found)
-        is_newest = before_seq is None and stretch.session_id == session_id
-        if (last >= stretch.first or is_newest) and wanted > 0:
-            page = Page(stretch.session_id, stretch.first, _NO_PLACE if is_newest else last, wanted, backward=True)
-            places = range(max(stretch.first, last - wanted + 1), last + 1)
-            found[:0] = yield from _page(page, places, recent)
-    return found
+    items: list[MessageRow | Row] = []
+    for segment in reversed((yield from lineage(session_id))):
+        last = segment.last if before_seq is None else min(segment.last, before_seq - 1)
+        remaining = limit - len(items)
+        is_newest = before_seq is None and segment.session_id == session_id
+        if (last >= segment.first or is_newest) and remaining > 0:
+            page = Page(segment.session_id, segment.first, _MAX_SEQ if is_newest else last, remaining, backward=True)
+            seqs = range(max(segment.first, last - remaining + 1), last + 1)
+            items[:0] = yield from _read_page(page, seqs, cache)
+    return items
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -101,54 +101,54 @@ class Page(msgspec.Struct, frozen=True):
         return sql, (self.session_id, self.first, self.last, self.limit)
 
 
-def _page(page: Page, places: range, recent: Recent) -> Generator[Statement, Rows, list[Found | Row]]:
+def _read_page(page: Page, seqs: range, cache: MessageCache) -> Generator[Statement, Rows, list[MessageRow | Row]]:
     """What stands at these places, in order: exactly one message at each, or something is damaged."""
-    if not recent.has_some_of(page.session_id):
+    if not cache.has_session(page.session_id):
         rows = yield page.statement(COLUMNS)
-        _check_unbroken(page, rows, places)
-        return [found_from(row) for row in (reversed(rows) if page.backward else rows)]
+        _check_complete(page, rows, seqs)
+        return [message_row_from(row) for row in (reversed(rows) if page.backward else rows)]
     rows = yield page.statement("hash, seq")
-    _check_unbroken(page, rows, places)
-    found = reversed(rows) if page.backward else rows
-    known = [(seq, recent.get(page.session_id, seq, bytes(hash_))) for hash_, seq in found]
-    missing = [seq for seq, message in known if message is None]
-    others: Rows = []
+    _check_complete(page, rows, seqs)
+    ordered = reversed(rows) if page.backward else rows
+    cached = [(seq, cache.get(page.session_id, seq, bytes(hash_))) for hash_, seq in ordered]
+    missing = [seq for seq, message in cached if message is None]
+    other_rows: Rows = []
     if missing:
         part = Page(page.session_id, missing[0], missing[-1], page.limit)
-        others = yield part.statement(COLUMNS)
-        _check_unbroken(part, others, range(missing[0], missing[-1] + 1))
-    read_now = {row[1]: found_from(row) for row in others}
-    return [read_now[seq] if message is None else Row(seq, message) for seq, message in known]
+        other_rows = yield part.statement(COLUMNS)
+        _check_complete(part, other_rows, range(missing[0], missing[-1] + 1))
+    fresh = {row[1]: message_row_from(row) for row in other_rows}
+    return [fresh[seq] if message is None else Row(seq, message) for seq, message in cached]
 
 
-def _check_unbroken(page: Page, rows: Rows, places: range) -> None:
+def _check_complete(page: Page, rows: Rows, seqs: range) -> None:
     """There is a row for each of these places, and no other."""
-    if [row[1] for row in rows] != list(reversed(places) if page.backward else places):
-        raise gone(page.session_id, f"of the messages {places.start} to {places.stop - 1} some are not there")
+    if [row[1] for row in rows] != list(reversed(seqs) if page.backward else seqs):
+        raise damage_error(page.session_id, f"of the messages {seqs.start} to {seqs.stop - 1} some are not there")
 
 
 @operation
-def at(session_id: str, seqs: Sequence[int]) -> Generator[Statement, Rows, list[Found]]:
+def read_at(session_id: str, seqs: Sequence[int]) -> Generator[Statement, Rows, list[MessageRow]]:
     """The messages of a history at these places."""
-    found: list[Found] = []
-    stretches = yield from lineage(session_id)
+    results: list[MessageRow] = []
+    segments = yield from lineage(session_id)
     for seq in seqs:
-        owner = next((one.session_id for one in stretches if one.first <= seq <= one.last), session_id)
+        owner = next((one.session_id for one in segments if one.first <= seq <= one.last), session_id)
         rows = yield f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
-        found.extend(map(found_from, rows))
-    return found
+        results.extend(map(message_row_from, rows))
+    return results
 
 
 @operation
-def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, Found]:
+def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, MessageRow]:
     """The message of that id, or ``UnknownMessageError``."""
-    for stretch in reversed((yield from lineage(session_id))):
+    for segment in reversed((yield from lineage(session_id))):
         rows = yield (
             f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
-            (stretch.session_id, message_id, stretch.last),
+            (segment.session_id, message_id, segment.last),
         )
         if rows:
-            return found_from(rows[0])
+            return message_row_from(rows[0])
     raise unknown_message(session_id, message_id)
 
 

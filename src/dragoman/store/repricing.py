@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.message import Usage
 from dragoman.store.operation import Operation, Rows, Statement, operation
-from dragoman.store.rows import micros, time_from
+from dragoman.store.rows import from_micros, to_micros
 from dragoman.store.totals import COUNTS, GROUPS, SUMS, group_column, totals_from
 from dragoman.store.values import PricedCall, Totals, TotalsBy
 
@@ -49,7 +49,7 @@ class RepricingMethods:
         ``after_seq`` is for one session: only those behind that place.
         """
         after = (session or "", after_seq)
-        while page := await self._read(_calls(after, {"session_id": session, "model": model}, since, until)):
+        while page := await self._read(_read_calls(after, {"session_id": session, "model": model}, since, until)):
             for call in page:
                 yield call
             after = (page[-1].session_id, page[-1].seq)
@@ -59,12 +59,12 @@ class RepricingMethods:
         given = list(amounts)
         now = self.clock()
         for first in range(0, len(given), _PAGE):
-            await self._write(_kept(version, given[first : first + _PAGE], now))
+            await self._write(_insert_repricings(version, given[first : first + _PAGE], now))
         return len(given)
 
     async def pricing_versions(self) -> list[str]:
         """The versions of prices under which something was kept."""
-        rows: list[str] = await self._read(_versions())
+        rows: list[str] = await self._read(_list_versions())
         return rows
 
     async def repriced_totals(
@@ -86,9 +86,9 @@ class RepricingMethods:
         return found
 
 
-def _conditions(wanted: dict[str, str], since: str | None, until: str | None) -> tuple[str, list[Any]]:
+def _conditions(filters: dict[str, str], since: str | None, until: str | None) -> tuple[str, list[Any]]:
     conditions, arguments = ["1 = 1"], list[Any]()
-    for column, value in wanted.items():
+    for column, value in filters.items():
         conditions.append(f"{column} = ?")
         arguments.append(value)
     for sign, day in ((">=", since), ("<", until)):
@@ -99,46 +99,48 @@ def _conditions(wanted: dict[str, str], since: str | None, until: str | None) ->
 
 
 @operation
-def _calls(
-    after: tuple[str, int], named: dict[str, str | None], since: str | None, until: str | None
+def _read_calls(
+    after: tuple[str, int], columns: dict[str, str | None], since: str | None, until: str | None
 ) -> Generator[Statement, Rows, list[PricedCall]]:
-    wanted = {f"u.{name}": value for name, value in named.items() if value is not None}
-    conditions, arguments = _conditions(wanted, since, until)
+    filters = {f"u.{name}": value for name, value in columns.items() if value is not None}
+    conditions, arguments = _conditions(filters, since, until)
     rows = yield (
         "SELECT u.session_id, u.seq, u.model, m.metadata_json, m.created_at FROM usage AS u"
         " JOIN messages AS m ON m.session_id = u.session_id AND m.seq = u.seq"
         f" WHERE (u.session_id, u.seq) > (?, ?) AND {conditions} ORDER BY u.session_id, u.seq LIMIT {_PAGE}",
         (*after, *arguments),
     )
-    return [PricedCall(row[0], row[1], row[2], _usage(row[3]), time_from(row[4])) for row in rows]
+    return [PricedCall(row[0], row[1], row[2], _usage(row[3]), from_micros(row[4])) for row in rows]
 
 
 def _usage(metadata_json: str) -> Usage:
     """What a message consumed. What a newer version counts besides is passed over."""
-    said = msgspec.json.decode(metadata_json)["usage"]
-    return msgspec.convert({name: said[name] for name in said if name in Usage.__struct_fields__}, Usage)
+    fields = msgspec.json.decode(metadata_json)["usage"]
+    return msgspec.convert({name: fields[name] for name in fields if name in Usage.__struct_fields__}, Usage)
 
 
 @operation
-def _kept(version: str, amounts: Sequence[tuple[str, int, Decimal]], now: datetime) -> Generator[Statement, Rows, None]:
+def _insert_repricings(
+    version: str, amounts: Sequence[tuple[str, int, Decimal]], now: datetime
+) -> Generator[Statement, Rows, None]:
     for session_id, seq, cost in amounts:
         yield (
             "INSERT INTO repricings (session_id, seq, pricing_version, cost_usd, repriced_at)"
             " SELECT session_id, seq, ?, ?, ? FROM usage WHERE session_id = ? AND seq = ?"  # unless it was deleted
             " ON CONFLICT (session_id, seq, pricing_version)"
             " DO UPDATE SET cost_usd = excluded.cost_usd, repriced_at = excluded.repriced_at",
-            (version, str(cost), micros(now), session_id, seq),
+            (version, str(cost), to_micros(now), session_id, seq),
         )
 
 
 @operation
-def _versions() -> Generator[Statement, Rows, list[str]]:
+def _list_versions() -> Generator[Statement, Rows, list[str]]:
     rows = yield "SELECT DISTINCT pricing_version FROM repricings ORDER BY pricing_version", ()
     return [row[0] for row in rows]
 
 
 _COUNTS: Final = ", ".join(COUNTS)
-_REPRICED: Final = (
+_REPRICED_USAGE: Final = (
     f"SELECT u.session_id AS session_id, 1 AS messages, day, model, provider, user_id, team_id, {_COUNTS},"
     " coalesce(r.cost_usd, u.cost_usd) AS cost_usd, CASE WHEN r.cost_usd IS NULL THEN u.unpriced ELSE 0 END AS unpriced"
     " FROM usage AS u LEFT JOIN repricings AS r"
@@ -150,12 +152,12 @@ _REPRICED: Final = (
 
 @operation
 def _totals(
-    by: str, version: str, wanted: dict[str, str], since: str | None, until: str | None
+    by: str, version: str, filters: dict[str, str], since: str | None, until: str | None
 ) -> Generator[Statement, Rows, list[Totals]]:
     group = group_column(by)
-    conditions, arguments = _conditions({GROUPS[name]: value for name, value in wanted.items()}, since, until)
+    conditions, arguments = _conditions({GROUPS[name]: value for name, value in filters.items()}, since, until)
     rows = yield (
-        f"SELECT {group}, {SUMS} FROM ({_REPRICED}) AS ever WHERE {conditions} GROUP BY {group}",
+        f"SELECT {group}, {SUMS} FROM ({_REPRICED_USAGE}) AS ever WHERE {conditions} GROUP BY {group}",
         (version, *arguments),
     )
     return totals_from(rows)

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import DamagedError
+from dragoman.errors import CorruptDataError
 
-_packed: Final = msgspec.msgpack.Encoder().encode
-CALL: Final = (  # the columns of a row of tool_calls that its hash covers, in that order
+_encode: Final = msgspec.msgpack.Encoder().encode
+CALL_FIELDS: Final = (  # the columns of a row of tool_calls that its hash covers, in that order
     "id",
     "message_id",
     "seq",
@@ -28,18 +28,18 @@ CALL: Final = (  # the columns of a row of tool_calls that its hash covers, in t
     "created_at",
     "completed_at",
 )
-_FITS: Final = f"(hash IS NULL OR hash = call_hash({', '.join(CALL)}))"
+_IS_INTACT: Final = f"(hash IS NULL OR hash = call_hash({', '.join(CALL_FIELDS)}))"
 
 
 def row_hash(*columns: Any) -> bytes:
     """SHA-256 over columns, in MessagePack, which has one way to write each value."""
-    return hashlib.sha256(_packed(columns)).digest()
+    return hashlib.sha256(_encode(columns)).digest()
 
 
-def check_row(stored: bytes | None, *columns: Any, where: str) -> None:
+def check_row(stored_hash: bytes | None, *columns: Any, where: str) -> None:
     """Raise ``DamagedError`` if a row is not what was written."""
-    if stored is not None and bytes(stored) != row_hash(*columns):
-        raise DamagedError("its hash does not fit its content", where=where, remedy="Run dragoman verify")
+    if stored_hash is not None and bytes(stored_hash) != row_hash(*columns):
+        raise CorruptDataError("its hash does not fit its content", where=where, remedy="Run dragoman verify")
 
 
 def call_hash(*columns: Any) -> bytes:
@@ -52,10 +52,10 @@ def call_hash(*columns: Any) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def rehashed(**new: str) -> str:
+def rehash_sql(**new: str) -> str:
     """What an UPDATE of ``tool_calls`` sets the hash to, with the SQL of the new value of each column that changes.
 
     Placeholders among them are bound in the order of ``CALL``.
     """
-    columns = ", ".join(new.get(name, name) for name in CALL)
-    return f"hash = CASE WHEN {_FITS} THEN call_hash({columns}) ELSE hash END"
+    columns = ", ".join(new.get(name, name) for name in CALL_FIELDS)
+    return f"hash = CASE WHEN {_IS_INTACT} THEN call_hash({columns}) ELSE hash END"

@@ -20,28 +20,28 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import codec, value
-from dragoman.errors import DamagedError
+from dragoman.errors import CorruptDataError
 from dragoman.message import SCHEMA_VERSION, ContentBlock, Message, MessageMetadata, Role
 from dragoman.value import UNSET
 
-LARGE: Final = 16 * 1024
+MAX_INLINE_BYTES: Final = 16 * 1024
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 UNKNOWN_TIME: Final = _EPOCH  # of a message that does not say when it was said
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PLACEHOLDER: Final = '"sha256:'
 
-_message: Final = value.unchecked(Message)
+_make_message: Final = value.unvalidated(Message)
 _content_from: Final = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
 _metadata_from: Final = msgspec.json.Decoder(MessageMetadata).decode
-_packed: Final = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder().encode
 _ROLES: Final = {role.value: role for role in Role}
-_NOT_SO_FAST: Final = (*value.NOT_SO_FAST, KeyError)
+_FAST_PATH_ERRORS: Final = (*value.FAST_PATH_ERRORS, KeyError)
 
 
-class Large(msgspec.Struct, frozen=True, array_like=True):
+class BlobSlice(msgspec.Struct, frozen=True, array_like=True):
     """Where a text was taken out of a row: its place in the JSON, its hash, and how it was written."""
 
-    at: int  # character of content_json at which its stand-in begins
+    offset: int  # character of content_json at which its stand-in begins
     sha256: str
     form: str  # "text", "base64" for bytes, or "json" for a text that was written in a way which is not ours
 
@@ -61,14 +61,14 @@ class Columns(msgspec.Struct, frozen=True):
     blobs: dict[str, bytes] = {}  # what was taken out, by its hash; not a column
 
 
-def micros(when: datetime) -> int:
+def to_micros(time: datetime) -> int:
     """A time as the whole number of microseconds since 1970."""
-    return (when - _EPOCH) // _MICROSECOND
+    return (time - _EPOCH) // _MICROSECOND
 
 
-def time_from(number: int) -> datetime:
+def from_micros(micros: int) -> datetime:
     """The time of that number of microseconds since 1970."""
-    return _EPOCH + timedelta(0, 0, number)
+    return _EPOCH + timedelta(0, 0, micros)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -80,64 +80,64 @@ def columns_from(message: Message) -> Columns:
     try:
         content, metadata = value.encode_fast(message.content), value.encode_fast(message.metadata)
         if message.unknown_fields is not UNSET:
-            raise value.NeedsCareError
-    except (value.NeedsCareError, UnicodeEncodeError):
+            raise value.SlowPathRequired
+    except (value.SlowPathRequired, UnicodeEncodeError):
         parts: dict[str, msgspec.Raw] = msgspec.json.decode(codec.encode(message), type=dict[str, msgspec.Raw])
         content, metadata = bytes(parts.pop("content")), bytes(parts.pop("metadata"))
         if message.unknown_fields is not UNSET:
             unknown = {name: parts[name] for name in message.unknown_fields if name in parts}
     text = content.decode()
-    large: tuple[Large, ...] = ()
+    slices: tuple[BlobSlice, ...] = ()
     blobs: dict[str, bytes] = {}
-    if len(content) > LARGE:
-        text, large, blobs = _without_large(text)
+    if len(content) > MAX_INLINE_BYTES:
+        text, slices, blobs = _extract_blobs(text)
     return Columns(
         id=message.id,
         role=message.role._value_,
         content_json=text,
         metadata_json=metadata.decode(),
-        created_at=micros(message.created_at),
+        created_at=to_micros(message.created_at),
         schema_version=message.schema_version,
         status=message.metadata.status._value_,
         unknown_json=msgspec.json.encode(unknown).decode() if unknown else None,
-        blobs_json=msgspec.json.encode(large).decode() if large else None,
+        blobs_json=msgspec.json.encode(slices).decode() if slices else None,
         blobs=blobs,
     )
 
 
-def _without_large(text: str) -> tuple[str, tuple[Large, ...], dict[str, bytes]]:
+def _extract_blobs(text: str) -> tuple[str, tuple[BlobSlice, ...], dict[str, bytes]]:
     """The JSON text with its long strings replaced by their hashes."""
-    made: list[str] = []
-    large: list[Large] = []
+    parts: list[str] = []
+    slices: list[BlobSlice] = []
     blobs: dict[str, bytes] = {}
-    length = done = 0
-    for begin, end in _long_strings(text):
-        data, form = _bytes_of(text[begin:end])
+    length = position = 0
+    for start, end in _find_long_strings(text):
+        data, form = _blob_bytes(text[start:end])
         name = sha256(data).hexdigest()
-        length += begin - done
-        made.extend((text[done:begin], f'{_PLACEHOLDER}{name}"'))
-        large.append(Large(length, name, form))
-        length += len(made[-1])
+        length += start - position
+        parts.extend((text[position:start], f'{_PLACEHOLDER}{name}"'))
+        slices.append(BlobSlice(length, name, form))
+        length += len(parts[-1])
         blobs[name] = data
-        done = end
-    made.append(text[done:])
-    return "".join(made), tuple(large), blobs
+        position = end
+    parts.append(text[position:])
+    return "".join(parts), tuple(slices), blobs
 
 
-def _long_strings(text: str) -> list[tuple[int, int]]:
+def _find_long_strings(text: str) -> list[tuple[int, int]]:
     """Where strings of more than ``LARGE`` characters stand in a JSON text, quotes included."""
-    found: list[tuple[int, int]] = []
-    at = 0
+    spans: list[tuple[int, int]] = []
+    position = 0
     while True:
-        begin = text.find('"', at)
-        if begin < 0:
-            return found
-        end = text.find('"', begin + 1)
+        start = text.find('"', position)
+        if start < 0:
+            return spans
+        end = text.find('"', start + 1)
         while text[end - 1] == "\\" and _is_escaped(text, end):
             end = text.find('"', end + 1)
-        at = end + 1
-        if at - begin > LARGE and text[at : at + 1] != ":":  # a key stays where it is
-            found.append((begin, at))
+        position = end + 1
+        if position - start > MAX_INLINE_BYTES and text[position : position + 1] != ":":  # a key stays where it is
+            spans.append((start, position))
 
 
 def _is_escaped(text: str, quote: int) -> bool:
@@ -147,82 +147,82 @@ def _is_escaped(text: str, quote: int) -> bool:
     return (quote - slashes) % 2 == 0
 
 
-def _bytes_of(literal: str) -> tuple[bytes, str]:
+def _blob_bytes(literal: str) -> tuple[bytes, str]:
     """The bytes to keep for a string: those that it spells in base64, or else its own."""
-    said: str = msgspec.json.decode(literal)
-    if msgspec.json.encode(said).decode() != literal:  # in a block that only a newer version knows
+    text: str = msgspec.json.decode(literal)
+    if msgspec.json.encode(text).decode() != literal:  # in a block that only a newer version knows
         return literal.encode(), "json"
-    if len(said) % 4 == 0:
+    if len(text) % 4 == 0:
         try:
-            data = base64.b64decode(said, validate=True)
-            if base64.b64encode(data).decode() == said:
+            data = base64.b64decode(text, validate=True)
+            if base64.b64encode(data).decode() == text:
                 return data, "base64"
         except (binascii.Error, ValueError):
             pass
-    return said.encode(), "text"
+    return text.encode(), "text"
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def hash_of(session_id: str, seq: int, columns: Columns) -> bytes:
+def message_hash(session_id: str, seq: int, columns: Columns) -> bytes:
     """SHA-256 over everything that a row says, in MessagePack, which has one way to write each value."""
     c = columns
-    said = (session_id, seq, c.id, c.role, c.created_at, c.schema_version, c.status, c.unknown_json, c.blobs_json)
-    return sha256(_packed((*said, c.metadata_json, c.content_json))).digest()
+    fields = (session_id, seq, c.id, c.role, c.created_at, c.schema_version, c.status, c.unknown_json, c.blobs_json)
+    return sha256(_encode((*fields, c.metadata_json, c.content_json))).digest()
 
 
 def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blobs: Mapping[str, bytes]) -> Message:
     """The message of a row; ``DamagedError`` if the row is not what was written."""
-    if hash_of(session_id, seq, columns) != hash_:
-        raise DamagedError("its hash does not fit its content", where=f"session {session_id}, message {seq}")
+    if message_hash(session_id, seq, columns) != hash_:
+        raise CorruptDataError("its hash does not fit its content", where=f"session {session_id}, message {seq}")
     content = columns.content_json
     if columns.blobs_json is not None:
-        content = _with_large(content, msgspec.json.decode(columns.blobs_json, type=list[Large]), blobs)
+        content = _insert_blobs(content, msgspec.json.decode(columns.blobs_json, type=list[BlobSlice]), blobs)
     try:
         if columns.schema_version == SCHEMA_VERSION and columns.unknown_json is None:
-            return _message(
+            return _make_message(
                 columns.id,
                 session_id,
                 _ROLES[columns.role],
                 _content_from(content),
                 _metadata_from(columns.metadata_json),
-                time_from(columns.created_at),
+                from_micros(columns.created_at),
             )
-    except _NOT_SO_FAST:
+    except _FAST_PATH_ERRORS:
         pass  # a newer version wrote something that this one does not know
-    return codec.decode(_whole(session_id, columns, content))
+    return codec.decode(_canonical_json(session_id, columns, content))
 
 
-def _whole(session_id: str, columns: Columns, content: str) -> bytes:
+def _canonical_json(session_id: str, columns: Columns, content: str) -> bytes:
     """The canonical JSON of the message."""
     head = {"id": columns.id, "session_id": session_id, "role": columns.role}
-    created = time_from(columns.created_at).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
-    whole: dict[str, Any] = {
+    created_at = from_micros(columns.created_at).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    fields: dict[str, Any] = {
         **head,
         "content": msgspec.Raw(content.encode()),
         "metadata": msgspec.Raw(columns.metadata_json.encode()),
-        "created_at": created,
+        "created_at": created_at,
         "schema_version": columns.schema_version,
     }
     if columns.unknown_json is not None:
-        whole |= msgspec.json.decode(columns.unknown_json, type=dict[str, msgspec.Raw])
-    return msgspec.json.encode(whole)
+        fields |= msgspec.json.decode(columns.unknown_json, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(fields)
 
 
-def _with_large(content: str, large: list[Large], blobs: Mapping[str, bytes]) -> str:
-    made: list[str] = []
-    done = 0
-    for one in large:
-        data = blobs[one.sha256]
-        made.extend((content[done : one.at], _literal(data, one.form)))
-        done = one.at + len(_PLACEHOLDER) + len(one.sha256) + 1
-    return "".join([*made, content[done:]])
+def _insert_blobs(content: str, slices: list[BlobSlice], blobs: Mapping[str, bytes]) -> str:
+    parts: list[str] = []
+    position = 0
+    for blob in slices:
+        data = blobs[blob.sha256]
+        parts.extend((content[position : blob.offset], _json_literal(data, blob.form)))
+        position = blob.offset + len(_PLACEHOLDER) + len(blob.sha256) + 1
+    return "".join([*parts, content[position:]])
 
 
-def _literal(data: bytes, form: str) -> str:
+def _json_literal(data: bytes, form: str) -> str:
     """The string in JSON that the bytes were kept for."""
     if form == "json":
         return data.decode()
-    said = base64.b64encode(data).decode() if form == "base64" else data.decode()
-    return msgspec.json.encode(said).decode()
+    text = base64.b64encode(data).decode() if form == "base64" else data.decode()
+    return msgspec.json.encode(text).decode()

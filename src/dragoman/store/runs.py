@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from dragoman.errors import ConflictError, DamagedError
+from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.store.lease_clock import length_us
-from dragoman.store.operation import Operation, Passing, Rows, Statement, operation
-from dragoman.store.rows import micros, time_from
-from dragoman.store.sessions import alone_in
+from dragoman.store.operation import Operation, Rows, Statement, VolatileOperation, operation
+from dragoman.store.rows import from_micros, to_micros
+from dragoman.store.sessions import lock_session
 
 RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]
 RETENTION: Final = timedelta(days=7)
-_RUN: Final = (
+_RUN_COLUMNS: Final = (
     "session_id, run_id, status, request_hash, idempotency_key, user_id, owner, cancel_at, first_number, last_number,"
     " interrupts_json, started_at, ended_at"
 )
-_IS_DEAD: Final = "(status = 'running' AND alive_until < lease_now())"
-_READ: Final = f"{_RUN}, {_IS_DEAD}"
+_IS_EXPIRED: Final = "(status = 'running' AND alive_until < lease_now())"
+_RUN_SELECT: Final = f"{_RUN_COLUMNS}, {_IS_EXPIRED}"
 _BATCHES: Final = 50
 _PAGE: Final = 500
 
@@ -55,7 +55,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cancel_at: datetime | None = None  # when somebody asked for its end
     interrupts: tuple[dict[str, Any], ...] = ()  # what an interrupted one waits for
     ended_at: datetime | None = None
-    is_dead: bool = False  # its worker has not said for too long that it lives
+    is_expired: bool = False  # its worker has not said for too long that it lives
 
     @property
     def is_running(self) -> bool:
@@ -70,14 +70,14 @@ class RunEnd(msgspec.Struct, frozen=True):
     interrupts: tuple[dict[str, Any], ...] = ()
 
 
-class Begun(msgspec.Struct, frozen=True):
+class StartedRun(msgspec.Struct, frozen=True):
     """The run that was asked for, and whether it is a new one."""
 
     run: Run
     is_new: bool
 
 
-class ToldEvent(msgspec.Struct, frozen=True):
+class RunEvent(msgspec.Struct, frozen=True):
     """An event as a run told it: its number in the session, and its JSON."""
 
     number: int
@@ -85,11 +85,11 @@ class ToldEvent(msgspec.Struct, frozen=True):
     json: str
 
 
-class Told(msgspec.Struct, frozen=True):
+class RunEventPage(msgspec.Struct, frozen=True):
     """What was told behind a number, as far as it was read, and the newest run, as both were at one moment."""
 
-    events: tuple[ToldEvent, ...]
-    newest: Run | None
+    events: tuple[RunEvent, ...]
+    latest: Run | None
 
 
 class RunMethods:
@@ -111,7 +111,7 @@ class RunMethods:
         alive_s: float,
         user_id: str | None = None,
         idempotency_key: str | None = None,
-    ) -> Begun:
+    ) -> StartedRun:
         """A new run, or the one that the same request began before.
 
         ``ConflictError`` if another request had that id or key (``idempotency_key_reused``), or if a run is running
@@ -129,7 +129,7 @@ class RunMethods:
             last_number=0,
             started_at=self.clock(),
         )
-        begun: Begun = await self._write(begin_run(wanted, alive_s))
+        begun: StartedRun = await self._write(start_run(wanted, alive_s))
         return begun
 
     async def tell_run(
@@ -139,12 +139,14 @@ class RunMethods:
 
         False if the run is not running any more, or has told something else meanwhile: then nothing is stored.
         """
-        told: bool = await self._write(tell(session_id, run_id, after, tuple(events), end=end, now=self.clock()))
+        told: bool = await self._write(
+            append_events(session_id, run_id, after, tuple(events), end=end, now=self.clock())
+        )
         return told
 
     async def withdraw_run(self, session_id: str, run_id: str) -> None:
         """Forget a run that has told nothing: it was refused."""
-        await self._write(withdraw(session_id, run_id))
+        await self._write(discard_run(session_id, run_id))
 
     async def get_run(self, session_id: str, run_id: str) -> Run | None:
         """The run of that id, if there is one."""
@@ -153,42 +155,42 @@ class RunMethods:
 
     async def newest_run(self, session_id: str) -> Run | None:
         """The run that began last, if there is one."""
-        found: Run | None = await self._read(newest_run(session_id))
+        found: Run | None = await self._read(latest_run(session_id))
         return found
 
-    async def run_events(self, session_id: str, after: int = 0, limit: int = _BATCHES) -> Told:
+    async def run_events(self, session_id: str, after: int = 0, limit: int = _BATCHES) -> RunEventPage:
         """What was told behind a number, in order, at most so many batches of it."""
-        told: Told = await self._read(told_after(session_id, after, limit))
+        told: RunEventPage = await self._read(read_events(session_id, after, limit))
         return told
 
     async def cancel_run(self, session_id: str, run_id: str | None = None) -> Run | None:
         """Ask for the end of a run, or of the one that is running; that run, or nothing if it is over or unknown."""
-        found: Run | None = await self._write(cancel(session_id, run_id, self.clock()))
+        found: Run | None = await self._write(cancel_run(session_id, run_id, self.clock()))
         return found
 
     async def beat(self, owner: str, alive_s: float) -> None:
         """Say that the runs of a worker live."""
-        await self._write(Passing(functools.partial(_beat, owner, length_us(alive_s))))
+        await self._write(VolatileOperation(functools.partial(_heartbeat, owner, length_us(alive_s))))
 
     async def cancelled_runs(self, owner: str) -> list[tuple[str, str]]:
         """Session and id of each run of a worker whose end was asked for."""
-        found: list[tuple[str, str]] = await self._read(cancelled(owner))
+        found: list[tuple[str, str]] = await self._read(runs_to_cancel(owner))
         return found
 
     async def dead_runs(self) -> list[Run]:
         """Runs whose worker has not said for too long that they live."""
-        found: list[Run] = await self._read(dead())
+        found: list[Run] = await self._read(find_expired())
         return found
 
     async def end_dead_run(self, run: Run, event: str) -> bool:
         """End a run whose worker has died, with a last event; false if it lives after all, or has ended."""
-        ended: bool = await self._write(end_dead(run, event, self.clock()))
+        ended: bool = await self._write(fail_expired(run, event, self.clock()))
         return ended
 
     async def sweep_run_events(self, older_than: timedelta = RETENTION) -> int:
         """Delete what runs have told that ended so long ago; how many batches. Who they were stays known."""
         before, swept = self.clock() - older_than, 0
-        while gone := await self._write(sweep(before)):
+        while gone := await self._write(delete_old_events(before)):
             swept += gone
         return swept
 
@@ -197,13 +199,13 @@ class RunMethods:
 
 
 @operation
-def begin_run(wanted: Run, alive_s: float) -> Generator[Statement, Rows, Begun]:
+def start_run(wanted: Run, alive_s: float) -> Generator[Statement, Rows, StartedRun]:
     """Add a run behind all others of its session, unless it is there."""
     session_id = wanted.session_id
-    yield from alone_in(session_id)
-    before = yield from _asked_before(wanted)
+    yield from lock_session(session_id)
+    before = yield from _find_existing(wanted)
     if before is not None:
-        return Begun(before, is_new=False)
+        return StartedRun(before, is_new=False)
     running = yield "SELECT run_id FROM runs WHERE session_id = ? AND status = 'running'", (session_id,)
     if running:
         raise ConflictError(
@@ -217,20 +219,20 @@ def begin_run(wanted: Run, alive_s: float) -> Generator[Statement, Rows, Begun]:
     run = msgspec.structs.replace(wanted, first_number=last + 1, last_number=last)
     length = length_us(alive_s)
     yield (
-        f"INSERT INTO runs ({_RUN}, alive_us, alive_until) VALUES ({', '.join('?' * 14)}, lease_now() + ?)",
-        (*_row(run), length, length),
+        f"INSERT INTO runs ({_RUN_COLUMNS}, alive_us, alive_until) VALUES ({', '.join('?' * 14)}, lease_now() + ?)",
+        (*_run_row(run), length, length),
     )
-    return Begun(run, is_new=True)
+    return StartedRun(run, is_new=True)
 
 
-def _asked_before(wanted: Run) -> Generator[Statement, Rows, Run | None]:
+def _find_existing(new_run: Run) -> Generator[Statement, Rows, Run | None]:
     """The run of that id or key; ``ConflictError`` if something else was asked under it."""
-    for column, name in (("run_id", wanted.run_id), ("idempotency_key", wanted.idempotency_key)):
+    for column, name in (("run_id", new_run.run_id), ("idempotency_key", new_run.idempotency_key)):
         if name is None:
             continue
-        rows = yield f"SELECT {_READ} FROM runs WHERE session_id = ? AND {column} = ?", (wanted.session_id, name)
-        if rows and (found := _run_from(rows[0])).request_hash == wanted.request_hash:
-            return found
+        rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE session_id = ? AND {column} = ?", (new_run.session_id, name)
+        if rows and (run := _run_from_row(rows[0])).request_hash == new_run.request_hash:
+            return run
         if rows:
             raise ConflictError(
                 "something else was asked for under the same name before",
@@ -241,7 +243,7 @@ def _asked_before(wanted: Run) -> Generator[Statement, Rows, Run | None]:
     return None
 
 
-def _row(run: Run) -> tuple[Any, ...]:
+def _run_row(run: Run) -> tuple[Any, ...]:
     return (
         run.session_id,
         run.run_id,
@@ -250,16 +252,16 @@ def _row(run: Run) -> tuple[Any, ...]:
         run.idempotency_key,
         run.user_id,
         run.owner,
-        _maybe_micros(run.cancel_at),
+        _optional_micros(run.cancel_at),
         run.first_number,
         run.last_number,
-        _json(run.interrupts),
-        micros(run.started_at),
-        _maybe_micros(run.ended_at),
+        _interrupts_json(run.interrupts),
+        to_micros(run.started_at),
+        _optional_micros(run.ended_at),
     )
 
 
-def _run_from(row: tuple[Any, ...]) -> Run:
+def _run_from_row(row: tuple[Any, ...]) -> Run:
     return Run(
         session_id=row[0],
         run_id=row[1],
@@ -268,61 +270,69 @@ def _run_from(row: tuple[Any, ...]) -> Run:
         idempotency_key=row[4],
         user_id=row[5],
         owner=row[6],
-        cancel_at=_maybe_time(row[7]),
+        cancel_at=_optional_time(row[7]),
         first_number=row[8],
         last_number=row[9],
         interrupts=tuple(msgspec.json.decode(row[10])) if row[10] is not None else (),
-        started_at=time_from(row[11]),
-        ended_at=_maybe_time(row[12]),
-        is_dead=bool(row[13]),
+        started_at=from_micros(row[11]),
+        ended_at=_optional_time(row[12]),
+        is_expired=bool(row[13]),
     )
 
 
-def _maybe_micros(when: datetime | None) -> int | None:
-    return None if when is None else micros(when)
+def _optional_micros(time: datetime | None) -> int | None:
+    return None if time is None else to_micros(time)
 
 
-def _maybe_time(stored: int | None) -> datetime | None:
-    return None if stored is None else time_from(stored)
+def _optional_time(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
 
 
-def _json(interrupts: tuple[dict[str, Any], ...]) -> str | None:
+def _interrupts_json(interrupts: tuple[dict[str, Any], ...]) -> str | None:
     return msgspec.json.encode(interrupts).decode() if interrupts else None
 
 
 @operation
-def tell(
-    session_id: str, run_id: str, after: int, events: tuple[str, ...], *, end: RunEnd | None, now: datetime
+def append_events(
+    session_id: str, run_id: str, after_number: int, events: tuple[str, ...], *, end: RunEnd | None, now: datetime
 ) -> Generator[Statement, Rows, bool]:
     """Add a batch of events, if the run is running and its last event is the one that the caller knows of."""
-    last = after + len(events)
-    ended = end or RunEnd("running")
-    ended_at = None if end is None else micros(now)
+    last_number = after_number + len(events)
+    new_state = end or RunEnd("running")
+    ended_at = None if end is None else to_micros(now)
     rows = yield (
         "UPDATE runs SET last_number = ?, status = ?, interrupts_json = ?, ended_at = ?"
         " WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number = ? RETURNING 1",
-        (last, ended.status, _json(ended.interrupts), ended_at, session_id, run_id, after),
+        (
+            last_number,
+            new_state.status,
+            _interrupts_json(new_state.interrupts),
+            ended_at,
+            session_id,
+            run_id,
+            after_number,
+        ),
     )
     if rows and events:
-        yield _batch(session_id, run_id, after + 1, events, now)
+        yield _insert_batch(session_id, run_id, after_number + 1, events, now)
     return bool(rows)
 
 
-def _batch(session_id: str, run_id: str, first: int, events: Sequence[str], now: datetime) -> Statement:
+def _insert_batch(session_id: str, run_id: str, first: int, events: Sequence[str], now: datetime) -> Statement:
     text, last = "\n".join(events), first + len(events) - 1
     return (
         "INSERT INTO run_events (session_id, first_number, last_number, run_id, created_at, hash, events_json)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (session_id, first, last, run_id, micros(now), _hash(session_id, run_id, first, text), text),
+        (session_id, first, last, run_id, to_micros(now), _batch_hash(session_id, run_id, first, text), text),
     )
 
 
-def _hash(session_id: str, run_id: str, first: int, text: str) -> bytes:
+def _batch_hash(session_id: str, run_id: str, first: int, text: str) -> bytes:
     return hashlib.sha256(f"{session_id}\n{run_id}\n{first}\n{text}".encode()).digest()
 
 
 @operation
-def withdraw(session_id: str, run_id: str) -> Generator[Statement, Rows, None]:
+def discard_run(session_id: str, run_id: str) -> Generator[Statement, Rows, None]:
     """Delete a run that has told nothing."""
     yield (
         "DELETE FROM runs WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number < first_number",
@@ -336,62 +346,62 @@ def withdraw(session_id: str, run_id: str) -> Generator[Statement, Rows, None]:
 @operation
 def get_run(session_id: str, run_id: str) -> Generator[Statement, Rows, Run | None]:
     """A run."""
-    rows = yield f"SELECT {_READ} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
-    return _run_from(rows[0]) if rows else None
+    rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
+    return _run_from_row(rows[0]) if rows else None
 
 
 @operation
-def newest_run(session_id: str) -> Generator[Statement, Rows, Run | None]:
+def latest_run(session_id: str) -> Generator[Statement, Rows, Run | None]:
     """The last run of a session."""
-    return (yield from _newest(session_id))
+    return (yield from _latest(session_id))
 
 
-def _newest(session_id: str) -> Generator[Statement, Rows, Run | None]:
+def _latest(session_id: str) -> Generator[Statement, Rows, Run | None]:
     rows = yield (
-        f"SELECT {_READ} FROM runs WHERE session_id = ? ORDER BY first_number DESC LIMIT 1",
+        f"SELECT {_RUN_SELECT} FROM runs WHERE session_id = ? ORDER BY first_number DESC LIMIT 1",
         (session_id,),
     )
-    return _run_from(rows[0]) if rows else None
+    return _run_from_row(rows[0]) if rows else None
 
 
 @operation
-def told_after(session_id: str, after: int, limit: int) -> Generator[Statement, Rows, Told]:
+def read_events(session_id: str, after_number: int, limit: int) -> Generator[Statement, Rows, RunEventPage]:
     """Events behind a number, and the last run."""
     rows = yield (  # the batch that holds the number, and those behind it
         "SELECT first_number, last_number, run_id, hash, events_json FROM run_events WHERE session_id = ?"
         " AND first_number >= coalesce((SELECT max(first_number) FROM run_events WHERE session_id = ?"
         " AND first_number <= ?), 0) ORDER BY first_number LIMIT ?",
-        (session_id, session_id, after + 1, limit),
+        (session_id, session_id, after_number + 1, limit),
     )
-    newest = yield from _newest(session_id)
-    told = [event for row in rows for event in _events_from(session_id, row) if event.number > after]
-    return Told(tuple(told), newest)
+    latest = yield from _latest(session_id)
+    events = [event for row in rows for event in _events_from(session_id, row) if event.number > after_number]
+    return RunEventPage(tuple(events), latest)
 
 
-def _events_from(session_id: str, row: tuple[Any, ...]) -> list[ToldEvent]:
+def _events_from(session_id: str, row: tuple[Any, ...]) -> list[RunEvent]:
     first, last, run_id, hash_, text = row
     lines = text.split("\n")
-    if _hash(session_id, run_id, first, text) != bytes(hash_) or len(lines) != last - first + 1:
-        raise DamagedError("its hash does not fit its content", where=f"session {session_id}, run events {first}")
-    return [ToldEvent(first + at, run_id, line) for at, line in enumerate(lines)]
+    if _batch_hash(session_id, run_id, first, text) != bytes(hash_) or len(lines) != last - first + 1:
+        raise CorruptDataError("its hash does not fit its content", where=f"session {session_id}, run events {first}")
+    return [RunEvent(first + at, run_id, line) for at, line in enumerate(lines)]
 
 
 # --- ending ----------------------------------------------------------------------------------------------------------
 
 
 @operation
-def cancel(session_id: str, run_id: str | None, now: datetime) -> Generator[Statement, Rows, Run | None]:
+def cancel_run(session_id: str, run_id: str | None, now: datetime) -> Generator[Statement, Rows, Run | None]:
     """Note that somebody asked for the end of a run."""
-    which, named = (" AND run_id = ?", (run_id,)) if run_id is not None else ("", ())
+    run_sql, run_arguments = (" AND run_id = ?", (run_id,)) if run_id is not None else ("", ())
     rows = yield (
         "UPDATE runs SET cancel_at = coalesce(cancel_at, ?) WHERE session_id = ? AND status = 'running'"
-        f"{which} RETURNING {_READ}",
-        (micros(now), session_id, *named),
+        f"{run_sql} RETURNING {_RUN_SELECT}",
+        (to_micros(now), session_id, *run_arguments),
     )
-    return _run_from(rows[0]) if rows else None
+    return _run_from_row(rows[0]) if rows else None
 
 
-def _beat(owner: str, length: int) -> Generator[Statement, Rows, None]:
+def _heartbeat(owner: str, length: int) -> Generator[Statement, Rows, None]:
     yield (
         "UPDATE runs SET alive_us = ?, alive_until = lease_now() + ? WHERE owner = ? AND status = 'running'",
         (length, length, owner),
@@ -399,7 +409,7 @@ def _beat(owner: str, length: int) -> Generator[Statement, Rows, None]:
 
 
 @operation
-def cancelled(owner: str) -> Generator[Statement, Rows, list[tuple[str, str]]]:
+def runs_to_cancel(owner: str) -> Generator[Statement, Rows, list[tuple[str, str]]]:
     """Runs of a worker that are to end."""
     rows = yield (
         "SELECT session_id, run_id FROM runs WHERE owner = ? AND status = 'running' AND cancel_at IS NOT NULL",
@@ -409,22 +419,22 @@ def cancelled(owner: str) -> Generator[Statement, Rows, list[tuple[str, str]]]:
 
 
 @operation
-def dead() -> Generator[Statement, Rows, list[Run]]:
+def find_expired() -> Generator[Statement, Rows, list[Run]]:
     """Runs that nobody runs any more."""
-    rows = yield f"SELECT {_READ} FROM runs WHERE {_IS_DEAD}", ()
-    return [_run_from(row) for row in rows]
+    rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE {_IS_EXPIRED}", ()
+    return [_run_from_row(row) for row in rows]
 
 
 @operation
-def end_dead(run: Run, event: str, now: datetime) -> Generator[Statement, Rows, bool]:
+def fail_expired(run: Run, event: str, now: datetime) -> Generator[Statement, Rows, bool]:
     """End a run that nobody runs any more."""
     rows = yield (
         "UPDATE runs SET status = 'error', last_number = last_number + 1, ended_at = ? WHERE session_id = ?"
-        f" AND run_id = ? AND {_IS_DEAD} RETURNING last_number",
-        (micros(now), run.session_id, run.run_id),
+        f" AND run_id = ? AND {_IS_EXPIRED} RETURNING last_number",
+        (to_micros(now), run.session_id, run.run_id),
     )
     if rows:
-        yield _batch(run.session_id, run.run_id, int(rows[0][0]), (event,), now)
+        yield _insert_batch(run.session_id, run.run_id, int(rows[0][0]), (event,), now)
     return bool(rows)
 
 
@@ -432,18 +442,18 @@ def end_dead(run: Run, event: str, now: datetime) -> Generator[Statement, Rows, 
 
 
 @operation
-def sweep(before: datetime) -> Generator[Statement, Rows, int]:
+def delete_old_events(before: datetime) -> Generator[Statement, Rows, int]:
     """Delete some batches of runs that are over and were told before; how many. Others have their turn in between."""
     rows = yield (
         "DELETE FROM run_events WHERE (session_id, first_number) IN (SELECT e.session_id, e.first_number"
         " FROM run_events AS e JOIN runs AS r ON r.session_id = e.session_id AND r.run_id = e.run_id"
         " WHERE e.created_at < ? AND r.ended_at < ? LIMIT ?) RETURNING 1",
-        (micros(before), micros(before), _PAGE),
+        (to_micros(before), to_micros(before), _PAGE),
     )
     return len(rows)
 
 
-def without_person(user_id: str) -> Generator[Statement, Rows, None]:
+def anonymize(user_id: str) -> Generator[Statement, Rows, None]:
     """Take a person out of runs in sessions of others, with what was told in them."""
     yield (
         "DELETE FROM run_events WHERE (session_id, run_id) IN (SELECT session_id, run_id FROM runs WHERE user_id = ?)",
@@ -452,29 +462,29 @@ def without_person(user_id: str) -> Generator[Statement, Rows, None]:
     yield "UPDATE runs SET user_id = NULL, interrupts_json = NULL WHERE user_id = ?", (user_id,)
 
 
-def without_events(session_id: str) -> Generator[Statement, Rows, None]:
+def delete_session_events(session_id: str) -> Generator[Statement, Rows, None]:
     """Forget what was told in a session: something that was said in it is to be forgotten."""
     yield "DELETE FROM run_events WHERE session_id = ?", (session_id,)
 
 
-def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
+def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
     """What is wrong with what runs of a session have told, in words. What was swept is not missing."""
-    wrong: list[str] = []
-    after, last = 0, None
+    problems: list[str] = []
+    after_number, last_number = 0, None
     while rows := (
         yield (
             "SELECT first_number, last_number, run_id, hash, events_json FROM run_events WHERE session_id = ?"
             " AND first_number > ? ORDER BY first_number LIMIT ?",
-            (session_id, after, _PAGE),
+            (session_id, after_number, _PAGE),
         )
     ):
         for row in rows:
-            if last is not None and row[0] <= last:
-                wrong.append(f"event {row[0]} of runs is there twice")
+            if last_number is not None and row[0] <= last_number:
+                problems.append(f"event {row[0]} of runs is there twice")
             try:
                 _events_from(session_id, row)
-            except DamagedError as error:
-                wrong.append(f"events of runs from {row[0]}: {error.what}")
-            last = row[1]
-        after = rows[-1][0]
-    return wrong
+            except CorruptDataError as error:
+                problems.append(f"events of runs from {row[0]}: {error.what}")
+            last_number = row[1]
+        after_number = rows[-1][0]
+    return problems

@@ -12,7 +12,7 @@ from typing import Final
 
 from dragoman.errors import StoreUnusableError
 
-LETTER: Final = (  # the columns of a letter, in the order of its row
+LETTER_COLUMNS: Final = (  # the columns of a letter, in the order of its row
     "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
     " created_at, fingerprint, letter_json, hash"
 )
@@ -20,16 +20,16 @@ LETTER: Final = (  # the columns of a letter, in the order of its row
 
 def check_version(version: int, engine: str, where: str) -> None:
     """Raise ``StoreUnusableError`` unless this version of Dragoman knows that version of a store."""
-    known = len(migrations(engine))
+    latest = len(migrations(engine))
     if version < 0:
         raise StoreUnusableError(
             f"its header is damaged: it names the schema {version}",
             where=where,
             remedy="Take it from a backup; nothing was changed",
         )
-    if version > known:
+    if version > latest:
         raise StoreUnusableError(
-            f"a newer Dragoman wrote it (schema {version}; this one knows up to {known})",
+            f"a newer Dragoman wrote it (schema {version}; this one knows up to {latest})",
             where=where,
             remedy="Open it with a newer Dragoman; nothing was changed",
             code="newer_store",

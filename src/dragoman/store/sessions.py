@@ -13,18 +13,18 @@ import msgspec
 
 from dragoman.errors import (
     ConflictError,
-    DamagedError,
+    CorruptDataError,
     FormatError,
     InputError,
     UnknownMessageError,
     UnknownSessionError,
 )
-from dragoman.store.operation import LOCKED, Rows, Statement, operation
-from dragoman.store.rows import micros, time_from
+from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
+from dragoman.store.rows import from_micros, to_micros
 from dragoman.store.values import Session
-from dragoman.value import check_plain
+from dragoman.value import validate_json
 
-_SESSION: Final = (
+_SESSION_COLUMNS: Final = (
     "id, title, workspace_path, active_model, routing_policy_json, user_id, team_id, metadata_json,"
     " parent_session_id, parent_seq, last_seq, created_at, updated_at, schema_version, hash"
 )
@@ -46,7 +46,7 @@ TOUCH: Final = (  # what an UPDATE sets of a session that changes; a clock that 
 
 def touch_arguments(now: datetime) -> tuple[int, int, int, int]:
     """The arguments of ``TOUCH``."""
-    at = micros(now)
+    at = to_micros(now)
     return at, at, listed_at(at), listed_at(at)
 
 
@@ -57,13 +57,13 @@ def listed_at(updated_at: int) -> int:
 
 def _session_hash(row: Sequence[Any]) -> bytes:
     """SHA-256 over what a row says of its session that nothing else says: not how long it is, nor what it shares."""
-    said = (*row[:8], row[11], row[13])
-    return hashlib.sha256(json.dumps(said, default=str).encode()).digest()  # which takes whatever a damaged row holds
+    fields = (*row[:8], row[11], row[13])
+    return hashlib.sha256(json.dumps(fields, default=str).encode()).digest()  # which takes whatever a damaged row holds
 
 
-def _session_from(row: tuple[Any, ...]) -> Session:
+def _session_from_row(row: tuple[Any, ...]) -> Session:
     if _session_hash(row) != row[14]:
-        raise DamagedError("what is known about it is not what was written", where=f"session {row[0]}")
+        raise CorruptDataError("what is known about it is not what was written", where=f"session {row[0]}")
     policy, metadata = row[4], row[7]
     return Session(
         id=row[0],
@@ -77,8 +77,8 @@ def _session_from(row: tuple[Any, ...]) -> Session:
         parent_session_id=row[8],
         parent_seq=row[9],
         last_seq=row[10],
-        created_at=time_from(row[11]),
-        updated_at=time_from(row[12]),
+        created_at=from_micros(row[11]),
+        updated_at=from_micros(row[12]),
         schema_version=row[13],
     )
 
@@ -104,44 +104,44 @@ def create_session(session: Session) -> Generator[Statement, Rows, Session]:
         session.title,
         session.workspace_path,
         session.active_model,
-        _json(session.routing_policy),
+        _json_column(session.routing_policy),
         session.user_id,
         session.team_id,
-        _json(session.metadata or None),
+        _json_column(session.metadata or None),
         session.parent_session_id,
         session.parent_seq,
         session.last_seq,
-        micros(session.created_at),
-        micros(session.updated_at),
+        to_micros(session.created_at),
+        to_micros(session.updated_at),
         session.schema_version,
     )
-    made = yield (
-        f"INSERT INTO sessions ({_SESSION}, last_message_id, indexed_seq, listed_at)"
+    rows = yield (
+        f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?) ON CONFLICT (id) DO NOTHING RETURNING id",
         (*row, _session_hash(row), session.last_seq, listed_at(row[12])),
     )
-    if not made:
+    if not rows:
         raise ConflictError("there is one already", where=f"session {session.id}", code="session_exists")
     return session
 
 
-def _json(given: dict[str, Any] | None) -> str | None:
-    if given is None:
+def _json_column(value: dict[str, Any] | None) -> str | None:
+    if value is None:
         return None
     try:
-        check_plain(given, "what is kept with a session")
+        validate_json(value, "what is kept with a session")
     except ValueError as error:
         raise FormatError(str(error)) from None
-    return msgspec.json.encode(given).decode()
+    return msgspec.json.encode(value).decode()
 
 
 @operation
 def get_session(session_id: str) -> Generator[Statement, Rows, Session]:
     """A session, or ``UnknownSessionError``."""
-    rows = yield f"SELECT {_SESSION} FROM sessions WHERE id = ?", (session_id,)
+    rows = yield f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = ?", (session_id,)
     if not rows:
         raise unknown_session(session_id)
-    return _session_from(rows[0])
+    return _session_from_row(rows[0])
 
 
 def unknown_session(session_id: str) -> UnknownSessionError:
@@ -155,41 +155,41 @@ def list_sessions(
     """Sessions, the one that changed last first; ``before``: time and id of the last one of the page before."""
     _check_limit(limit)
     conditions, arguments = ["1 = 1"], list[Any]()
-    for column, wanted in (("user_id", user_id), ("team_id", team_id)):
-        if wanted is not None:
+    for column, value in (("user_id", user_id), ("team_id", team_id)):
+        if value is not None:
             conditions.append(f"{column} = ?")
-            arguments.append(wanted)
-    return (yield from sessions_where(conditions, arguments, before, limit))
+            arguments.append(value)
+    return (yield from select_sessions(conditions, arguments, before, limit))
 
 
-def sessions_where(
+def select_sessions(
     conditions: list[str], arguments: list[Any], before: tuple[datetime, str] | None, limit: int
 ) -> Generator[Statement, Rows, list[Session]]:
     """The sessions for which all this is true, in the same order."""
     if before is None:  # SQLite takes an index for an order only if it has a use for it besides
         conditions = [*conditions, f"listed_at < {2**62}"]
     else:
-        at = micros(before[0])
+        at = to_micros(before[0])
         conditions = [*conditions, "listed_at <= ?", "(updated_at, id) < (?, ?)"]
         arguments = [*arguments, listed_at(at), at, before[1]]
     rows = yield (
-        f"SELECT {_SESSION} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY {_NEWEST_FIRST} LIMIT ?",
+        f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY {_NEWEST_FIRST} LIMIT ?",
         (*arguments, limit),
     )
-    return [_session_from(row) for row in rows]
+    return [_session_from_row(row) for row in rows]
 
 
 @operation
 def find_sessions(part: str, limit: int) -> Generator[Statement, Rows, list[Session]]:
     """Sessions whose id begins or ends so, whatever its letters' case; the one that changed last first."""
     _check_limit(limit)
-    wanted, length = part.lower(), len(part)
+    text, length = part.lower(), len(part)
     rows = yield (
-        f"SELECT {_SESSION} FROM sessions WHERE lower(substr(id, 1, ?)) = ? OR lower(substr(id, 6, ?)) = ?"
+        f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE lower(substr(id, 1, ?)) = ? OR lower(substr(id, 6, ?)) = ?"
         " OR lower(substr(id, length(id) + 1 - ?)) = ? ORDER BY updated_at DESC, id DESC LIMIT ?",
-        (length, wanted, length, wanted, length, wanted, limit),
+        (length, text, length, text, length, text, limit),
     )
-    return [_session_from(row) for row in rows]
+    return [_session_from_row(row) for row in rows]
 
 
 _CHANGEABLE: Final = {
@@ -207,37 +207,37 @@ _CHANGEABLE: Final = {
 def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> Generator[Statement, Rows, Session]:
     """Give some fields of a session new values."""
     columns = [f"{_CHANGEABLE[name]} = ?" for name in changes]
-    values = [_json(given) if _CHANGEABLE[name].endswith("_json") else given for name, given in changes.items()]
-    yield from alone_in(session_id)
+    values = [_json_column(given) if _CHANGEABLE[name].endswith("_json") else given for name, given in changes.items()]
+    yield from lock_session(session_id)
     yield from get_session(session_id)  # what is damaged is not given a hash that fits
     (row,) = yield (
-        f"UPDATE sessions SET {', '.join((*columns, TOUCH))} WHERE id = ? RETURNING {_SESSION}",
+        f"UPDATE sessions SET {', '.join((*columns, TOUCH))} WHERE id = ? RETURNING {_SESSION_COLUMNS}",
         (*values, *touch_arguments(now), session_id),
     )
     row = (*row[:14], _session_hash(row))
     yield "UPDATE sessions SET hash = ? WHERE id = ?", (row[14], session_id)
-    return _session_from(row)
+    return _session_from_row(row)
 
 
 @operation
-def fork_session(session_id: str, at_seq: int, made: Session) -> Generator[Statement, Rows, Session]:
+def fork_session(session_id: str, at_seq: int, fork: Session) -> Generator[Statement, Rows, Session]:
     """A session that shares the history of another one up to a message. Nothing is copied."""
     origin = yield from get_session(session_id)
     if not 0 <= at_seq <= origin.last_seq:
         raise UnknownMessageError(f"no message {at_seq} in session {session_id!r}; it has {origin.last_seq}")
     while at_seq <= origin.parent_seq and origin.parent_session_id is not None:  # it lies in what that one shares
         origin = yield from get_session(origin.parent_session_id)
-    _, newest = yield from alone_in(origin.id)  # so that it is not deleted meanwhile
-    forked = msgspec.structs.replace(made, parent_session_id=origin.id, parent_seq=at_seq, last_seq=at_seq)
-    yield from create_session(forked)
-    yield "UPDATE sessions SET last_message_id = ? WHERE id = ?", (newest, forked.id)
-    return forked
+    _, last_message_id = yield from lock_session(origin.id)  # so that it is not deleted meanwhile
+    session = msgspec.structs.replace(fork, parent_session_id=origin.id, parent_seq=at_seq, last_seq=at_seq)
+    yield from create_session(session)
+    yield "UPDATE sessions SET last_message_id = ? WHERE id = ?", (last_message_id, session.id)
+    return session
 
 
-def alone_in(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]:
+def lock_session(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]:
     """Keep every other writer out of a session until we are done; its last place, and the greatest id in it."""
-    rows = yield f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{LOCKED}", (session_id,)
+    rows = yield f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{FOR_UPDATE}", (session_id,)
     if not rows:
         raise unknown_session(session_id)
-    last_seq, newest = rows[0]
-    return last_seq, newest
+    last_seq, last_message_id = rows[0]
+    return last_seq, last_message_id

@@ -37,13 +37,13 @@ import msgspec
 
 from dragoman import permissions
 from dragoman.blobs import Blobs
-from dragoman.errors import DamagedError, FormatError, StorageError, StoreError, StoreUnusableError
+from dragoman.errors import CorruptDataError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.message import is_possible_cost
 from dragoman.store import at_once, high_water
 from dragoman.store.high_water import HighWaterMark
-from dragoman.store.lease_clock import boot_id, machine_now, restart
-from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
-from dragoman.store.row_hash import CALL, call_hash
+from dragoman.store.lease_clock import boot_id, machine_now, restart_leases
+from dragoman.store.operation import FOR_UPDATE, BulkOperation, Rows, VolatileOperation, validate_arguments
+from dragoman.store.row_hash import CALL_FIELDS, call_hash
 from dragoman.store.schema import check_version, migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -55,32 +55,32 @@ except ImportError:  # not a POSIX system: SQLite's own waiting has to do
 _log: Final = logging.getLogger("dragoman.store")
 _HEADER: Final = 72  # bytes at the beginning of a file, of which the last four are the application id
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
-_OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
+_MIN_VERSION: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
 _ENDS: Final = "SELECT id, last_seq FROM sessions"
-_MIGRATED: Final = re.compile(r"\.schema-\d+")
+_MIGRATION_COPY: Final = re.compile(r"\.schema-\d+")
 _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with small ones, little stays empty
-_LONG_S: Final = 60  # that a program may keep the database locked
+_LOCK_TIMEOUT_S: Final = 60  # that a program may keep the database locked
 _SHORTLY_S: Final = 0.000_05  # between two looks whether somebody still writes without our lock,
 _OFTEN: Final = 100  # of which there are so many, and after them
 _BRIEFLY_S: Final = 0.005
-_MOST_AT_ONCE: Final = 512
+_MAX_BATCH: Final = 512
 _FEW: Final = 4  # that are written where they were asked for, rather than while the others of the loop go on
 _PATIENCE_S: Final = 0.002  # for which others wait while one writes; one more write may begin until then
 _CROWDED: Final = 2  # turns of the loop, after one in which several have written
 _READERS: Final = 2
-_LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
+_CHECKPOINT_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
 _UNSEEN: Final = 15  # statements that are done without a look at the log: each of them fills a few pages
-_LOG_BYTES: Final = 8 * 1024 * 1024  # that the log keeps of the disk when it begins anew, after it had to grow
+_WAL_SIZE_LIMIT: Final = 8 * 1024 * 1024  # that the log keeps of the disk when it begins anew, after it had to grow
 _QUICK_S: Final = 0.001  # a commit that blocks nobody for longer than a message takes to be translated
 _SYNC_LATER: Final = "PRAGMA synchronous=NORMAL"  # with the next commit that is synced
 _UNKNOWN_S: Final = 0.05  # what is assumed of a disk at first
 _FORGETTING: Final = 0.8  # what a slow commit still counts for, at each one after it
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
-_EXACT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
+_EXACT_CONTEXT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _MOUNTS: Final = Path("/proc/self/mounts")
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how a space in a path is written there
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-_FAR_AWAY: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
+_DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+_NETWORK_FILE_SYSTEMS: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
 
 Job = tuple[Operation[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 Item = Job | list[Job]  # what is put into a queue: one job, or several that are to be done together
@@ -102,12 +102,12 @@ class SqliteStore(Store):
         super().__init__(blobs, clock)
         self.path = path
         self._name = str(path)
-        self._copied: tempfile.TemporaryDirectory[str] | None = None  # what is read in place of it
+        self._read_copy: tempfile.TemporaryDirectory[str] | None = None  # what is read in place of it
         self.mark = HighWaterMark(path)
         self.durability = "power-safe" if path is not None else "memory"
         self._synchronous = synchronous
-        self._writing: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._reading: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._write_queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._read_queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._writer: _Writer | None = None
         self._reader: _Reader | None = None  # that reads where it is asked
@@ -122,42 +122,42 @@ class SqliteStore(Store):
 
     async def open(self) -> None:
         if self.path is not None and _is_read_only(self.path):
-            await asyncio.to_thread(self._copy_to_read, self.path)
-        connection = await asyncio.to_thread(self._opened)
-        if self._copied is None:
-            await asyncio.to_thread(self.mark.shorten)
-        self._writer = _Writer(connection, self._writing, self._lock(), self._connection)
+            await asyncio.to_thread(self._make_read_copy, self.path)
+        connection = await asyncio.to_thread(self._open_and_migrate)
+        if self._read_copy is None:
+            await asyncio.to_thread(self.mark.compact)
+        self._writer = _Writer(connection, self._write_queue, self._lock(), self._connect)
         self._start(self._writer)
         if self.path is None:
-            self._reading = self._writing
+            self._read_queue = self._write_queue
         for _ in range(_READERS if self.path is not None else 0):
-            self._reader = _Reader(await asyncio.to_thread(self._connection), self._reading)
+            self._reader = _Reader(await asyncio.to_thread(self._connect), self._read_queue)
             self._start(self._reader)
-        self.searching.start()
+        self.search_index.start()
 
     def _start(self, worker: _Writer | _Reader) -> None:
-        thread = threading.Thread(target=worker.work, name=f"dragoman-{type(worker).__name__.lower()}", daemon=True)
+        thread = threading.Thread(target=worker.run, name=f"dragoman-{type(worker).__name__.lower()}", daemon=True)
         thread.start()
         self._threads.append(thread)
 
     async def close(self) -> None:
-        await self.searching.stop()
+        await self.search_index.stop()
         if self._asked_now:
             self._hand_over()
-        self._writing.put(None)
+        self._write_queue.put(None)
         for _ in self._threads[1:]:
-            self._reading.put(None)
+            self._read_queue.put(None)
         threads, self._threads, self._writer = self._threads, [], None
         for thread in threads:
             await asyncio.to_thread(thread.join)
         self.mark.flush()
-        if self._copied is not None:
-            await asyncio.to_thread(self._copied.cleanup)
+        if self._read_copy is not None:
+            await asyncio.to_thread(self._read_copy.cleanup)
 
-    def _copy_to_read(self, path: Path) -> None:
+    def _make_read_copy(self, path: Path) -> None:
         """Read a copy of a store on media that cannot be written: even reading a log that is there needs a file."""
-        self._copied = tempfile.TemporaryDirectory(prefix="dragoman-", ignore_cleanup_errors=True)
-        self.path = Path(self._copied.name) / path.name
+        self._read_copy = tempfile.TemporaryDirectory(prefix="dragoman-", ignore_cleanup_errors=True)
+        self.path = Path(self._read_copy.name) / path.name
         try:
             for end in ("", "-wal"):
                 if (file := path.with_name(path.name + end)).exists():
@@ -165,11 +165,11 @@ class SqliteStore(Store):
                     permissions.create_file(copy)
                     shutil.copyfile(file, copy)
         except OSError as error:
-            self._copied.cleanup()
+            self._read_copy.cleanup()
             raise StoreUnusableError(f"it cannot be copied to be read ({error})", where=str(path)) from None
 
     async def _write(self, operation: Operation[Result]) -> Result:
-        if self._copied is not None:
+        if self._read_copy is not None:
             raise StorageError(
                 "it lies on media that can only be read; nothing was stored",
                 where=self._name,
@@ -180,30 +180,30 @@ class SqliteStore(Store):
 
     async def _write_index(self, operation: Operation[Result]) -> Result:
         if not self._threads:
-            raise self._not_open()
+            raise self._not_open_error()
         loop = asyncio.get_running_loop()
         if not (self._crowded or self._asked_now) and self._may_wait(loop):
-            outcomes = self._writer.committed_here([operation])  # type: ignore[union-attr]
+            outcomes = self._writer.commit_inline([operation])  # type: ignore[union-attr]
             if outcomes is not None:
-                return cast("Result", _outcome(outcomes[0]))
+                return cast("Result", _unwrap(outcomes[0]))
         future = loop.create_future()
         waiting = self._asked_now
         if not waiting:
             loop.call_soon(self._hand_over)  # whoever else is about to write comes first
         elif waiting[0][1] is not loop:
-            self._writing.put([(operation, loop, future)])
+            self._write_queue.put([(operation, loop, future)])
             return cast("Result", await future)
         waiting.append((operation, loop, future))
         return cast("Result", await future)
 
     def _may_write_at_once(self) -> bool:
         writer = self._writer
-        if self._crowded or self._asked_now or writer is None or not writer.is_quick or self._copied is not None:
+        if self._crowded or self._asked_now or writer is None or not writer.is_quick or self._read_copy is not None:
             return False
         return self._may_wait(asyncio.get_running_loop())
 
     def _write_at_once(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
-        return self._writer.done_here(sql, arguments) if self._writer is not None else None
+        return self._writer.execute_inline(sql, arguments) if self._writer is not None else None
 
     def _are_others_due(self) -> bool:
         if self._kept_by is None or perf_counter() - self._kept_since < _PATIENCE_S:
@@ -231,26 +231,26 @@ class SqliteStore(Store):
         self._crowded = _CROWDED if len(jobs) > 1 else max(0, self._crowded - 1)
         is_here = len(jobs) <= _FEW and self._writer is not None
         asked = [operation for operation, _, _ in jobs]
-        if is_here and (outcomes := self._writer.committed_here(asked)) is not None:  # type: ignore[union-attr]
+        if is_here and (outcomes := self._writer.commit_inline(asked)) is not None:  # type: ignore[union-attr]
             _resolve([(future, outcome) for (_, _, future), outcome in zip(jobs, outcomes, strict=True)])
             return
-        self._writing.put(jobs)  # together, so that the thread does not begin with the first one alone
+        self._write_queue.put(jobs)  # together, so that the thread does not begin with the first one alone
 
     async def _read(self, operation: Operation[Result]) -> Result:
         if not self._threads:
-            raise self._not_open()
+            raise self._not_open_error()
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        self._reading.put((operation, loop, future))
+        self._read_queue.put((operation, loop, future))
         return cast("Result", await future)
 
-    async def _read_little(self, operation: Operation[Result]) -> Result:
-        outcome = self._reader.read_here(operation) if self._reader is not None and self._threads else _NOT_HERE
-        if outcome is _NOT_HERE:
+    async def _read_inline(self, operation: Operation[Result]) -> Result:
+        outcome = self._reader.read_inline(operation) if self._reader is not None and self._threads else _WOULD_BLOCK
+        if outcome is _WOULD_BLOCK:
             return await self._read(operation)
-        return cast("Result", _outcome(outcome))
+        return cast("Result", _unwrap(outcome))
 
-    def _not_open(self) -> StoreUnusableError:
+    def _not_open_error(self) -> StoreUnusableError:
         return StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
 
     @property
@@ -259,47 +259,49 @@ class SqliteStore(Store):
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> apsw.Connection:
+    def _open_and_migrate(self) -> apsw.Connection:
         if self.path is not None:
-            if tuple(map(int, apsw.sqlite_lib_version().split("."))) < _OLDEST:
-                raise self._unsafe(f"SQLite {apsw.sqlite_lib_version()} may corrupt a file that two connections write")
+            if tuple(map(int, apsw.sqlite_lib_version().split("."))) < _MIN_VERSION:
+                raise self._unsafe_error(
+                    f"SQLite {apsw.sqlite_lib_version()} may corrupt a file that two connections write"
+                )
             kind = _file_system(self.path.parent)
-            if kind in _FAR_AWAY:
-                raise self._unsafe(f"it lies on a network file system ({kind}), where locks cannot be relied on")
+            if kind in _NETWORK_FILE_SYSTEMS:
+                raise self._unsafe_error(f"it lies on a network file system ({kind}), where locks cannot be relied on")
         lock = self._lock()
         try:
             if self.path is not None:
                 permissions.make_folder(self.path.parent)
                 self._check_file(self.path)
-            with lock.held():
+            with lock.hold():
                 if self.path is not None:
-                    _keep_private(self.path)
-                connection = self._connection()
+                    _restrict_files(self.path)
+                connection = self._connect()
                 try:
                     self._migrate(connection)
                     self._restart_leases(connection)
-                    if self._copied is None:
+                    if self._read_copy is None:
                         self.mark.start(lambda: connection.execute(_ENDS).fetchall(), self.clock())
                         self._record_losses(connection)
                 except apsw.Error as error:
-                    raise self._not_opened(error, is_full=_is_full(error, connection)) from None
+                    raise self._open_error(error, is_full=_is_full(error, connection)) from None
                 return connection
         except OSError as error:
-            raise self._not_opened(error, is_full=error.errno in _NO_ROOM) from None
+            raise self._open_error(error, is_full=error.errno in _DISK_FULL_ERRNOS) from None
         finally:
             lock.close()
 
     def _record_losses(self, connection: apsw.Connection) -> None:
         """Keep in the mark which sessions end before what was acknowledged, before they grow again."""
-        marked = self.mark.read()
-        if marked is None:
+        state = self.mark.read()
+        if state is None:
             return
         try:
-            losses = _read(connection, high_water.compare(marked))
-        except (apsw.Error, DamagedError, UnicodeDecodeError):
+            losses = _run_read(connection, high_water.compare_ends(state))
+        except (apsw.Error, CorruptDataError, UnicodeDecodeError):
             return  # the file is damaged, and verify says where
-        self.mark.record(losses)
-        if losses or marked.is_damaged:
+        self.mark.record_losses(losses)
+        if losses or state.is_damaged:
             what = f"messages are missing at the end of {len(losses)} sessions" if losses else "its mark is damaged"
             _log.warning("%s: %s. Run dragoman verify", self._where, what)
 
@@ -309,54 +311,56 @@ class SqliteStore(Store):
             if path.exists() and _header(path)[:16] not in (b"", b"SQLite format 3\0"):
                 raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store")
         except apsw.Error as error:
-            raise self._not_opened(error, is_full=False) from None
+            raise self._open_error(error, is_full=False) from None
 
-    def _connection(self) -> apsw.Connection:
+    def _connect(self) -> apsw.Connection:
         try:
             connection = apsw.Connection(str(self.path) if self.path is not None else ":memory:")
         except apsw.Error as error:
-            raise self._not_opened(error, is_full=False) from None
+            raise self._open_error(error, is_full=False) from None
         try:
-            connection.set_busy_timeout(_LONG_S * 1000)  # before anything is read: somebody may be recovering the file
-            self._check_ours(connection)
-            self._set(connection, _SETTINGS if self.path is not None else {"foreign_keys": 1})
-            connection.pragma("journal_size_limit", _LOG_BYTES)
+            connection.set_busy_timeout(
+                _LOCK_TIMEOUT_S * 1000
+            )  # before anything is read: somebody may be recovering the file
+            self._check_ownership(connection)
+            self._apply_settings(connection, _SETTINGS if self.path is not None else {"foreign_keys": 1})
+            connection.pragma("journal_size_limit", _WAL_SIZE_LIMIT)
         except BaseException as error:
             is_full = isinstance(error, apsw.Error) and _is_full(error, connection)
             connection.close()
             if isinstance(error, apsw.NotADBError):
                 raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store") from None
             if isinstance(error, apsw.Error):
-                raise self._not_opened(error, is_full=is_full) from None
+                raise self._open_error(error, is_full=is_full) from None
             raise
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan does not depend on values, and is made once
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
-        connection.create_scalar_function("call_hash", call_hash, len(CALL), deterministic=True)
+        connection.create_scalar_function("call_hash", call_hash, len(CALL_FIELDS), deterministic=True)
         connection.create_scalar_function("lease_now", lambda *_: machine_now(), 0, deterministic=True)
         return connection
 
-    def _set(self, connection: apsw.Connection, settings: Mapping[str, Any]) -> None:
+    def _apply_settings(self, connection: apsw.Connection, settings: Mapping[str, Any]) -> None:
         """Choose the settings, and see that they were taken."""
         if not connection.pragma("user_version"):
             connection.pragma("page_size", _PAGE_SIZE)
-        for name, wanted in settings.items():
-            connection.pragma(name, self._synchronous if name == "synchronous" else wanted)
-        for name, wanted in settings.items():
-            if (found := connection.pragma(name)) != wanted:
-                raise self._unsafe(f"{name} is {found!r} and should be {wanted!r}; an answer could be lost")
+        for name, expected in settings.items():
+            connection.pragma(name, self._synchronous if name == "synchronous" else expected)
+        for name, expected in settings.items():
+            if (actual := connection.pragma(name)) != expected:
+                raise self._unsafe_error(f"{name} is {actual!r} and should be {expected!r}; an answer could be lost")
 
-    def _not_opened(self, error: Exception, *, is_full: bool) -> StoreError:
+    def _open_error(self, error: Exception, *, is_full: bool) -> StoreError:
         if is_full:
             what = "it cannot be opened: the disk is full, and even reading needs a little room"
             return StorageError(what, where=self._where, remedy="Make room, and open it again", code="disk_full")
         return StoreUnusableError(f"it cannot be opened ({error})", where=self._where)
 
-    def _unsafe(self, what: str) -> StoreUnusableError:
+    def _unsafe_error(self, what: str) -> StoreUnusableError:
         return StoreUnusableError(
             what, where=self._where, remedy="Put the file on a local disk, and leave its settings"
         )
 
-    def _check_ours(self, connection: apsw.Connection) -> None:
+    def _check_ownership(self, connection: apsw.Connection) -> None:
         """Whether this version may write it. Not even a setting is changed before that is known."""
         if connection.readonly("main"):
             raise StoreUnusableError("it may be read and not written", where=self._where, remedy="Ask for permission")
@@ -384,7 +388,7 @@ class SqliteStore(Store):
         clock_id = boot_id()
         if connection.execute("SELECT id FROM lease_clock").fetchall() != [(clock_id,)]:
             with _transaction(connection):
-                _ran(connection, restart(clock_id))
+                _run_operation(connection, restart_leases(clock_id))
 
     def _lock(self) -> _WriterLock:
         return _WriterLock(self.path.with_name(f"{self.path.name}-lock") if self.path is not None else None)
@@ -393,17 +397,17 @@ class SqliteStore(Store):
 
     async def _scrub(self) -> None:
         if self.path is not None:
-            await asyncio.to_thread(self._rewrite)
+            await asyncio.to_thread(self._vacuum)
 
-    def _rewrite(self) -> None:
+    def _vacuum(self) -> None:
         """Write the file anew without what is free in it, and empty the log beside it."""
-        lock, connection = self._lock(), self._connection()
+        lock, connection = self._lock(), self._connect()
         try:
-            with lock.held():
+            with lock.hold():
                 connection.execute("VACUUM").fetchall()
                 is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
         except apsw.Error as error:
-            raise _translated(error, connection) from error
+            raise _translate_error(error, connection) from error
         finally:
             connection.close()
             lock.close()
@@ -414,40 +418,40 @@ class SqliteStore(Store):
                 remedy="End it, and do the same again",
             )
 
-    def _copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _find_copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if self.path is None:
             return (), ()
-        self.mark.shorten(is_any_length=True)  # which names sessions
+        self.mark.compact(force=True)  # which names sessions
         deleted: list[str] = []
-        left: list[str] = []
+        remaining: list[str] = []
         for file in sorted(self.path.parent.iterdir()):
-            if file.name == self.path.name or not _is_ours(file):
+            if file.name == self.path.name or not _is_store_file(file):
                 continue
-            if delete and _MIGRATED.fullmatch(file.name.removeprefix(self.path.name)) is not None:
+            if delete and _MIGRATION_COPY.fullmatch(file.name.removeprefix(self.path.name)) is not None:
                 file.unlink()
                 deleted.append(file.name)
             else:
-                left.append(file.name)
-        return tuple(deleted), tuple(left)
+                remaining.append(file.name)
+        return tuple(deleted), tuple(remaining)
 
     # --- backup ------------------------------------------------------------------------------------------------------
 
     async def copy_to(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
         """A consistent copy of the database in another file, made while it is in use; pages done, and of how many."""
-        connection = await asyncio.to_thread(self._connection)
+        connection = await asyncio.to_thread(self._connect)
         loop = asyncio.get_running_loop()
 
-        def tell(done: int, of: int) -> None:
+        def report(done: int, total: int) -> None:
             if progress is not None:
-                loop.call_soon_threadsafe(progress, done, of)
+                loop.call_soon_threadsafe(progress, done, total)
 
         try:
-            await asyncio.to_thread(_copy, connection, target, tell)
+            await asyncio.to_thread(_copy, connection, target, report)
         finally:
             await asyncio.to_thread(connection.close)
 
 
-def _copy(source: apsw.Connection, target: Path, tell: Callable[[int, int], object] | None = None) -> None:
+def _copy(source: apsw.Connection, target: Path, report: Callable[[int, int], object] | None = None) -> None:
     target.unlink(missing_ok=True)
     permissions.create_file(target)
     copy = apsw.Connection(str(target))
@@ -456,14 +460,14 @@ def _copy(source: apsw.Connection, target: Path, tell: Callable[[int, int], obje
             source.execute("SELECT 1 FROM sqlite_schema").fetchall()  # what others write from now on does not matter
             while not backup.done:
                 backup.step(1024)
-                if tell is not None:
-                    tell(backup.page_count - backup.remaining, backup.page_count)
+                if report is not None:
+                    report(backup.page_count - backup.remaining, backup.page_count)
         copy.pragma("journal_mode", "delete")  # one file and nothing beside it
     finally:
         copy.close()
 
 
-def _keep_private(path: Path) -> None:
+def _restrict_files(path: Path) -> None:
     """Make the file, if there is none, so that only we can read it; restrict what is there.
 
     SQLite gives its log and its index of the log the mode of the database file.
@@ -480,7 +484,7 @@ def _is_read_only(path: Path) -> bool:
     return path.is_file() and not os.access(path.parent, os.W_OK)
 
 
-def _is_ours(file: Path) -> bool:
+def _is_store_file(file: Path) -> bool:
     """Whether a file is a store, by what stands at its beginning."""
     try:
         header = _header(file)
@@ -495,11 +499,11 @@ def _header(file: Path) -> bytes:
     SQLite's own layer of files reads them: to close a descriptor of our own would release the locks of every connection
     that this process has to the same file (POSIX).
     """
-    opened = apsw.VFSFile("", str(file.absolute()), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+    vfs_file = apsw.VFSFile("", str(file.absolute()), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
     try:
-        return opened.xRead(min(_HEADER, opened.xFileSize()), 0)
+        return vfs_file.xRead(min(_HEADER, vfs_file.xFileSize()), 0)
     finally:
-        opened.xClose()
+        vfs_file.xClose()
 
 
 def _file_system(folder: Path) -> str:
@@ -525,9 +529,9 @@ class _DecimalSum:
         try:
             amount = Decimal(amounts[0])
             if is_possible_cost(amount):
-                self._sum = _EXACT.add(self._sum, amount)
+                self._sum = _EXACT_CONTEXT.add(self._sum, amount)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise DamagedError(f"an amount is no number ({error})", remedy="Run dragoman verify") from None
+            raise CorruptDataError(f"an amount is no number ({error})", remedy="Run dragoman verify") from None
 
     def final(self) -> str:
         return str(self._sum)
@@ -540,7 +544,7 @@ class _WriterLock:
         self._path = path
         self._descriptor: int | None = None
 
-    def take(self, *, wait: bool = True) -> bool:
+    def acquire(self, *, wait: bool = True) -> bool:
         """Wait for it to be ours, or say whether it is."""
         if self._path is None or fcntl is None:
             return True
@@ -552,17 +556,17 @@ class _WriterLock:
             return False
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         if self._descriptor is not None and fcntl is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        self.take()
+    def hold(self) -> Iterator[None]:
+        self.acquire()
         try:
             yield
         finally:
-            self.give_back()
+            self.release()
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -585,32 +589,34 @@ def _transaction(connection: apsw.Connection, kind: str = "IMMEDIATE") -> Iterat
         raise
 
 
-def _ran(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+def _run_operation(connection: apsw.Connection, operation: Operation[Any]) -> Any:
     execute, steps = connection.execute, iter(operation)
     try:
         sql, arguments = next(steps)
         while True:
-            sql, arguments = steps.send(execute(sql.removesuffix(LOCKED), bindable(arguments)).fetchall())
-    except StopIteration as done:
-        return done.value
+            sql, arguments = steps.send(execute(sql.removesuffix(FOR_UPDATE), validate_arguments(arguments)).fetchall())
+    except StopIteration as stop:
+        return stop.value
 
 
-def _read(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+def _run_read(connection: apsw.Connection, operation: Operation[Any]) -> Any:
     """Run an operation that reads. What it cannot make sense of is damage: it was written in good order."""
     execute, steps = connection.execute, iter(operation)
     try:
         sql, arguments = next(steps)
         while True:
-            rows = execute(sql, bindable(arguments)).fetchall()
+            rows = execute(sql, validate_arguments(arguments)).fetchall()
             try:
                 sql, arguments = steps.send(rows)
             except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-                raise DamagedError(f"what is stored makes no sense ({error})", remedy="Run dragoman verify") from error
+                raise CorruptDataError(
+                    f"what is stored makes no sense ({error})", remedy="Run dragoman verify"
+                ) from error
     except StopIteration as done:
         return done.value
 
 
-_NOT_HERE: Final = object()
+_WOULD_BLOCK: Final = object()
 
 
 class _Reader:
@@ -623,35 +629,35 @@ class _Reader:
         self._busy = threading.Lock()
         self._slowest_s = 0.0  # that a little took lately
 
-    def work(self) -> None:
+    def run(self) -> None:
         while (job := self._jobs.get()) is not None:
             assert not isinstance(job, list)  # who reads asks for one thing
             operation, loop, future = job
             with self._busy:
                 outcome = self._outcome(operation)
-            _tell(loop, [(future, outcome)])
+            _deliver(loop, [(future, outcome)])
         self._connection.close()
 
-    def read_here(self, operation: Operation[Any]) -> Any:
+    def read_inline(self, operation: Operation[Any]) -> Any:
         """What was read, in the thread that asks; ``_NOT_HERE`` if that could take long: see ``committed_here``."""
         if self._slowest_s > _QUICK_S:
             self._slowest_s *= _FORGETTING
-            return _NOT_HERE
+            return _WOULD_BLOCK
         if not self._busy.acquire(blocking=False):
-            return _NOT_HERE
-        began = perf_counter()
+            return _WOULD_BLOCK
+        started = perf_counter()
         try:
             return self._outcome(operation)
         finally:
             self._busy.release()
-            self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
+            self._slowest_s = max(perf_counter() - started, self._slowest_s * _FORGETTING)
 
     def _outcome(self, operation: Operation[Any]) -> Any:
         try:
             with _transaction(self._connection, "DEFERRED"):
-                return _read(self._connection, operation)
+                return _run_read(self._connection, operation)
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
-            return _Failed(_translated(error, self._connection))
+            return _Failure(_translate_error(error, self._connection))
 
 
 class _Writer:
@@ -668,44 +674,44 @@ class _Writer:
         self._jobs = jobs
         self._lock = lock
         self._reconnect = reconnect
-        self._is_lost = False
+        self._is_broken = False
         self._sync_at_once = f"PRAGMA synchronous={connection.pragma('synchronous')}"
         self._is_synced_later = False
         self._busy = threading.Lock()
         self._slowest_s = _UNKNOWN_S  # that a commit took lately; what is long ago counts less and less
         self._unseen = 0  # statements since somebody has looked at how long the log beside the database is
-        self._follow(connection)
+        self._prepare(connection)
 
-    def _follow(self, connection: apsw.Connection) -> None:
+    def _prepare(self, connection: apsw.Connection) -> None:
         """Copy the log into the database when nobody waits for it, rather than in the middle of a commit."""
         connection.set_busy_timeout(0)  # but where somebody wants to wait
         connection.execute(at_once.PREPARE).fetchall()
         connection.wal_autocheckpoint(0)
 
-    def work(self) -> None:
-        is_over = False
-        while not is_over:
-            jobs, is_over = self._waiting(self._jobs.get())
+    def run(self) -> None:
+        is_last = False
+        while not is_last:
+            jobs, is_last = self._collect_jobs(self._jobs.get())
             if jobs:
                 with self._busy:
-                    outcomes = self._committed([operation for operation, _, _ in jobs]) or []
+                    outcomes = self._commit([operation for operation, _, _ in jobs]) or []
                 by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
                 for (_, loop, future), outcome in zip(jobs, outcomes, strict=True):
                     by_loop.setdefault(loop, []).append((future, outcome))
-                for loop, told in by_loop.items():
-                    _tell(loop, told)
+                for loop, results in by_loop.items():
+                    _deliver(loop, results)
             with self._busy, contextlib.suppress(apsw.Error):  # what cannot be copied now stays in the log
                 if self._is_log_long():
                     self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._connection.close()
         self._lock.close()
 
-    def _waiting(self, item: Item | None) -> tuple[list[Job], bool]:
+    def _collect_jobs(self, item: Item | None) -> tuple[list[Job], bool]:
         """What was asked for and whatever waits behind it, and whether that was all there will ever be."""
         jobs: list[Job] = []
         while item is not None:
             jobs.extend(item if isinstance(item, list) else [item])
-            if len(jobs) >= _MOST_AT_ONCE:
+            if len(jobs) >= _MAX_BATCH:
                 return jobs, False
             try:
                 item = self._jobs.get_nowait()
@@ -720,20 +726,20 @@ class _Writer:
             pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         except apsw.Error:
             return False
-        return pages - copied >= _LOG_PAGES
+        return pages - copied >= _CHECKPOINT_PAGES
 
-    def committed_here(self, asked: list[Operation[Any]]) -> list[Any] | None:
+    def commit_inline(self, operations: list[Operation[Any]]) -> list[Any] | None:
         """What came of each, done in the thread that asks; ``None``, and nothing is done, if that could take long.
 
         A disk that was quick so far may be slow for once, and then the event loop waits for it, once: from then on the
         writer's thread does it, until the disk has been quick for a while. What only passes does not wait for it.
         """
-        if self._is_lost or _has_long(asked) or (self._slowest_s > _QUICK_S and not _is_passing(asked)):
+        if self._is_broken or _has_bulk(operations) or (self._slowest_s > _QUICK_S and not _is_volatile(operations)):
             return None
         if not self._jobs.empty() or not self._busy.acquire(blocking=False):
             return None
         try:
-            outcomes = self._committed(asked, wait=False)
+            outcomes = self._commit(operations, wait=False)
             if self._is_log_long():
                 self._jobs.put([])  # to look around
             return outcomes
@@ -743,9 +749,9 @@ class _Writer:
     @property
     def is_quick(self) -> bool:
         """Whether what is asked for now would take no longer than it may take in the thread that asks."""
-        return self._slowest_s <= _QUICK_S and not self._is_lost and self._jobs.empty()
+        return self._slowest_s <= _QUICK_S and not self._is_broken and self._jobs.empty()
 
-    def done_here(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
+    def execute_inline(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
         """The rows of one statement, in the thread that asks; see ``committed_here``.
 
         It is a transaction by itself, for which nobody needs our lock: whoever has it looks again. ``None``, and
@@ -753,9 +759,9 @@ class _Writer:
         """
         if not self._busy.acquire(False):
             return None
-        began = perf_counter()
+        started = perf_counter()
         try:
-            if self._is_lost or self._connection.in_transaction:
+            if self._is_broken or self._connection.in_transaction:
                 return None
             if self._is_synced_later:
                 self._sync(later=False)
@@ -766,41 +772,41 @@ class _Writer:
         except (apsw.ConstraintError, apsw.BusyError):
             return None
         except Exception as error:
-            raise self._failed(error).error from error
+            raise self._failure_from(error).error from error
         finally:
             self._busy.release()
-        self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
+        self._slowest_s = max(perf_counter() - started, self._slowest_s * _FORGETTING)
         return rows
 
-    def _failed(self, error: Exception) -> _Failed:
+    def _failure_from(self, error: Exception) -> _Failure:
         """What is told of a failure."""
-        failed = _Failed(_translated(error, self._connection))
-        if isinstance(failed.error, StorageError):
-            self._start_anew()
-        return failed
+        failure = _Failure(_translate_error(error, self._connection))
+        if isinstance(failure.error, StorageError):
+            self._drop_connection()
+        return failure
 
-    def _committed(self, asked: list[Operation[Any]], *, wait: bool = True) -> list[Any] | None:
+    def _commit(self, operations: list[Operation[Any]], *, wait: bool = True) -> list[Any] | None:
         """What came of each; if the commit fails, nothing did. ``None`` if others write and we do not wait."""
-        began = perf_counter()
-        is_passing = _is_passing(asked)
+        started = perf_counter()
+        is_volatile = _is_volatile(operations)
         try:
-            if self._is_lost:
-                self._connection, self._is_lost, self._is_synced_later = self._reconnect(), False, False
-                self._follow(self._connection)
-            if not self._lock.take(wait=wait):
+            if self._is_broken:
+                self._connection, self._is_broken, self._is_synced_later = self._reconnect(), False, False
+                self._prepare(self._connection)
+            if not self._lock.acquire(wait=wait):
                 return None
             try:
-                if is_passing is not self._is_synced_later:
-                    self._sync(later=is_passing)
-                if not self._begun(wait=wait):
+                if is_volatile is not self._is_synced_later:
+                    self._sync(later=is_volatile)
+                if not self._begin(wait=wait):
                     return None
-                outcomes = self._ended(asked)
+                outcomes = self._run_and_commit(operations)
             finally:
-                self._lock.give_back()
+                self._lock.release()
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
-            return [self._failed(error)] * len(asked)
-        if not (is_passing or _has_long(asked)):  # which say nothing of the disk
-            self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
+            return [self._failure_from(error)] * len(operations)
+        if not (is_volatile or _has_bulk(operations)):  # which say nothing of the disk
+            self._slowest_s = max(perf_counter() - started, self._slowest_s * _FORGETTING)
         return outcomes
 
     def _sync(self, *, later: bool) -> None:
@@ -808,11 +814,15 @@ class _Writer:
         self._connection.execute(_SYNC_LATER if later else self._sync_at_once)
         self._is_synced_later = later
 
-    def _ended(self, asked: list[Operation[Any]]) -> list[Any]:
+    def _run_and_commit(self, operations: list[Operation[Any]]) -> list[Any]:
         """Do everything in the transaction that has begun, and commit it."""
         connection = self._connection
         try:
-            outcomes = [_ran(connection, asked[0])] if len(asked) == 1 else list(map(self._alone, asked))
+            outcomes = (
+                [_run_operation(connection, operations[0])]
+                if len(operations) == 1
+                else list(map(self._run_in_savepoint, operations))
+            )
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -820,10 +830,10 @@ class _Writer:
             raise
         return outcomes
 
-    def _begun(self, *, wait: bool) -> bool:
+    def _begin(self, *, wait: bool) -> bool:
         """Whether it is our turn to write, among single statements and programs that do not know our lock."""
         if wait:
-            self._connection.set_busy_handler(_waited)
+            self._connection.set_busy_handler(_wait_for_lock)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
@@ -835,53 +845,59 @@ class _Writer:
                 self._connection.set_busy_handler(None)
         return True
 
-    def _alone(self, operation: Operation[Any]) -> Any:
+    def _run_in_savepoint(self, operation: Operation[Any]) -> Any:
         """One of several jobs of a transaction: what fails takes nothing of the others with it."""
         self._connection.execute("SAVEPOINT job")
         try:
-            outcome = _ran(self._connection, operation)
+            outcome = _run_operation(self._connection, operation)
         except Exception as error:
             if isinstance(error, apsw.Error | OSError) and not isinstance(error, apsw.ConstraintError):
                 raise  # the database failed, and with it every job
             self._connection.execute("ROLLBACK TO job")
-            outcome = _Failed(_translated(error, self._connection))
+            outcome = _Failure(_translate_error(error, self._connection))
         self._connection.execute("RELEASE job")
         return outcome
 
-    def _start_anew(self) -> None:
+    def _drop_connection(self) -> None:
         """After a failure of the disk nothing that the connection believes is to be trusted."""
-        self._is_lost = True
+        self._is_broken = True
         with contextlib.suppress(apsw.Error):
             self._connection.close()
 
 
-def _waited(times: int) -> bool:
+def _wait_for_lock(times: int) -> bool:
     """Wait a little for somebody who writes without our lock; whether to look again.
 
     A statement of another process is over in no time, and the next one begins as soon.
     """
     sleep(_SHORTLY_S if times < _OFTEN else _BRIEFLY_S)
-    return times < _OFTEN + _LONG_S / _BRIEFLY_S
+    return times < _OFTEN + _LOCK_TIMEOUT_S / _BRIEFLY_S
 
 
-def _is_passing(asked: list[Operation[Any]]) -> bool:
-    return isinstance(asked[0], Passing) and all(isinstance(one, Passing) for one in asked)
+def _is_volatile(operations: list[Operation[Any]]) -> bool:
+    return isinstance(operations[0], VolatileOperation) and all(
+        isinstance(one, VolatileOperation) for one in operations
+    )
 
 
-def _has_long(asked: list[Operation[Any]]) -> bool:
-    return any(isinstance(one, Bulk) for one in asked) if len(asked) > 1 else isinstance(asked[0], Bulk)
+def _has_bulk(operations: list[Operation[Any]]) -> bool:
+    return (
+        any(isinstance(one, BulkOperation) for one in operations)
+        if len(operations) > 1
+        else isinstance(operations[0], BulkOperation)
+    )
 
 
-class _Failed:
+class _Failure:
     """An outcome that is an error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-def _outcome(given: Any) -> Any:
+def _unwrap(given: Any) -> Any:
     """What came of it, where it was asked for."""
-    if isinstance(given, _Failed):
+    if isinstance(given, _Failure):
         raise given.error
     return given
 
@@ -890,11 +906,11 @@ def _is_full(error: Exception, connection: apsw.Connection) -> bool:
     """Whether it is for want of room. Not everything that SQLite writes says so by itself."""
     if isinstance(error, apsw.IOError):
         with contextlib.suppress(apsw.ConnectionClosedError):
-            return connection.system_errno in _NO_ROOM
+            return connection.system_errno in _DISK_FULL_ERRNOS
     return isinstance(error, apsw.FullError)
 
 
-def _translated(error: Exception, connection: apsw.Connection) -> Exception:
+def _translate_error(error: Exception, connection: apsw.Connection) -> Exception:
     match error:
         case apsw.FullError():
             return StorageError(
@@ -908,11 +924,11 @@ def _translated(error: Exception, connection: apsw.Connection) -> Exception:
         case apsw.BusyError() | apsw.LockedError():
             return StorageError("another program keeps the database locked; nothing was stored", code="storage_failed")
         case apsw.CorruptError() | apsw.NotADBError():
-            return DamagedError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
+            return CorruptDataError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
         case apsw.SQLError():  # our statements are good: it is the tables that are not those that we made
-            return DamagedError(f"the tables are not as they were made ({error})", remedy="Run dragoman verify")
+            return CorruptDataError(f"the tables are not as they were made ({error})", remedy="Run dragoman verify")
         case UnicodeDecodeError() | msgspec.DecodeError() | InvalidOperation():
-            return DamagedError(f"what is stored cannot be read ({error})", remedy="Run dragoman verify")
+            return CorruptDataError(f"what is stored cannot be read ({error})", remedy="Run dragoman verify")
         case UnicodeEncodeError():
             return FormatError(f"a lone surrogate at character {error.start} of a text")
         case OverflowError():
@@ -921,16 +937,16 @@ def _translated(error: Exception, connection: apsw.Connection) -> Exception:
             return error
 
 
-def _tell(loop: asyncio.AbstractEventLoop, told: list[tuple[asyncio.Future[Any], Any]]) -> None:
+def _deliver(loop: asyncio.AbstractEventLoop, results: list[tuple[asyncio.Future[Any], Any]]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everybody who asked
-        loop.call_soon_threadsafe(functools.partial(_resolve, told))
+        loop.call_soon_threadsafe(functools.partial(_resolve, results))
 
 
-def _resolve(told: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    for future, outcome in told:
+def _resolve(results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in results:
         if future.done():
             continue  # who asked has given up waiting
-        if isinstance(outcome, _Failed):
+        if isinstance(outcome, _Failure):
             future.set_exception(outcome.error)
         else:
             future.set_result(outcome)

@@ -25,7 +25,7 @@ from dragoman.blobs import Blobs, FolderBlobs
 from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
-from dragoman.offload import in_turns, off_loop, size_of
+from dragoman.offload import estimate_size, iterate_fairly, run_off_loop
 from dragoman.store import (
     archive,
     at_once,
@@ -41,20 +41,20 @@ from dragoman.store import (
     verifying,
     writing,
 )
-from dragoman.store.entries import EntriesRoom
+from dragoman.store.entries import EntryStore
 from dragoman.store.finding import FindingMethods
 from dragoman.store.high_water import HighWaterMark
-from dragoman.store.indexes import Filters
+from dragoman.store.indexes import SearchFilters
 from dragoman.store.keys import KeyMethods
 from dragoman.store.operation import Rows, Statement
-from dragoman.store.reading import LITTLE, Found
-from dragoman.store.recent import Recent
+from dragoman.store.reading import SMALL_PAGE, MessageRow
+from dragoman.store.recent import MessageCache
 from dragoman.store.repricing import RepricingMethods
-from dragoman.store.rows import UNKNOWN_TIME, hash_of, message_from
+from dragoman.store.rows import UNKNOWN_TIME, message_from, message_hash
 from dragoman.store.runs import RunMethods
-from dragoman.store.searching import Searching
-from dragoman.store.strict import refuse_breaches
-from dragoman.store.tenure import Tenure
+from dragoman.store.searching import SearchIndex
+from dragoman.store.strict import reject_violations
+from dragoman.store.tenure import SessionLease
 from dragoman.store.trace import TraceMethods
 from dragoman.store.turns import TurnMethods
 from dragoman.store.values import (
@@ -62,7 +62,6 @@ from dragoman.store.values import (
     Hit,
     Lease,
     Owners,
-    RepairedUsage,
     Row,
     Session,
     SizeReport,
@@ -70,18 +69,19 @@ from dragoman.store.values import (
     ToolCallStatus,
     Totals,
     TotalsBy,
+    UsageRepair,
     Verification,
 )
-from dragoman.store.writing import Draft, End
+from dragoman.store.writing import Draft, SessionEnd
 
 if TYPE_CHECKING:
-    from dragoman.store.mail import MailRoom
+    from dragoman.store.mail import MailStore
 
 Result = TypeVar("Result")
 Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
-_message: Final = value.unchecked(Message)
-_MOST_ENDS: Final = 4_096
+_make_message: Final = value.unvalidated(Message)
+_MAX_ENDS: Final = 4_096
 
 
 def now_utc() -> datetime:
@@ -100,10 +100,12 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         self.clock = clock
         self.strict = False  # whether an append that breaks a rule is refused
         self.mark = HighWaterMark(None)
-        self.searching = Searching(self)
-        self.entries = EntriesRoom(self)
-        self._recent = Recent()
-        self._ends: dict[str, End] = {}  # of sessions, when they were last added to here: others may have been there
+        self.search_index = SearchIndex(self)
+        self.entries = EntryStore(self)
+        self._message_cache = MessageCache()
+        self._ends: dict[
+            str, SessionEnd
+        ] = {}  # of sessions, when they were last added to here: others may have been there
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: int.from_bytes(os.urandom(10)))
 
     @property
@@ -112,11 +114,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         return (self.blobs.folder,) if isinstance(self.blobs, FolderBlobs) else ()
 
     @functools.cached_property
-    def mail(self) -> MailRoom:
+    def mail(self) -> MailStore:
         """Letters between agents, for ``dragoman.mail``."""
-        from dragoman.store.mail import MailRoom  # noqa: PLC0415  only who sends letters pays for it
+        from dragoman.store.mail import MailStore  # noqa: PLC0415  only who sends letters pays for it
 
-        return MailRoom(self)
+        return MailStore(self)
 
     def new_id(self) -> str:
         """A ULID, greater than every one that this store has given before."""
@@ -128,7 +130,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Run an operation that changes nothing, on one consistent view."""
         raise NotImplementedError
 
-    async def _read_little(self, operation: Operation[Result]) -> Result:
+    async def _read_inline(self, operation: Operation[Result]) -> Result:
         """The same for what is found with a few steps, which an engine may do without changing threads."""
         return await self._read(operation)
 
@@ -163,7 +165,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     async def _scrub(self) -> None:
         """Leave nothing of what was deleted in the engine's own files, as far as it is in our hands."""
 
-    def _copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _find_copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Copies of this store that lie beside it: those that were deleted now, and those that are left."""
         del delete  # of a server that knows no files there is no copy
         return (), ()
@@ -203,13 +205,13 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             created_at=now,
             updated_at=now,
         )
-        made = await self._write(sessions.create_session(session))
-        self.mark.begin(made.id, made.last_seq)
-        return made
+        result = await self._write(sessions.create_session(session))
+        self.mark.add_session(result.id, result.last_seq)
+        return result
 
     async def get_session(self, session_id: str) -> Session:
         """The session of that id, or ``UnknownSessionError``."""
-        return await self._read_little(sessions.get_session(session_id))
+        return await self._read_inline(sessions.get_session(session_id))
 
     async def list_sessions(
         self,
@@ -244,7 +246,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         team_id: str | None = _UNCHANGED,
     ) -> Session:
         """Give some of what is known about a session new values; ``None`` takes one away."""
-        given = {
+        values = {
             "title": title,
             "workspace_path": workspace_path,
             "active_model": active_model,
@@ -253,7 +255,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             "user_id": user_id,
             "team_id": team_id,
         }
-        changes = {name: value for name, value in given.items() if value is not _UNCHANGED}
+        changes = {name: value for name, value in values.items() if value is not _UNCHANGED}
         return await self._write(sessions.change_session(session_id, changes, self.clock()))
 
     async def fork(
@@ -261,9 +263,9 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     ) -> Session:
         """A new session that shares the history up to a message: its id, its ``seq``, or else the newest one."""
         origin = await self.get_session(session_id)
-        seq = origin.last_seq if at is None else at if isinstance(at, int) else (await self._place(session_id, at))
+        seq = origin.last_seq if at is None else at if isinstance(at, int) else (await self._seq_of(session_id, at))
         now = self.clock()
-        made = Session(
+        session = Session(
             id=f"sess_{self._ids.next()}",
             title=title if title is not None else origin.title,
             workspace_path=origin.workspace_path,
@@ -275,11 +277,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             created_at=now,
             updated_at=now,
         )
-        forked = await self._write(sessions.fork_session(session_id, seq, made))
-        self.mark.begin(forked.id, forked.last_seq)
-        return forked
+        result = await self._write(sessions.fork_session(session_id, seq, session))
+        self.mark.add_session(result.id, result.last_seq)
+        return result
 
-    async def _place(self, session_id: str, message_id: str) -> int:
+    async def _seq_of(self, session_id: str, message_id: str) -> int:
         return (await self._read(reading.get_message(session_id, message_id))).seq
 
     # --- messages ----------------------------------------------------------------------------------------------------
@@ -301,23 +303,23 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         the same message ids, changes nothing and gives the same places. With ``strict``, messages that break a rule
         are a ``BreachError`` that offers repaired ones; without it, as the store was opened.
         """
-        given = [messages] if isinstance(messages, Message) else _messages_from(messages)
-        if not given:
+        items = [messages] if isinstance(messages, Message) else _messages_from(messages)
+        if not items:
             return []
-        owned = [self._owned(session_id, message) for message in given]
+        own_messages = [self._adopt(session_id, message) for message in items]
         if self.strict if strict is None else strict:
-            await refuse_breaches(self, session_id, owned)
-        drafts = await off_loop(_size_of(owned), writing.drafts_from, owned)
+            await reject_violations(self, session_id, own_messages)
+        drafts = await run_off_loop(_estimate_size(own_messages), writing.drafts_from, own_messages)
         now = self.clock()
         if len(drafts) == 1 and idempotency_key is None:
             if self._are_others_due():
                 await asyncio.sleep(0)
             seq = self._put_at_end(session_id, drafts[0], expected_seq, now)
             if seq is not None:
-                return [Row(seq, owned[0])]
-        places = await self._stored(
+                return [Row(seq, own_messages[0])]
+        places = await self._store_messages(
             drafts,
-            lambda drafts: writing.append(
+            lambda drafts: writing.append_messages(
                 session_id,
                 drafts,
                 now=now,
@@ -328,30 +330,30 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         )
         if places.end is not None:
             self._remember_end(session_id, places.end)
-            self.mark.note(session_id, places.end[0], owned[-1].id)
-            self.searching.soon()
-            return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
-        return await self._rows(await self._read(reading.at(session_id, places.seqs)))
+            self.mark.acknowledge(session_id, places.end[0], own_messages[-1].id)
+            self.search_index.schedule()
+            return [Row(seq, message) for seq, message in zip(places.seqs, own_messages, strict=True)]
+        return await self._to_rows(await self._read(reading.read_at(session_id, places.seqs)))
 
     def _put_at_end(self, session_id: str, draft: Draft, expected_seq: int | None, now: datetime) -> int | None:
         """The place of a message that could be put at the end of its session in one step; else nothing was done."""
         end = self._ends.get(session_id)
         if end is None or expected_seq not in (None, end[0]) or not self._may_write_at_once():
             return None
-        row = writing.only_row(session_id, end, draft, now)
+        row = writing.single_row(session_id, end, draft, now)
         if row is None or self._write_at_once(at_once.PUT, row) is None:
             return None
         self._ends[session_id] = end[0] + 1, draft.columns.id
-        self.mark.note(session_id, end[0] + 1, draft.columns.id)
-        self.searching.soon()
+        self.mark.acknowledge(session_id, end[0] + 1, draft.columns.id)
+        self.search_index.schedule()
         return end[0] + 1
 
-    def _remember_end(self, session_id: str, end: End) -> None:
-        if len(self._ends) >= _MOST_ENDS:
+    def _remember_end(self, session_id: str, end: SessionEnd) -> None:
+        if len(self._ends) >= _MAX_ENDS:
             self._ends.clear()
         self._ends[session_id] = end
 
-    def _owned(self, session_id: str, message: Message) -> Message:
+    def _adopt(self, session_id: str, message: Message) -> Message:
         if message.session_id == session_id:
             return message
         if message.session_id:
@@ -359,7 +361,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
         created_at = self.clock() if message.created_at == UNKNOWN_TIME else message.created_at
         # What is new needs no looking at, and the rest was looked at when the message was made.
-        return _message(
+        return _make_message(
             self._ids.next(),
             session_id,
             message.role,
@@ -372,33 +374,35 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def update(self, session_id: str, message: Message) -> Row:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
-        owned = self._owned(session_id, message)
-        (draft,) = await off_loop(_size_of([owned]), writing.drafts_from, [owned])
+        own_message = self._adopt(session_id, message)
+        (draft,) = await run_off_loop(_estimate_size([own_message]), writing.drafts_from, [own_message])
         now = self.clock()
-        seq = await self._stored([draft], lambda drafts: writing.end_message(session_id, drafts[0], now))
-        self.searching.soon()
-        return Row(seq, owned)
+        seq = await self._store_messages([draft], lambda drafts: writing.update_message(session_id, drafts[0], now))
+        self.search_index.schedule()
+        return Row(seq, own_message)
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
         """The messages behind a place, in order: the next page."""
-        return await self._page(reading.page_after(session_id, after_seq, limit, self._recent), limit)
+        return await self._read_page(reading.read_page_after(session_id, after_seq, limit, self._message_cache), limit)
 
-    async def read_back(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
+    async def read_before(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
         """The messages before a place, in order: the page before."""
-        return await self._page(reading.page_before(session_id, before_seq, limit, self._recent), limit)
+        return await self._read_page(
+            reading.read_page_before(session_id, before_seq, limit, self._message_cache), limit
+        )
 
     async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
         """The newest messages, in order."""
-        return await self._page(reading.page_before(session_id, None, limit, self._recent), limit)
+        return await self._read_page(reading.read_page_before(session_id, None, limit, self._message_cache), limit)
 
     async def get_message(self, session_id: str, message_id: str) -> Row:
         """The message of that id, or ``UnknownMessageError``."""
-        (row,) = await self._rows([await self._read_little(reading.get_message(session_id, message_id))])
+        (row,) = await self._to_rows([await self._read_inline(reading.get_message(session_id, message_id))])
         return row
 
     async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
         """Every message of a session, in order, a page at a time."""
-        after, size = 0, min(page, LITTLE)  # most sessions are short
+        after, size = 0, min(page, SMALL_PAGE)  # most sessions are short
         while rows := await self.read(session_id, after, size):
             for row in rows:
                 yield row
@@ -406,44 +410,46 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
                 return
             after, size = rows[-1].seq, page
 
-    async def _page(self, page: Operation[list[Found | Row]], limit: int) -> list[Row]:
-        return await self._rows(await (self._read_little if limit <= LITTLE else self._read)(page))
+    async def _read_page(self, page: Operation[list[MessageRow | Row]], limit: int) -> list[Row]:
+        return await self._to_rows(await (self._read_inline if limit <= SMALL_PAGE else self._read)(page))
 
-    async def _stored(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]) -> Result:
+    async def _store_messages(
+        self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]
+    ) -> Result:
         """Store messages, after what they keep outside."""
         while True:
             for draft in drafts:
                 if draft.columns.blobs:
-                    await self._keep_large(draft)
+                    await self._put_blobs(draft)
             try:
                 return await self._write(change(drafts))
-            except writing.LetGoError as gone:
-                drafts = await collecting.after(self, drafts, gone)
+            except writing.BlobCollectedError as error:
+                drafts = await collecting.prepare_retry(self, drafts, error)
 
-    async def _keep_large(self, draft: Draft) -> None:
+    async def _put_blobs(self, draft: Draft) -> None:
         """What is too large for a row is safe outside before a row names it."""
         for sha256, data in draft.columns.blobs.items():
             await self.blobs.put(sha256, data)
 
-    async def _rows(self, found: Iterable[Found | Row]) -> list[Row]:
+    async def _to_rows(self, items: Iterable[MessageRow | Row]) -> list[Row]:
         rows = []
-        async for one in in_turns(found, _size_of_row):
-            if isinstance(one, Row):
-                rows.append(one)
+        async for item in iterate_fairly(items, _row_size):
+            if isinstance(item, Row):
+                rows.append(item)
                 continue
-            blobs = {} if one.columns.blobs_json is None else await self._large(one)
-            characters = len(one.columns.content_json) + len(one.columns.metadata_json)
+            blobs = {} if item.columns.blobs_json is None else await self._get_blobs(item)
+            characters = len(item.columns.content_json) + len(item.columns.metadata_json)
             size = characters + sum(map(len, blobs.values()))
-            message = await off_loop(size, message_from, one.session_id, one.seq, one.columns, one.hash, blobs)
+            message = await run_off_loop(size, message_from, item.session_id, item.seq, item.columns, item.hash, blobs)
             if not blobs:
-                self._recent.put(one.session_id, one.seq, one.hash, message, characters)
-            rows.append(Row(one.seq, message))
+                self._message_cache.put(item.session_id, item.seq, item.hash, message, characters)
+            rows.append(Row(item.seq, message))
         return rows
 
-    async def _large(self, found: Found) -> dict[str, bytes]:
+    async def _get_blobs(self, row: MessageRow) -> dict[str, bytes]:
         """What a row keeps outside; nothing, if the row itself is not what was written."""
-        columns = found.columns
-        if columns.blobs_json is None or hash_of(found.session_id, found.seq, columns) != found.hash:
+        columns = row.columns
+        if columns.blobs_json is None or message_hash(row.session_id, row.seq, columns) != row.hash:
             return {}
         return {sha256: await self.blobs.get(sha256) for _, sha256, _ in msgspec.json.decode(columns.blobs_json)}
 
@@ -471,7 +477,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         share included, and messages that name them; ``owners`` means such sessions alone. ``until`` is the first
         moment that is left out.
         """
-        filters = Filters(
+        filters = SearchFilters(
             session_id=session_id,
             role=role,
             model=model,
@@ -481,11 +487,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             since=since,
             until=until,
         )
-        return await self.searching.search(words, filters, limit, offset)
+        return await self.search_index.search(words, filters, limit, offset)
 
     async def reindex(self) -> None:
         """Build the index for searching anew. Whoever searches meanwhile waits for it."""
-        await self.searching.reindex()
+        await self.search_index.reindex()
 
     # --- tools -------------------------------------------------------------------------------------------------------
 
@@ -499,12 +505,12 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
         """What each provider calls the calls of a session; ``dragoman.ids.ToolIds`` takes these."""
-        return tuple(await self._read_little(calls.tool_ids(session_id)))
+        return tuple(await self._read_inline(calls.tool_ids(session_id)))
 
-    async def learn_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
+    async def save_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
         """Remember what providers call the calls of a session: provider, our id, their id."""
         if entries:
-            await self._write(calls.learn_tool_ids(session_id, entries))
+            await self._write(calls.insert_tool_ids(session_id, entries))
 
     # --- turns -------------------------------------------------------------------------------------------------------
 
@@ -514,16 +520,16 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         It lasts for so long on the clock of leases (see ``lease_clock``), whatever the wall clock does. It is known to
         everybody at once and need not survive a power cut, which ends the turn as well.
         """
-        await self._write(leases.take_lease(session_id, owner, seconds))
+        await self._write(leases.acquire_lease(session_id, owner, seconds))
         return Lease(session_id=session_id, owner=owner, expires_at=self.clock() + timedelta(seconds=seconds))
 
     async def release_lease(self, session_id: str, owner: str) -> None:
         """Give the right to run a turn back."""
         await self._write(leases.release_lease(session_id, owner))
 
-    def turn(self, session_id: str, seconds: float = 30) -> Tenure:
+    def turn(self, session_id: str, seconds: float = 30) -> SessionLease:
         """Hold the right to run a turn for as long as the block takes. A crash gives it back when it expires."""
-        return Tenure(self, session_id, self._ids.next(), seconds)
+        return SessionLease(self, session_id, self._ids.next(), seconds)
 
     # --- totals ------------------------------------------------------------------------------------------------------
 
@@ -550,7 +556,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Delete a session. Its forks keep their histories, and the totals keep what it has cost."""
         self.mark.forget([session_id])
         await self._write(care.delete_session(self.engine, session_id, self._ids.next))
-        self._recent.clear()
+        self._message_cache.clear()
 
     async def retain(
         self, older_than: timedelta, *, user_id: str | None = None, dry_run: bool = False
@@ -559,15 +565,15 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
         A session in which a turn is running stays. ``dry_run`` deletes nothing.
         """
-        before = self.cutoff(older_than)
-        found = await self._read(care.untouched(before, user_id))
+        cutoff = self.cutoff(older_than)
+        candidates = await self._read(care.find_inactive_sessions(cutoff, user_id))
         if dry_run:
-            return found
-        gone = []
-        for session in found:
-            if await self.delete_untouched(session.id, before):
-                gone.append(session)
-        return gone
+            return candidates
+        deleted = []
+        for session in candidates:
+            if await self.delete_if_inactive(session.id, cutoff):
+                deleted.append(session)
+        return deleted
 
     def cutoff(self, older_than: timedelta) -> datetime:
         """The time before which something is older than that; ``InputError`` for a time in the future."""
@@ -579,15 +585,17 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         except OverflowError:
             return datetime.min.replace(tzinfo=UTC)  # nothing is that old
 
-    async def delete_untouched(self, session_id: str, before: datetime, holder: str = "") -> bool:
+    async def delete_if_inactive(self, session_id: str, before: datetime, lease_owner: str = "") -> bool:
         """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""
         self.mark.forget([session_id])
-        gone = await self._write(care.delete_untouched(self.engine, session_id, before, self._ids.next, holder=holder))
-        self._recent.clear()
-        if not gone:
+        is_deleted = await self._write(
+            care.delete_inactive_session(self.engine, session_id, before, self._ids.next, lease_owner=lease_owner)
+        )
+        self._message_cache.clear()
+        if not is_deleted:
             with contextlib.suppress(UnknownSessionError):
-                self.mark.begin(session_id, (await self.get_session(session_id)).last_seq)
-        return gone
+                self.mark.add_session(session_id, (await self.get_session(session_id)).last_seq)
+        return is_deleted
 
     async def erase_user(
         self,
@@ -607,24 +615,24 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         gone; where it fails the receipt says why, and to erase them again is to try it again.
         """
         receipt_id, has_files = f"era_{self._ids.next()}", delete_files is not None
-        self.mark.forget(await self._read(care.sessions_of(user_id)))
-        erased = await self._write(
+        self.mark.forget(await self._read(care.find_user_sessions(user_id)))
+        result = await self._write(
             care.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
         )
-        self._recent.clear()
-        await collecting.finish(self, erased.going)
+        self._message_cache.clear()
+        await collecting.finish_deletion(self, result.blobs_to_delete)
         await self._scrub()
-        receipt = await self._without_copies(erased.receipt, delete=delete_copies)
-        return receipt if delete_files is None else await self._without_files(receipt, delete_files)
+        receipt = await self._record_copies(result.receipt, delete=delete_copies)
+        return receipt if delete_files is None else await self._record_files(receipt, delete_files)
 
-    async def _without_copies(self, receipt: ErasureReceipt, *, delete: bool) -> ErasureReceipt:
-        deleted, left = await asyncio.to_thread(self._copies, delete=delete)
-        if deleted or left:
-            receipt = msgspec.structs.replace(receipt, copies_deleted=deleted, copies_left=left)
-            await self._write(care.change_receipt(receipt))
+    async def _record_copies(self, receipt: ErasureReceipt, *, delete: bool) -> ErasureReceipt:
+        deleted, remaining = await asyncio.to_thread(self._find_copies, delete=delete)
+        if deleted or remaining:
+            receipt = msgspec.structs.replace(receipt, copies_deleted=deleted, copies_left=remaining)
+            await self._write(care.update_receipt(receipt))
         return receipt
 
-    async def _without_files(
+    async def _record_files(
         self, receipt: ErasureReceipt, delete_files: Callable[[], Awaitable[int]]
     ) -> ErasureReceipt:
         count, fault = None, None
@@ -633,7 +641,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         except DragomanError as error:
             fault = str(error)
         receipt = msgspec.structs.replace(receipt, attachments=count, attachments_fault=fault)
-        await self._write(care.change_receipt(receipt))
+        await self._write(care.update_receipt(receipt))
         return receipt
 
     async def erasures(self) -> list[ErasureReceipt]:
@@ -642,7 +650,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def collect_blobs(self, grace: timedelta = timedelta(hours=1)) -> int:
         """Let go of large content that no message names and nobody has put for so long; how much that was."""
-        return await collecting.collect(self, grace)
+        return await collecting.collect_blobs(self, grace)
 
     async def sizes(self) -> SizeReport:
         """How big the store is, and what of it."""
@@ -652,7 +660,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def repair_usage(
         self, session_id: str | None = None, seq: int | None = None, *, dry_run: bool = False
-    ) -> list[RepairedUsage]:
+    ) -> list[UsageRepair]:
         """Put impossible usages right, in a session or everywhere, and say which; ``dry_run`` only says it.
 
         Impossible counts become 0, and the cost unknown. With ``seq``, that message's usage is taken away altogether,
@@ -660,7 +668,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """
         from dragoman.store import usage_repair  # noqa: PLC0415  only who repairs pays for it
 
-        return await usage_repair.repair(self, session_id, seq, dry_run=dry_run)
+        return await usage_repair.repair_usage(self, session_id, seq, dry_run=dry_run)
 
     async def verify(
         self, session_id: str | None = None, progress: Callable[[int, int], None] | None = None
@@ -677,7 +685,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         Do this after you have restored an older copy of a SQLite file on purpose, or when its mark is damaged.
         """
         ends = await self._write(high_water.session_ends())
-        self.mark.accept(ends, self.clock())
+        self.mark.accept_losses(ends, self.clock())
         self.mark.forget(ends.keys() - (await self._read(high_water.session_ends())).keys())  # deleted meanwhile
 
     # --- elsewhere ---------------------------------------------------------------------------------------------------
@@ -719,21 +727,21 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         return await copying.backup(self, Path(target), progress)
 
 
-def _size_of(messages: Sequence[Message]) -> int:
+def _estimate_size(messages: Sequence[Message]) -> int:
     """About how many bytes there are to encode."""
     texts = (getattr(block, "text", "") for message in messages for block in message.content)
-    return size_of(messages) + sum(map(len, texts))
+    return estimate_size(messages) + sum(map(len, texts))
 
 
-def _size_of_row(row: Found | Row) -> int:
+def _row_size(row: MessageRow | Row) -> int:
     """How much there is to parse; nothing of a row that was read before."""
     return 0 if isinstance(row, Row) else len(row.columns.content_json)
 
 
-def _messages_from(given: Any) -> list[Message]:
+def _messages_from(argument: Any) -> list[Message]:
     """Return what is to be appended as a list; ``InputError`` if anything in it is no message."""
-    is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
-    messages = [given] if is_one else list(given)
+    is_single = isinstance(argument, str | bytes | Mapping) or not isinstance(argument, Iterable)
+    messages = [argument] if is_single else list(argument)
     for message in messages:
         if not isinstance(message, Message):
             raise InputError(

@@ -15,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Self
 
 from dragoman.errors import StorageError
-from dragoman.store.unbroken import unbroken
+from dragoman.store.unbroken import run_to_completion
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("dragoman.store")
 
 
-class Tenure:
+class SessionLease:
     """A lease that is kept up."""
 
     def __init__(self, store: Store, session_id: str, owner: str, seconds: float) -> None:
@@ -31,46 +31,46 @@ class Tenure:
         self.owner = owner
         self._store = store
         self._seconds = seconds
-        self._renewing: asyncio.Task[None] | None = None
-        self._waiting: asyncio.TimerHandle | None = None  # most turns end before there is something to renew
-        self._is_given_back = False
+        self._renewal: asyncio.Task[None] | None = None
+        self._renewal_timer: asyncio.TimerHandle | None = None  # most turns end before there is something to renew
+        self._is_released = False
 
     async def __aenter__(self) -> Self:
         try:
             await self._store.take_lease(self.session_id, self.owner, self._seconds)
         except asyncio.CancelledError:  # it may have been given all the same
-            await unbroken(self._store.release_lease(self.session_id, self.owner))
+            await run_to_completion(self._store.release_lease(self.session_id, self.owner))
             raise
-        self._waiting = asyncio.get_running_loop().call_later(self._seconds / 3, self._begin_to_renew)
+        self._renewal_timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._start_renewal)
         return self
 
-    def _begin_to_renew(self) -> None:
-        self._renewing = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
+    def _start_renewal(self) -> None:
+        self._renewal = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
 
     async def __aexit__(self, *_: object) -> None:
-        if self._waiting is not None and self._is_given_back and self._renewing is None:
-            self._waiting.cancel()
+        if self._renewal_timer is not None and self._is_released and self._renewal is None:
+            self._renewal_timer.cancel()
         else:
-            await unbroken(self._given_back())
+            await run_to_completion(self._release())
 
-    def was_given_back(self) -> None:
+    def confirm_release(self) -> None:
         """The right was given back with the last thing that the turn has stored."""
-        self._is_given_back = True
+        self._is_released = True
 
     def check(self) -> None:
         """Raise what the right was lost to: ``ConflictError`` or ``UnknownSessionError``."""
-        if self._renewing is not None and self._renewing.done():
-            self._renewing.result()
+        if self._renewal is not None and self._renewal.done():
+            self._renewal.result()
 
-    async def _given_back(self) -> None:
-        assert self._waiting is not None
-        self._waiting.cancel()
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
-            if not self._renewing.cancelled():
-                self._renewing.exception()  # whoever wanted to know has asked
-        if not self._is_given_back or self._renewing is not None:  # which may have taken it again behind that
+    async def _release(self) -> None:
+        assert self._renewal_timer is not None
+        self._renewal_timer.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+            if not self._renewal.cancelled():
+                self._renewal.exception()  # whoever wanted to know has asked
+        if not self._is_released or self._renewal is not None:  # which may have taken it again behind that
             await self._store.release_lease(self.session_id, self.owner)
 
     async def _renew(self) -> None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from dragoman.errors import InputError
-from dragoman.message import MOST_TOKENS
+from dragoman.message import MAX_TOKENS
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.values import Owners, Totals
 
@@ -30,10 +30,10 @@ COUNTS: Final = (
     "cache_creation_input_tokens",
     "reasoning_tokens",
 )
-_COUNTED: Final = f"day, model, provider, user_id, team_id, {', '.join(COUNTS)}, cost_usd, unpriced"
-_EVER_USED: Final = (  # what sessions that were deleted have cost was paid as well
-    f"SELECT session_id, 1 AS messages, {_COUNTED} FROM usage"
-    f" UNION ALL SELECT NULL, messages, {_COUNTED} FROM past_usage"
+_USAGE_COLUMNS: Final = f"day, model, provider, user_id, team_id, {', '.join(COUNTS)}, cost_usd, unpriced"
+_ALL_USAGE: Final = (  # what sessions that were deleted have cost was paid as well
+    f"SELECT session_id, 1 AS messages, {_USAGE_COLUMNS} FROM usage"
+    f" UNION ALL SELECT NULL, messages, {_USAGE_COLUMNS} FROM past_usage"
 )
 _BITS: Final = 32
 _LOW: Final = (1 << _BITS) - 1
@@ -46,39 +46,41 @@ def group_column(by: str) -> str:
     return GROUPS[by]
 
 
-def possible(name: str, messages: str) -> str:
+def possible_count_sql(name: str, messages: str) -> str:
     """SQL for a count of so many messages; 0 if it is impossible."""
-    return f"CASE WHEN {name} BETWEEN 0 AND {MOST_TOKENS}.0 * {messages} THEN {name} ELSE 0 END"
+    return f"CASE WHEN {name} BETWEEN 0 AND {MAX_TOKENS}.0 * {messages} THEN {name} ELSE 0 END"
 
 
-def _sums(name: str) -> str:
+def _sum_sql(name: str) -> str:
     """SQL for a sum in two halves, neither of which can leave 64 bits."""
-    count = possible(name, "messages")
+    count = possible_count_sql(name, "messages")
     return f"sum(({count}) >> {_BITS}), sum(({count}) & {_LOW})"
 
 
-SUMS: Final = f"sum(messages), {', '.join(map(_sums, COUNTS))}, decimal_sum(cost_usd), sum(unpriced)"
+SUMS: Final = f"sum(messages), {', '.join(map(_sum_sql, COUNTS))}, decimal_sum(cost_usd), sum(unpriced)"
 
 
 def totals_from(rows: Iterable[Sequence[Any]]) -> list[Totals]:
     """The totals of rows that are a group and ``SUMS``, in the order of their groups."""
-    found = []
+    groups = []
     for group, messages, *halves, cost, unpriced in rows:
         pairs = zip(COUNTS, halves[::2], halves[1::2], strict=True)
         counts = {name: (int(high) << _BITS) + int(low) for name, high, low in pairs}
         amount = Decimal(str(cost))
-        found.append(Totals(group=group, messages=int(messages), **counts, cost_usd=amount, unpriced=int(unpriced)))
-    return sorted(found, key=lambda one: (one.group is not None, one.group or ""))  # engines sort each in their own way
+        groups.append(Totals(group=group, messages=int(messages), **counts, cost_usd=amount, unpriced=int(unpriced)))
+    return sorted(
+        groups, key=lambda one: (one.group is not None, one.group or "")
+    )  # engines sort each in their own way
 
 
 @operation
 def totals(
-    by: str, wanted: dict[str, str], since: str | None, until: str | None, owners: Owners | None = None
+    by: str, filters: dict[str, str], since: str | None, until: str | None, owners: Owners | None = None
 ) -> Generator[Statement, Rows, list[Totals]]:
     """What was consumed and what it cost, by group; days are in UTC, and ``until`` is the first day not counted."""
     group = group_column(by)
     conditions, arguments = ["1 = 1"], list[Any]()
-    for name, value in wanted.items():
+    for name, value in filters.items():
         conditions.append(f"{GROUPS[name]} = ?")
         arguments.append(value)
     for sign, day in ((">=", since), ("<", until)):
@@ -86,11 +88,11 @@ def totals(
             conditions.append(f"day {sign} ?")
             arguments.append(day)
     if owners is not None:
-        mine, whose = owners.condition("ever")
-        conditions.append(mine)
-        arguments.extend(whose)
+        owner_sql, owner_arguments = owners.condition("ever")
+        conditions.append(owner_sql)
+        arguments.extend(owner_arguments)
     rows = yield (
-        f"SELECT {group}, {SUMS} FROM ({_EVER_USED}) AS ever WHERE {' AND '.join(conditions)} GROUP BY {group}",
+        f"SELECT {group}, {SUMS} FROM ({_ALL_USAGE}) AS ever WHERE {' AND '.join(conditions)} GROUP BY {group}",
         arguments,
     )
     return totals_from(rows)

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
-from dragoman.errors import DamagedError, FormatError
-from dragoman.ids import derived_ulid
+from dragoman.errors import CorruptDataError, FormatError
+from dragoman.ids import derive_ulid
 from dragoman.jsontext import OWN, read_json
-from dragoman.message import MOST_TOKENS, is_possible_cost
-from dragoman.store.calls import visible
-from dragoman.store.operation import Operation, Rows, Statement, bulk, operation
-from dragoman.store.rows import micros, time_from
+from dragoman.message import MAX_TOKENS, is_possible_cost
+from dragoman.store.calls import column_text
+from dragoman.store.operation import Operation, Rows, Statement, bulk_operation, operation
+from dragoman.store.rows import from_micros, to_micros
 from dragoman.store.sessions import unknown_session
-from dragoman.store.values import Evaluation, JudgedTotals, TraceEvent
+from dragoman.store.values import Evaluation, EvaluationTotals, TraceEvent
 
 if TYPE_CHECKING:
     from dragoman.ids import UlidSource
@@ -51,13 +51,15 @@ AUDIT_TYPES: Final = (  # which stay for as long as the store
     "usage.repaired",
 )
 
-_EVENT: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
-_EVALUATION: Final = (
+_EVENT_COLUMNS: Final = (
+    "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
+)
+_EVALUATION_COLUMNS: Final = (
     "id, session_id, turn_id, message_id, task_id, agent_id, plan_id, evaluator, model, score, success, cost_usd,"
     " duration_ms, notes, fingerprint_json, created_at, team_id, metrics_json, hash"
 )
-_STAYS: Final = {"sqlite": "", "postgres": " FOR KEY SHARE"}  # a session that is not deleted until we are done
-_AT_ONCE: Final = 50
+_ROW_LOCK: Final = {"sqlite": "", "postgres": " FOR KEY SHARE"}  # a session that is not deleted until we are done
+_INSERT_BATCH: Final = 50
 _PAGE: Final = 500
 
 
@@ -68,7 +70,7 @@ def _redactor() -> Redactor:
     return Redactor()
 
 
-class Happened(Protocol):
+class EventLike(Protocol):
     """An event, as the bus has it."""
 
     @property
@@ -102,11 +104,11 @@ class TraceMethods:
         async def _read(self, operation: Operation[Any]) -> Any: ...
         async def _write(self, operation: Operation[Any]) -> Any: ...
 
-    async def append_events(self, events: Iterable[Happened], redactor: Redactor | None = None) -> int:
+    async def append_events(self, events: Iterable[EventLike], redactor: Redactor | None = None) -> int:
         """Keep events, without the secrets in them; how many were new, and of sessions that are there."""
         rows = [event_row(event, redactor or _redactor()) for event in events]
-        written: int = await self._write(append_events(self.engine, rows)) if rows else 0
-        return written
+        count: int = await self._write(append_events(self.engine, rows)) if rows else 0
+        return count
 
     async def events(
         self,
@@ -119,7 +121,7 @@ class TraceMethods:
     ) -> list[TraceEvent]:
         """What happened in a session behind an event, in order; of these types only, and in this turn, if named."""
         wanted = None if types is None else tuple(types)
-        found: list[TraceEvent] = await self._read(events_of(session_id, after_id, limit, wanted, turn_id))
+        found: list[TraceEvent] = await self._read(read_events(session_id, after_id, limit, wanted, turn_id))
         return found
 
     async def sweep_events(
@@ -134,9 +136,9 @@ class TraceMethods:
             if name in kept:
                 continue
             if dry_run:
-                swept += await self._read(counted_before(name, before))
+                swept += await self._read(count_before(name, before))
                 continue
-            while gone := await self._write(deleted_before(name, before)):
+            while gone := await self._write(delete_before(name, before)):
                 swept += gone
         return swept
 
@@ -168,7 +170,7 @@ class TraceMethods:
         same key again gives what was kept first.
         """
         made = Evaluation(
-            id=f"evl_{self._ids.next()}" if key is None else _id_from(team_id, key),
+            id=f"evl_{self._ids.next()}" if key is None else _evaluation_id(team_id, key),
             team_id=team_id,
             session_id=session_id,
             turn_id=turn_id,
@@ -182,20 +184,20 @@ class TraceMethods:
             success=success,
             cost_usd=cost_usd,
             duration_ms=duration_ms,
-            notes=None if notes is None else visible(_redactor().text(notes)),
+            notes=None if notes is None else column_text(_redactor().text(notes)),
             fingerprint=None if fingerprint is None else msgspec.json.decode(msgspec.json.encode(fingerprint)),
             metrics=dict(metrics) if metrics else None,
             created_at=self.clock(),
         )
         check_evaluation(made)
-        kept: Evaluation = await self._write(record(self.engine, made))
+        kept: Evaluation = await self._write(insert_evaluation(self.engine, made))
         return kept
 
     async def judged_turn(self, session_id: str, turn_id: str | None = None) -> dict[str, Any]:
         """What ``record_evaluation`` takes about a turn of a session, its last one if none is named."""
-        from dragoman.store.judged import judged_turn  # noqa: PLC0415  only who judges needs it
+        from dragoman.store.judged import describe_turn  # noqa: PLC0415  only who judges needs it
 
-        return await judged_turn(cast("Store", self), session_id, turn_id)
+        return await describe_turn(cast("Store", self), session_id, turn_id)
 
     async def evaluations(
         self,
@@ -216,27 +218,27 @@ class TraceMethods:
             "team_id": team_id,
         }
         named = {name: value for name, value in wanted.items() if value is not None}
-        found: list[Evaluation] = await self._read(evaluations(named, limit))
+        found: list[Evaluation] = await self._read(read_evaluations(named, limit))
         return found
 
-    async def judged_totals(self, by: str, *, team_id: str | None = None) -> list[JudgedTotals]:
+    async def judged_totals(self, by: str, *, team_id: str | None = None) -> list[EvaluationTotals]:
         """How much was judged and how well, ever, by ``agent`` or by ``model``; of one team only, if named."""
-        found: list[JudgedTotals] = await self._read(judged_totals(by, team_id))
-        return found
+        totals: list[EvaluationTotals] = await self._read(read_totals(by, team_id))
+        return totals
 
     async def pattern_samples(self, limit: int = 1_000, *, user_id: str | None = None) -> list[PatternSample]:
         """How turns went that were judged, the newest first; of sessions of one user only, if named.
 
         A turn that was judged several times is one sample, as it was judged last.
         """
-        found: list[PatternSample] = await self._read(samples(limit, user_id))
+        found: list[PatternSample] = await self._read(read_samples(limit, user_id))
         return found
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-def event_row(event: Happened, redactor: Redactor) -> tuple[Any, ...]:
+def event_row(event: EventLike, redactor: Redactor) -> tuple[Any, ...]:
     """An event as a row of the table."""
     row = (
         event.id,
@@ -249,21 +251,21 @@ def event_row(event: Happened, redactor: Redactor) -> tuple[Any, ...]:
         str(event.sensitivity),
         redactor.json(event.payload_json).decode(),
     )
-    return (*row, hash_of(row))
+    return (*row, json_hash(row))
 
 
-def hash_of(row: Sequence[Any]) -> bytes:
+def json_hash(row: Sequence[Any]) -> bytes:
     """SHA-256 over everything that a row says."""
     return hashlib.sha256(json.dumps(row, default=str).encode()).digest()  # which takes whatever a damaged row holds
 
 
-def event_from(row: tuple[Any, ...]) -> TraceEvent:
+def event_from_row(row: tuple[Any, ...]) -> TraceEvent:
     """The event of a row; ``DamagedError`` if it is not what was written."""
-    if hash_of(row[:9]) != bytes(row[9]):
-        raise DamagedError("its hash does not fit its content", where=f"session {row[2]}, event {row[0]}")
+    if json_hash(row[:9]) != bytes(row[9]):
+        raise CorruptDataError("its hash does not fit its content", where=f"session {row[2]}, event {row[0]}")
     return TraceEvent(
         id=row[0],
-        timestamp=time_from(row[1]),
+        timestamp=from_micros(row[1]),
         session_id=row[2],
         turn_id=row[3],
         parent_event_id=row[4],
@@ -274,21 +276,22 @@ def event_from(row: tuple[Any, ...]) -> TraceEvent:
     )
 
 
-@bulk
+@bulk_operation
 def append_events(engine: str, rows: Sequence[tuple[Any, ...]]) -> Generator[Statement, Rows, int]:
     """Add events of sessions that are there."""
     there = {SYSTEM}
     for session_id in sorted({row[2] for row in rows} - there):
-        found = yield f"SELECT id FROM sessions WHERE id = ?{_STAYS[engine]}", (session_id,)
+        found = yield f"SELECT id FROM sessions WHERE id = ?{_ROW_LOCK[engine]}", (session_id,)
         there.update(name for (name,) in found)
     wanted = [row for row in rows if row[2] in there]
     written = 0
     while wanted:
-        size = _AT_ONCE if len(wanted) >= _AT_ONCE else 1  # two statements to prepare, whatever comes
+        size = _INSERT_BATCH if len(wanted) >= _INSERT_BATCH else 1  # two statements to prepare, whatever comes
         some, wanted = wanted[:size], wanted[size:]
         values = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
         new = yield (
-            f"INSERT INTO events ({_EVENT}) VALUES {values} ON CONFLICT (session_id, id) DO NOTHING RETURNING 1",
+            f"INSERT INTO events ({_EVENT_COLUMNS}) VALUES {values}"
+            " ON CONFLICT (session_id, id) DO NOTHING RETURNING 1",
             [field for row in some for field in row],
         )
         written += len(new)
@@ -296,7 +299,7 @@ def append_events(engine: str, rows: Sequence[tuple[Any, ...]]) -> Generator[Sta
 
 
 @operation
-def events_of(
+def read_events(
     session_id: str, after_id: str, limit: int, types: Sequence[str] | None, turn_id: str | None
 ) -> Generator[Statement, Rows, list[TraceEvent]]:
     """Events behind one, in order."""
@@ -310,10 +313,10 @@ def events_of(
         conditions.append("turn_id = ?")
         arguments.append(turn_id)
     rows = yield (
-        f"SELECT {_EVENT} FROM events WHERE {' AND '.join(conditions)} ORDER BY id LIMIT ?",
+        f"SELECT {_EVENT_COLUMNS} FROM events WHERE {' AND '.join(conditions)} ORDER BY id LIMIT ?",
         (*arguments, limit),
     )
-    return [event_from(row) for row in rows]
+    return [event_from_row(row) for row in rows]
 
 
 @operation
@@ -324,20 +327,20 @@ def event_types() -> Generator[Statement, Rows, list[str]]:
 
 
 @operation
-def counted_before(name: str, before: datetime) -> Generator[Statement, Rows, int]:
+def count_before(name: str, before: datetime) -> Generator[Statement, Rows, int]:
     """How many events of a type are older."""
-    rows = yield "SELECT count(*) FROM events WHERE type = ? AND timestamp_us < ?", (name, micros(before))
+    rows = yield "SELECT count(*) FROM events WHERE type = ? AND timestamp_us < ?", (name, to_micros(before))
     count: int = rows[0][0]
     return count
 
 
 @operation
-def deleted_before(name: str, before: datetime) -> Generator[Statement, Rows, int]:
+def delete_before(name: str, before: datetime) -> Generator[Statement, Rows, int]:
     """Delete some events of a type that are older; how many. Others have their turn in between."""
     rows = yield (
         "DELETE FROM events WHERE (session_id, id) IN (SELECT session_id, id FROM events WHERE type = ?"
         " AND timestamp_us < ? LIMIT ?) RETURNING 1",
-        (name, micros(before), _PAGE),
+        (name, to_micros(before), _PAGE),
     )
     return len(rows)
 
@@ -345,62 +348,62 @@ def deleted_before(name: str, before: datetime) -> Generator[Statement, Rows, in
 # --- evaluations -----------------------------------------------------------------------------------------------------
 
 
-def check_evaluation(made: Evaluation) -> None:
+def check_evaluation(evaluation: Evaluation) -> None:
     """Refuse an evaluation that says nothing, or something impossible."""
     where = "evaluation"
-    if made.score is None and made.success is None:
+    if evaluation.score is None and evaluation.success is None:
         raise FormatError("it says neither how good it was nor whether that is enough", where=where)
-    if made.score is not None and not 0 <= made.score <= 1:  # which NaN is not either
-        raise FormatError(f"a score is a number from 0 to 1, not {made.score}", where=where)
-    if made.duration_ms is not None and not 0 <= made.duration_ms <= MOST_TOKENS:  # which NaN is not either
-        raise FormatError(f"{made.duration_ms} ms is no time that something takes", where=where)
-    for name, value in (made.metrics or {}).items():
-        if not 0 <= value <= MOST_TOKENS:
+    if evaluation.score is not None and not 0 <= evaluation.score <= 1:  # which NaN is not either
+        raise FormatError(f"a score is a number from 0 to 1, not {evaluation.score}", where=where)
+    if evaluation.duration_ms is not None and not 0 <= evaluation.duration_ms <= MAX_TOKENS:  # which NaN is not either
+        raise FormatError(f"{evaluation.duration_ms} ms is no time that something takes", where=where)
+    for name, value in (evaluation.metrics or {}).items():
+        if not 0 <= value <= MAX_TOKENS:
             raise FormatError(f"{value} is no amount of {name}", where=where)
-    if made.cost_usd is not None and not is_possible_cost(made.cost_usd):
-        raise FormatError(f"{made.cost_usd} is no amount", where=where)
-    if not made.evaluator:
+    if evaluation.cost_usd is not None and not is_possible_cost(evaluation.cost_usd):
+        raise FormatError(f"{evaluation.cost_usd} is no amount", where=where)
+    if not evaluation.evaluator:
         raise FormatError("somebody has judged", where=where)
 
 
-def evaluation_row(made: Evaluation) -> tuple[Any, ...]:
+def evaluation_row(evaluation: Evaluation) -> tuple[Any, ...]:
     """An evaluation as a row of the table."""
     row = (
-        made.id,
-        made.session_id,
-        made.turn_id,
-        made.message_id,
-        made.task_id,
-        made.agent_id,
-        made.plan_id,
-        made.evaluator,
-        made.model,
-        None if made.score is None else float(made.score),
-        None if made.success is None else int(made.success),
-        None if made.cost_usd is None else str(made.cost_usd),
-        None if made.duration_ms is None else float(made.duration_ms),
-        made.notes,
-        None if made.fingerprint is None else msgspec.json.encode(made.fingerprint).decode(),
-        micros(made.created_at),
-        made.team_id,
-        None if made.metrics is None else msgspec.json.encode(made.metrics, order="sorted").decode(),
+        evaluation.id,
+        evaluation.session_id,
+        evaluation.turn_id,
+        evaluation.message_id,
+        evaluation.task_id,
+        evaluation.agent_id,
+        evaluation.plan_id,
+        evaluation.evaluator,
+        evaluation.model,
+        None if evaluation.score is None else float(evaluation.score),
+        None if evaluation.success is None else int(evaluation.success),
+        None if evaluation.cost_usd is None else str(evaluation.cost_usd),
+        None if evaluation.duration_ms is None else float(evaluation.duration_ms),
+        evaluation.notes,
+        None if evaluation.fingerprint is None else msgspec.json.encode(evaluation.fingerprint).decode(),
+        to_micros(evaluation.created_at),
+        evaluation.team_id,
+        None if evaluation.metrics is None else msgspec.json.encode(evaluation.metrics, order="sorted").decode(),
     )
-    return (*row, judged_hash(row))
+    return (*row, evaluation_hash(row))
 
 
-def judged_hash(row: Sequence[Any]) -> bytes:
+def evaluation_hash(row: Sequence[Any]) -> bytes:
     """The hash of an evaluation's row. Without metrics, and of no team, it is what it was before there were any."""
-    return hash_of(row[:18] if row[17] is not None else row[:17] if row[16] else row[:16])
+    return json_hash(row[:18] if row[17] is not None else row[:17] if row[16] else row[:16])
 
 
-def _id_from(team_id: str, key: str) -> str:
-    return f"evl_{derived_ulid(0, team_id, key)}"
+def _evaluation_id(team_id: str, key: str) -> str:
+    return f"evl_{derive_ulid(0, team_id, key)}"
 
 
-def evaluation_from(row: tuple[Any, ...]) -> Evaluation:
+def evaluation_from_row(row: tuple[Any, ...]) -> Evaluation:
     """The evaluation of a row; ``DamagedError`` if it is not what was written."""
-    if judged_hash(row) != bytes(row[18]):
-        raise DamagedError("its hash does not fit its content", where=f"session {row[1]}, evaluation {row[0]}")
+    if evaluation_hash(row) != bytes(row[18]):
+        raise CorruptDataError("its hash does not fit its content", where=f"session {row[1]}, evaluation {row[0]}")
     return Evaluation(
         id=row[0],
         team_id=row[16],
@@ -418,51 +421,51 @@ def evaluation_from(row: tuple[Any, ...]) -> Evaluation:
         duration_ms=row[12],
         notes=row[13],
         fingerprint=None if row[14] is None else msgspec.json.decode(row[14]),
-        created_at=time_from(row[15]),
+        created_at=from_micros(row[15]),
         metrics=None if row[17] is None else msgspec.json.decode(row[17], type=dict[str, float]),
     )
 
 
 @operation
-def record(engine: str, made: Evaluation) -> Generator[Statement, Rows, Evaluation]:
+def insert_evaluation(engine: str, evaluation: Evaluation) -> Generator[Statement, Rows, Evaluation]:
     """Add an evaluation; what is there already under its id stays, and is what comes back."""
-    if made.session_id != SYSTEM:
-        there = yield f"SELECT id FROM sessions WHERE id = ?{_STAYS[engine]}", (made.session_id,)
-        if not there:
-            raise unknown_session(made.session_id)
-    row = evaluation_row(made)
+    if evaluation.session_id != SYSTEM:
+        session_rows = yield f"SELECT id FROM sessions WHERE id = ?{_ROW_LOCK[engine]}", (evaluation.session_id,)
+        if not session_rows:
+            raise unknown_session(evaluation.session_id)
+    row = evaluation_row(evaluation)
     new = yield (
-        f"INSERT INTO evaluations ({_EVALUATION}) VALUES ({', '.join('?' * len(row))})"
+        f"INSERT INTO evaluations ({_EVALUATION_COLUMNS}) VALUES ({', '.join('?' * len(row))})"
         " ON CONFLICT (session_id, id) DO NOTHING RETURNING 1",
         row,
     )
     if new:
-        return made
-    kept = yield (
-        f"SELECT {_EVALUATION} FROM evaluations WHERE session_id = ? AND id = ?",
-        (made.session_id, made.id),
+        return evaluation
+    stored_rows = yield (
+        f"SELECT {_EVALUATION_COLUMNS} FROM evaluations WHERE session_id = ? AND id = ?",
+        (evaluation.session_id, evaluation.id),
     )
-    return evaluation_from(kept[0])
+    return evaluation_from_row(stored_rows[0])
 
 
 @operation
-def evaluations(wanted: dict[str, str], limit: int) -> Generator[Statement, Rows, list[Evaluation]]:
+def read_evaluations(wanted: dict[str, str], limit: int) -> Generator[Statement, Rows, list[Evaluation]]:
     """Evaluations that fit, the newest first."""
     conditions = " AND ".join(("1 = 1", *(f"{name} = ?" for name in wanted)))
     rows = yield (
-        f"SELECT {_EVALUATION} FROM evaluations WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT ?",
+        f"SELECT {_EVALUATION_COLUMNS} FROM evaluations WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT ?",
         (*wanted.values(), limit),
     )
-    return [evaluation_from(row) for row in rows]
+    return [evaluation_from_row(row) for row in rows]
 
 
-_JUDGED_BY: Final = {"agent": "agent_id", "model": "model"}
+_GROUP_COLUMNS: Final = {"agent": "agent_id", "model": "model"}
 
 
 @operation
-def judged_totals(by: str, team_id: str | None) -> Generator[Statement, Rows, list[JudgedTotals]]:
+def read_totals(by: str, team_id: str | None) -> Generator[Statement, Rows, list[EvaluationTotals]]:
     """Counts and sums by group; what has no such group is left out."""
-    group = _JUDGED_BY[by]
+    group = _GROUP_COLUMNS[by]
     whose, who = ("", ()) if team_id is None else (" AND team_id = ?", (team_id,))
     rows = yield (
         f"SELECT {group}, count(*), count(DISTINCT task_id), count(success), sum(success), count(score), sum(score),"
@@ -471,7 +474,7 @@ def judged_totals(by: str, team_id: str | None) -> Generator[Statement, Rows, li
         who,
     )
     found = [
-        JudgedTotals(
+        EvaluationTotals(
             group=row[0],
             count=int(row[1]),
             tasks=int(row[2]),
@@ -480,7 +483,7 @@ def judged_totals(by: str, team_id: str | None) -> Generator[Statement, Rows, li
             with_score=int(row[5]),
             score_sum=float(row[6] or 0),
             cost_usd=Decimal(str(row[7])),
-            last_at=time_from(int(row[8])),
+            last_at=from_micros(int(row[8])),
         )
         for row in rows
     ]
@@ -488,115 +491,122 @@ def judged_totals(by: str, team_id: str | None) -> Generator[Statement, Rows, li
 
 
 @operation
-def samples(limit: int, user_id: str | None) -> Generator[Statement, Rows, list[PatternSample]]:
+def read_samples(limit: int, user_id: str | None) -> Generator[Statement, Rows, list[PatternSample]]:
     """What was judged and has a fingerprint, each turn once, the newest first."""
     from dragoman.routing.pattern import Fingerprint, PatternSample  # noqa: PLC0415  whoever only keeps needs no routing
 
-    whose, who = "", tuple[str, ...]()
+    user_sql, user_arguments = "", tuple[str, ...]()
     if user_id is not None:
-        whose, who = " AND session_id IN (SELECT id FROM sessions WHERE user_id = ?)", (user_id,)
+        user_sql, user_arguments = " AND session_id IN (SELECT id FROM sessions WHERE user_id = ?)", (user_id,)
     rows = yield (
-        f"SELECT {_EVALUATION} FROM evaluations WHERE fingerprint_json IS NOT NULL AND model IS NOT NULL{whose}"
+        f"SELECT {_EVALUATION_COLUMNS} FROM evaluations"
+        f" WHERE fingerprint_json IS NOT NULL AND model IS NOT NULL{user_sql}"
         " ORDER BY created_at DESC, id DESC LIMIT ?",
-        (*who, limit),
+        (*user_arguments, limit),
     )
-    found: dict[tuple[str, str], PatternSample] = {}
-    for made in map(evaluation_from, rows):
-        about = (made.session_id, made.turn_id or made.message_id or made.task_id or made.id)
-        if about not in found and made.fingerprint is not None and made.model is not None:
-            success = made.score if made.score is not None else float(bool(made.success))
-            found[about] = PatternSample(
-                fingerprint=msgspec.convert(made.fingerprint, Fingerprint),
-                primary_model=made.model,
+    samples_found: dict[tuple[str, str], PatternSample] = {}
+    for evaluation in map(evaluation_from_row, rows):
+        subject = (
+            evaluation.session_id,
+            evaluation.turn_id or evaluation.message_id or evaluation.task_id or evaluation.id,
+        )
+        if subject not in samples_found and evaluation.fingerprint is not None and evaluation.model is not None:
+            success = evaluation.score if evaluation.score is not None else float(bool(evaluation.success))
+            samples_found[subject] = PatternSample(
+                fingerprint=msgspec.convert(evaluation.fingerprint, Fingerprint),
+                primary_model=evaluation.model,
                 success=success,
-                cost_usd=made.cost_usd,
+                cost_usd=evaluation.cost_usd,
             )
-    return list(found.values())
+    return list(samples_found.values())
 
 
 # --- care ------------------------------------------------------------------------------------------------------------
 
 
-def delete(session_id: str) -> Generator[Statement, Rows, None]:
+def delete_session_trace(session_id: str) -> Generator[Statement, Rows, None]:
     """Delete the trace of a session, after the session: who was about to add to it has found it gone, or is done."""
     for table in ("events", "evaluations"):
         yield f"DELETE FROM {table} WHERE session_id = ?", (session_id,)
 
 
-def without_person(user_id: str) -> Generator[Statement, Rows, None]:
+def anonymize(user_id: str) -> Generator[Statement, Rows, None]:
     """Take a person out of the trace of sessions of others."""
-    from dragoman.letters.kept import own_team  # noqa: PLC0415  only who erases needs it
+    from dragoman.letters.kept import personal_team  # noqa: PLC0415  only who erases needs it
 
-    said = msgspec.json.encode(user_id).decode()
-    pattern = "".join(f"!{letter}" if letter in "!%_" else letter for letter in said)
-    rows = yield f"SELECT {_EVENT} FROM events WHERE payload_json LIKE ? ESCAPE '!'", (f"%{pattern}%",)
+    user_json = msgspec.json.encode(user_id).decode()
+    pattern = "".join(f"!{letter}" if letter in "!%_" else letter for letter in user_json)
+    rows = yield f"SELECT {_EVENT_COLUMNS} FROM events WHERE payload_json LIKE ? ESCAPE '!'", (f"%{pattern}%",)
     for row in rows:
-        payload = _without(read_json(row[8], OWN), user_id)
-        made = (*row[:8], msgspec.json.encode(payload).decode())
+        payload = _remove_value(read_json(row[8], OWN), user_id)
+        new_row = (*row[:8], msgspec.json.encode(payload).decode())
         yield (
             "UPDATE events SET payload_json = ?, hash = ? WHERE session_id = ? AND id = ?",
-            (made[8], hash_of(made), row[2], row[0]),
+            (new_row[8], json_hash(new_row), row[2], row[0]),
         )
-    yield "DELETE FROM evaluations WHERE team_id = ?", (own_team(user_id),)
-    rows = yield f"SELECT {_EVALUATION} FROM evaluations WHERE evaluator = ?", (user_id,)
+    yield "DELETE FROM evaluations WHERE team_id = ?", (personal_team(user_id),)
+    rows = yield f"SELECT {_EVALUATION_COLUMNS} FROM evaluations WHERE evaluator = ?", (user_id,)
     for row in rows:
-        made = (*row[:7], "[erased]", *row[8:13], None, *row[14:18])
+        new_row = (*row[:7], "[erased]", *row[8:13], None, *row[14:18])
         yield (
             "UPDATE evaluations SET evaluator = ?, notes = NULL, hash = ? WHERE session_id = ? AND id = ?",
-            ("[erased]", judged_hash(made), row[1], row[0]),
+            ("[erased]", evaluation_hash(new_row), row[1], row[0]),
         )
 
 
-def _without(value: Any, user_id: str) -> Any:
+def _remove_value(value: Any, user_id: str) -> Any:
     match value:
         case dict():
-            kept = {name: inner for name, inner in value.items() if inner != user_id}
-            return {name: _without(inner, user_id) for name, inner in kept.items()}
+            remaining = {name: inner for name, inner in value.items() if inner != user_id}
+            return {name: _remove_value(inner, user_id) for name, inner in remaining.items()}
         case list():
-            return [_without(inner, user_id) for inner in value if inner != user_id]
+            return [_remove_value(inner, user_id) for inner in value if inner != user_id]
         case _:
             return value
 
 
 @operation
-def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
+def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
     """What is wrong with the trace of a session, in words."""
-    wrong: list[str] = []
-    for table, columns, name in (("events", _EVENT, "event"), ("evaluations", _EVALUATION, "evaluation")):
-        after = ""
+    problems: list[str] = []
+    for table, columns, name in (
+        ("events", _EVENT_COLUMNS, "event"),
+        ("evaluations", _EVALUATION_COLUMNS, "evaluation"),
+    ):
+        after_id = ""
         while rows := (
             yield (
                 f"SELECT {columns} FROM {table} WHERE session_id = ? AND id > ? ORDER BY id LIMIT ?",
-                (session_id, after, _PAGE),
+                (session_id, after_id, _PAGE),
             )
         ):
-            wrong.extend(
+            problems.extend(
                 f"{name} {row[0]}: its hash does not fit its content"
                 for row in rows
-                if (hash_of if table == "events" else judged_hash)(row[:-1]) != bytes(row[-1])
+                if (json_hash if table == "events" else evaluation_hash)(row[:-1]) != bytes(row[-1])
             )
-            after = rows[-1][0]
-    return wrong
+            after_id = rows[-1][0]
+    return problems
 
 
 @operation
-def left_behind() -> Generator[Statement, Rows, list[str]]:
+def find_orphans() -> Generator[Statement, Rows, list[str]]:
     """What is there of sessions that are not, in words."""
-    wrong: list[str] = []
+    problems: list[str] = []
     for table in ("events", "evaluations"):
         rows = yield (
             f"SELECT DISTINCT session_id FROM {table} WHERE session_id <> ?"
             " AND session_id NOT IN (SELECT id FROM sessions)",
             (SYSTEM,),
         )
-        wrong.extend(f"there are {table} of session {name}, which is gone" for (name,) in rows)
-    return wrong
+        problems.extend(f"there are {table} of session {name}, which is gone" for (name,) in rows)
+    return problems
 
 
 # --- elsewhere -------------------------------------------------------------------------------------------------------
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a file that is imported."""
 
     id: str
@@ -610,11 +620,11 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     payload_json: bytes
 
 
-def carried(event: TraceEvent, session_id: str) -> Carried:
+def event_for_import(event: TraceEvent, session_id: str) -> ImportedEvent:
     """An event as it is added to a session."""
-    return Carried(
+    return ImportedEvent(
         id=event.id,
-        timestamp_us=micros(event.timestamp),
+        timestamp_us=to_micros(event.timestamp),
         session_id=session_id,
         turn_id=event.turn_id,
         parent_event_id=event.parent_event_id,
@@ -625,6 +635,6 @@ def carried(event: TraceEvent, session_id: str) -> Carried:
     )
 
 
-def added_row(event: TraceEvent, session_id: str) -> tuple[Any, ...]:
+def import_row(event: TraceEvent, session_id: str) -> tuple[Any, ...]:
     """The row of an event that is imported."""
-    return event_row(carried(event, session_id), _redactor())
+    return event_row(event_for_import(event, session_id), _redactor())

@@ -12,53 +12,53 @@ from typing import Any, Generic, TypeVar
 Result = TypeVar("Result")
 
 
-async def unbroken(work: Coroutine[Any, Any, Result], *, at_once: bool = False) -> Result:
+async def run_to_completion(work: Coroutine[Any, Any, Result], *, start_inline: bool = False) -> Result:
     """What the work gives. However often the caller is cancelled, the work is done when this ends.
 
     ``at_once`` begins it here, so that work which never waits needs no task of its own. It is for work that sets no
     time limit before it first waits: the limit would be one for the caller.
     """
-    rest = work
-    if at_once:
+    remaining = work
+    if start_inline:
         try:
-            rest = _rest(work, work.send(None))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-    task = asyncio.ensure_future(rest)
-    stopped: asyncio.CancelledError | None = None
+            remaining = _resume(work, work.send(None))
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+    task = asyncio.ensure_future(remaining)
+    cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
             if not task.cancelled():
-                stopped = error
+                cancellation = error
         except BaseException:  # noqa: BLE001  the work's own: it is raised below
             break
-    if stopped is not None:
-        raise stopped from (None if task.cancelled() else task.exception())
+    if cancellation is not None:
+        raise cancellation from (None if task.cancelled() else task.exception())
     return task.result()
 
 
-async def _rest(work: Coroutine[Any, Any, Result], waits_for: Any) -> Result:
-    return await _Rest(work, waits_for)
+async def _resume(work: Coroutine[Any, Any, Result], future: Any) -> Result:
+    return await _StartedWork(work, future)
 
 
-class _Rest(Generic[Result]):
+class _StartedWork(Generic[Result]):
     """Work that has begun, and waits for something."""
 
-    def __init__(self, work: Coroutine[Any, Any, Result], waits_for: Any) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Result], future: Any) -> None:
         self._work = work
-        self._waits_for = waits_for
+        self._future = future
 
     def __await__(self) -> Generator[Any, Any, Result]:
-        waits_for = self._waits_for
+        future = self._future
         try:
             while True:
                 try:
-                    came = yield waits_for
+                    value = yield future
                 except BaseException as error:  # noqa: BLE001  whatever it is, it is the work's
-                    waits_for = self._work.throw(error)
+                    future = self._work.throw(error)
                 else:
-                    waits_for = self._work.send(came)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+                    future = self._work.send(value)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]

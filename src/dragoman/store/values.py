@@ -122,10 +122,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def amount_usd(self) -> Decimal | None:
         """What the messages with a price cost; None if no message of the group has one."""
-        return known_usd(self.cost_usd, self.unpriced, self.messages)
+        return cost_or_none(self.cost_usd, self.unpriced, self.messages)
 
 
-def known_usd(cost_usd: Decimal, unpriced: int, calls: int) -> Decimal | None:
+def cost_or_none(cost_usd: Decimal, unpriced: int, calls: int) -> Decimal | None:
     """Return a sum of costs, or None if none of the calls that it sums has a price."""
     return None if 0 < calls <= unpriced else cost_usd
 
@@ -134,7 +134,7 @@ def total_usd(totals: Iterable[Totals]) -> Decimal | None:
     """Return the cost of several groups together, or None if none of their messages has a price."""
     groups = list(totals)
     cost_usd = sum((one.cost_usd for one in groups), Decimal(0))
-    return known_usd(cost_usd, sum(one.unpriced for one in groups), sum(one.messages for one in groups))
+    return cost_or_none(cost_usd, sum(one.unpriced for one in groups), sum(one.messages for one in groups))
 
 
 class PricedCall(msgspec.Struct, frozen=True):
@@ -192,7 +192,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class JudgedTotals(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationTotals(msgspec.Struct, frozen=True, kw_only=True):
     """How much of an agent or a model was judged, ever, and how well."""
 
     group: str
@@ -215,7 +215,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     is_as_written: bool = False  # nothing has changed it, and yet it cannot be true: an impossible usage
 
 
-class RepairedUsage(msgspec.Struct, frozen=True, kw_only=True):
+class UsageRepair(msgspec.Struct, frozen=True, kw_only=True):
     """A usage that was put right, or would be."""
 
     session_id: str  # "" of what deleted sessions have left in the totals

@@ -25,9 +25,9 @@ from typing import Final
 
 import msgspec
 
-LONGEST_WORD: Final = 128  # characters; a longer word is found by its beginning
-LONGEST_TEXT: Final = 4_000_000  # characters of a message that are looked at
-MOST_DISTINCT: Final = 1_000_000  # bytes that the different words of a message may take, as PostgreSQL has a limit
+MAX_WORD_LENGTH: Final = 128  # characters; a longer word is found by its beginning
+MAX_TEXT_LENGTH: Final = 4_000_000  # characters of a message that are looked at
+MAX_DISTINCT_BYTES: Final = 1_000_000  # bytes that the different words of a message may take, as PostgreSQL has a limit
 
 # Scripts that set no spaces between words, and Korean, whose words carry endings; from the charts of Unicode. Those
 # beyond U+FFFF stand apart, because a class of characters is fast only without them.
@@ -41,11 +41,11 @@ _FAR: Final = "\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
 _EMOJI: Final = "\u2600-\u27bf\U0001f000-\U0001f3fa\U0001f400-\U0001faff"
 _IS_SPACELESS: Final = re.compile(f"[{_NEAR}]|[{_FAR}]")
 _IS_APART: Final = re.compile(f"[{_NEAR}]|[{_FAR}{_EMOJI}]")
-_PLAIN: Final = re.compile("[A-Za-z0-9]+")
+_ASCII_RUN: Final = re.compile("[A-Za-z0-9]+")
 _COARSE: Final = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")  # most of these are plain, and those that are not are cut again
-_BETWEEN: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f]")  # what is part of no word
-_PIECE: Final = 64 * 1024  # characters
-_QUOTED: Final = re.compile('["“”„«»]([^"“”„«»]*)(?:["“”„«»]|$)')
+_SEPARATOR: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f]")  # what is part of no word
+_PIECE_LENGTH: Final = 64 * 1024  # characters
+_QUOTATION: Final = re.compile('["“”„«»]([^"“”„«»]*)(?:["“”„«»]|$)')
 _SOFT: Final = "\u00ad\u0640\ufe0f"  # soft hyphen, tatweel and the mark of coloured pictures only shape a word
 _LETTERS: Final = str.maketrans(  # which Unicode does not take apart, and people without such a keyboard do
     {"ø": "o", "đ": "d", "ħ": "h", "\u0131": "i", "ł": "l", "ŧ": "t", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"}
@@ -67,7 +67,7 @@ class Term(msgspec.Struct, frozen=True):
 
     words: tuple[str, ...]  # in a row
     pairs: tuple[str, ...] = ()  # parts that a text with these words has, too
-    begins: bool = False  # the last word may go on
+    is_prefix: bool = False  # the last word may go on
 
 
 class Excerpt(msgspec.Struct, frozen=True):
@@ -89,22 +89,22 @@ class _Word(msgspec.Struct, frozen=True):
 
 
 @functools.cache
-def _runs() -> re.Pattern[str]:
+def _run_pattern() -> re.Pattern[str]:
     """What belongs together: characters of a script without spaces, an emoji, or letters, digits and marks."""
     marks = (chr(code) for code in range(0x80, 0x20000) if unicodedata.category(chr(code)) in ("Mn", "Mc", "Me", "Co"))
     within = "".join(mark for mark in marks if not _IS_APART.match(mark))
     return re.compile(f"(?:[{_NEAR}]+|[{_FAR}]+)+|[{_EMOJI}]|(?:[^\\W_{_NEAR}{_FAR}{_EMOJI}]|[{_SOFT}{within}])+")
 
 
-def analysed(text: str) -> Analysis:
+def analyze(text: str) -> Analysis:
     """What a text is found by. Of an enormous one it is the beginning."""
-    text = text[:LONGEST_TEXT]
+    text = text[:MAX_TEXT_LENGTH]
     while True:
-        analysis = _analysed(text)
-        size = _size(analysis) if len(text) > MOST_DISTINCT // 32 else 0  # a character gives less than 32 bytes
-        if size <= MOST_DISTINCT:
+        analysis = _analyze(text)
+        size = _size(analysis) if len(text) > MAX_DISTINCT_BYTES // 32 else 0  # a character gives less than 32 bytes
+        if size <= MAX_DISTINCT_BYTES:
             return analysis
-        text = text[: len(text) * MOST_DISTINCT * 9 // (size * 10)]
+        text = text[: len(text) * MAX_DISTINCT_BYTES * 9 // (size * 10)]
 
 
 def _size(analysis: Analysis) -> int:
@@ -112,10 +112,10 @@ def _size(analysis: Analysis) -> int:
     return sum(len(word.encode()) + 5 for word in {*analysis.words, *analysis.parts})
 
 
-def _analysed(text: str) -> Analysis:
+def _analyze(text: str) -> Analysis:
     words: list[str] = []
     parts: list[str] = []
-    for run in itertools.chain.from_iterable(map(_found_runs, _pieces(text))):
+    for run in itertools.chain.from_iterable(map(_find_runs, _split_text(text))):
         if run[0] >= "\u0e00" and _IS_SPACELESS.match(run):
             row = fold(run)
             words.extend(row)
@@ -126,43 +126,43 @@ def _analysed(text: str) -> Analysis:
     return Analysis(words, parts)
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _split_text(text: str) -> Iterator[str]:
     """A long text cut between words, so that no single step over it takes long."""
     begin = 0
-    while len(text) - begin > _PIECE:
-        found = _BETWEEN.search(text, begin + _PIECE)
-        if found is None:
+    while len(text) - begin > _PIECE_LENGTH:
+        separator = _SEPARATOR.search(text, begin + _PIECE_LENGTH)
+        if separator is None:
             break
-        yield text[begin : found.start()]
-        begin = found.start()
+        yield text[begin : separator.start()]
+        begin = separator.start()
     yield text[begin:] if begin else text
 
 
-def _found_runs(text: str) -> list[str]:
+def _find_runs(text: str) -> list[str]:
     if text.isascii():
-        return _PLAIN.findall(text)
+        return _ASCII_RUN.findall(text)
     runs: list[str] = []
     for run in _COARSE.findall(unicodedata.normalize("NFC", text)):
         if run.isascii():
             runs.append(run)
         else:
-            runs.extend(_runs().findall(run))
+            runs.extend(_run_pattern().findall(run))
     return runs
 
 
 @functools.lru_cache(maxsize=50_000)
 def _word(run: str) -> _Word | None:
     """A run of letters: one word, and its parts if it is in camel case; none if there was nothing but marks."""
-    folded = fold(run)[:LONGEST_WORD]
-    cuts = _humps(run)
+    folded = fold(run)[:MAX_WORD_LENGTH]
+    cuts = _camel_case_cuts(run)
     if not folded or len(cuts) == 2:
         return _Word(folded) if folded else None
-    told = [(fold(run[begin:end])[:LONGEST_WORD], (begin, end)) for begin, end in itertools.pairwise(cuts)]
-    told = [(part, span) for part, span in told if part]
-    return _Word(folded, tuple(part for part, _ in told), tuple(span for _, span in told))
+    parts = [(fold(run[begin:end])[:MAX_WORD_LENGTH], (begin, end)) for begin, end in itertools.pairwise(cuts)]
+    parts = [(part, span) for part, span in parts if part]
+    return _Word(folded, tuple(part for part, _ in parts), tuple(span for _, span in parts))
 
 
-def _humps(run: str) -> list[int]:
+def _camel_case_cuts(run: str) -> list[int]:
     """Where the parts of a word in camel case begin, and where the last one ends."""
     rest = run[1:]
     if rest == rest.lower() or run.isupper():
@@ -180,21 +180,21 @@ def _humps(run: str) -> list[int]:
 
 def fold(run: str) -> str:
     """A word, or a row of characters, without what makes no difference."""
-    return run.lower() if run.isascii() else unicodedata.normalize("NFC", run.translate(_FOLDED))
+    return run.lower() if run.isascii() else unicodedata.normalize("NFC", run.translate(_FOLD_TABLE))
 
 
-class _Folded(dict[int, str]):
+class _FoldTable(dict[int, str]):
     """What becomes of each character; found out when it is first met."""
 
     def __missing__(self, code: int) -> str:
-        folded = self[code] = _folded(chr(code))
+        folded = self[code] = _fold_character(chr(code))
         return folded
 
 
-_FOLDED: Final = _Folded()
+_FOLD_TABLE: Final = _FoldTable()
 
 
-def _folded(character: str) -> str:
+def _fold_character(character: str) -> str:
     """A character without case, diacritics and width. It may become several, or none."""
     digit = unicodedata.decimal(character, None)
     if digit is not None:
@@ -214,33 +214,33 @@ def _is_ornament(mark: str) -> bool:
 
 def terms_from(query: str) -> list[Term]:
     """What a query asks for: everything of it must be there."""
-    asked: list[tuple[str, bool]] = []  # words in a row, and whether they were quoted
-    done = 0
-    for quoted in _QUOTED.finditer(query):
-        asked.extend((chunk, False) for chunk in query[done : quoted.start()].split())
-        asked.append((quoted[1], True))
-        done = quoted.end()
-    asked.extend((chunk, False) for chunk in query[done:].split())
-    terms = [_term(chunk, is_last and not quoted) for is_last, (chunk, quoted) in _last(asked)]
+    chunks: list[tuple[str, bool]] = []  # words in a row, and whether they were quoted
+    position = 0
+    for quotation in _QUOTATION.finditer(query):
+        chunks.extend((chunk, False) for chunk in query[position : quotation.start()].split())
+        chunks.append((quotation[1], True))
+        position = quotation.end()
+    chunks.extend((chunk, False) for chunk in query[position:].split())
+    terms = [_term(chunk, is_last and not quotation) for is_last, (chunk, quotation) in _with_last_flag(chunks)]
     return list(dict.fromkeys(term for term in terms if term.words))
 
 
-def _last(asked: list[tuple[str, bool]]) -> Iterator[tuple[bool, tuple[str, bool]]]:
-    for number, one in enumerate(asked, 1):
-        yield number == len(asked), one
+def _with_last_flag(chunks: list[tuple[str, bool]]) -> Iterator[tuple[bool, tuple[str, bool]]]:
+    for number, chunk in enumerate(chunks, 1):
+        yield number == len(chunks), chunk
 
 
 def _term(chunk: str, is_last: bool) -> Term:
     words: list[str] = []
     pairs: list[str] = []
-    begins = False
-    for run in _found_runs(chunk):
-        analysis = _analysed(run)
+    is_prefix = False
+    for run in _find_runs(chunk):
+        analysis = _analyze(run)
         words.extend(analysis.words)
-        begins = is_last and not _IS_APART.match(run)
+        is_prefix = is_last and not _IS_APART.match(run)
         if _IS_SPACELESS.match(run):
             pairs.extend(analysis.parts)
-    return Term(tuple(words), tuple(dict.fromkeys(pairs)), begins)
+    return Term(tuple(words), tuple(dict.fromkeys(pairs)), is_prefix)
 
 
 # --- excerpts --------------------------------------------------------------------------------------------------------
@@ -254,32 +254,32 @@ class _Place(msgspec.Struct, frozen=True):
     end: int
 
 
-_MOST_PLACES: Final = 500  # of one term, that are compared; the first ones
+_MAX_PLACES: Final = 500  # of one term, that are compared; the first ones
 
 
 def excerpt(text: str, terms: list[Term], length: int = 160) -> Excerpt:
     """The piece of a text with the most of what was asked for."""
-    text = unicodedata.normalize("NFC", text[:LONGEST_TEXT])
-    places = _places(text, terms)
-    begin, end = _window(text, _best(places, length), length)
+    text = unicodedata.normalize("NFC", text[:MAX_TEXT_LENGTH])
+    places = _find_places(text, terms)
+    begin, end = _excerpt_bounds(text, _best_range(places, length), length)
     before, behind = "…" if begin > 0 else "", "…" if end < len(text) else ""
-    shown = f"{before}{_one_line(text[begin:end])}{behind}"
+    shown = f"{before}{_to_one_line(text[begin:end])}{behind}"
     moved = len(before) - begin
     inside = sorted({(place.begin, min(place.end, end)) for place in places if begin <= place.begin < end})
-    return Excerpt(shown, tuple((first + moved, last + moved) for first, last in _joined(inside)))
+    return Excerpt(shown, tuple((first + moved, last + moved) for first, last in _merge_spans(inside)))
 
 
-def _one_line(text: str) -> str:
+def _to_one_line(text: str) -> str:
     return "".join(" " if character.isspace() or ord(character) < 32 else character for character in text)
 
 
-def _places(text: str, terms: list[Term]) -> list[_Place]:
+def _find_places(text: str, terms: list[Term]) -> list[_Place]:
     """Where the terms are, in the order of the text."""
     words: list[str] = []
     spans: list[tuple[int, int]] = []
-    found: list[_Place] = []
+    places: list[_Place] = []
     alone = [(number, term) for number, term in enumerate(terms) if len(term.words) == 1]
-    for run in (_PLAIN if text.isascii() else _runs()).finditer(text):
+    for run in (_ASCII_RUN if text.isascii() else _run_pattern()).finditer(text):
         at = run.start()
         if _IS_SPACELESS.match(run[0]):
             row = fold(run[0])
@@ -289,11 +289,11 @@ def _places(text: str, terms: list[Term]) -> list[_Place]:
             words.append(word.folded)
             spans.append(run.span())
             for part, (begin, end) in zip(word.parts, word.spans, strict=True):
-                found.extend(_Place(number, at + begin, at + end) for number, term in alone if _fits(term, 0, part))
+                places.extend(_Place(number, at + begin, at + end) for number, term in alone if _matches(term, 0, part))
     for number, term in enumerate(terms):
-        rows = itertools.islice(_rows_of(term, words, spans), _MOST_PLACES)
-        found.extend(_Place(number, begin, end) for begin, end in rows)
-    return sorted(found, key=lambda place: (place.begin, -place.end))
+        rows = itertools.islice(_find_phrases(term, words, spans), _MAX_PLACES)
+        places.extend(_Place(number, begin, end) for begin, end in rows)
+    return sorted(places, key=lambda place: (place.begin, -place.end))
 
 
 def _row_spans(run: str, row: str, at: int) -> list[tuple[int, int]]:
@@ -303,20 +303,20 @@ def _row_spans(run: str, row: str, at: int) -> list[tuple[int, int]]:
     return [(at, at + len(run))] * len(row)
 
 
-def _fits(term: Term, index: int, word: str) -> bool:
-    wanted = term.words[index]
+def _matches(term: Term, index: int, word: str) -> bool:
+    expected = term.words[index]
     is_last = index == len(term.words) - 1
-    return word == wanted or (term.begins and is_last and word.startswith(wanted))
+    return word == expected or (term.is_prefix and is_last and word.startswith(expected))
 
 
-def _rows_of(term: Term, words: list[str], spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _find_phrases(term: Term, words: list[str], spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     length = len(term.words)
     for at in range(len(words) - length + 1):
-        if _fits(term, 0, words[at]) and all(_fits(term, index, words[at + index]) for index in range(1, length)):
+        if _matches(term, 0, words[at]) and all(_matches(term, index, words[at + index]) for index in range(1, length)):
             yield spans[at][0], spans[at + length - 1][1]
 
 
-def _best(places: list[_Place], length: int) -> tuple[int, int]:
+def _best_range(places: list[_Place], length: int) -> tuple[int, int]:
     """From where to where the most of the terms are close together; the first such place."""
     best, most, every = (0, 0), 0, len({place.term for place in places})
     for number, first in enumerate(places):
@@ -330,7 +330,7 @@ def _best(places: list[_Place], length: int) -> tuple[int, int]:
     return best
 
 
-def _window(text: str, place: tuple[int, int], length: int) -> tuple[int, int]:
+def _excerpt_bounds(text: str, place: tuple[int, int], length: int) -> tuple[int, int]:
     """That many characters with the place in the middle, from the beginning of a word to the end of one."""
     spare = max(0, length - (place[1] - place[0]))
     begin = max(0, min(place[0] - spare // 2, len(text) - length))
@@ -344,12 +344,12 @@ def _window(text: str, place: tuple[int, int], length: int) -> tuple[int, int]:
     return begin, end
 
 
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Spans without those that lie in another or overlap it."""
-    joined: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for begin, end in spans:
-        if joined and begin < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        if merged and begin < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            joined.append((begin, end))
-    return joined
+            merged.append((begin, end))
+    return merged

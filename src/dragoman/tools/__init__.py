@@ -15,7 +15,7 @@ from dragoman.tools.asking import answer_schema, problems_of_answer
 from dragoman.tools.builtin import BUILTIN, builtin_tools
 from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
 from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, tool
-from dragoman.tools.dispatching import LateResult, Workbench, ask_later, dispatch, needs_consent
+from dragoman.tools.dispatching import LateResult, ToolSession, dispatch, emit_approval_request, requires_approval
 from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.workspace import Workspace
 
@@ -32,13 +32,13 @@ __all__ = [
     "ToolContext",
     "ToolOutput",
     "ToolRegistry",
-    "Workbench",
+    "ToolSession",
     "Workspace",
     "answer_schema",
-    "ask_later",
     "builtin_tools",
     "dispatch",
-    "needs_consent",
+    "emit_approval_request",
     "problems_of_answer",
+    "requires_approval",
     "tool",
 ]

@@ -17,7 +17,7 @@ from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import ToolUseBlock
 from dragoman.tools.declaring import Tool, ToolContext
 from dragoman.tools.registry import ToolRegistry
-from dragoman.toolschema import Toolbox
+from dragoman.toolschema import ToolSchemas
 
 _ANSWER: Final = "answer"  # the only input of a question that names none
 _INPUT: Final[dict[str, Any]] = {
@@ -55,45 +55,45 @@ _DEFINITION: Final = ToolDefinition(
 def answer_schema(call: ToolUseBlock, registry: ToolRegistry) -> dict[str, Any] | None:
     """What the answer to a call has to fit; nothing, if the call asks nobody or cannot be asked like this."""
     tool = registry.get(call.name)
-    if tool is None or tool.asks is None:
+    if tool is None or tool.answer_schema is None:
         return None
     try:
-        return tool.asks(call.input)
+        return tool.answer_schema(call.input)
     except ToolFailedError:  # which the model is told when the tool is run
         return None
 
 
 def problems_of_answer(schema: dict[str, Any], answer: Any) -> tuple[str, ...]:
     """Everything wrong with what somebody answered."""
-    return Toolbox([_DEFINITION.replace(input_schema=schema)]).problems(_DEFINITION.name, answer)
+    return ToolSchemas([_DEFINITION.replace(input_schema=schema)]).problems(_DEFINITION.name, answer)
 
 
-def _asks(input: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
+def _question_schema(input: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
     """The schema of an answer to a question."""
-    wanted = input.get("inputs") or [{"id": _ANSWER, "prompt": input["question"], "type": "string"}]
-    names = [one["id"] for one in wanted]
+    fields = input.get("inputs") or [{"id": _ANSWER, "prompt": input["question"], "type": "string"}]
+    names = [field["id"] for field in fields]
     if len(set(names)) != len(names):
         raise ToolFailedError("Two inputs have the same id", error_class="validation_error")
     return {
         "type": "object",
-        "properties": {one["id"]: _value(one) for one in wanted},
-        "required": [one["id"] for one in wanted if one.get("required", True)],
+        "properties": {field["id"]: _field_schema(field) for field in fields},
+        "required": [field["id"] for field in fields if field.get("required", True)],
         "additionalProperties": False,
     }
 
 
-def _value(wanted: dict[str, Any]) -> dict[str, Any]:
-    told = {"description": wanted["prompt"]}
-    if wanted["type"] != "choice":
-        return {"type": wanted["type"], **told}
-    if not wanted.get("choices"):
-        raise ToolFailedError(f"The input {wanted['id']} has no choices", error_class="validation_error")
-    return {"type": "string", "enum": list(dict.fromkeys(wanted["choices"])), **told}
+def _field_schema(field: dict[str, Any]) -> dict[str, Any]:
+    annotations = {"description": field["prompt"]}
+    if field["type"] != "choice":
+        return {"type": field["type"], **annotations}
+    if not field.get("choices"):
+        raise ToolFailedError(f"The input {field['id']} has no choices", error_class="validation_error")
+    return {"type": "string", "enum": list(dict.fromkeys(field["choices"])), **annotations}
 
 
-async def _nobody(input: dict[str, Any], _context: ToolContext) -> Any:  # noqa: A002
-    _asks(input)
+async def _reject_question(input: dict[str, Any], _context: ToolContext) -> Any:  # noqa: A002
+    _question_schema(input)
     raise ToolFailedError("Nobody can be asked here. Go on without it, or ask in your answer")
 
 
-ask_user: Final = Tool(definition=_DEFINITION, run=_nobody, asks=_asks)
+ask_user: Final = Tool(definition=_DEFINITION, run=_reject_question, answer_schema=_question_schema)

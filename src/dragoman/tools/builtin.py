@@ -22,9 +22,9 @@ BUILTIN: Final = {tool.name: tool for tool in (list_files, read_file, run_comman
 
 def builtin_tools(names: Iterable[str]) -> tuple[Tool, ...]:
     """The tools of these names."""
-    wanted = list(names)
-    for name in wanted:
+    requested = list(names)
+    for name in requested:
         if name not in BUILTIN:
             remedy = f"There are: {', '.join(BUILTIN)}"
             raise UnknownToolError(f"no tool called {name!r} comes with the package", remedy=remedy)
-    return tuple(BUILTIN[name] for name in wanted)
+    return tuple(BUILTIN[name] for name in requested)

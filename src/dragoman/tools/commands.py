@@ -26,13 +26,13 @@ from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
 from dragoman.redaction import redact
 from dragoman.tools.declaring import Preview, ToolContext, ToolOutput, tool
-from dragoman.tools.printed import Printed
+from dragoman.tools.printed import ProcessOutput
 from dragoman.tools.workspace import failure_from
 
 _HEAD: Final = 16_000  # bytes of output that are kept from the beginning,
 _TAIL: Final = 16_000  # and from the end
 _MAX_COMMAND_S: Final = 590  # a little less than a tool of this kind may take
-_TO_END_S: Final = 1.0  # from being asked to end, to being ended
+_TERMINATE_S: Final = 1.0  # from being asked to end, to being ended
 
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PAT|DSN|PEPPER|SALT"
@@ -40,11 +40,11 @@ _SECRET_NAME: Final = re.compile(
     r"|PASSWORD|PASSWD|PASSPHRASE|PASSFILE|SECRET|CREDENTIAL|APIKEY|ACCESSKEY|TOKEN(?!I)"  # also in one word
     r"|_PWD$"
 )
-_OURS: Final = "DRAGOMAN_"  # what Dragoman is told is no business of a command
+_OWN_PREFIX: Final = "DRAGOMAN_"  # what Dragoman is told is no business of a command
 _URL_WITH_USER: Final = re.compile(r"://[^/@\s]+@")  # a name alone may be a token
 _OPAQUE: Final = re.compile(r"[0-9A-Za-z+=_-]{20,}")
 _RANDOM_BITS: Final = 3.0  # a character: of hexadecimal digits there are almost four, of words fewer kinds of signs
-_SHORTEST: Final = 8  # characters of a secret that is looked for in other texts
+_MIN_SECRET_LENGTH: Final = 8  # characters of a secret that is looked for in other texts
 
 
 def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -52,15 +52,21 @@ def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[st
 
     A variable is a secret by its name, by its value, or because its value holds that of another secret.
     """
-    named = {name: value for name, value in environment.items() if _is_secret(name, value)}
-    values = {value for value in named.values() if len(value) >= _SHORTEST and not value.startswith(("/", "~"))}
+    secret_variables = {name: value for name, value in environment.items() if _is_secret(name, value)}
+    values = {
+        value
+        for value in secret_variables.values()
+        if len(value) >= _MIN_SECRET_LENGTH and not value.startswith(("/", "~"))
+    }
     secrets = tuple(sorted(values, key=len, reverse=True))  # without the places of files that hold some
-    kept = {
+    allowed = {
         name: value
         for name, value in environment.items()
-        if name not in named and not name.upper().startswith(_OURS) and not any(secret in value for secret in secrets)
+        if name not in secret_variables
+        and not name.upper().startswith(_OWN_PREFIX)
+        and not any(secret in value for secret in secrets)
     }
-    return kept, secrets
+    return allowed, secrets
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -78,9 +84,11 @@ def _is_random(text: str) -> bool:
     return -sum(share * math.log2(share) for share in shares) >= _RANDOM_BITS
 
 
-def _shows_its_command(input: dict[str, Any], _context: ToolContext) -> Preview:  # noqa: A002
+def _preview_command(input: dict[str, Any], _context: ToolContext) -> Preview:  # noqa: A002
     _, secrets = environment_without_secrets(os.environ)
-    return Preview(command_summary=_without(secrets, _command_line(input.get("command", ""), input.get("argv", []))))
+    return Preview(
+        command_summary=_remove_secrets(secrets, _command_line(input.get("command", ""), input.get("argv", [])))
+    )
 
 
 def _command_line(command: str, argv: list[str]) -> str:
@@ -88,7 +96,7 @@ def _command_line(command: str, argv: list[str]) -> str:
 
 
 @tool(
-    side_effects=SideEffects.EXECUTE, requires_workspace=True, preview=_shows_its_command, timeout_s=_MAX_COMMAND_S + 10
+    side_effects=SideEffects.EXECUTE, requires_workspace=True, preview=_preview_command, timeout_s=_MAX_COMMAND_S + 10
 )
 async def run_command(
     context: ToolContext,
@@ -100,40 +108,40 @@ async def run_command(
     """Run a command in the workspace. Gives its exit code, and what it printed."""
     if bool(command) == bool(argv):
         raise ToolFailedError("Give either command or argv", error_class="validation_error")
-    if any("\0" in word for word in (command, *argv)):
+    if any("\0" in argument for argument in (command, *argv)):
         raise ToolFailedError("A command cannot hold a NUL", error_class="validation_error")
     environment, secrets = environment_without_secrets(os.environ)
-    line = _without(secrets, _command_line(command, argv))
+    line = _remove_secrets(secrets, _command_line(command, argv))
     try:
-        with context.files.folder(path):
+        with context.files.open_folder(path):
             pass
         folder = context.files.root.joinpath(*context.files.parts_of(path))
-        code, printed = await _run(argv or ["/bin/sh", "-c", command], folder, environment, timeout_s)
+        code, output = await _run(argv or ["/bin/sh", "-c", command], folder, environment, timeout_s)
     except OSError as error:
         raise failure_from(error, argv[0] if argv else path) from None
-    said = _without(secrets, printed)
-    ended = f"exit code {code}" if code is not None else f"stopped after {timeout_s} s"
-    content = f"[{ended}]\n{said}" if said else f"[{ended}]"
+    text = _remove_secrets(secrets, output)
+    status = f"exit code {code}" if code is not None else f"stopped after {timeout_s} s"
+    content = f"[{status}]\n{text}" if text else f"[{status}]"
     return ToolOutput(content=content, is_error=code != 0, command_executed=line)
 
 
 async def _run(argv: list[str], folder: Path, environment: dict[str, str], timeout_s: float) -> tuple[int | None, str]:
     """The exit code, or none if it took too long, and what was printed. The whole group has ended, in any case."""
-    ours, theirs = os.pipe()
-    printed = Printed(_HEAD, _TAIL)
-    async with printed.reading(ours):
+    read_end, write_end = os.pipe()
+    output = ProcessOutput(_HEAD, _TAIL)
+    async with output.read_pipe(read_end):
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 cwd=folder,
                 env=environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=theirs,
+                stdout=write_end,
+                stderr=write_end,
                 start_new_session=True,
             )
         finally:
-            os.close(theirs)
+            os.close(write_end)
         try:
             await asyncio.wait_for(process.wait(), timeout_s)
             code = process.returncode
@@ -141,8 +149,8 @@ async def _run(argv: list[str], folder: Path, environment: dict[str, str], timeo
             code = None
         finally:
             await _end_group(process)
-        await printed.drained()
-    return code, printed.text()
+        await output.drain()
+    return code, output.text()
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
@@ -150,7 +158,7 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         _signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _TO_END_S)
+            await asyncio.wait_for(process.wait(), _TERMINATE_S)
     _signal(process.pid, signal.SIGKILL)
     await process.wait()
 
@@ -160,7 +168,7 @@ def _signal(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _without(secrets: tuple[str, ...], text: str) -> str:
+def _remove_secrets(secrets: tuple[str, ...], text: str) -> str:
     for secret in secrets:
         text = text.replace(secret, "[redacted]")
     return text

@@ -27,8 +27,8 @@ import msgspec
 from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import Block, ContentBlock, TextBlock
-from dragoman.rules import IN_RESULT
-from dragoman.tools.easing import eased
+from dragoman.rules import RESULT_BLOCKS
+from dragoman.tools.easing import to_portable_schema
 from dragoman.tools.workspace import Workspace
 
 
@@ -40,7 +40,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: str | None = None
     user_id: str | None = None
     workspace: Workspace | None = None
-    stopping: threading.Event = msgspec.field(default_factory=threading.Event)  # set once nobody waits any more
+    stop_event: threading.Event = msgspec.field(default_factory=threading.Event)  # set once nobody waits any more
 
     @property
     def files(self) -> Workspace:
@@ -68,7 +68,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 Run = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
 PreviewOf = Callable[[dict[str, Any], ToolContext], Preview]
-Asks = Callable[[dict[str, Any]], dict[str, Any]]
+AnswerSchema = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +78,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     timeout_s: float | None = None  # none: as its side effects say
     preview: PreviewOf | None = None
-    asks: Asks | None = None  # of one that a person answers: the schema of the answer to a call
+    answer_schema: AnswerSchema | None = None  # of one that a person answers: the schema of the answer to a call
 
     @property
     def name(self) -> str:
         return self.definition.name
 
     @classmethod
-    def fresh(cls, definition: ToolDefinition, factory: Callable[[], Run], **fields: Any) -> Tool:
+    def from_factory(cls, definition: ToolDefinition, factory: Callable[[], Run], **fields: Any) -> Tool:
         """A tool that is made anew for every call, because it keeps something while it works."""
 
         async def run(input: dict[str, Any], context: ToolContext) -> Any:  # noqa: A002
@@ -132,7 +132,7 @@ def tool(
             side_effects=side_effects,
             requires_workspace=requires_workspace,
         )
-        run = _run_of(function, arguments, taken)
+        run = _make_runner(function, arguments, taken)
         return Tool(definition=definition, run=run, timeout_s=timeout_s, preview=preview)
 
     return made if function is None else made(function)
@@ -141,19 +141,19 @@ def tool(
 def _parameters(function: Callable[..., Any], name: str) -> tuple[str | None, type[msgspec.Struct]]:
     """The name of the parameter that takes the context, and the others as fields of a struct."""
     hints = typing.get_type_hints(function, include_extras=True)
-    taken = None
+    context_name = None
     fields: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise TypeError(f"{name}: a model gives its arguments by name, so {parameter} cannot be filled")
         hint = hints.get(parameter.name, Any)
         if hint is ToolContext:
-            taken = parameter.name
+            context_name = parameter.name
         elif parameter.default is parameter.empty:
             fields.append((parameter.name, _with_description(hint)))
         else:
             fields.append((parameter.name, _with_description(hint), _field(parameter.default)))
-    return taken, msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+    return context_name, msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _field(default: Any) -> Any:
@@ -162,42 +162,42 @@ def _field(default: Any) -> Any:
 
 def _with_description(hint: Any) -> Any:
     """``Annotated[str, "what it is"]`` is short for a ``msgspec.Meta`` with a description."""
-    base, *notes = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
-    for note in notes:
+    base, *annotations = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    for note in annotations:
         base = typing.Annotated[base, msgspec.Meta(description=note) if isinstance(note, str) else note]
     return base
 
 
 def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    schema = eased(msgspec.json.schema(arguments)).schema
+    schema = to_portable_schema(msgspec.json.schema(arguments)).schema
     schema.pop("title", None)
     schema.pop("description", None)  # that of the struct is msgspec's own
     return schema
 
 
-def _run_of(function: Callable[..., Any], arguments: type[msgspec.Struct], taken: str | None) -> Run:
+def _make_runner(function: Callable[..., Any], arguments: type[msgspec.Struct], context_name: str | None) -> Run:
     async def run(input: dict[str, Any], context: ToolContext) -> Any:  # noqa: A002
         try:
-            given = msgspec.convert(input, arguments)
+            values = msgspec.convert(input, arguments)
         except msgspec.ValidationError as error:
             raise ToolFailedError(str(error), error_class="validation_error") from None
-        call = functools.partial(function, **{name: getattr(given, name) for name in arguments.__struct_fields__})
-        if taken is not None:
-            call = functools.partial(call, **{taken: context})
+        call = functools.partial(function, **{name: getattr(values, name) for name in arguments.__struct_fields__})
+        if context_name is not None:
+            call = functools.partial(call, **{context_name: context})
         if inspect.iscoroutinefunction(function):
             return await call()
-        return await in_thread(call)
+        return await run_in_thread(call)
 
     return run
 
 
-async def in_thread(call: Callable[[], Any]) -> Any:
+async def run_in_thread(call: Callable[[], Any]) -> Any:
     """Run it in a thread of its own, to the end: nobody can stop a thread, so being cancelled does not end the wait.
 
     Whoever cancels does not have to wait with it: what comes is a late result.
     """
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    threading.Thread(target=contextvars.copy_context().run, args=(_settle, done, call), daemon=True).start()
+    threading.Thread(target=contextvars.copy_context().run, args=(_run_and_resolve, done, call), daemon=True).start()
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
@@ -206,7 +206,7 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     return await done
 
 
-def _settle(done: asyncio.Future[Any], call: Callable[[], Any]) -> None:
+def _run_and_resolve(done: asyncio.Future[Any], call: Callable[[], Any]) -> None:
     outcome: Any = None
     failure: BaseException | None = None
     try:
@@ -214,12 +214,12 @@ def _settle(done: asyncio.Future[Any], call: Callable[[], Any]) -> None:
     except BaseException as error:  # noqa: BLE001  it belongs to whoever waits
         failure = error
 
-    def tell() -> None:
+    def resolve() -> None:
         if not done.done():
             done.set_result(outcome) if failure is None else done.set_exception(failure)
 
     with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody is left to tell
-        done.get_loop().call_soon_threadsafe(tell)
+        done.get_loop().call_soon_threadsafe(resolve)
 
 
 # --- what comes back -------------------------------------------------------------------------------------------------
@@ -233,31 +233,31 @@ def content_from(output: Any) -> tuple[ContentBlock, ...]:
         case None:
             return ()
         case str():
-            return (TextBlock(_sendable(output)),)
+            return (TextBlock(_sanitize_text(output)),)
         case Block():
-            return _fitting((output,))
+            return _check_blocks((output,))
         case list() | tuple() if output and all(isinstance(item, Block) for item in output):
-            return _fitting(output)
+            return _check_blocks(output)
         case _:
-            return (TextBlock(_sendable(msgspec.json.encode(output).decode())),)
+            return (TextBlock(_sanitize_text(msgspec.json.encode(output).decode())),)
 
 
-def _fitting(blocks: Iterable[Any]) -> tuple[ContentBlock, ...]:
-    fitting = tuple(blocks)
-    for block in fitting:
-        if type(block) not in IN_RESULT:
+def _check_blocks(blocks: Iterable[Any]) -> tuple[ContentBlock, ...]:
+    checked = tuple(blocks)
+    for block in checked:
+        if type(block) not in RESULT_BLOCKS:
             raise TypeError(f"a result cannot hold a {block.type} block")
-    return tuple(b.replace(text=_sendable(b.text)) if isinstance(b, TextBlock) else b for b in fitting)
+    return tuple(b.replace(text=_sanitize_text(b.text)) if isinstance(b, TextBlock) else b for b in checked)
 
 
-def _sendable(text: str) -> str:
+def _sanitize_text(text: str) -> str:
     """Without lone surrogates, which no wire can carry, and of a length that a request can."""
-    return shortened(text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8"), _MAX_TEXT)
+    return truncate_middle(text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8"), _MAX_TEXT)
 
 
-def shortened(text: str, most: int) -> str:
+def truncate_middle(text: str, limit: int) -> str:
     """The beginning and the end of a long text, and between them how much is missing."""
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    half = most // 2
+    half = limit // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

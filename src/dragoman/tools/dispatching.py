@@ -35,7 +35,7 @@ from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
 from dragoman.message import InvalidToolUseBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
-from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, content_from, shortened
+from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, content_from, truncate_middle
 from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.workspace import Workspace
 
@@ -43,7 +43,7 @@ Call = ToolUseBlock | InvalidToolUseBlock
 Events = Callable[[str, dict[str, Any]], None]
 Results = Callable[[ToolResultBlock], None]
 
-AT_ONCE: Final = 4
+MAX_PARALLEL: Final = 4
 CONFIRM_TIMEOUT_S: Final = 300.0
 TIMEOUT_S: Final = 60.0
 LONG_TIMEOUT_S: Final = 600.0  # of tools that execute something or change something elsewhere
@@ -64,10 +64,10 @@ class LateResult(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: int
 
 
-Late = Callable[[LateResult], None]
+LateResults = Callable[[LateResult], None]
 
 
-class Workbench:
+class ToolSession:
     """What the calls of one session share."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Workbench:
         policy: ConfirmationPolicy | None = None,
         confirm: Confirm | None = None,
         confirm_timeout_s: float = CONFIRM_TIMEOUT_S,
-        at_once: int = AT_ONCE,
+        max_parallel: int = MAX_PARALLEL,
         user_id: str | None = None,
     ) -> None:
         self.session_id = session_id
@@ -87,21 +87,21 @@ class Workbench:
         self.confirm = confirm
         self.confirm_timeout_s = confirm_timeout_s
         self.user_id = user_id
-        self.running = asyncio.Semaphore(at_once)
-        self.asking = asyncio.Lock()  # one question at a time, in the order of the calls
+        self.slots = asyncio.Semaphore(max_parallel)
+        self.confirm_lock = asyncio.Lock()  # one question at a time, in the order of the calls
         self.answers: dict[str, Confirmation] = {}  # by tool, until the session ends
-        self._left: set[asyncio.Task[Any]] = set()
+        self._orphans: set[asyncio.Task[Any]] = set()
         self._in_use = 0  # dispatches that are not over
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be missed without it: nobody runs, nobody is asked, nothing was allowed for long."""
-        return not (self.answers or self._left or self.asking.locked() or self._in_use)
+        return not (self.answers or self._orphans or self.confirm_lock.locked() or self._in_use)
 
-    def leave(self, task: asyncio.Task[Any]) -> None:
+    def add_orphan(self, task: asyncio.Task[Any]) -> None:
         """Nobody waits for this one any more; it may still end."""
-        self._left.add(task)
-        task.add_done_callback(self._left.discard)
+        self._orphans.add(task)
+        task.add_done_callback(self._orphans.discard)
 
     def begin_use(self) -> None:
         """Calls are dispatched here."""
@@ -113,86 +113,95 @@ class Workbench:
 
     async def aclose(self, wait_s: float = GRACE_S) -> None:
         """Wait a moment for tools that did not stop when they were told to, then let go of them."""
-        left = [task for task in self._left if not task.done()]
-        if left:
-            _, left_over = await asyncio.wait(left, timeout=wait_s)
-            for task in left_over:
+        orphans = [task for task in self._orphans if not task.done()]
+        if orphans:
+            _, unfinished = await asyncio.wait(orphans, timeout=wait_s)
+            for task in unfinished:
                 task.cancel()
-            await asyncio.wait(left, timeout=wait_s)
+            await asyncio.wait(orphans, timeout=wait_s)
 
 
 async def dispatch(
     calls: Iterable[Call],
     registry: ToolRegistry,
-    bench: Workbench,
+    session: ToolSession,
     *,
     events: Events | None = None,
     results: Results | None = None,
-    late: Late | None = None,
+    late_results: LateResults | None = None,
     stop: asyncio.Event | None = None,
     turn_id: str | None = None,
     approvals: Mapping[str, Approval] = MappingProxyType({}),
 ) -> tuple[ToolResultBlock, ...]:
     """The results of the calls, in their order. ``approvals`` are by the ids of the calls."""
-    told = _Told(events, results, late)
-    made = [_OneCall(call, registry, bench, told, turn_id, approval=approvals.get(call.id)) for call in calls]
-    if not made:
+    listeners = _Listeners(events, results, late_results)
+    tool_calls = [
+        _ToolCall(call, registry, session, listeners, turn_id, approval=approvals.get(call.id)) for call in calls
+    ]
+    if not tool_calls:
         return ()
-    tasks = [asyncio.create_task(one.answered()) for one in made]
-    stopped = asyncio.create_task(stop.wait()) if stop is not None else None
-    bench.begin_use()
+    tasks = [asyncio.create_task(tool_call.execute()) for tool_call in tool_calls]
+    stop_task = asyncio.create_task(stop.wait()) if stop is not None else None
+    session.begin_use()
     try:
-        await _first_of(tasks, stopped)
-        return await _ended(made, tasks)
+        await _wait_all_or_stop(tasks, stop_task)
+        return await _collect_results(tool_calls, tasks)
     except asyncio.CancelledError:
-        await _in_spite_of_cancel(_ended(made, tasks))
+        await _run_to_completion(_collect_results(tool_calls, tasks))
         raise
     finally:
-        bench.end_use()
-        if stopped is not None:
-            stopped.cancel()
+        session.end_use()
+        if stop_task is not None:
+            stop_task.cancel()
 
 
-def needs_consent(call: Call, registry: ToolRegistry, bench: Workbench) -> bool:
+def requires_approval(call: Call, registry: ToolRegistry, session: ToolSession) -> bool:
     """Whether a call that is in order would have to wait for somebody."""
     tool = registry.get(call.name)
     if tool is None or isinstance(call, InvalidToolUseBlock) or registry.problems(call.name, call.input):
         return False
-    return bench.policy.decision(tool.definition) == "prompt" and tool.name not in bench.answers
+    return session.policy.decision(tool.definition) == "prompt" and tool.name not in session.answers
 
 
-def ask_later(call: ToolUseBlock, registry: ToolRegistry, bench: Workbench, events: Events, turn_id: str) -> None:
+def emit_approval_request(
+    call: ToolUseBlock, registry: ToolRegistry, session: ToolSession, events: Events, turn_id: str
+) -> None:
     """Tell that a call waits for somebody's consent. Nobody waits here, and silence is no answer."""
-    _OneCall(call, registry, bench, _Told(events, None, None), turn_id).ask_later()
+    _ToolCall(call, registry, session, _Listeners(events, None, None), turn_id).emit_approval_request()
 
 
-async def _first_of(tasks: Sequence[asyncio.Task[Any]], stopped: asyncio.Task[Any] | None) -> None:
+async def _wait_all_or_stop(tasks: Sequence[asyncio.Task[Any]], stop_task: asyncio.Task[Any] | None) -> None:
     """Until all have their result, or somebody says stop."""
-    everything = asyncio.gather(*tasks)
-    await asyncio.wait([everything, *([stopped] if stopped else [])], return_when=asyncio.FIRST_COMPLETED)
+    all_results = asyncio.gather(*tasks)
+    await asyncio.wait([all_results, *([stop_task] if stop_task else [])], return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _in_spite_of_cancel(ending: Coroutine[Any, Any, Any]) -> None:
+async def _run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> None:
     """To its end, however often the caller is cancelled meanwhile: it takes a moment at most."""
-    task = asyncio.ensure_future(ending)
+    task = asyncio.ensure_future(coroutine)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(task)
 
 
-async def _ended(made: list[_OneCall], tasks: list[asyncio.Task[ToolResultBlock]]) -> tuple[ToolResultBlock, ...]:
+async def _collect_results(
+    tool_calls: list[_ToolCall], tasks: list[asyncio.Task[ToolResultBlock]]
+) -> tuple[ToolResultBlock, ...]:
     for task in tasks:
         task.cancel()  # nothing happens to those that are done
     await asyncio.wait(tasks)
-    return tuple(one.cancelled() if task.cancelled() else task.result() for one, task in zip(made, tasks, strict=True))
+    return tuple(
+        tool_call.make_cancel_result() if task.cancelled() else task.result()
+        for tool_call, task in zip(tool_calls, tasks, strict=True)
+    )
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Listeners(msgspec.Struct, frozen=True):
     """Who is told what happens. A listener that fails is a listener's problem."""
 
     events: Events | None
     results: Results | None
-    late: Late | None
+    late_results: LateResults | None
 
     def event(self, event_type: str, **payload: Any) -> None:
         self._call(self.events, event_type, payload)
@@ -202,7 +211,7 @@ class _Told(msgspec.Struct, frozen=True):
 
     def late_result(self, result: LateResult) -> None:
         _log.info("%s gave a result %d ms after it was called, too late", result.tool_name, result.latency_ms)
-        self._call(self.late, result)
+        self._call(self.late_results, result)
 
     def _call(self, listener: Callable[..., None] | None, *arguments: Any) -> None:
         if listener is None:
@@ -213,15 +222,15 @@ class _Told(msgspec.Struct, frozen=True):
             _log.exception("a listener of dispatch failed")
 
 
-class _OneCall:
+class _ToolCall:
     """One call on its way to its one result."""
 
     def __init__(
         self,
         call: Call,
         registry: ToolRegistry,
-        bench: Workbench,
-        told: _Told,
+        session: ToolSession,
+        listeners: _Listeners,
         turn_id: str | None,
         *,
         approval: Approval | None = None,
@@ -229,63 +238,63 @@ class _OneCall:
         self._call = call
         self._approval = approval
         self._registry = registry
-        self._bench = bench
-        self._told = told
-        self._began = time.monotonic()
+        self._session = session
+        self._listeners = listeners
+        self._started_at = time.monotonic()
         self._context = ToolContext(
-            session_id=bench.session_id,
+            session_id=session.session_id,
             tool_use_id=call.id,
             turn_id=turn_id,
-            user_id=bench.user_id,
-            workspace=bench.workspace,
+            user_id=session.user_id,
+            workspace=session.workspace,
         )
 
-    async def answered(self) -> ToolResultBlock:
+    async def execute(self) -> ToolResultBlock:
         try:
             result = await self._steps()
         except asyncio.CancelledError:
-            return self.cancelled()
+            return self.make_cancel_result()
         except ToolFailedError as error:
-            result = self._failed(error.error_class, str(error))
+            result = self._fail(error.error_class, str(error))
         except Exception:  # noqa: BLE001  a tool is somebody else's code
             _log.warning("the tool %s failed", self._call.name, exc_info=True)
-            result = self._failed("execution_error", "Tool execution failed.")
-        self._told.result(result)
+            result = self._fail("execution_error", "Tool execution failed.")
+        self._listeners.result(result)
         return result
 
-    def cancelled(self) -> ToolResultBlock:
+    def make_cancel_result(self) -> ToolResultBlock:
         """The result of a call that was stopped. It may have done part of its work."""
-        result = self._failed("cancelled", "The call was cancelled before it had a result.")
-        self._told.result(result)
+        result = self._fail("cancelled", "The call was cancelled before it had a result.")
+        self._listeners.result(result)
         return result
 
     async def _steps(self) -> ToolResultBlock:
         tool = self._registry.get(self._call.name)
         if tool is None:
             text = f"There is no tool {self._call.name!r}. There are: {self._registry.names}"
-            raise ToolFailedError(shortened(text, _MAX_LIST), error_class="not_found")
+            raise ToolFailedError(truncate_middle(text, _MAX_LIST), error_class="not_found")
         problems = self._problems()
         if problems or isinstance(self._call, InvalidToolUseBlock):
-            return self._invalid(problems)
-        edited = self._approval.edited_input if self._approval is not None else None
-        given = self._call.input if edited is None else edited
-        self._check_scope(tool, given)
-        await self._confirm(tool, given)
-        async with self._bench.running:
-            result = await self._run(tool, given)
-        return result if edited is None else result.replace(content=(_edited(edited), *result.content))
+            return self._reject_input(problems)
+        edited_input = self._approval.edited_input if self._approval is not None else None
+        tool_input = self._call.input if edited_input is None else edited_input
+        self._check_scope(tool, tool_input)
+        await self._confirm(tool, tool_input)
+        async with self._session.slots:
+            result = await self._run(tool, tool_input)
+        return result if edited_input is None else result.replace(content=(_edit_note(edited_input), *result.content))
 
     # --- before it runs
 
     def _problems(self) -> tuple[str, ...]:
         if isinstance(self._call, InvalidToolUseBlock):
             return (f"$: {self._call.reason}",)
-        edited = self._approval.edited_input if self._approval is not None else None
-        return self._registry.problems(self._call.name, self._call.input if edited is None else edited)
+        edited_input = self._approval.edited_input if self._approval is not None else None
+        return self._registry.problems(self._call.name, self._call.input if edited_input is None else edited_input)
 
-    def _invalid(self, problems: tuple[str, ...]) -> ToolResultBlock:
+    def _reject_input(self, problems: tuple[str, ...]) -> ToolResultBlock:
         name = self._call.name
-        self._told.event(
+        self._listeners.event(
             "tool_input_invalid", tool_name=name, validation_errors=list(problems), tool_use_id=self._call.id
         )
         return self._error_result(
@@ -296,88 +305,90 @@ class _OneCall:
         if not tool.definition.requires_workspace:
             return
         workspace = self._context.files
-        named = [input.get("path"), *_list(input.get("paths"))]
-        for path in named:
+        paths = [input.get("path"), *_list(input.get("paths"))]
+        for path in paths:
             if isinstance(path, str):
-                workspace.check(path)
+                workspace.check_path(path)
 
     async def _confirm(self, tool: Tool, input: dict[str, Any]) -> None:  # noqa: A002
-        match self._bench.policy.decision(tool.definition):
+        match self._session.policy.decision(tool.definition):
             case "auto":
                 return
             case "deny":
                 raise ToolFailedError(f"The tool {tool.name!r} is not allowed here", error_class="permission_denied")
         if self._approval is not None:
-            answer = self._decided(tool, self._approval)
+            answer = self._apply_approval(tool, self._approval)
         else:
-            async with self._bench.asking:
-                answer = self._bench.answers.get(tool.name) or await self._asked(tool, input)
+            async with self._session.confirm_lock:
+                answer = self._session.answers.get(tool.name) or await self._request_confirmation(tool, input)
         if not answer.allow:
             because = f": {answer.reason}" if answer.reason else ""
             raise ToolFailedError(f"The user did not allow this call{because}", error_class="user_denied")
 
-    def _decided(self, tool: Tool, approval: Approval) -> Confirmation:
+    def _apply_approval(self, tool: Tool, approval: Approval) -> Confirmation:
         """The answer of somebody who was not waited for."""
-        self._told.event(
+        self._listeners.event(
             "tool.confirmation_resolved",
             tool_use_id=self._call.id,
             tool_name=tool.name,
-            confirmation_request_id=_id_for_later(self._call),
+            confirmation_request_id=_approval_id(self._call),
             decision="allow" if approval.approved else "deny",
             scope="once",
         )
         return Confirmation(approval.approved, reason=approval.reason or "")
 
-    def ask_later(self) -> None:
+    def emit_approval_request(self) -> None:
         """Ask, and do not wait."""
         tool = self._registry[self._call.name]
         assert isinstance(self._call, ToolUseBlock)  # nobody asks about what cannot be run
         try:
-            self._ask(tool, self._call.input, _id_for_later(self._call), None)
+            self._emit_confirmation_request(tool, self._call.input, _approval_id(self._call), None)
         except Exception:  # noqa: BLE001  a preview is somebody else's code
             _log.warning("what %s is about to do could not be told", tool.name, exc_info=True)
 
-    async def _asked(self, tool: Tool, input: dict[str, Any]) -> Confirmation:  # noqa: A002
-        confirm = self._bench.confirm
+    async def _request_confirmation(self, tool: Tool, input: dict[str, Any]) -> Confirmation:  # noqa: A002
+        confirm = self._session.confirm
         if confirm is None:
             text = f"The tool {tool.name!r} needs somebody's consent, and nobody is here to give it"
             raise ToolFailedError(text, error_class="permission_denied")
-        expires_at = datetime.now(UTC) + timedelta(seconds=self._bench.confirm_timeout_s)
-        question = self._ask(tool, input, f"confirm_{secrets.token_hex(10)}", expires_at)
-        began = time.monotonic()
+        expires_at = datetime.now(UTC) + timedelta(seconds=self._session.confirm_timeout_s)
+        question = self._emit_confirmation_request(tool, input, f"confirm_{secrets.token_hex(10)}", expires_at)
+        started_at = time.monotonic()
         try:
-            async with asyncio.timeout(self._bench.confirm_timeout_s):
+            async with asyncio.timeout(self._session.confirm_timeout_s):
                 answer = await confirm(question)
         except TimeoutError:
-            self._resolved(question, "timeout", None, began)
+            self._emit_resolution(question, "timeout", None, started_at)
             raise ToolFailedError("Nobody allowed this call in time", error_class="confirmation_timeout") from None
         except asyncio.CancelledError:
-            self._resolved(question, "deny", None, began)
+            self._emit_resolution(question, "deny", None, started_at)
             raise
         except Exception:  # noqa: BLE001  somebody else's code
             _log.exception("whoever should have been asked about %s could not be", tool.name)
-            self._resolved(question, "deny", None, began)
+            self._emit_resolution(question, "deny", None, started_at)
             raise ToolFailedError("Nobody could be asked about this call", error_class="permission_denied") from None
-        self._resolved(question, "allow" if answer.allow else "deny", answer.scope, began)
+        self._emit_resolution(question, "allow" if answer.allow else "deny", answer.scope, started_at)
         if answer.scope == "session":
-            self._bench.answers[tool.name] = answer
+            self._session.answers[tool.name] = answer
         return answer
 
-    def _ask(self, tool: Tool, input: dict[str, Any], name: str, expires_at: datetime | None) -> ConfirmationRequest:  # noqa: A002
-        preview = tool.preview(input, self._context) if tool.preview is not None else Preview()
+    def _emit_confirmation_request(
+        self, tool: Tool, arguments: dict[str, Any], request_id: str, expires_at: datetime | None
+    ) -> ConfirmationRequest:
+        preview = tool.preview(arguments, self._context) if tool.preview is not None else Preview()
         question = ConfirmationRequest(
-            id=name,
-            session_id=self._bench.session_id,
+            id=request_id,
+            session_id=self._session.session_id,
             tool_use_id=self._call.id,
             tool_name=tool.name,
             side_effects=tool.definition.side_effects,
-            input=input,
-            input_summary=shortened(msgspec.json.encode(input).decode(), _MAX_SUMMARY),
+            input=arguments,
+            input_summary=truncate_middle(msgspec.json.encode(arguments).decode(), _MAX_SUMMARY),
             projected_modifications=preview.projected_modifications,
             command_summary=preview.command_summary,
             expires_at=expires_at,
         )
-        self._told.event(
+        self._listeners.event(
             "tool.confirmation_requested",
             tool_use_id=question.tool_use_id,
             tool_name=question.tool_name,
@@ -390,23 +401,25 @@ class _OneCall:
         )
         return question
 
-    def _resolved(self, question: ConfirmationRequest, decision: str, scope: str | None, began: float) -> None:
-        self._told.event(
+    def _emit_resolution(
+        self, question: ConfirmationRequest, decision: str, scope: str | None, started_at: float
+    ) -> None:
+        self._listeners.event(
             "tool.confirmation_resolved",
             tool_use_id=question.tool_use_id,
             tool_name=question.tool_name,
             confirmation_request_id=question.id,
             decision=decision,
             scope=scope,
-            latency_ms=_ms_since(began),
+            latency_ms=_ms_since(started_at),
         )
 
     # --- running
 
     async def _run(self, tool: Tool, input: dict[str, Any]) -> ToolResultBlock:  # noqa: A002
         canonical = msgspec.json.encode(input, order="sorted")
-        self._began = time.monotonic()
-        self._told.event(
+        self._started_at = time.monotonic()
+        self._listeners.event(
             "tool.called",
             tool_use_id=self._call.id,
             tool_name=tool.name,
@@ -417,13 +430,13 @@ class _OneCall:
         output = await self._output(tool, input)
         output = output if isinstance(output, ToolOutput) else ToolOutput(content=output)
         result = ToolResultBlock(self._call.id, content_from(output.content), output.is_error)
-        self._told.event(
+        self._listeners.event(
             "tool.completed",
             tool_use_id=self._call.id,
             tool_name=tool.name,
             success=not output.is_error,
             output_size_bytes=len(msgspec.json.encode(result.content)),
-            latency_ms=_ms_since(self._began),
+            latency_ms=_ms_since(self._started_at),
             files_modified=list(output.files_modified) or None,
             command_executed=output.command_executed,
         )
@@ -435,23 +448,23 @@ class _OneCall:
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
         except asyncio.CancelledError:
-            await self._let_go(task)
+            await self._abandon(task)
             raise
         if done:
             return task.result()
-        await self._let_go(task)
+        await self._abandon(task)
         raise ToolFailedError(f"The tool {tool.name!r} took longer than {timeout_s:g} s", error_class="timeout")
 
-    async def _let_go(self, task: asyncio.Future[Any]) -> None:
+    async def _abandon(self, task: asyncio.Future[Any]) -> None:
         """Tell a tool to stop, and give it a moment. What it gives from now on is late."""
-        self._context.stopping.set()
-        task.add_done_callback(self._ended_late)
+        self._context.stop_event.set()
+        task.add_done_callback(self._handle_late_end)
         task.cancel()
         if isinstance(task, asyncio.Task):
-            self._bench.leave(task)
+            self._session.add_orphan(task)
         await asyncio.wait({task}, timeout=GRACE_S)
 
-    def _ended_late(self, task: asyncio.Future[Any]) -> None:
+    def _handle_late_end(self, task: asyncio.Future[Any]) -> None:
         if task.cancelled():
             return
         error = task.exception()
@@ -461,8 +474,8 @@ class _OneCall:
             text = str(error) if isinstance(error, ToolFailedError) else "Tool execution failed."
             result = self._error_result(text)
         name = self._call.name
-        self._told.late_result(
-            LateResult(tool_use_id=self._call.id, tool_name=name, result=result, latency_ms=_ms_since(self._began))
+        self._listeners.late_result(
+            LateResult(tool_use_id=self._call.id, tool_name=name, result=result, latency_ms=_ms_since(self._started_at))
         )
 
     def _late_block(self, output: Any) -> ToolResultBlock:
@@ -474,14 +487,14 @@ class _OneCall:
 
     # --- the result of what failed
 
-    def _failed(self, error_class: str, text: str) -> ToolResultBlock:
-        self._told.event(
+    def _fail(self, error_class: str, text: str) -> ToolResultBlock:
+        self._listeners.event(
             "tool.failed",
             tool_use_id=self._call.id,
             tool_name=self._call.name,
             error_class=error_class,
             error_message=text,
-            latency_ms=_ms_since(self._began),
+            latency_ms=_ms_since(self._started_at),
         )
         return self._error_result(text)
 
@@ -489,19 +502,19 @@ class _OneCall:
         return ToolResultBlock(self._call.id, content_from(text) or (TextBlock(text),), is_error=True)
 
 
-def _id_for_later(call: Call) -> str:
+def _approval_id(call: Call) -> str:
     """What the question about a call is called, whoever asks it and whoever hears the answer."""
     return f"confirm_{call.id}"
 
 
-def _edited(input: dict[str, Any]) -> TextBlock:  # noqa: A002
-    given = shortened(msgspec.json.encode(input).decode(), _MAX_LIST)
-    return TextBlock(f"The user changed the input of this call. It was run with: {given}")
+def _edit_note(input: dict[str, Any]) -> TextBlock:  # noqa: A002
+    text = truncate_middle(msgspec.json.encode(input).decode(), _MAX_LIST)
+    return TextBlock(f"The user changed the input of this call. It was run with: {text}")
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _ms_since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)
+def _ms_since(started_at: float) -> int:
+    return round((time.monotonic() - started_at) * 1000)

@@ -16,7 +16,7 @@ import msgspec
 _TOKEN: Final = re.compile(r"\*\*/|/\*\*$|\*+|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 
-def linear_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
+def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
     """A regular expression that takes linear time, or ``ValueError`` with what is wrong with it."""
     import re2  # type: ignore[import-untyped]  # noqa: PLC0415  whoever searches pays for it
 
@@ -26,21 +26,21 @@ def linear_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
     try:
         return re2.compile(pattern, options=options)
     except re2.error as error:
-        what = error.args[0] if error.args else "it cannot be read"
-        raise ValueError(what.decode() if isinstance(what, bytes) else str(what)) from None
+        text = error.args[0] if error.args else "it cannot be read"
+        raise ValueError(text.decode() if isinstance(text, bytes) else str(text)) from None
 
 
-def glob_pattern(glob: str) -> Any:
+def compile_glob(glob: str) -> Any:
     """A glob over whole paths: ``*.py`` at any depth, ``src/*.py`` from the beginning."""
     prefix = "" if "/" in glob.strip("/") or glob.startswith("/") else "(?:.*/)?"
-    return linear_pattern(f"^{prefix}{_translated(glob.strip('/'))}$")
+    return compile_pattern(f"^{prefix}{_translate(glob.strip('/'))}$")
 
 
-def _translated(glob: str) -> str:
-    return "".join(_translated_token(token) for token in _TOKEN.findall(glob))
+def _translate(glob: str) -> str:
+    return "".join(_translate_token(token) for token in _TOKEN.findall(glob))
 
 
-def _translated_token(token: str) -> str:
+def _translate_token(token: str) -> str:
     match token:
         case "**/":
             return "(?:.*/)?"
@@ -59,43 +59,43 @@ def _translated_token(token: str) -> str:
 
 class _Rule(msgspec.Struct, frozen=True):
     pattern: Any
-    leaves_out: bool
+    is_ignored: bool
     folders_only: bool
 
 
-class Ignoring:
+class GitIgnore:
     """The patterns that hold in a folder: its own, and those of the folders above it."""
 
     def __init__(self, rules: Iterable[_Rule] = ()) -> None:
         self._rules = tuple(rules)
 
-    def within(self, folder: str, text: str) -> Ignoring:
+    def extend(self, folder: str, text: str) -> GitIgnore:
         """With those of a ``.gitignore`` in this folder, a path from the root; empty for the root."""
-        made = (_rule(folder, line) for line in text.splitlines())
-        return Ignoring((*self._rules, *(rule for rule in made if rule is not None)))
+        rules = (_parse_rule(folder, line) for line in text.splitlines())
+        return GitIgnore((*self._rules, *(rule for rule in rules if rule is not None)))
 
-    def leaves_out(self, path: str, *, is_folder: bool) -> bool:
+    def is_ignored(self, path: str, *, is_folder: bool) -> bool:
         """Whether a path from the root is left out."""
         if path == ".git" or path.endswith("/.git"):
             return True
         for rule in reversed(self._rules):
             if (is_folder or not rule.folders_only) and rule.pattern.search(path) is not None:
-                return rule.leaves_out
+                return rule.is_ignored
         return False
 
 
-def _rule(folder: str, line: str) -> _Rule | None:
+def _parse_rule(folder: str, line: str) -> _Rule | None:
     line = line.rstrip("\n\r")
     line = line if line.endswith("\\ ") else line.rstrip(" ")
     if not line or line.startswith("#"):
         return None
-    leaves_out = not line.startswith("!")
-    glob = line if leaves_out else line[1:]
+    is_ignored = not line.startswith("!")
+    glob = line if is_ignored else line[1:]
     bare = glob.strip("/")
-    anywhere = "" if glob.startswith("/") or "/" in bare else "(?:.*/)?"
+    prefix = "" if glob.startswith("/") or "/" in bare else "(?:.*/)?"
     base = f"{re.escape(folder)}/" if folder else ""
     try:
-        pattern = linear_pattern(f"^{base}{anywhere}{_translated(bare)}$")
+        pattern = compile_pattern(f"^{base}{prefix}{_translate(bare)}$")
     except ValueError:
         return None  # a pattern that makes no sense leaves nothing out
-    return _Rule(pattern, leaves_out, glob.endswith("/"))
+    return _Rule(pattern, is_ignored, glob.endswith("/"))

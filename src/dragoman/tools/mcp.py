@@ -36,10 +36,10 @@ from dragoman.message import (
     TextBlock,
     VideoBlock,
 )
-from dragoman.tools.declaring import Tool, ToolContext, ToolOutput, shortened
-from dragoman.tools.easing import eased
-from dragoman.tools.printed import Printed
-from dragoman.toolschema import problems_of_tool
+from dragoman.tools.declaring import Tool, ToolContext, ToolOutput, truncate_middle
+from dragoman.tools.easing import to_portable_schema
+from dragoman.tools.printed import ProcessOutput
+from dragoman.toolschema import tool_problems
 
 if TYPE_CHECKING:
     import httpx2
@@ -50,7 +50,7 @@ _log: Final = logging.getLogger("dragoman.tools.mcp")
 _MAX_NAME: Final = 64
 _MAX_DESCRIPTION: Final = 8_000
 _MAX_PAGES: Final = 50
-_LONGEST_PAUSE_S: Final = 60.0
+_MAX_BACKOFF_S: Final = 60.0
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -89,17 +89,17 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def servers_from(config: Mapping[str, Mapping[str, Any]]) -> tuple[McpServer, ...]:
     """Servers from a table of them by name, as most programs write it down."""
-    made = []
+    servers = []
     for name, entry in config.items():
-        known = {key: value for key, value in entry.items() if key not in ("name", "type", "transport")}
+        fields = {key: value for key, value in entry.items() if key not in ("name", "type", "transport")}
         try:
-            made.append(msgspec.convert({"name": name, **known}, McpServer))
+            servers.append(msgspec.convert({"name": name, **fields}, McpServer))
         except msgspec.ValidationError as error:
             raise ToolSourceError(str(error), where=f"MCP server {name!r}") from None
-    return tuple(made)
+    return tuple(servers)
 
 
-class RefusedTool(msgspec.Struct, frozen=True):
+class RejectedTool(msgspec.Struct, frozen=True):
     """A tool that could not be brought in."""
 
     server: str
@@ -116,17 +116,19 @@ class McpTools:
         if len(set(names)) != len(names):
             raise ToolSourceError(f"two MCP servers have one name: {', '.join(sorted(names))}")
         self.tools: tuple[Tool, ...] = ()
-        self.refused: tuple[RefusedTool, ...] = ()
+        self.rejected: tuple[RejectedTool, ...] = ()
         self.failures: dict[str, ToolSourceError] = {}
 
     async def __aenter__(self) -> Self:
         try:
-            outcomes = await asyncio.gather(*(one.tools() for one in self._connections), return_exceptions=True)
+            outcomes = await asyncio.gather(
+                *(connection.tools() for connection in self._connections), return_exceptions=True
+            )
         except asyncio.CancelledError:
             await self.aclose()
             raise
         tools: dict[str, Tool] = {}
-        refused: list[RefusedTool] = []
+        rejected: list[RejectedTool] = []
         for connection, outcome in zip(self._connections, outcomes, strict=True):
             if isinstance(outcome, ToolSourceError):
                 self.failures[connection.server.name] = outcome
@@ -136,8 +138,8 @@ class McpTools:
                 raise outcome
             else:
                 for tool in outcome:
-                    _bring_in(connection, tool, tools, refused)
-        self.tools, self.refused = tuple(tools.values()), tuple(refused)
+                    _add_tool(connection, tool, tools, rejected)
+        self.tools, self.rejected = tuple(tools.values()), tuple(rejected)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -151,26 +153,26 @@ class McpTools:
 # --- bringing a tool in ----------------------------------------------------------------------------------------------
 
 
-def _bring_in(connection: _Connection, tool: mcp.Tool, tools: dict[str, Tool], refused: list[RefusedTool]) -> None:
+def _add_tool(connection: _Connection, tool: mcp.Tool, tools: dict[str, Tool], rejected: list[RejectedTool]) -> None:
     server = connection.server
     if server.allowed is not None and tool.name not in server.allowed:
         return
     try:
-        made = _tool_from(connection, tool)
+        added = _tool_from(connection, tool)
     except SchemaSizeError as error:
-        _refuse(server, tool, (str(error),), refused)
+        _reject(server, tool, (str(error),), rejected)
         return
-    problems = problems_of_tool(made.definition)
-    if made.name in tools:
-        problems = (f"name: {made.name!r} is taken by another of its tools", *problems)
+    problems = tool_problems(added.definition)
+    if added.name in tools:
+        problems = (f"name: {added.name!r} is taken by another of its tools", *problems)
     if problems:
-        _refuse(server, tool, problems, refused)
+        _reject(server, tool, problems, rejected)
     else:
-        tools[made.name] = made
+        tools[added.name] = added
 
 
-def _refuse(server: McpServer, tool: mcp.Tool, problems: tuple[str, ...], refused: list[RefusedTool]) -> None:
-    refused.append(RefusedTool(server.name, tool.name, problems))
+def _reject(server: McpServer, tool: mcp.Tool, problems: tuple[str, ...], rejected: list[RejectedTool]) -> None:
+    rejected.append(RejectedTool(server.name, tool.name, problems))
     _log.warning("the tool %s of the MCP server %s is left out: %s", tool.name, server.name, "; ".join(problems))
 
 
@@ -179,29 +181,29 @@ def _tool_from(connection: _Connection, tool: mcp.Tool) -> Tool:
     effects = server.effects_of(tool)
     definition = ToolDefinition(
         name=tool_name(server.name, tool.name),
-        description=shortened(tool.description or tool.title or tool.name, _MAX_DESCRIPTION),
-        input_schema=eased(tool.input_schema).schema,
+        description=truncate_middle(tool.description or tool.title or tool.name, _MAX_DESCRIPTION),
+        input_schema=to_portable_schema(tool.input_schema).schema,
         side_effects=effects,
         requires_workspace=False,
     )
 
     async def run(input: dict[str, Any], _context: ToolContext) -> ToolOutput:  # noqa: A002
-        again = effects in (SideEffects.NONE, SideEffects.READ)
-        return output_from(await connection.call(tool.name, input, may_repeat=again))
+        may_repeat = effects in (SideEffects.NONE, SideEffects.READ)
+        return output_from(await connection.call(tool.name, input, may_repeat=may_repeat))
 
     return Tool(definition=definition, run=run, timeout_s=server.timeout_s)
 
 
 def tool_name(server: str, tool: str) -> str:
     """``<server>__<tool>`` in snake_case. A name that is too long ends in a part of its hash."""
-    name = f"{_snake(server)}__{_snake(tool)}"
+    name = f"{_to_snake_case(server)}__{_to_snake_case(tool)}"
     if len(name) <= _MAX_NAME:
         return name
     digest = hashlib.sha256(f"{server}\0{tool}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{name[: _MAX_NAME - 9].rstrip('_')}_{digest}"
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+[a-z]*", name)
     snake = "_".join(words).lower()
     return snake if snake[:1].isalpha() else f"n_{snake}".rstrip("_")
@@ -214,21 +216,21 @@ def output_from(result: mcp.types.CallToolResult) -> ToolOutput:
     """What a tool answered, as blocks. A structured answer is added as JSON, unless a text says the same already."""
     blocks = [block for part in result.content for block in _blocks_from(part.model_dump(mode="json", by_alias=True))]
     structured = result.structured_content
-    if structured is not None and not any(_says(block, structured) for block in blocks):
+    if structured is not None and not any(_has_value(block, structured) for block in blocks):
         blocks.append(TextBlock(msgspec.json.encode(structured).decode()))
     return ToolOutput(content=tuple(blocks) or None, is_error=bool(result.is_error))
 
 
-def _says(block: ContentBlock, value: Any) -> bool:
+def _has_value(block: ContentBlock, value: Any) -> bool:
     if not isinstance(block, TextBlock):
         return False
     match value:
         case {**members} if len(members) == 1:  # most SDKs wrap what is no object, like {"result": …}
-            (wrapped,) = members.values()
+            (inner,) = members.values()
         case _:
-            wrapped = value
+            inner = value
     try:
-        return block.text == wrapped or msgspec.json.decode(block.text) in (value, wrapped)
+        return block.text == inner or msgspec.json.decode(block.text) in (value, inner)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return False
 
@@ -238,7 +240,7 @@ def _blocks_from(part: dict[str, Any]) -> Iterable[ContentBlock]:
         case {"type": "text", "text": str(text)}:
             yield TextBlock(text)
         case {"type": "image" | "audio", "data": str(data), "mimeType": str(media_type)}:
-            yield _medium(data, media_type, None)
+            yield _media_block(data, media_type, None)
         case {"type": "resource_link", "uri": uri}:
             title = part.get("title") or part.get("name") or uri
             about = f": {part['description']}" if part.get("description") else ""
@@ -246,12 +248,12 @@ def _blocks_from(part: dict[str, Any]) -> Iterable[ContentBlock]:
         case {"type": "resource", "resource": {"uri": uri, "text": str(text)}}:
             yield TextBlock(f"{uri}\n{text}")
         case {"type": "resource", "resource": {"uri": uri, "blob": str(data), **more}}:
-            yield _medium(data, str(more.get("mimeType") or "application/octet-stream"), str(uri))
+            yield _media_block(data, str(more.get("mimeType") or "application/octet-stream"), str(uri))
         case _:
             yield TextBlock(msgspec.json.encode(part).decode())
 
 
-def _medium(data: str, media_type: str, name: str | None) -> ContentBlock:
+def _media_block(data: str, media_type: str, name: str | None) -> ContentBlock:
     source = ImageSource("base64", data)
     match media_type.partition("/")[0]:
         case "image":
@@ -272,49 +274,49 @@ class _Connection:
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
-        self._opening = asyncio.Lock()
-        self._keeper: asyncio.Task[None] | None = None
+        self._open_lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
         self._client: mcp.Client | None = None
-        self._over = asyncio.Event()  # the connection is of no use any more
-        self._losses = 0  # in a row
-        self._not_before = 0.0
+        self._stop = asyncio.Event()  # the connection is of no use any more
+        self._failures = 0  # in a row
+        self._retry_at = 0.0
         self._is_closed = False
-        self._is_opening = False
-        self._is_forgotten = False  # the server does not know the session of this connection: it was started again
+        self._is_connecting = False
+        self._is_session_lost = False  # the server does not know the session of this connection: it was started again
 
     async def tools(self) -> list[mcp.Tool]:
         """Everything that the server offers."""
-        client = await self._connected()
-        found: list[mcp.Tool] = []
+        client = await self._connect()
+        tools: list[mcp.Tool] = []
         cursor: str | None = None
         try:
             async with asyncio.timeout(self.server.connect_timeout_s):
                 for _ in range(_MAX_PAGES):
                     page = await client.list_tools(cursor=cursor)
-                    found.extend(page.tools)
+                    tools.extend(page.tools)
                     cursor = page.next_cursor
                     if cursor is None:
                         break
         except Exception as error:  # noqa: BLE001  somebody else's server
             raise self._failure(error, "it does not list its tools") from None
-        return found
+        return tools
 
     async def call(self, tool: str, input: dict[str, Any], *, may_repeat: bool) -> mcp.types.CallToolResult:  # noqa: A002
         """The server's answer. If the connection is lost, only a call that changes nothing is made again."""
         from mcp import MCPError  # noqa: PLC0415
 
         try:
-            client = await self._connected()
+            client = await self._connect()
         except ToolSourceError as error:
             raise ToolFailedError(str(error)) from None
         try:
             answer = await client.call_tool(tool, input)
         except MCPError as error:
-            return await self._after(error, client, tool, input, may_repeat=may_repeat)
-        self._losses = 0
+            return await self._retry_or_fail(error, client, tool, input, may_repeat=may_repeat)
+        self._failures = 0
         return answer
 
-    async def _after(
+    async def _retry_or_fail(
         self,
         error: mcp.MCPError,
         client: mcp.Client,
@@ -324,140 +326,142 @@ class _Connection:
         may_repeat: bool,
     ) -> mcp.types.CallToolResult:
         """What becomes of a call that had no answer."""
-        is_forgotten = self._is_forgotten  # then the call was not begun, and may be made again in any case
-        if not is_forgotten and not _is_lost(error):
+        is_session_lost = self._is_session_lost  # then the call was not begun, and may be made again in any case
+        if not is_session_lost and not _is_lost(error):
             raise ToolFailedError(f"The MCP server refused the call: {error.message}") from None
-        self._lose(client)
-        if is_forgotten or may_repeat:
+        self._mark_lost(client)
+        if is_session_lost or may_repeat:
             return await self.call(tool, input, may_repeat=False)
-        what = "The connection to the MCP server was lost, and how far the call came is not known"
-        raise ToolFailedError(what, where=self.server.name) from None
+        text = "The connection to the MCP server was lost, and how far the call came is not known"
+        raise ToolFailedError(text, where=self.server.name) from None
 
     async def aclose(self) -> None:
         self._is_closed = True
         self._client = None
-        self._over.set()
-        if self._keeper is not None:
-            if self._is_opening:
-                self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        self._stop.set()
+        if self._task is not None:
+            if self._is_connecting:
+                self._task.cancel()
+            await asyncio.wait({self._task})
 
-    def _lose(self, client: mcp.Client) -> None:
+    def _mark_lost(self, client: mcp.Client) -> None:
         if self._client is client:
             self._client = None
-            self._over.set()
-            self._losses += 1
-            pause_s = 0 if self._losses == 1 else min(_LONGEST_PAUSE_S, 2.0 ** (self._losses - 1))
-            self._not_before = time.monotonic() + pause_s
+            self._stop.set()
+            self._failures += 1
+            pause_s = 0 if self._failures == 1 else min(_MAX_BACKOFF_S, 2.0 ** (self._failures - 1))
+            self._retry_at = time.monotonic() + pause_s
 
-    async def _connected(self) -> mcp.Client:
-        async with self._opening:
-            if self._client is not None and self._keeper is not None and not self._keeper.done():
+    async def _connect(self) -> mcp.Client:
+        async with self._open_lock:
+            if self._client is not None and self._task is not None and not self._task.done():
                 return self._client
             if self._is_closed:
-                raise self._closed()
-            wait_s = self._not_before - time.monotonic()
+                raise self._closed_error()
+            wait_s = self._retry_at - time.monotonic()
             if wait_s > 0:
-                what = f"it was lost {self._losses} times in a row; it is tried again in {wait_s:.0f} s"
-                raise ToolSourceError(what, where=f"MCP server {self.server.name!r}")
-            if self._keeper is not None:
-                await asyncio.wait({self._keeper})
-            self._over = asyncio.Event()
-            self._is_forgotten = False
+                text = f"it was lost {self._failures} times in a row; it is tried again in {wait_s:.0f} s"
+                raise ToolSourceError(text, where=f"MCP server {self.server.name!r}")
+            if self._task is not None:
+                await asyncio.wait({self._task})
+            self._stop = asyncio.Event()
+            self._is_session_lost = False
             ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
-            self._keeper = asyncio.create_task(self._keep(ready, self._over))
+            self._task = asyncio.create_task(self._run_connection(ready, self._stop))
             self._client = await ready
             return self._client
 
-    def _closed(self) -> ToolSourceError:
+    def _closed_error(self) -> ToolSourceError:
         return ToolSourceError("it is closed", where=f"MCP server {self.server.name!r}")
 
-    async def _keep(self, ready: asyncio.Future[mcp.Client], over: asyncio.Event) -> None:
+    async def _run_connection(self, ready: asyncio.Future[mcp.Client], stop: asyncio.Event) -> None:
         """Open the connection, tell who waits for it, and close it when it is over."""
-        printed = Printed(0, 2_000)
+        output = ProcessOutput(0, 2_000)
         try:
             async with contextlib.AsyncExitStack() as stack:
-                self._is_opening = True
+                self._is_connecting = True
                 try:
                     async with asyncio.timeout(self.server.connect_timeout_s):
-                        client = await self._open(stack, printed)
+                        client = await self._open(stack, output)
                 finally:
-                    self._is_opening = False
+                    self._is_connecting = False
                 if not ready.done():
                     ready.set_result(client)
-                await over.wait()
+                await stop.wait()
         except asyncio.CancelledError:  # nobody wants it any more
             if not ready.done():
-                ready.set_exception(self._closed())
+                ready.set_exception(self._closed_error())
             raise
         except Exception as error:  # noqa: BLE001  somebody else's server
             if not ready.done():
-                ready.set_exception(self._failure(error, "it cannot be reached", printed.text()))
+                ready.set_exception(self._failure(error, "it cannot be reached", output.text()))
             else:
                 _log.info("the MCP server %s did not end well: %s", self.server.name, _cause(error))
 
-    async def _open(self, stack: contextlib.AsyncExitStack, printed: Printed) -> mcp.Client:
+    async def _open(self, stack: contextlib.AsyncExitStack, output: ProcessOutput) -> mcp.Client:
         try:
             import mcp  # noqa: PLC0415
         except ImportError:
             remedy = "pip install 'dragoman[mcp]'"
             raise ToolSourceError("tools of MCP servers need the package mcp", remedy=remedy) from None
         if self.server.url is not None:
-            transport = await self._over_http(stack, self.server.url)
+            transport = await self._http_transport(stack, self.server.url)
         else:
-            transport = await self._over_pipes(stack, printed)
-        return await stack.enter_async_context(mcp.Client(transport, client_info=_who_we_are()))
+            transport = await self._stdio_transport(stack, output)
+        return await stack.enter_async_context(mcp.Client(transport, client_info=_client_info()))
 
-    async def _over_http(self, stack: contextlib.AsyncExitStack, url: str) -> Transport:
+    async def _http_transport(self, stack: contextlib.AsyncExitStack, url: str) -> Transport:
         import httpx2  # noqa: PLC0415
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
         timeout = httpx2.Timeout(self.server.connect_timeout_s, read=None)  # a call has a timeout of its own
         http = httpx2.AsyncClient(
-            headers=self._filled(self.server.headers), timeout=timeout, event_hooks={"response": [self._notice]}
+            headers=self._expand_variables(self.server.headers),
+            timeout=timeout,
+            event_hooks={"response": [self._detect_lost_session]},
         )
         await stack.enter_async_context(http)
         return streamable_http_client(url, http_client=http)
 
-    async def _notice(self, response: httpx2.Response) -> None:
+    async def _detect_lost_session(self, response: httpx2.Response) -> None:
         """A session that a server does not know is refused with 404, and by some with 400, before anything is done."""
         if response.status_code in (400, 404) and "mcp-session-id" in response.request.headers:
-            self._is_forgotten = True
+            self._is_session_lost = True
 
-    async def _over_pipes(self, stack: contextlib.AsyncExitStack, printed: Printed) -> Transport:
+    async def _stdio_transport(self, stack: contextlib.AsyncExitStack, output: ProcessOutput) -> Transport:
         from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
 
         # What a server prints beside its answers belongs to nobody's terminal.
-        ours, theirs = os.pipe()
-        await stack.enter_async_context(printed.reading(ours))
-        errors = stack.enter_context(os.fdopen(theirs, "w"))
+        read_end, write_end = os.pipe()
+        await stack.enter_async_context(output.read_pipe(read_end))
+        errors = stack.enter_context(os.fdopen(write_end, "w"))
         parameters = StdioServerParameters(
             command=self.server.command or "",
             args=list(self.server.args),
-            env=self._filled(self.server.env),
+            env=self._expand_variables(self.server.env),
             cwd=self.server.cwd,
         )
         return stdio_client(parameters, errlog=errors)
 
-    def _filled(self, texts: Mapping[str, str]) -> dict[str, str]:
+    def _expand_variables(self, texts: Mapping[str, str]) -> dict[str, str]:
         """With the values of the variables that are named in it."""
 
-        def value(found: re.Match[str]) -> str:
-            if found[1] not in os.environ:
-                what = f"the variable {found[1]} is not set"
-                raise ToolSourceError(what, where=f"MCP server {self.server.name!r}")
-            return os.environ[found[1]]
+        def value(match: re.Match[str]) -> str:
+            if match[1] not in os.environ:
+                text = f"the variable {match[1]} is not set"
+                raise ToolSourceError(text, where=f"MCP server {self.server.name!r}")
+            return os.environ[match[1]]
 
         return {name: _VARIABLE.sub(value, text) for name, text in texts.items()}
 
-    def _failure(self, error: BaseException, what: str, printed: str = "") -> ToolSourceError:
+    def _failure(self, error: BaseException, text: str, output: str = "") -> ToolSourceError:
         cause = _cause(error)
         if isinstance(cause, ToolSourceError):
             return cause
-        why = f"no answer in {self.server.connect_timeout_s:g} s" if isinstance(cause, TimeoutError) else str(cause)
-        said = f"; it printed: {printed.strip()}" if printed.strip() else ""
-        text = f"{what}: {why or type(cause).__name__}{said}"
-        return ToolSourceError(text, where=f"MCP server {self.server.name!r}")
+        reason = f"no answer in {self.server.connect_timeout_s:g} s" if isinstance(cause, TimeoutError) else str(cause)
+        detail = f"; it printed: {output.strip()}" if output.strip() else ""
+        message = f"{text}: {reason or type(cause).__name__}{detail}"
+        return ToolSourceError(message, where=f"MCP server {self.server.name!r}")
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -473,7 +477,7 @@ def _is_lost(error: mcp.MCPError) -> bool:
     return error.code == CONNECTION_CLOSED
 
 
-def _who_we_are() -> mcp.Implementation:
+def _client_info() -> mcp.Implementation:
     from importlib.metadata import version  # noqa: PLC0415
 
     import mcp  # noqa: PLC0415

@@ -12,26 +12,26 @@ from dragoman.tools.declaring import Tool
 
 
 @contextlib.asynccontextmanager
-async def offered(
-    builtin: Sequence[str], servers: Sequence[str], settings: Settings, say: Callable[[str], object]
+async def load_tools(
+    builtin: Sequence[str], servers: Sequence[str], settings: Settings, warn: Callable[[str], object]
 ) -> AsyncIterator[tuple[Tool, ...]]:
     """The tools, while the servers that some of them come from are connected. ``say`` is told what was left out."""
-    known = settings.mcp_servers
+    configured = settings.mcp_servers
     for name in servers:
-        if name not in known:
+        if name not in configured:
             raise InputError(
                 f"no MCP server {name!r}",
                 where=settings.file or "configuration file",
-                remedy=f"Describe it under [mcp_servers.{name}]; there are {', '.join(sorted(known)) or 'none'}",
+                remedy=f"Describe it under [mcp_servers.{name}]; there are {', '.join(sorted(configured)) or 'none'}",
             )
     if not servers:
         yield builtin_tools(builtin)
         return
     from dragoman.tools.mcp import McpTools, servers_from  # noqa: PLC0415  an extra
 
-    async with McpTools(servers_from({name: known[name] for name in servers})) as found:
-        for refused in found.refused:
-            say(f"left out {refused.server}__{refused.tool}: {'; '.join(refused.reasons)}")
-        for failure in found.failures.values():
+    async with McpTools(servers_from({name: configured[name] for name in servers})) as mcp_tools:
+        for rejected in mcp_tools.rejected:
+            warn(f"left out {rejected.server}__{rejected.tool}: {'; '.join(rejected.reasons)}")
+        for failure in mcp_tools.failures.values():
             raise failure
-        yield (*builtin_tools(builtin), *found.tools)
+        yield (*builtin_tools(builtin), *mcp_tools.tools)

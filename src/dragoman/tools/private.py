@@ -27,7 +27,7 @@ Identity = tuple[int, int]  # device and inode
 _SQLITE: Final = b"SQLite format 3\0"
 _DRAGOMAN: Final = b"DRAG"  # the application id in the header of a store
 _HEADER_BYTES: Final = 72
-_ENDS: Final = re.compile(r"[-.]")  # where what is added to the name of a store may begin
+_SUFFIX_START: Final = re.compile(r"[-.]")  # where what is added to the name of a store may begin
 _CLOCK_STEP_NS: Final = 2_000_000_000  # by which the time of a file may differ from ours
 _READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -36,52 +36,52 @@ class PrivateFiles:
     """Paths that are private, whether they exist or not."""
 
     def __init__(self, paths: Iterable[Path | str] = ()) -> None:
-        given = [Path(os.path.abspath(path)) for path in paths]
-        self._paths = tuple(dict.fromkeys((*given, *(Path(os.path.realpath(path)) for path in given))))
+        absolute = [Path(os.path.abspath(path)) for path in paths]
+        self._paths = tuple(dict.fromkeys((*absolute, *(Path(os.path.realpath(path)) for path in absolute))))
         self._proc = _proc_device()
-        self._linked: frozenset[Identity] = frozenset()  # private files that have more than one name
-        self._looked_ns = 0  # when
+        self._linked_ids: frozenset[Identity] = frozenset()  # private files that have more than one name
+        self._checked_at_ns = 0  # when
 
-    def covers(self, folder: int, name: str) -> bool:
+    def is_private(self, folder: int, name: str) -> bool:
         """Whether the entry of an open folder is private.
 
         Nothing that was named is opened for this: to close a database file releases the locks of this process on it.
         """
-        here = _identity(os.fstat(folder))
-        if any(_begins(name, path.name) and _identity_of(path.parent) == here for path in self._paths):
+        folder_id = _identity(os.fstat(folder))
+        if any(_matches_name(name, path.name) and _identity_of(path.parent) == folder_id for path in self._paths):
             return True
         try:
-            if self._covers(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            if self._is_private(os.stat(name, dir_fd=folder, follow_symlinks=False)):
                 return True
         except OSError:
             pass  # it does not exist
-        return any(_is_store_file(folder, name[: end.start()]) for end in _ENDS.finditer(name, 1))
+        return any(_is_store_file(folder, name[: end.start()]) for end in _SUFFIX_START.finditer(name, 1))
 
-    def covers_open(self, descriptor: int) -> bool:
+    def is_private_descriptor(self, descriptor: int) -> bool:
         """Whether an open file or folder is private, under whatever name it was opened."""
-        return self._covers(os.fstat(descriptor))
+        return self._is_private(os.fstat(descriptor))
 
-    def _covers(self, facts: os.stat_result) -> bool:
+    def _is_private(self, facts: os.stat_result) -> bool:
         if facts.st_dev == self._proc or _identity(facts) in map(_identity_of, self._paths):
             return True
         return stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1 and self._is_linked(facts)
 
     def first_within(self, folder: Path) -> Path | None:
         """The first private path that lies in a folder, or would if it existed."""
-        inside = _identity_of(folder)
+        folder_id = _identity_of(folder)
         for path in self._paths:
-            if any(_identity_of(one) == inside for one in path.parents):
+            if any(_identity_of(parent) == folder_id for parent in path.parents):
                 return path
         return None
 
     def first_around(self, folder: Path) -> Path | None:
         """The first private path that a folder is, lies in or belongs to."""
-        for one in (folder, *folder.parents):
+        for ancestor in (folder, *folder.parents):
             for path in self._paths:
-                if _identity_of(one) is not None and _identity_of(one) == _identity_of(path):
+                if _identity_of(ancestor) is not None and _identity_of(ancestor) == _identity_of(path):
                     return path
-                is_beside = _identity_of(path.parent) == _identity_of(one.parent)
-                if is_beside and _begins(one.name, path.name) and not path.is_dir():
+                is_sibling = _identity_of(path.parent) == _identity_of(ancestor.parent)
+                if is_sibling and _matches_name(ancestor.name, path.name) and not path.is_dir():
                     return path
         return None
 
@@ -91,10 +91,10 @@ class PrivateFiles:
         A link changes the time of its file, so an earlier look at the private files still holds for a file that has
         not changed since.
         """
-        if facts.st_ctime_ns >= self._looked_ns - _CLOCK_STEP_NS:
-            self._looked_ns = time.time_ns()
-            self._linked = frozenset(_linked_files(self._paths))
-        return _identity(facts) in self._linked
+        if facts.st_ctime_ns >= self._checked_at_ns - _CLOCK_STEP_NS:
+            self._checked_at_ns = time.time_ns()
+            self._linked_ids = frozenset(_hard_links(self._paths))
+        return _identity(facts) in self._linked_ids
 
 
 def is_store(data: bytes) -> bool:
@@ -104,22 +104,22 @@ def is_store(data: bytes) -> bool:
 
 def _is_store_file(folder: int, name: str) -> bool:
     try:
-        opened = os.open(name, _READ, dir_fd=folder)
+        descriptor = os.open(name, _READ, dir_fd=folder)
     except OSError:
         return False
     try:
-        return stat.S_ISREG(os.fstat(opened).st_mode) and is_store(os.read(opened, _HEADER_BYTES))
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and is_store(os.read(descriptor, _HEADER_BYTES))
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
-def _begins(name: str, private: str) -> bool:
+def _matches_name(name: str, private: str) -> bool:
     """Whether a name is that of a private file, of something that belongs to it, or of what becomes it."""
-    plain, wanted = _plain(name), _plain(private)
-    return bool(wanted) and plain.startswith((wanted, f".{wanted}"))
+    normal, private_normal = _normalize(name), _normalize(private)
+    return bool(private_normal) and normal.startswith((private_normal, f".{private_normal}"))
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
@@ -140,28 +140,28 @@ def _proc_device() -> int | None:
     return proc[0] if proc is not None and root is not None and proc[0] != root[0] else None
 
 
-def _linked_files(paths: Iterable[Path]) -> Iterator[Identity]:
+def _hard_links(paths: Iterable[Path]) -> Iterator[Identity]:
     for path in paths:
-        for entry in _entries(path.parent):
-            if _begins(entry.name, path.name):
-                yield from _linked_below(entry)
+        for entry in _list_entries(path.parent):
+            if _matches_name(entry.name, path.name):
+                yield from _hard_links_below(entry)
 
 
-def _linked_below(entry: os.DirEntry[str]) -> Iterator[Identity]:
+def _hard_links_below(entry: os.DirEntry[str]) -> Iterator[Identity]:
     try:
         facts = entry.stat(follow_symlinks=False)
     except OSError:
         return
     if stat.S_ISDIR(facts.st_mode):
-        for inner in _entries(entry.path):
-            yield from _linked_below(inner)
+        for inner in _list_entries(entry.path):
+            yield from _hard_links_below(inner)
     elif facts.st_nlink > 1:
         yield _identity(facts)
 
 
-def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+def _list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except OSError:
         return []

@@ -18,7 +18,7 @@ from typing import Any
 from dragoman.errors import InputError, ToolFailedError, ToolSchemaError, UnknownToolError
 from dragoman.exchange import ToolDefinition
 from dragoman.tools.declaring import Tool, ToolContext
-from dragoman.toolschema import Toolbox
+from dragoman.toolschema import ToolSchemas
 
 
 class ToolRegistry:
@@ -26,7 +26,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
-        self._toolbox = Toolbox()
+        self._toolbox = ToolSchemas()
         for tool in tools:
             self.register(tool)
 
@@ -72,27 +72,27 @@ class ToolRegistry:
         """What a model is told, in an order that depends on the names alone."""
         return tuple(tool.definition for tool in self)
 
-    def allowed(self, names: Iterable[str]) -> ToolRegistry:
+    def subset(self, names: Iterable[str]) -> ToolRegistry:
         """The same tools, but for those that are not named. A name that there is not is an error."""
         return ToolRegistry(self[name] for name in dict.fromkeys(names))
 
-    def beside(self, foreign: Iterable[ToolDefinition]) -> ToolRegistry:
+    def with_foreign(self, foreign: Iterable[ToolDefinition]) -> ToolRegistry:
         """These tools and, if there are any, those of somebody else, which nobody can run here."""
-        wanted = tuple(foreign)
-        if not wanted:
+        definitions = tuple(foreign)
+        if not definitions:
             return self
-        made = ToolRegistry(self)
-        for definition in wanted:
+        registry = ToolRegistry(self)
+        for definition in definitions:
             if definition.name in self:
                 raise ToolSchemaError(definition.name, ("name: the agent has a tool of that name",))
-            made._toolbox.add(definition, is_foreign=True)
-            made._tools[definition.name] = Tool(definition=definition, run=_not_here)
-        return made
+            registry._toolbox.add(definition, is_foreign=True)
+            registry._tools[definition.name] = Tool(definition=definition, run=_reject_foreign)
+        return registry
 
     def problems(self, name: str, input: dict[str, Any]) -> tuple[str, ...]:  # noqa: A002
         """Everything wrong with the input of a call, as ``check`` and ``repair`` want it."""
         return self._toolbox.problems(name, input)
 
 
-async def _not_here(_input: dict[str, Any], _context: ToolContext) -> Any:
+async def _reject_foreign(_input: dict[str, Any], _context: ToolContext) -> Any:
     raise ToolFailedError("This tool is run by somebody else")

@@ -23,8 +23,10 @@ from dragoman.tools.private import PrivateFiles, is_store
 
 _MAX_LINKS: Final = 40
 # Without these a step could be led astray by a link, wait for the other end of a pipe, or leak into a command.
-_STEP: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_FOLDER_FLAGS: Final = (
+    os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Workspace:
@@ -33,8 +35,8 @@ class Workspace:
     def __init__(self, root: str | os.PathLike[str], *, private: Iterable[Path | str] = ()) -> None:
         if os.open not in os.supports_dir_fd:
             raise NotImplementedError("workspaces need a system that opens files relative to a folder")
-        self._given = Path(os.path.abspath(root))
-        self.root = self._given.resolve(strict=True)
+        self._unresolved_root = Path(os.path.abspath(root))
+        self.root = self._unresolved_root.resolve(strict=True)
         if not self.root.is_dir():
             raise NotADirectoryError(f"{root}: a workspace is a folder")
         self.private = PrivateFiles(private)
@@ -49,10 +51,10 @@ class Workspace:
     def __repr__(self) -> str:
         return f"Workspace({str(self.root)!r})"
 
-    def check(self, path: str) -> None:
+    def check_path(self, path: str) -> None:
         """Refuse a path that leads out. That nothing is there, or not yet, is no reason."""
         try:
-            with self.place(path):
+            with self.open_parent(path):
                 pass
         except FileNotFoundError:
             pass
@@ -60,7 +62,7 @@ class Workspace:
             raise failure_from(error, path) from None
 
     @contextlib.contextmanager
-    def place(self, path: str, *, make_folders: bool = False) -> Iterator[tuple[int, str]]:
+    def open_parent(self, path: str, *, make_folders: bool = False) -> Iterator[tuple[int, str]]:
         """The folder that a path is in, open, and its name there; ``.`` for the root itself. Links are resolved."""
         walk = _Walk(self, path, make_folders=make_folders)
         try:
@@ -69,68 +71,68 @@ class Workspace:
             walk.close()
 
     @contextlib.contextmanager
-    def folder(self, path: str) -> Iterator[int]:
+    def open_folder(self, path: str) -> Iterator[int]:
         """A folder of the workspace, open."""
-        with self.place(path) as (parent, name), self.folder_at(parent, name) as opened:
-            yield opened
+        with self.open_parent(path) as (parent, name), self.open_folder_at(parent, name) as descriptor:
+            yield descriptor
 
     @contextlib.contextmanager
-    def folder_at(self, parent: int, name: str) -> Iterator[int]:
+    def open_folder_at(self, parent: int, name: str) -> Iterator[int]:
         """A folder in an open folder, open."""
-        opened = self.step(parent, name)
+        descriptor = self.open_step(parent, name)
         try:
-            yield opened
+            yield descriptor
         finally:
-            os.close(opened)
+            os.close(descriptor)
 
-    def step(self, parent: int, name: str) -> int:
+    def open_step(self, parent: int, name: str) -> int:
         """Open a folder in an open folder; the caller closes it."""
-        opened = os.open(name, _STEP, dir_fd=parent)
-        if self.private.covers_open(opened):
-            os.close(opened)
+        descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+        if self.private.is_private_descriptor(descriptor):
+            os.close(descriptor)
             raise PermissionError(errno.EACCES, "belongs to Dragoman", name)
-        return opened
+        return descriptor
 
-    def read(self, path: str, most: int) -> tuple[bytes, int]:
+    def read(self, path: str, limit: int) -> tuple[bytes, int]:
         """The first bytes of a file, and how many it has in all."""
-        with self.place(path) as (folder, name):
-            return self.read_at(folder, name, most)
+        with self.open_parent(path) as (folder, name):
+            return self.read_at(folder, name, limit)
 
-    def read_at(self, folder: int, name: str, most: int) -> tuple[bytes, int]:
+    def read_at(self, folder: int, name: str, limit: int) -> tuple[bytes, int]:
         """The first bytes of a file in an open folder, and its size. Pipes and devices are refused."""
-        if self.private.covers(folder, name):
-            raise _private(name)
-        opened = os.open(name, os.O_RDONLY | SAFELY, dir_fd=folder)
-        with os.fdopen(opened, "rb") as file:
-            facts = os.fstat(opened)
-            if self.private.covers_open(opened):  # another file took its name
-                raise _private(name)
+        if self.private.is_private(folder, name):
+            raise _private_error(name)
+        descriptor = os.open(name, os.O_RDONLY | SAFE_FLAGS, dir_fd=folder)
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            if self.private.is_private_descriptor(descriptor):  # another file took its name
+                raise _private_error(name)
             if stat.S_ISDIR(facts.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is a folder", name)
             if not stat.S_ISREG(facts.st_mode):
-                raise ToolFailedError(f"{_shown(name)} is not a file")
-            data = file.read(most)
+                raise ToolFailedError(f"{_quote_path(name)} is not a file")
+            data = file.read(limit)
             if is_store(data):
-                raise _private(name)
+                raise _private_error(name)
             return data, facts.st_size
 
     def parts_of(self, path: str) -> list[str]:
         """The steps from the root to a path, or a refusal."""
         if "\0" in path:
-            raise _outside(path, "it holds a NUL")
+            raise _path_error(path, "it holds a NUL")
         pure = PurePosixPath(path)
         if ".." in pure.parts:
-            raise _outside(path, "it has '..' in it")
-        inside = self.within(pure)
+            raise _path_error(path, "it has '..' in it")
+        inside = self.relative_parts(pure)
         if inside is None:
-            raise _outside(path, "it is outside of the workspace")
+            raise _path_error(path, "it is outside of the workspace")
         return inside
 
-    def within(self, path: PurePosixPath) -> list[str] | None:
+    def relative_parts(self, path: PurePosixPath) -> list[str] | None:
         """The steps to a path that is relative, or absolute and inside; none if it is outside."""
         if not path.is_absolute():
             return list(path.parts)
-        for root in (self.root, self._given):
+        for root in (self.root, self._unresolved_root):
             if path.is_relative_to(root.as_posix()):
                 return list(path.relative_to(root.as_posix()).parts)
         return None
@@ -144,10 +146,10 @@ class _Walk:
         self._path = path
         self._make_folders = make_folders
         self._links = 0
-        self._ahead = deque(workspace.parts_of(path))
-        self._open = [os.open(workspace.root, _STEP & ~getattr(os, "O_NOFOLLOW", 0))]
+        self._remaining = deque(workspace.parts_of(path))
+        self._open = [os.open(workspace.root, _FOLDER_FLAGS & ~getattr(os, "O_NOFOLLOW", 0))]
         try:
-            self.name = self._go()
+            self.name = self._walk()
         except BaseException:
             self.close()
             raise
@@ -160,27 +162,27 @@ class _Walk:
         while self._open:
             os.close(self._open.pop())
 
-    def _go(self) -> str:
-        while self._ahead:
-            name = self._ahead.popleft()
+    def _walk(self) -> str:
+        while self._remaining:
+            name = self._remaining.popleft()
             if name == "..":  # only a link can say so
-                self._up()
-            elif (target := self._link(name)) is not None:
+                self._go_up()
+            elif (target := self._read_link(name)) is not None:
                 self._follow(target)
-            elif self._workspace.private.covers(self.folder, name):
-                raise _private(self._path)
-            elif not self._ahead:
+            elif self._workspace.private.is_private(self.folder, name):
+                raise _private_error(self._path)
+            elif not self._remaining:
                 return name
             else:
                 self._open.append(self._step(name))
         return "."
 
-    def _up(self) -> None:
+    def _go_up(self) -> None:
         if len(self._open) == 1:
-            raise _outside(self._path, "a link in it leads out of the workspace")
+            raise _path_error(self._path, "a link in it leads out of the workspace")
         os.close(self._open.pop())
 
-    def _link(self, name: str) -> str | None:
+    def _read_link(self, name: str) -> str | None:
         try:
             return os.readlink(name, dir_fd=self.folder)
         except OSError as error:
@@ -191,44 +193,44 @@ class _Walk:
     def _follow(self, target: str) -> None:
         self._links += 1
         if self._links > _MAX_LINKS:
-            raise _outside(self._path, "it leads through too many links")
-        inside = self._workspace.within(PurePosixPath(target))
+            raise _path_error(self._path, "it leads through too many links")
+        inside = self._workspace.relative_parts(PurePosixPath(target))
         if inside is None:
-            raise _outside(self._path, "a link in it leads out of the workspace")
+            raise _path_error(self._path, "a link in it leads out of the workspace")
         if target.startswith("/"):
             while len(self._open) > 1:
                 os.close(self._open.pop())
-        self._ahead.extendleft(reversed(inside))
+        self._remaining.extendleft(reversed(inside))
 
     def _step(self, name: str) -> int:
         if self._make_folders:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self.folder)
-        return self._workspace.step(self.folder, name)
+        return self._workspace.open_step(self.folder, name)
 
 
-def _private(path: str) -> ToolFailedError:
-    return _outside(path, "it belongs to Dragoman")
+def _private_error(path: str) -> ToolFailedError:
+    return _path_error(path, "it belongs to Dragoman")
 
 
-def _outside(path: str, why: str) -> ToolFailedError:
-    return ToolFailedError(f"{_shown(path)} is refused: {why}", error_class="permission_denied")
+def _path_error(path: str, reason: str) -> ToolFailedError:
+    return ToolFailedError(f"{_quote_path(path)} is refused: {reason}", error_class="permission_denied")
 
 
 def failure_from(error: OSError, path: str) -> ToolFailedError:
     """What the system said about a path, for a model. Names of places outside of the workspace are not in it."""
     match error.errno:
         case errno.ENOENT:
-            return ToolFailedError(f"{_shown(path)} does not exist", error_class="not_found")
+            return ToolFailedError(f"{_quote_path(path)} does not exist", error_class="not_found")
         case errno.ELOOP:  # a link took the place of what had been no link a moment ago
-            return _outside(path, "it is a link")
+            return _path_error(path, "it is a link")
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return ToolFailedError(f"{_shown(path)}: {os.strerror(error.errno)}", error_class="permission_denied")
+            return ToolFailedError(f"{_quote_path(path)}: {os.strerror(error.errno)}", error_class="permission_denied")
         case None:
-            return ToolFailedError(f"{_shown(path)}: it cannot be opened")
+            return ToolFailedError(f"{_quote_path(path)}: it cannot be opened")
         case _:
-            return ToolFailedError(f"{_shown(path)}: {os.strerror(error.errno)}")
+            return ToolFailedError(f"{_quote_path(path)}: {os.strerror(error.errno)}")
 
 
-def _shown(path: str) -> str:
+def _quote_path(path: str) -> str:
     return repr(path if len(path) <= 200 else f"{path[:200]}…")

@@ -21,15 +21,15 @@ import pkgutil
 from types import ModuleType
 from typing import Any, Final
 
-_SHARED: Final = "parts"  # what the formats have in common is none itself
+_BASE_MODULE: Final = "base"  # what the formats have in common is none itself
 FORMATS: Final[dict[str, ModuleType]] = {
     module.name: importlib.import_module(f"{__name__}.{module.name}")
     for module in pkgutil.iter_modules(__path__)
-    if module.name != _SHARED
+    if module.name != _BASE_MODULE
 }
 
 
-def format_named(name: str) -> ModuleType:
+def get_format(name: str) -> ModuleType:
     """The module of a format, by its name."""
     if name not in FORMATS:
         raise LookupError(f"no format {name!r}; there are {', '.join(FORMATS)}")
@@ -38,8 +38,8 @@ def format_named(name: str) -> ModuleType:
 
 def detect(wire: Any) -> str | None:
     """The name of the only format that a value looks like; ``None`` if there is no such format, or more than one."""
-    found = [name for name, module in FORMATS.items() if module.looks_like(wire)]
-    return found[0] if len(found) == 1 else None
+    matches = [name for name, module in FORMATS.items() if module.looks_like(wire)]
+    return matches[0] if len(matches) == 1 else None
 
 
-__all__ = ["FORMATS", "detect", "format_named"]
+__all__ = ["FORMATS", "detect", "get_format"]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.body import expect_list, expect_object
 from dragoman.dialects.parts.functions import read_arguments
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
@@ -42,16 +42,16 @@ from dragoman.message import (
 from dragoman.transcripts.parts import (
     KEY,
     KNOWN_ROLES,
-    Losing,
-    Reading,
-    carried,
-    noted,
-    notes_of,
-    notes_on,
-    read_all,
-    restored,
-    settled,
-    wire_id_of,
+    LossCollector,
+    TranscriptReader,
+    add_residue,
+    apply_notes,
+    extra_fields,
+    get_notes,
+    get_wire_id,
+    make_notes,
+    message_notes,
+    read_transcript,
     wire_ids,
     with_notes,
 )
@@ -66,8 +66,8 @@ _ROLES: Final = {
     "developer": Role.SYSTEM,
     "tool": Role.TOOL,
 }
-_OURS: Final = "dragoman"  # who provides a file that is one of ours
-_MARKS: Final = (
+_FILE_PROVIDER: Final = "dragoman"  # who provides a file that is one of ours
+_PIECE_FIELDS: Final = (
     "part_of",
     "redacted",
     "empty",
@@ -95,30 +95,30 @@ _Thought = ThinkingBlock | RedactedThinkingBlock
 
 def looks_like(wire: Any) -> bool:
     """Whether a value may be a list of AG-UI messages: they have a role and an id, and neither type nor parts."""
-    return isinstance(wire, list) and bool(wire) and all(isinstance(item, dict) and _is_shaped(item) for item in wire)
+    return isinstance(wire, list) and bool(wire) and all(isinstance(item, dict) and _is_message(item) for item in wire)
 
 
-def _is_shaped(item: dict[str, Any]) -> bool:
-    named = isinstance(item.get("id"), str) and isinstance(item.get("role"), str)
-    return named and item["role"] in _ROLES and not item.keys() & {"type", "parts", "data", "kind", "tool_calls"}
+def _is_message(item: dict[str, Any]) -> bool:
+    has_identity = isinstance(item.get("id"), str) and isinstance(item.get("role"), str)
+    return has_identity and item["role"] in _ROLES and not item.keys() & {"type", "parts", "data", "kind", "tool_calls"}
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
     """The messages of an AG-UI list."""
-    return read_all(wire, _read_list, Reading(NAME, session_id, created_at))
+    return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
 
 
-def _read_list(value: Any, reading: Reading) -> None:
+def _read_list(value: Any, reader: TranscriptReader) -> None:
     group: list[tuple[str, dict[str, Any]]] = []
-    for index, item in enumerate(a_list(value, "$")):
+    for index, item in enumerate(expect_list(value, "$")):
         where = f"$[{index}]"
-        _check_message(an_object(item, where), where)
-        if group and not _belong_together(group[-1][1], item):
-            _read_group(group, reading)
+        _check_message(expect_object(item, where), where)
+        if group and not _is_same_message(group[-1][1], item):
+            _read_group(group, reader)
             group = []
         group.append((where, item))
     if group:
-        _read_group(group, reading)
+        _read_group(group, reader)
 
 
 def _check_message(item: dict[str, Any], where: str) -> None:
@@ -128,160 +128,164 @@ def _check_message(item: dict[str, Any], where: str) -> None:
         raise FormatError("a message has an id", where=f"{where}.id")
 
 
-def _ours(item: dict[str, Any]) -> dict[str, Any] | None:
+def _own_fields(item: dict[str, Any]) -> dict[str, Any] | None:
     """What stands under our key, if it is an object."""
     metadata = item.get("metadata")
-    found = metadata.get(KEY) if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else None
+    fields = metadata.get(KEY) if isinstance(metadata, dict) else None
+    return fields if isinstance(fields, dict) else None
 
 
-def _belong_together(before: dict[str, Any], after: dict[str, Any]) -> bool:
+def _is_same_message(before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Whether two pieces are of one message: they say so, or nobody says anything and a thought leads to words."""
     if _ROLES[before["role"]] is not _ROLES[after["role"]]:
         return False
-    first, second = _ours(before), _ours(after)
+    first, second = _own_fields(before), _own_fields(after)
     if first is None and second is None:
-        says = after.get("content") is not None or bool(after.get("toolCalls"))
-        return before["role"] == "reasoning" and after["role"] in ("assistant", "reasoning") and says
-    parts = [(ours or {}).get("part_of", item["id"]) for ours, item in ((first, before), (second, after))]
-    return bool(parts[0] == parts[1])
+        has_content = after.get("content") is not None or bool(after.get("toolCalls"))
+        return before["role"] == "reasoning" and after["role"] in ("assistant", "reasoning") and has_content
+    whole_ids = [(fields or {}).get("part_of", item["id"]) for fields, item in ((first, before), (second, after))]
+    return bool(whole_ids[0] == whole_ids[1])
 
 
-def _main(roles: Iterable[str]) -> int:
+def _main_index(roles: Iterable[str]) -> int:
     """Which piece has the id of the whole: the first that is no thought, if there is one."""
     return next((index for index, role in enumerate(roles) if role != "reasoning"), 0)
 
 
-def _read_group(group: list[tuple[str, dict[str, Any]]], reading: Reading) -> None:
-    reading.place = group[0][0]
-    at = _main(item["role"] for _, item in group)
-    main = group[at][1]
-    ours = _ours(main)
-    told = None if ours is None else {key: value for key, value in ours.items() if key not in _MARKS}
-    pieces = [_read_piece(item, where, reading) for where, item in group]
-    message = reading.made(
-        _ROLES[main["role"]], [block for piece in pieces for block in piece], wire_id=main["id"], carried=told
+def _read_group(group: list[tuple[str, dict[str, Any]]], reader: TranscriptReader) -> None:
+    reader.path = group[0][0]
+    main_index = _main_index(item["role"] for _, item in group)
+    main = group[main_index][1]
+    own_fields = _own_fields(main)
+    extra = (
+        None if own_fields is None else {key: value for key, value in own_fields.items() if key not in _PIECE_FIELDS}
     )
-    form = _form_of(main)
+    pieces = [_read_piece(item, where, reader) for where, item in group]
+    message = reader.make_message(
+        _ROLES[main["role"]], [block for piece in pieces for block in piece], wire_id=main["id"], extra=extra
+    )
+    form = _get_form(main)
     if form is not None:
-        message = with_notes(message, {"dialect": NAME, **notes_on(message, NAME), "form": form})
-    made: list[ContentBlock] = []
+        message = with_notes(message, {"dialect": NAME, **message_notes(message, NAME), "form": form})
+    blocks: list[ContentBlock] = []
     for index, (_, item) in enumerate(group):
-        if index == at:
-            made.extend(pieces[index])
+        if index == main_index:
+            blocks.extend(pieces[index])
         else:
-            made.extend(_with_piece_notes(message, pieces[index], index, item))
-    message = settled(message.replace(content=tuple(made)), _natural(message, tuple(pieces[at])), main, NAME)
-    reading.messages.append(message)
+            blocks.extend(_add_piece_notes(message, pieces[index], index, item))
+    message = add_residue(
+        message.replace(content=tuple(blocks)), _default_main(message, tuple(pieces[main_index])), main, NAME
+    )
+    reader.messages.append(message)
 
 
-def _form_of(item: dict[str, Any]) -> str | None:
+def _get_form(item: dict[str, Any]) -> str | None:
     """A word for what is not as we would write it."""
     if item["role"] == "developer":
         return "developer"
     content = item.get("content")
-    return "list" if isinstance(content, list) and [_type_of(part) for part in content] == ["text"] else None
+    return "list" if isinstance(content, list) and [_part_type(part) for part in content] == ["text"] else None
 
 
-def _type_of(part: Any) -> Any:
+def _part_type(part: Any) -> Any:
     return part.get("type") if isinstance(part, dict) else None
 
 
-def _with_piece_notes(
+def _add_piece_notes(
     message: Message, blocks: list[ContentBlock], index: int, item: dict[str, Any]
 ) -> Iterator[ContentBlock]:
     """The blocks of a piece that is not the main one; the first of them keeps what is left over of it."""
-    notes: dict[str, Any] = {"joined": True} if _ours(item) is None else {}
-    if item["id"] != f"{wire_id_of(message)}.{index}":
+    notes: dict[str, Any] = {"joined": True} if _own_fields(item) is None else {}
+    if item["id"] != f"{get_wire_id(message)}.{index}":
         notes["id"] = item["id"]
-    kept = noted(NAME, _natural_piece(message, tuple(blocks), index, notes), item, **notes)
-    for place, block in enumerate(blocks):
-        if place or kept is None or isinstance(block, UnknownBlock):
+    piece_notes = make_notes(NAME, _default_piece(message, tuple(blocks), index, notes), item, **notes)
+    for position, block in enumerate(blocks):
+        if position or piece_notes is None or isinstance(block, UnknownBlock):
             yield block
         else:
-            piece = {key: note for key, note in kept.items() if key != "dialect"}
-            raw = {"dialect": NAME, **notes_of(block.provider_raw, NAME), "piece": piece}
+            piece = {key: note for key, note in piece_notes.items() if key != "dialect"}
+            raw = {"dialect": NAME, **get_notes(block.provider_raw, NAME), "piece": piece}
             yield block.replace(provider_raw=raw)
 
 
-def _read_piece(item: dict[str, Any], where: str, reading: Reading) -> list[ContentBlock]:
+def _read_piece(item: dict[str, Any], where: str, reader: TranscriptReader) -> list[ContentBlock]:
     content = item.get("content")
     match item["role"]:
         case "activity":
             return [OpaqueBlock(NAME, item)]
         case "reasoning":
-            return [_read_thought(item, _text(content, where))]
+            return [_read_thinking(item, _expect_text(content, where))]
         case "system" | "developer":
-            text = _text(content, where)
-            return [] if not text and (_ours(item) or {}).get("empty") is True else [TextBlock(text)]
+            text = _expect_text(content, where)
+            return [] if not text and (_own_fields(item) or {}).get("empty") is True else [TextBlock(text)]
         case "tool":
-            return [_read_result(item, where, reading)]
+            return [_read_result(item, where, reader)]
         case "user":
             return _read_content(content, where)
         case _:
-            calls = a_list(item.get("toolCalls") or [], f"{where}.toolCalls")
+            calls = expect_list(item.get("toolCalls") or [], f"{where}.toolCalls")
             return [
-                *_read_words(item, where, beside_calls=bool(calls)),
-                *(_read_call(call, f"{where}.toolCalls[{at}]", reading) for at, call in enumerate(calls)),
+                *_read_assistant_text(item, where, beside_calls=bool(calls)),
+                *(_read_call(call, f"{where}.toolCalls[{at}]", reader) for at, call in enumerate(calls)),
             ]
 
 
-def _read_words(item: dict[str, Any], where: str, *, beside_calls: bool) -> list[ContentBlock]:
+def _read_assistant_text(item: dict[str, Any], where: str, *, beside_calls: bool) -> list[ContentBlock]:
     """What an assistant says. An empty text beside calls stands there only because a client thought that it had to."""
     content = item.get("content")
-    if content is None or (content == "" and beside_calls and (_ours(item) or {}).get("blank") is not True):
+    if content is None or (content == "" and beside_calls and (_own_fields(item) or {}).get("blank") is not True):
         return []
-    return [TextBlock(_text(content, where))]
+    return [TextBlock(_expect_text(content, where))]
 
 
-def _text(content: Any, where: str) -> str:
+def _expect_text(content: Any, where: str) -> str:
     if not isinstance(content, str):
         raise FormatError(f"a text belongs here, not {type(content).__name__}", where=f"{where}.content")
     return content
 
 
-def _read_thought(item: dict[str, Any], text: str) -> _Thought:
-    sealed = item.get("encryptedValue")
-    if (_ours(item) or {}).get("redacted") is True and isinstance(sealed, str):
-        return RedactedThinkingBlock(sealed)
-    return ThinkingBlock(text, sealed if isinstance(sealed, str) else None)
+def _read_thinking(item: dict[str, Any], text: str) -> _Thought:
+    encrypted = item.get("encryptedValue")
+    if (_own_fields(item) or {}).get("redacted") is True and isinstance(encrypted, str):
+        return RedactedThinkingBlock(encrypted)
+    return ThinkingBlock(text, encrypted if isinstance(encrypted, str) else None)
 
 
 def _read_content(content: Any, where: str) -> list[ContentBlock]:
     if isinstance(content, str):
         return [TextBlock(content)]
-    parts = a_list(content, f"{where}.content")
-    return [_read_part(an_object(part, f"{where}.content[{at}]")) for at, part in enumerate(parts)]
+    parts = expect_list(content, f"{where}.content")
+    return [_read_part(expect_object(part, f"{where}.content[{at}]")) for at, part in enumerate(parts)]
 
 
 def _read_part(part: dict[str, Any]) -> ContentBlock:
-    block = _known_part(part)
+    block = _match_part(part)
     if block is None:
         return OpaqueBlock(NAME, part)
     form = "binary" if part["type"] == "binary" else None
-    return block.replace(provider_raw=noted(NAME, _natural_part(block, form), part, form=form))
+    return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), part, form=form))
 
 
-def _known_part(part: dict[str, Any]) -> TextBlock | _Medium | None:
+def _match_part(part: dict[str, Any]) -> TextBlock | _Medium | None:
     metadata = part.get("metadata")
-    named = metadata.get("filename") if isinstance(metadata, dict) else None
+    filename = metadata.get("filename") if isinstance(metadata, dict) else None
     match part:
         case {"type": "text", "text": str(text)}:
             return TextBlock(text)
-        case {"type": "image" | "audio" | "video" | "document" as kind, "source": dict(place)}:
-            source = _read_source(place)
-            stated = place.get("mimeType")
-            return None if source is None else _medium(kind, source, stated, named)
+        case {"type": "image" | "audio" | "video" | "document" as kind, "source": dict(wire_source)}:
+            source = _read_source(wire_source)
+            stated_type = wire_source.get("mimeType")
+            return None if source is None else _make_medium(kind, source, stated_type, filename)
         case {"type": "binary", "mimeType": str(media_type), "data": str(data)}:
-            return _medium(_kind(media_type), ImageSource("base64", data), media_type, part.get("filename"))
+            return _make_medium(_media_kind(media_type), ImageSource("base64", data), media_type, part.get("filename"))
         case {"type": "binary", "mimeType": str(media_type), "url": str(url)}:
-            return _medium(_kind(media_type), ImageSource("url", url), media_type, part.get("filename"))
+            return _make_medium(_media_kind(media_type), ImageSource("url", url), media_type, part.get("filename"))
         case _:
             return None
 
 
-def _read_source(place: dict[str, Any]) -> ImageSource | None:
-    match place:
+def _read_source(wire_source: dict[str, Any]) -> ImageSource | None:
+    match wire_source:
         case {"type": "data", "value": str(data)}:
             return ImageSource("base64", data)
         case {"type": "url", "value": str(url)}:
@@ -292,45 +296,45 @@ def _read_source(place: dict[str, Any]) -> ImageSource | None:
             return None  # a file that only its provider can read
 
 
-def _kind(media_type: str) -> str:
+def _media_kind(media_type: str) -> str:
     """The kind of a retired ``binary`` part, as the protocol's own clients tell it."""
-    first = media_type.partition("/")[0]
-    return first if first in ("image", "audio", "video") else "document"
+    prefix = media_type.partition("/")[0]
+    return prefix if prefix in ("image", "audio", "video") else "document"
 
 
-def _medium(kind: str, source: ImageSource, stated: Any, name: Any) -> _Medium:
-    media_type = stated if isinstance(stated, str) else _UNKNOWN_TYPES[kind]
+def _make_medium(kind: str, source: ImageSource, stated_type: Any, name: Any) -> _Medium:
+    media_type = stated_type if isinstance(stated_type, str) else _UNKNOWN_TYPES[kind]
     if kind == "document":
         return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
     return _MEDIA[kind](source, media_type)
 
 
-def _read_call(value: Any, where: str, reading: Reading) -> _Call:
-    call = an_object(value, where)
-    function = an_object(call.get("function"), f"{where}.function")
+def _read_call(value: Any, where: str, reader: TranscriptReader) -> _Call:
+    call = expect_object(value, where)
+    function = expect_object(call.get("function"), f"{where}.function")
     wire_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
-    for key, found in (("id", wire_id), ("function.name", name), ("function.arguments", arguments)):
-        if not isinstance(found, str):
-            raise FormatError(f"a text belongs here, not {type(found).__name__}", where=f"{where}.{key}")
+    for key, field in (("id", wire_id), ("function.name", name), ("function.arguments", arguments)):
+        if not isinstance(field, str):
+            raise FormatError(f"a text belongs here, not {type(field).__name__}", where=f"{where}.{key}")
     assert isinstance(wire_id, str)
     assert isinstance(name, str)
     assert isinstance(arguments, str)
-    our_id = reading.call_id(wire_id)
+    our_id = reader.call_id(wire_id)
     value, problem = read_arguments(arguments)
-    stated = (_ours(call) or {}).get("invalid")
-    problem = stated if isinstance(stated, str) else problem
+    stated_problem = (_own_fields(call) or {}).get("invalid")
+    problem = stated_problem if isinstance(stated_problem, str) else problem
     block: _Call = ToolUseBlock(our_id, name, value)
     if problem is not None:
         block = InvalidToolUseBlock(our_id, name, arguments, problem)
     note = wire_id if wire_id != our_id else None
-    return block.replace(provider_raw=noted(NAME, _natural_call(block, note), call, id=note))
+    return block.replace(provider_raw=make_notes(NAME, _default_call(block, note), call, id=note))
 
 
-def _read_result(item: dict[str, Any], where: str, reading: Reading) -> ToolResultBlock:
+def _read_result(item: dict[str, Any], where: str, reader: TranscriptReader) -> ToolResultBlock:
     wire_id = item.get("toolCallId")
     if not isinstance(wire_id, str):
         raise FormatError("a result has the id of its call", where=f"{where}.toolCallId")
-    our_id = reading.answered_id(wire_id)
+    our_id = reader.result_id(wire_id)
     raw: ProviderRaw | None = {"dialect": NAME, "id": wire_id} if wire_id != our_id else None
     content = _read_content(item.get("content"), where)
     return ToolResultBlock(our_id, tuple(content), item.get("error") is not None, raw)
@@ -341,50 +345,56 @@ def _read_result(item: dict[str, Any], where: str, reading: Reading) -> ToolResu
 
 def write_messages(messages: Iterable[Message]) -> Written:
     """The messages as a list of AG-UI, and what it cannot say."""
-    history, losing = tuple(messages), Losing(NAME)
-    theirs = wire_ids(history, NAME)
+    history, collector = tuple(messages), LossCollector(NAME)
+    call_wire_ids = wire_ids(history, NAME)
     wires: list[dict[str, Any]] = []
     for message in history:
-        made = _written(message, losing, theirs)
-        if wires and made and _would_be_joined(wires[-1], made[0]):
-            made[0] = _with_key(made[0], {})  # else it would be read as one message with the thought before it
-        wires.extend(made)
-    return Written(wires, tuple(losing.losses))
+        wire_messages = _write_message(message, collector, call_wire_ids)
+        if wires and wire_messages and _would_join(wires[-1], wire_messages[0]):
+            wire_messages[0] = _add_own_fields(
+                wire_messages[0], {}
+            )  # else it would be read as one message with the thought before it
+        wires.extend(wire_messages)
+    return Written(wires, tuple(collector.losses))
 
 
-def _would_be_joined(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    return _ours(before) is None and _ours(after) is None and _belong_together(before, after)
+def _would_join(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    return _own_fields(before) is None and _own_fields(after) is None and _is_same_message(before, after)
 
 
-def _written(message: Message, losing: Losing, theirs: dict[str, str]) -> list[dict[str, Any]]:
+def _write_message(message: Message, collector: LossCollector, call_wire_ids: dict[str, str]) -> list[dict[str, Any]]:
     if message.role not in KNOWN_ROLES:
-        losing.lose(message, "message", f"there is no role {message.role} here")
+        collector.add_loss(message, "message", f"there is no role {message.role} here")
         return []
-    kept = losing.sayable(message, message.content, lambda block: _cannot_say(block, message.role))
+    blocks = collector.supported_blocks(
+        message, message.content, lambda block: _unsupported_reason(block, message.role)
+    )
     if message.role is Role.TOOL:
-        kept = tuple(_sayable_result(block, message, losing, theirs) for block in kept)
-    if message.role is Role.TOOL and not kept:
-        losing.lose(message, "message", "a tool's message without a result")
+        blocks = tuple(_supported_result(block, message, collector, call_wire_ids) for block in blocks)
+    if message.role is Role.TOOL and not blocks:
+        collector.add_loss(message, "message", "a tool's message without a result")
         return []
-    said = message.replace(content=kept)
-    pieces = _pieces(said)
-    at = _main(_role_of(said.role, piece) for piece in pieces)
+    supported = message.replace(content=blocks)
+    pieces = _split_message(supported)
+    main_index = _main_index(_wire_role(supported.role, piece) for piece in pieces)
     return [
-        _written_main(said, piece) if index == at else _written_piece(said, piece, index)
+        _write_main(supported, piece) if index == main_index else _write_piece(supported, piece, index)
         for index, piece in enumerate(pieces)
     ]
 
 
-def _sayable_result(block: ContentBlock, message: Message, losing: Losing, theirs: dict[str, str]) -> ContentBlock:
+def _supported_result(
+    block: ContentBlock, message: Message, collector: LossCollector, call_wire_ids: dict[str, str]
+) -> ContentBlock:
     assert isinstance(block, ToolResultBlock)
-    content = losing.sayable(message, block.content, lambda inner: _cannot_say(inner, Role.USER))
-    notes = notes_of(block.provider_raw, NAME)
-    if "id" not in notes and block.tool_use_id in theirs:
-        notes = {"dialect": NAME, **notes, "id": theirs[block.tool_use_id]}
+    content = collector.supported_blocks(message, block.content, lambda inner: _unsupported_reason(inner, Role.USER))
+    notes = get_notes(block.provider_raw, NAME)
+    if "id" not in notes and block.tool_use_id in call_wire_ids:
+        notes = {"dialect": NAME, **notes, "id": call_wire_ids[block.tool_use_id]}
     return block.replace(content=content, provider_raw=notes or None)
 
 
-def _cannot_say(block: ContentBlock, role: Role) -> str | None:
+def _unsupported_reason(block: ContentBlock, role: Role) -> str | None:
     """Why a message of a role cannot carry a block here; ``None`` if it can."""
     match block:
         case TextBlock() if role is not Role.TOOL:
@@ -404,7 +414,7 @@ def _cannot_say(block: ContentBlock, role: Role) -> str | None:
             return "a block that this version does not know" if not isinstance(block, TextBlock) else "not a result"
 
 
-def _pieces(message: Message) -> list[tuple[ContentBlock, ...]]:
+def _split_message(message: Message) -> list[tuple[ContentBlock, ...]]:
     """The blocks that go into each message of theirs."""
     blocks = message.content
     if message.role is Role.USER or not blocks:
@@ -413,58 +423,63 @@ def _pieces(message: Message) -> list[tuple[ContentBlock, ...]]:
         return [(block,) for block in blocks]
     pieces: list[list[ContentBlock]] = []
     for block in blocks:
-        if pieces and isinstance(block, _Call) and isinstance(pieces[-1][-1], _Call | TextBlock) and not _leads(block):
+        if (
+            pieces
+            and isinstance(block, _Call)
+            and isinstance(pieces[-1][-1], _Call | TextBlock)
+            and not _starts_piece(block)
+        ):
             pieces[-1].append(block)
         else:
             pieces.append([block])
     return [tuple(piece) for piece in pieces]
 
 
-def _leads(block: ContentBlock) -> bool:
+def _starts_piece(block: ContentBlock) -> bool:
     """Whether a block was the first of a piece that is not the main one."""
-    return "piece" in notes_of(getattr(block, "provider_raw", None), NAME)
+    return "piece" in get_notes(getattr(block, "provider_raw", None), NAME)
 
 
-def _role_of(role: Role, blocks: tuple[ContentBlock, ...]) -> str:
+def _wire_role(role: Role, blocks: tuple[ContentBlock, ...]) -> str:
     first = blocks[0] if blocks else None
     if isinstance(first, _Thought):
         return "reasoning"
     return "activity" if isinstance(first, OpaqueBlock) and role is Role.ASSISTANT else str(role)
 
 
-def _written_main(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
-    made: dict[str, Any] = restored(_natural(message, blocks), notes_on(message, NAME))
-    return made
+def _write_main(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
+    wire: dict[str, Any] = apply_notes(_default_main(message, blocks), message_notes(message, NAME))
+    return wire
 
 
-def _natural(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
+def _default_main(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
     """What we would write for the main piece if nobody had noted anything about it."""
-    form = notes_on(message, NAME).get("form")
-    made = _natural_said(message.role, wire_id_of(message), blocks, form)
-    told = carried(message, NAME)
-    marks = _marks(message.role, blocks)
-    return made if told is None and not marks else _with_key(made, {**marks, **(told or {})})
+    form = message_notes(message, NAME).get("form")
+    wire = _default_piece_wire(message.role, get_wire_id(message), blocks, form)
+    extra = extra_fields(message, NAME)
+    piece_fields = _piece_fields(message.role, blocks)
+    return wire if extra is None and not piece_fields else _add_own_fields(wire, {**piece_fields, **(extra or {})})
 
 
-def _written_piece(message: Message, blocks: tuple[ContentBlock, ...], index: int) -> dict[str, Any]:
-    notes = notes_of(getattr(blocks[0], "provider_raw", None), NAME).get("piece", {})
-    made: dict[str, Any] = restored(_natural_piece(message, blocks, index, notes), notes)
-    return made
+def _write_piece(message: Message, blocks: tuple[ContentBlock, ...], index: int) -> dict[str, Any]:
+    notes = get_notes(getattr(blocks[0], "provider_raw", None), NAME).get("piece", {})
+    wire: dict[str, Any] = apply_notes(_default_piece(message, blocks, index, notes), notes)
+    return wire
 
 
-def _natural_piece(
+def _default_piece(
     message: Message, blocks: tuple[ContentBlock, ...], index: int, notes: dict[str, Any]
 ) -> dict[str, Any]:
     """What we would write for another piece if nobody had noted anything but its id."""
-    whole = wire_id_of(message)
-    made = _natural_said(message.role, notes.get("id") or f"{whole}.{index}", blocks, None)
-    marks = _marks(message.role, blocks)
+    message_wire_id = get_wire_id(message)
+    wire = _default_piece_wire(message.role, notes.get("id") or f"{message_wire_id}.{index}", blocks, None)
+    piece_fields = _piece_fields(message.role, blocks)
     if notes.get("joined"):
-        return _with_key(made, marks) if marks else made
-    return _with_key(made, {"part_of": whole, **marks})
+        return _add_own_fields(wire, piece_fields) if piece_fields else wire
+    return _add_own_fields(wire, {"part_of": message_wire_id, **piece_fields})
 
 
-def _marks(role: Role, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
+def _piece_fields(role: Role, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
     if role is Role.SYSTEM and not blocks:
         return {"empty": True}
     match blocks:
@@ -476,60 +491,60 @@ def _marks(role: Role, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
             return {}
 
 
-def _with_key(wire: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def _add_own_fields(wire: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     metadata = wire.get("metadata")
-    return {**wire, "metadata": {**(metadata if isinstance(metadata, dict) else {}), KEY: ours}}
+    return {**wire, "metadata": {**(metadata if isinstance(metadata, dict) else {}), KEY: fields}}
 
 
-def _natural_said(role: Role, wire_id: str, blocks: tuple[ContentBlock, ...], form: str | None) -> dict[str, Any]:
+def _default_piece_wire(role: Role, wire_id: str, blocks: tuple[ContentBlock, ...], form: str | None) -> dict[str, Any]:
     match role, blocks:
         case Role.ASSISTANT, (OpaqueBlock(wire=wire),):
             return wire
         case Role.ASSISTANT, (ThinkingBlock(text, signature),):
-            sealed = {} if signature is None else {"encryptedValue": signature}
-            return {"id": wire_id, "role": "reasoning", "content": text, **sealed}
+            encrypted = {} if signature is None else {"encryptedValue": signature}
+            return {"id": wire_id, "role": "reasoning", "content": text, **encrypted}
         case Role.ASSISTANT, (RedactedThinkingBlock(data),):
             return {"id": wire_id, "role": "reasoning", "content": "", "encryptedValue": data}
         case Role.ASSISTANT, _:
-            return {"id": wire_id, "role": "assistant", **_natural_words(blocks)}
+            return {"id": wire_id, "role": "assistant", **_default_text(blocks)}
         case Role.SYSTEM, _:
             text = blocks[0].text if blocks and isinstance(blocks[0], TextBlock) else ""
             return {"id": wire_id, "role": "developer" if form == "developer" else "system", "content": text}
         case Role.TOOL, (ToolResultBlock() as result,):
-            return {"id": wire_id, "role": "tool", **_natural_result(result, form)}
+            return {"id": wire_id, "role": "tool", **_default_result(result, form)}
         case _:
-            return {"id": wire_id, "role": "user", "content": _natural_content(blocks, form)}
+            return {"id": wire_id, "role": "user", "content": _default_content(blocks, form)}
 
 
-def _natural_words(blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
-    made: dict[str, Any] = {"content": blocks[0].text} if blocks and isinstance(blocks[0], TextBlock) else {}
-    calls = [_written_call(block) for block in blocks if isinstance(block, _Call)]
-    return {**made, "toolCalls": calls} if calls else made
+def _default_text(blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"content": blocks[0].text} if blocks and isinstance(blocks[0], TextBlock) else {}
+    calls = [_write_call(block) for block in blocks if isinstance(block, _Call)]
+    return {**fields, "toolCalls": calls} if calls else fields
 
 
-def _natural_result(result: ToolResultBlock, form: str | None) -> dict[str, Any]:
-    wire_id = notes_of(result.provider_raw, NAME).get("id", result.tool_use_id)
-    made = {"content": _natural_content(result.content, form), "toolCallId": wire_id}
+def _default_result(result: ToolResultBlock, form: str | None) -> dict[str, Any]:
+    wire_id = get_notes(result.provider_raw, NAME).get("id", result.tool_use_id)
+    fields = {"content": _default_content(result.content, form), "toolCallId": wire_id}
     if result.is_error:
         texts = [block.text for block in result.content if isinstance(block, TextBlock)]
-        made["error"] = "\n".join(texts) or "it failed"
-    return made
+        fields["error"] = "\n".join(texts) or "it failed"
+    return fields
 
 
-def _natural_content(blocks: tuple[ContentBlock, ...], form: str | None) -> Any:
+def _default_content(blocks: tuple[ContentBlock, ...], form: str | None) -> Any:
     """A text alone is a string, unless it was a list or something was noted about the text."""
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock) and form != "list":
         return blocks[0].text
-    return [_written_part(block) for block in blocks]
+    return [_write_part(block) for block in blocks]
 
 
-def _written_part(block: ContentBlock) -> dict[str, Any]:
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(_natural_part(block, notes.get("form")), notes)
-    return made
+def _write_part(block: ContentBlock) -> dict[str, Any]:
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: dict[str, Any] = apply_notes(_default_part(block, notes.get("form")), notes)
+    return wire
 
 
-def _natural_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
+def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
     match block:
         case TextBlock(text):
             return {"type": "text", "text": text}
@@ -538,37 +553,37 @@ def _natural_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
             name = getattr(block, "name", None)
             if form == "binary":
-                place = {"data" if block.source.kind == "base64" else "url": block.source.data}
-                named = {} if name is None else {"filename": name}
-                return {"type": "binary", "mimeType": block.media_type, **place, **named}
-            named = {} if name is None else {"metadata": {"filename": name}}
-            return {"type": block.type, "source": _natural_source(block), **named}
+                data_field = {"data" if block.source.kind == "base64" else "url": block.source.data}
+                name_field = {} if name is None else {"filename": name}
+                return {"type": "binary", "mimeType": block.media_type, **data_field, **name_field}
+            name_field = {} if name is None else {"metadata": {"filename": name}}
+            return {"type": block.type, "source": _default_source(block), **name_field}
         case _:
             raise AssertionError(f"{block.type} is no part")
 
 
-def _natural_source(block: _Medium) -> dict[str, Any]:
+def _default_source(block: _Medium) -> dict[str, Any]:
     source, media_type = block.source, block.media_type
-    stated = {} if media_type == _UNKNOWN_TYPES[block.type] else {"mimeType": media_type}
+    type_field = {} if media_type == _UNKNOWN_TYPES[block.type] else {"mimeType": media_type}
     match source.kind:
         case "base64":
             return {"type": "data", "value": source.data, "mimeType": media_type}
         case "url":
-            return {"type": "url", "value": source.data, **stated}
+            return {"type": "url", "value": source.data, **type_field}
         case _:
-            return {"type": "file", "value": source.data, "provider": _OURS, **stated}
+            return {"type": "file", "value": source.data, "provider": _FILE_PROVIDER, **type_field}
 
 
-def _written_call(block: _Call) -> dict[str, Any]:
-    notes = notes_of(block.provider_raw, NAME)
-    made: dict[str, Any] = restored(_natural_call(block, notes.get("id")), notes)
-    return made
+def _write_call(block: _Call) -> dict[str, Any]:
+    notes = get_notes(block.provider_raw, NAME)
+    wire: dict[str, Any] = apply_notes(_default_call(block, notes.get("id")), notes)
+    return wire
 
 
-def _natural_call(block: _Call, wire_id: str | None) -> dict[str, Any]:
+def _default_call(block: _Call, wire_id: str | None) -> dict[str, Any]:
     if isinstance(block, ToolUseBlock):
-        text, marks = msgspec.json.encode(block.input).decode(), {}
+        text, metadata = msgspec.json.encode(block.input).decode(), {}
     else:
-        text, marks = block.input_text, {"metadata": {KEY: {"invalid": block.reason}}}
+        text, metadata = block.input_text, {"metadata": {KEY: {"invalid": block.reason}}}
     function = {"name": block.name, "arguments": text}
-    return {"id": wire_id or block.id, "type": "function", "function": function, **marks}
+    return {"id": wire_id or block.id, "type": "function", "function": function, **metadata}

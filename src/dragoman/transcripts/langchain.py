@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from dragoman.dialects.parts.body import a_list, an_object
-from dragoman.dialects.parts.counts import possible_usage
-from dragoman.dialects.parts.scalars import count_of
+from dragoman.dialects.parts.body import expect_list, expect_object
+from dragoman.dialects.parts.counts import drop_impossible_counts
+from dragoman.dialects.parts.scalars import count_or_zero
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.message import (
@@ -42,17 +42,17 @@ from dragoman.message import (
 from dragoman.transcripts.parts import (
     KEY,
     KNOWN_ROLES,
-    Losing,
-    Reading,
-    cannot_say,
-    carried,
-    noted,
-    notes_of,
-    notes_on,
-    read_all,
-    restored,
-    settled,
-    wire_id_of,
+    LossCollector,
+    TranscriptReader,
+    add_residue,
+    apply_notes,
+    extra_fields,
+    get_notes,
+    get_wire_id,
+    make_notes,
+    message_notes,
+    read_transcript,
+    unsupported_reason,
     wire_ids,
     with_notes,
 )
@@ -66,7 +66,7 @@ _ROLES: Final = {
     "SystemMessageChunk": Role.SYSTEM,
     "ToolMessageChunk": Role.TOOL,
 }
-_OTHERS: Final = ("chat", "function", "remove", "ChatMessageChunk", "FunctionMessageChunk")
+_OPAQUE_TYPES: Final = ("chat", "function", "remove", "ChatMessageChunk", "FunctionMessageChunk")
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
 _Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
 _MEDIA: Final[dict[str, type[_Medium]]] = {
@@ -75,7 +75,7 @@ _MEDIA: Final[dict[str, type[_Medium]]] = {
     "video": VideoBlock,
     "file": DocumentBlock,
 }
-_NAMES: Final = {kind: name for name, kind in _MEDIA.items()}
+_TYPE_NAMES: Final = {kind: name for name, kind in _MEDIA.items()}
 _UNKNOWN_TYPES: Final = {
     "image": "image/*",
     "audio": "audio/*",
@@ -90,87 +90,89 @@ _Call = ToolUseBlock | InvalidToolUseBlock
 
 def looks_like(wire: Any) -> bool:
     """Whether a value may be a list of LangChain messages: each has one of their types, and data or content."""
-    return isinstance(wire, list) and bool(wire) and all(_is_shaped(item) for item in wire)
+    return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
 
 
-def _is_shaped(item: Any) -> bool:
-    if not isinstance(item, dict) or item.get("type") not in [*_ROLES, *_OTHERS]:
+def _is_message(item: Any) -> bool:
+    if not isinstance(item, dict) or item.get("type") not in [*_ROLES, *_OPAQUE_TYPES]:
         return False
     return isinstance(item.get("data"), dict) or "content" in item
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
     """The messages of a list of LangChain messages."""
-    return read_all(wire, _read_list, Reading(NAME, session_id, created_at))
+    return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
 
 
-def _read_list(value: Any, reading: Reading) -> None:
-    for index, item in enumerate(a_list(value, "$")):
-        reading.place = f"$[{index}]"
-        reading.messages.append(_read_item(an_object(item, reading.place), reading))
+def _read_list(value: Any, reader: TranscriptReader) -> None:
+    for index, item in enumerate(expect_list(value, "$")):
+        reader.path = f"$[{index}]"
+        reader.messages.append(_read_item(expect_object(item, reader.path), reader))
 
 
-def _read_item(item: dict[str, Any], reading: Reading) -> Message:
+def _read_item(item: dict[str, Any], reader: TranscriptReader) -> Message:
     kind, is_flat = item.get("type"), "data" not in item
-    where = reading.place if is_flat else f"{reading.place}.data"
-    data = an_object(item if is_flat else item["data"], where)
-    if kind in _OTHERS:
-        message = reading.made(Role.ASSISTANT, [OpaqueBlock(NAME, item)], carried=_ours(data))
-        return settled(_with(message, {"form": "whole"}), item, item, NAME)
+    where = reader.path if is_flat else f"{reader.path}.data"
+    data = expect_object(item if is_flat else item["data"], where)
+    if kind in _OPAQUE_TYPES:
+        message = reader.make_message(Role.ASSISTANT, [OpaqueBlock(NAME, item)], extra=_own_fields(data))
+        return add_residue(_add_notes(message, {"form": "whole"}), item, item, NAME)
     if not isinstance(kind, str) or kind not in _ROLES:
-        known = ", ".join([*_ROLES, *_OTHERS])
-        raise FormatError(f"a type is one of {known}, not {kind!r}", where=f"{reading.place}.type")
+        types = ", ".join([*_ROLES, *_OPAQUE_TYPES])
+        raise FormatError(f"a type is one of {types}, not {kind!r}", where=f"{reader.path}.type")
     role = _ROLES[kind]
-    blocks = _read_blocks(role, data, where, reading)
-    message = reading.made(role, blocks, wire_id=data.get("id"), carried=_ours(data), **_read_metadata(role, data))
+    blocks = _read_blocks(role, data, where, reader)
+    message = reader.make_message(
+        role, blocks, wire_id=data.get("id"), extra=_own_fields(data), **_read_metadata(role, data)
+    )
     notes: dict[str, Any] = {"flat": True} if is_flat else {}
     if kind != _TYPES[role]:
         notes["type"] = kind
-    told = data.get("response_metadata")
-    if isinstance(told, dict) and "model_provider" in told:
+    response_metadata = data.get("response_metadata")
+    if isinstance(response_metadata, dict) and "model_provider" in response_metadata:
         notes["provider"] = True
-    if isinstance(data.get("content"), list) and _is_plain(message, _inner(message)):
+    if isinstance(data.get("content"), list) and _is_plain_text(message, _content_blocks(message)):
         notes["list"] = True
-    message = _with(message, notes)
-    return settled(message, _natural(message), item, NAME)
+    message = _add_notes(message, notes)
+    return add_residue(message, _default_message(message), item, NAME)
 
 
-def _with(message: Message, notes: dict[str, Any]) -> Message:
+def _add_notes(message: Message, notes: dict[str, Any]) -> Message:
     if not notes:
         return message
-    return with_notes(message, {"dialect": NAME, **notes_on(message, NAME), **notes})
+    return with_notes(message, {"dialect": NAME, **message_notes(message, NAME), **notes})
 
 
-def _ours(data: dict[str, Any]) -> dict[str, Any] | None:
+def _own_fields(data: dict[str, Any]) -> dict[str, Any] | None:
     """What stands under our key, if it is an object."""
     metadata = data.get("response_metadata")
-    found = metadata.get(KEY) if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else None
+    fields = metadata.get(KEY) if isinstance(metadata, dict) else None
+    return fields if isinstance(fields, dict) else None
 
 
-def _read_blocks(role: Role, data: dict[str, Any], where: str, reading: Reading) -> list[ContentBlock]:
+def _read_blocks(role: Role, data: dict[str, Any], where: str, reader: TranscriptReader) -> list[ContentBlock]:
     content = data.get("content")
     if not isinstance(content, str | list):
         raise FormatError(f"a text or a list belongs here, not {type(content).__name__}", where=f"{where}.content")
     if role is Role.TOOL:
-        return [_read_result(data, content, where, reading)]
+        return [_read_result(data, content, where, reader)]
     if role is not Role.ASSISTANT:
         return _read_content(content, role, where)
     calls = [
-        *_read_calls(data, "tool_calls", where, reading),
-        *_read_calls(data, "invalid_tool_calls", where, reading),
+        *_read_calls(data, "tool_calls", where, reader),
+        *_read_calls(data, "invalid_tool_calls", where, reader),
     ]
-    thought = _read_aside(data)
+    thought = _read_reasoning_content(data)
     if content == "" and (calls or thought):
         return [*thought, *(call for _, call in calls)]  # it stands there only because it has to
-    said = _with_calls(_read_content(content, role, where), calls)
-    return [*thought, *said]
+    blocks = _place_calls(_read_content(content, role, where), calls)
+    return [*thought, *blocks]
 
 
-def _read_aside(data: dict[str, Any]) -> list[ContentBlock]:
+def _read_reasoning_content(data: dict[str, Any]) -> list[ContentBlock]:
     """A thought as those integrations keep it whose provider gives it beside the content."""
-    aside = data.get("additional_kwargs")
-    text = aside.get("reasoning_content") if isinstance(aside, dict) else None
+    extra = data.get("additional_kwargs")
+    text = extra.get("reasoning_content") if isinstance(extra, dict) else None
     if not isinstance(text, str) or not text:
         return []
     return [ThinkingBlock(text, provider_raw={"dialect": NAME, "form": "aside"})]
@@ -184,18 +186,18 @@ def _read_content(content: str | list[Any], role: Role, where: str) -> list[Cont
         if isinstance(part, str):
             blocks.append(TextBlock(part, {"dialect": NAME, "form": "bare"}))
         else:
-            blocks.append(_read_part(an_object(part, f"{where}.content[{at}]"), role))
+            blocks.append(_read_part(expect_object(part, f"{where}.content[{at}]"), role))
     return blocks
 
 
 def _read_part(part: dict[str, Any], role: Role) -> ContentBlock:
-    block, form = _known_part(part, role)
+    block, form = _match_part(part, role)
     if block is None:
         return OpaqueBlock(NAME, part)
-    return block.replace(provider_raw=noted(NAME, _natural_part(block, form), part, form=form))
+    return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), part, form=form))
 
 
-def _known_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
+def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
     match part:
         case {"type": "text", "text": str(text)}:
             return TextBlock(text), None
@@ -211,10 +213,10 @@ def _known_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, 
         case {"type": "redacted_thinking", "data": str(data)} if role is Role.ASSISTANT:
             return RedactedThinkingBlock(data), None
         case _:
-            return _known_medium(part) if role is Role.USER else (None, None)
+            return _match_medium(part) if role is Role.USER else (None, None)
 
 
-def _known_medium(part: dict[str, Any]) -> tuple[_Medium | None, str | None]:
+def _match_medium(part: dict[str, Any]) -> tuple[_Medium | None, str | None]:
     """A picture, a recording, a film or a document, in LangChain's words of now or before, or in a provider's."""
     match part:
         case {"type": "image_url", "image_url": str(url) | {"url": str(url)}}:
@@ -223,36 +225,38 @@ def _known_medium(part: dict[str, Any]) -> tuple[_Medium | None, str | None]:
                 return ImageBlock(ImageSource("url", url), "image/*"), "image_url"
             return ImageBlock(ImageSource("base64", match[2]), match[1]), "image_url"
         case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data)}:
-            return _medium(kind, ImageSource("base64", data), part), None
+            return _make_medium(kind, ImageSource("base64", data), part), None
         case {"type": "image" | "audio" | "video" | "file" as kind, "file_id": str(path), "extras": dict(extras)}:
-            is_ours = extras.get(KEY) == {"file_ref": True}
-            return (_medium(kind, ImageSource("file_ref", path), part) if is_ours else None), None
+            is_own_file = extras.get(KEY) == {"file_ref": True}
+            return (_make_medium(kind, ImageSource("file_ref", path), part) if is_own_file else None), None
         case {"type": "image" | "audio" | "video" | "file" as kind, "source_type": "base64", "data": str(data)}:
-            return _medium(kind, ImageSource("base64", data), part), "source_type"
+            return _make_medium(kind, ImageSource("base64", data), part), "source_type"
         case {"type": "image" | "audio" | "video" | "file" as kind, "source_type": "url", "url": str(url)}:
-            return _medium(kind, ImageSource("url", url), part), "source_type"
+            return _make_medium(kind, ImageSource("url", url), part), "source_type"
         case {"type": "image" | "audio" | "video" | "file" as kind, "url": str(url)} if "source_type" not in part:
-            return _medium(kind, ImageSource("url", url), part), None
+            return _make_medium(kind, ImageSource("url", url), part), None
         case {"type": "image", "source": {"type": "base64", "media_type": str(media_type), "data": str(data)}}:
             return ImageBlock(ImageSource("base64", data), media_type), "source"
         case _:
             return None, None
 
 
-def _medium(kind: str, source: ImageSource, part: dict[str, Any]) -> _Medium:
-    stated, extras = part.get("mime_type"), part.get("extras")
-    media_type = stated if isinstance(stated, str) else _UNKNOWN_TYPES[kind]
+def _make_medium(kind: str, source: ImageSource, part: dict[str, Any]) -> _Medium:
+    stated_type, extras = part.get("mime_type"), part.get("extras")
+    media_type = stated_type if isinstance(stated_type, str) else _UNKNOWN_TYPES[kind]
     if kind != "file":
         return _MEDIA[kind](source, media_type)
     name = extras.get("filename") if isinstance(extras, dict) else None
     return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
 
 
-def _read_result(data: dict[str, Any], content: str | list[Any], where: str, reading: Reading) -> ToolResultBlock:
+def _read_result(
+    data: dict[str, Any], content: str | list[Any], where: str, reader: TranscriptReader
+) -> ToolResultBlock:
     wire_id = data.get("tool_call_id")
     if not isinstance(wire_id, str):
         raise FormatError("a result has the id of its call", where=f"{where}.tool_call_id")
-    our_id = reading.answered_id(wire_id)
+    our_id = reader.result_id(wire_id)
     raw = {"dialect": NAME, "id": wire_id} if wire_id != our_id else None
     blocks = tuple(_read_content(content, Role.USER, where))
     return ToolResultBlock(our_id, blocks, data.get("status") == "error", raw)
@@ -261,23 +265,23 @@ def _read_result(data: dict[str, Any], content: str | list[Any], where: str, rea
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _read_calls(data: dict[str, Any], key: str, where: str, reading: Reading) -> list[tuple[str | None, _Call]]:
+def _read_calls(data: dict[str, Any], key: str, where: str, reader: TranscriptReader) -> list[tuple[str | None, _Call]]:
     """The calls in one of the two lists, each with the id that LangChain knows it by."""
-    listed = data.get(key)
-    calls = [] if listed is None else a_list(listed, f"{where}.{key}")
+    wire_calls = data.get(key)
+    calls = [] if wire_calls is None else expect_list(wire_calls, f"{where}.{key}")
     return [
-        _read_call(an_object(call, f"{where}.{key}[{at}]"), f"{where}.{key}[{at}]", reading)
+        _read_call(expect_object(call, f"{where}.{key}[{at}]"), f"{where}.{key}[{at}]", reader)
         for at, call in enumerate(calls)
     ]
 
 
-def _read_call(call: dict[str, Any], where: str, reading: Reading) -> tuple[str | None, _Call]:
+def _read_call(call: dict[str, Any], where: str, reader: TranscriptReader) -> tuple[str | None, _Call]:
     wire_id, name, args, error = call.get("id"), call.get("name"), call.get("args"), call.get("error")
     if not isinstance(wire_id, str | None) or not isinstance(name, str | None):
         raise FormatError("the id and the name of a call are texts", where=where)
     if type(args) is not dict and not isinstance(args, str | None):
         raise FormatError("the input of a call is an object, or a text if it is none", where=f"{where}.args")
-    our_id = reading.call_id(wire_id or "")
+    our_id = reader.call_id(wire_id or "")
     block: _Call
     if type(args) is dict:
         block = ToolUseBlock(our_id, name or "", args)
@@ -285,67 +289,67 @@ def _read_call(call: dict[str, Any], where: str, reading: Reading) -> tuple[str 
         text = args if isinstance(args, str) else ""
         block = InvalidToolUseBlock(our_id, name or "", text, error if isinstance(error, str) else "")
     note = wire_id if wire_id and wire_id != our_id else None
-    return wire_id, block.replace(provider_raw=noted(NAME, _natural_call(block, note), call, id=note))
+    return wire_id, block.replace(provider_raw=make_notes(NAME, _default_call(block, note), call, id=note))
 
 
-def _with_calls(blocks: list[ContentBlock], calls: list[tuple[str | None, _Call]]) -> list[ContentBlock]:
+def _place_calls(blocks: list[ContentBlock], calls: list[tuple[str | None, _Call]]) -> list[ContentBlock]:
     """The blocks, with each call in the place where the list names it; the others at the end."""
-    left, made = list(calls), list[ContentBlock]()
+    unplaced, result = list(calls), list[ContentBlock]()
     for block in blocks:
-        found = next((call for call in left if _names(block, call)), None)
-        if found is None or not isinstance(block, OpaqueBlock):
-            made.append(block)
+        match = next((call for call in unplaced if _refers_to(block, call)), None)
+        if match is None or not isinstance(block, OpaqueBlock):
+            result.append(block)
             continue
-        left.remove(found)
-        made.append(_placed(found[1], block.wire))
-    return [*made, *(call for _, call in left)]
+        unplaced.remove(match)
+        result.append(_add_place_notes(match[1], block.wire))
+    return [*result, *(call for _, call in unplaced)]
 
 
-def _names(block: ContentBlock, call: tuple[str | None, _Call]) -> bool:
+def _refers_to(block: ContentBlock, call: tuple[str | None, _Call]) -> bool:
     match block:
         case OpaqueBlock(wire={"type": "tool_call" | "tool_use" as kind, "id": str(wire_id), **rest}):
-            given = rest.get("args" if kind == "tool_call" else "input")
-            return isinstance(call[1], ToolUseBlock) and call[0] == wire_id and isinstance(given, dict | str)
+            call_input = rest.get("args" if kind == "tool_call" else "input")
+            return isinstance(call[1], ToolUseBlock) and call[0] == wire_id and isinstance(call_input, dict | str)
         case OpaqueBlock(wire={"type": "invalid_tool_call", "id": str(wire_id)}):
             return isinstance(call[1], InvalidToolUseBlock) and call[0] == wire_id
         case _:
             return False
 
 
-def _placed(call: _Call, part: dict[str, Any]) -> _Call:
+def _add_place_notes(call: _Call, part: dict[str, Any]) -> _Call:
     """The call, with what is left over of the part that says where it stands."""
-    notes = notes_of(call.provider_raw, NAME)
-    kept = noted(NAME, _natural_place(call, part["type"], notes.get("id")), part, form=part["type"]) or {}
-    place = {key: note for key, note in kept.items() if key != "dialect"}
+    notes = get_notes(call.provider_raw, NAME)
+    raw = make_notes(NAME, _default_place(call, part["type"], notes.get("id")), part, form=part["type"]) or {}
+    place = {key: note for key, note in raw.items() if key != "dialect"}
     return call.replace(provider_raw={"dialect": NAME, **notes, "place": place})
 
 
-def _natural_place(call: _Call, form: str, wire_id: str | None) -> dict[str, Any]:
+def _default_place(call: _Call, form: str, wire_id: str | None) -> dict[str, Any]:
     if isinstance(call, InvalidToolUseBlock):
-        return _natural_call(call, wire_id)
+        return _default_call(call, wire_id)
     if form == "tool_use":
         return {"type": "tool_use", "id": wire_id or call.id, "name": call.name, "input": call.input}
     return {"type": "tool_call", "id": wire_id or call.id, "name": call.name, "args": call.input}
 
 
-def _written_place(call: _Call) -> dict[str, Any]:
-    notes = notes_of(call.provider_raw, NAME)
+def _write_place(call: _Call) -> dict[str, Any]:
+    notes = get_notes(call.provider_raw, NAME)
     place = notes.get("place", {})
-    made: dict[str, Any] = restored(_natural_place(call, place.get("form", "tool_call"), notes.get("id")), place)
-    return made
+    wire: dict[str, Any] = apply_notes(_default_place(call, place.get("form", "tool_call"), notes.get("id")), place)
+    return wire
 
 
-def _natural_call(call: _Call, wire_id: str | None) -> dict[str, Any]:
+def _default_call(call: _Call, wire_id: str | None) -> dict[str, Any]:
     our_id = wire_id or call.id
     if isinstance(call, ToolUseBlock):
         return {"name": call.name, "args": call.input, "id": our_id, "type": "tool_call"}
     return {"type": "invalid_tool_call", "id": our_id, "name": call.name, "args": call.input_text, "error": call.reason}
 
 
-def _written_call(call: _Call) -> dict[str, Any]:
-    notes = notes_of(call.provider_raw, NAME)
-    made: dict[str, Any] = restored(_natural_call(call, notes.get("id")), notes)
-    return made
+def _write_call(call: _Call) -> dict[str, Any]:
+    notes = get_notes(call.provider_raw, NAME)
+    wire: dict[str, Any] = apply_notes(_default_call(call, notes.get("id")), notes)
+    return wire
 
 
 # --- who said it, and what it cost -----------------------------------------------------------------------------------
@@ -355,76 +359,79 @@ def _read_metadata(role: Role, data: dict[str, Any]) -> dict[str, Any]:
     """The model, the provider and the usage, as far as they are told."""
     if role is not Role.ASSISTANT:
         return {}
-    said: dict[str, Any] = {}
-    told = data.get("response_metadata")
-    told = told if isinstance(told, dict) else {}
-    provider, model = told.get("model_provider"), told.get("model_name") or told.get("model")
+    fields: dict[str, Any] = {}
+    response_metadata = data.get("response_metadata")
+    response_metadata = response_metadata if isinstance(response_metadata, dict) else {}
+    provider, model = (
+        response_metadata.get("model_provider"),
+        response_metadata.get("model_name") or response_metadata.get("model"),
+    )
     if isinstance(provider, str):
-        said["provider"] = provider
+        fields["provider"] = provider
     if isinstance(model, str):
-        said["model"] = f"{provider}:{model}" if isinstance(provider, str) else model
+        fields["model"] = f"{provider}:{model}" if isinstance(provider, str) else model
     usage = _read_usage(data.get("usage_metadata"))
-    return said if usage is None else {**said, "usage": usage}
+    return fields if usage is None else {**fields, "usage": usage}
 
 
-def _read_usage(told: Any) -> Usage | None:
+def _read_usage(wire: Any) -> Usage | None:
     """What was consumed. LangChain's input includes what was cached, and it knows no price."""
-    match told:
-        case {"input_tokens": int(sent), "output_tokens": int(output)} if sent >= 0 and output >= 0:
-            parts, spent = told.get("input_token_details"), told.get("output_token_details")
+    match wire:
+        case {"input_tokens": int(prompt), "output_tokens": int(output)} if prompt >= 0 and output >= 0:
+            input_details, output_details = wire.get("input_token_details"), wire.get("output_token_details")
         case _:
             return None
-    parts = parts if isinstance(parts, dict) else {}
-    spent = spent if isinstance(spent, dict) else {}
-    read, created = count_of(parts.get("cache_read")), count_of(parts.get("cache_creation"))
-    if read + created > sent:
-        read = created = 0
-    counted = Usage(
-        input_tokens=sent - read - created,
+    input_details = input_details if isinstance(input_details, dict) else {}
+    output_details = output_details if isinstance(output_details, dict) else {}
+    cached, created = count_or_zero(input_details.get("cache_read")), count_or_zero(input_details.get("cache_creation"))
+    if cached + created > prompt:
+        cached = created = 0
+    usage = Usage(
+        input_tokens=prompt - cached - created,
         output_tokens=output,
-        cached_input_tokens=read,
+        cached_input_tokens=cached,
         cache_creation_input_tokens=created,
-        input_audio_tokens=count_of(parts.get("audio")),
-        reasoning_tokens=count_of(spent.get("reasoning")),
-        output_audio_tokens=count_of(spent.get("audio")),
+        input_audio_tokens=count_or_zero(input_details.get("audio")),
+        reasoning_tokens=count_or_zero(output_details.get("reasoning")),
+        output_audio_tokens=count_or_zero(output_details.get("audio")),
         cost_usd=None,
         pricing_version=NOT_RECORDED,
         latency_ms=0,
     )
-    return possible_usage(counted, NAME)
+    return drop_impossible_counts(usage, NAME)
 
 
-def _natural_usage(usage: Usage | None) -> dict[str, Any] | None:
+def _default_usage(usage: Usage | None) -> dict[str, Any] | None:
     if usage is None:
         return None
-    sent = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-    made: dict[str, Any] = {
-        "input_tokens": sent,
+    prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+    wire: dict[str, Any] = {
+        "input_tokens": prompt,
         "output_tokens": usage.output_tokens,
-        "total_tokens": sent + usage.output_tokens,
+        "total_tokens": prompt + usage.output_tokens,
     }
-    parts = {
+    input_details = {
         "audio": usage.input_audio_tokens,
         "cache_creation": usage.cache_creation_input_tokens,
         "cache_read": usage.cached_input_tokens,
     }
-    spent = {"audio": usage.output_audio_tokens, "reasoning": usage.reasoning_tokens}
-    for key, details in (("input_token_details", parts), ("output_token_details", spent)):
-        told = {name: count for name, count in details.items() if count}
-        if told:
-            made[key] = told
-    return made
+    output_details = {"audio": usage.output_audio_tokens, "reasoning": usage.reasoning_tokens}
+    for key, details in (("input_token_details", input_details), ("output_token_details", output_details)):
+        nonzero = {name: count for name, count in details.items() if count}
+        if nonzero:
+            wire[key] = nonzero
+    return wire
 
 
-def _natural_origin(message: Message) -> dict[str, Any]:
+def _default_origin(message: Message) -> dict[str, Any]:
     """The model. A ``model_provider`` would tell LangChain that the content is in this provider's words."""
     provider, model = message.metadata.provider, message.metadata.model
-    made = {}
+    fields = {}
     if model is not None:
-        made["model_name"] = model.removeprefix(f"{provider}:") if provider is not None else model
-    if provider is not None and notes_on(message, NAME).get("provider"):
-        made["model_provider"] = provider
-    return made
+        fields["model_name"] = model.removeprefix(f"{provider}:") if provider is not None else model
+    if provider is not None and message_notes(message, NAME).get("provider"):
+        fields["model_provider"] = provider
+    return fields
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -432,140 +439,145 @@ def _natural_origin(message: Message) -> dict[str, Any]:
 
 def write_messages(messages: Iterable[Message]) -> Written:
     """The messages as LangChain's, and what they cannot say."""
-    history, losing = tuple(messages), Losing(NAME)
-    theirs = wire_ids(history, NAME)
-    wires = [made for message in history for made in _written(message, losing, theirs)]
-    return Written(wires, tuple(losing.losses))
+    history, collector = tuple(messages), LossCollector(NAME)
+    call_wire_ids = wire_ids(history, NAME)
+    wires = [wire for message in history for wire in _write_message(message, collector, call_wire_ids)]
+    return Written(wires, tuple(collector.losses))
 
 
-def _written(message: Message, losing: Losing, theirs: dict[str, str]) -> list[dict[str, Any]]:
+def _write_message(message: Message, collector: LossCollector, call_wire_ids: dict[str, str]) -> list[dict[str, Any]]:
     if message.role not in KNOWN_ROLES:
-        losing.lose(message, "message", f"there is no role {message.role} here")
+        collector.add_loss(message, "message", f"there is no role {message.role} here")
         return []
-    kept = losing.sayable(message, message.content, lambda block: cannot_say(block, message.role, NAME))
+    blocks = collector.supported_blocks(
+        message, message.content, lambda block: unsupported_reason(block, message.role, NAME)
+    )
     if message.role is not Role.TOOL:
-        return [_restored(message.replace(content=kept))]
-    for block in kept[1:]:
-        losing.lose(message, block.type, "a message has one result here")
-    if not kept:
-        losing.lose(message, "message", "a tool's message without a result")
+        return [_write_with_notes(message.replace(content=blocks))]
+    for block in blocks[1:]:
+        collector.add_loss(message, block.type, "a message has one result here")
+    if not blocks:
+        collector.add_loss(message, "message", "a tool's message without a result")
         return []
-    result = kept[0]
+    result = blocks[0]
     assert isinstance(result, ToolResultBlock)
-    content = losing.sayable(message, result.content, lambda inner: cannot_say(inner, Role.USER, NAME))
-    notes = notes_of(result.provider_raw, NAME)
-    if "id" not in notes and result.tool_use_id in theirs:
-        notes = {"dialect": NAME, **notes, "id": theirs[result.tool_use_id]}
-    return [_restored(message.replace(content=(result.replace(content=content, provider_raw=notes or None),)))]
+    content = collector.supported_blocks(
+        message, result.content, lambda inner: unsupported_reason(inner, Role.USER, NAME)
+    )
+    notes = get_notes(result.provider_raw, NAME)
+    if "id" not in notes and result.tool_use_id in call_wire_ids:
+        notes = {"dialect": NAME, **notes, "id": call_wire_ids[result.tool_use_id]}
+    return [_write_with_notes(message.replace(content=(result.replace(content=content, provider_raw=notes or None),)))]
 
 
-def _restored(message: Message) -> dict[str, Any]:
-    made: dict[str, Any] = restored(_natural(message), notes_on(message, NAME))
-    return made
+def _write_with_notes(message: Message) -> dict[str, Any]:
+    wire: dict[str, Any] = apply_notes(_default_message(message), message_notes(message, NAME))
+    return wire
 
 
-def _natural(message: Message) -> dict[str, Any]:
+def _default_message(message: Message) -> dict[str, Any]:
     """What we would write for a message if nobody had noted anything but its form."""
-    notes = notes_on(message, NAME)
+    notes = message_notes(message, NAME)
     first = message.content[0] if message.content else None
     if notes.get("form") == "whole" and isinstance(first, OpaqueBlock):
         return first.wire
     kind = notes.get("type") or _TYPES[message.role]
-    data = {**_natural_base(message), "type": kind, "name": None, "id": wire_id_of(message), **_natural_rest(message)}
+    data = {**_default_base(message), "type": kind, "name": None, "id": get_wire_id(message), **_default_rest(message)}
     return data if notes.get("flat") else {"type": kind, "data": data}
 
 
-def _natural_base(message: Message) -> dict[str, Any]:
-    aside, told, said = {}, dict[str, Any](), set[str]()
+def _default_base(message: Message) -> dict[str, Any]:
+    kwargs, response_metadata, expressed = {}, dict[str, Any](), set[str]()
     if message.role is Role.ASSISTANT:
         first = message.content[0] if message.content else None
-        if isinstance(first, ThinkingBlock) and _is_aside(first):
-            aside["reasoning_content"] = first.text
-        told = _natural_origin(message)
-        again = _read_metadata(
-            message.role, {"response_metadata": told, "usage_metadata": _natural_usage(message.metadata.usage)}
+        if isinstance(first, ThinkingBlock) and _is_reasoning_content(first):
+            kwargs["reasoning_content"] = first.text
+        response_metadata = _default_origin(message)
+        reread = _read_metadata(
+            message.role,
+            {"response_metadata": response_metadata, "usage_metadata": _default_usage(message.metadata.usage)},
         )
-        said = {name for name, value in again.items() if getattr(message.metadata, name) == value}
-    ours = carried(message, NAME, said)
-    if ours is not None:
-        told[KEY] = ours
-    return {"content": _natural_content(message), "additional_kwargs": aside, "response_metadata": told}
+        expressed = {name for name, value in reread.items() if getattr(message.metadata, name) == value}
+    extra = extra_fields(message, NAME, expressed)
+    if extra is not None:
+        response_metadata[KEY] = extra
+    return {"content": _default_content(message), "additional_kwargs": kwargs, "response_metadata": response_metadata}
 
 
-def _natural_rest(message: Message) -> dict[str, Any]:
+def _default_rest(message: Message) -> dict[str, Any]:
     """What only a message of an assistant, or of a tool, has."""
     match message.content:
         case _ if message.role is Role.ASSISTANT:
             calls = [block for block in message.content if isinstance(block, _Call)]
             return {
-                "tool_calls": [_written_call(call) for call in calls if isinstance(call, ToolUseBlock)],
-                "invalid_tool_calls": [_written_call(call) for call in calls if isinstance(call, InvalidToolUseBlock)],
-                "usage_metadata": _natural_usage(message.metadata.usage),
+                "tool_calls": [_write_call(call) for call in calls if isinstance(call, ToolUseBlock)],
+                "invalid_tool_calls": [_write_call(call) for call in calls if isinstance(call, InvalidToolUseBlock)],
+                "usage_metadata": _default_usage(message.metadata.usage),
             }
         case (ToolResultBlock() as result,):
-            wire_id = notes_of(result.provider_raw, NAME).get("id", result.tool_use_id)
+            wire_id = get_notes(result.provider_raw, NAME).get("id", result.tool_use_id)
             status = "error" if result.is_error else "success"
             return {"tool_call_id": wire_id, "artifact": None, "status": status}
         case _:
             return {}
 
 
-def _is_aside(block: ContentBlock) -> bool:
-    return isinstance(block, ThinkingBlock) and notes_of(block.provider_raw, NAME).get("form") == "aside"
+def _is_reasoning_content(block: ContentBlock) -> bool:
+    return isinstance(block, ThinkingBlock) and get_notes(block.provider_raw, NAME).get("form") == "aside"
 
 
-def _inner(message: Message) -> Sequence[ContentBlock]:
+def _content_blocks(message: Message) -> Sequence[ContentBlock]:
     """What goes into the content: of a tool what it answered, of an assistant calls only where their place matters."""
     match message.content:
         case (ToolResultBlock(content=content),):
             return content
         case blocks if message.role is Role.ASSISTANT:
-            blocks = blocks[1:] if blocks and _is_aside(blocks[0]) else blocks
+            blocks = blocks[1:] if blocks and _is_reasoning_content(blocks[0]) else blocks
             ranks = [_rank(block) for block in blocks]
-            at_the_end = ranks == sorted(ranks)
-            return [block for block in blocks if not (at_the_end and _rank(block))]
+            is_sorted = ranks == sorted(ranks)
+            return [block for block in blocks if not (is_sorted and _rank(block))]
         case blocks:
             return blocks
 
 
 def _rank(block: ContentBlock) -> int:
     """Calls that nobody placed come after everything else, those that cannot be used last."""
-    return 0 if _is_placed(block) or not isinstance(block, _Call) else 1 if isinstance(block, ToolUseBlock) else 2
+    return 0 if _has_place(block) or not isinstance(block, _Call) else 1 if isinstance(block, ToolUseBlock) else 2
 
 
-def _is_placed(block: ContentBlock) -> bool:
-    return isinstance(block, _Call) and "place" in notes_of(block.provider_raw, NAME)
+def _has_place(block: ContentBlock) -> bool:
+    return isinstance(block, _Call) and "place" in get_notes(block.provider_raw, NAME)
 
 
-def _is_plain(message: Message, inner: Sequence[ContentBlock]) -> bool:
+def _is_plain_text(message: Message, inner: Sequence[ContentBlock]) -> bool:
     """Whether the content is one text, of which nothing was noted, so that it is written as a string."""
     match inner:
         case [TextBlock(text) as block]:
-            alone = len(message.content) == 1 or message.role is Role.TOOL
-            return (bool(text) or alone) and not notes_of(block.provider_raw, NAME)
+            is_only_block = len(message.content) == 1 or message.role is Role.TOOL
+            return (bool(text) or is_only_block) and not get_notes(block.provider_raw, NAME)
         case _:
             return False
 
 
-def _natural_content(message: Message) -> Any:
-    inner = _inner(message)
+def _default_content(message: Message) -> Any:
+    inner = _content_blocks(message)
     match inner:
-        case [TextBlock(text)] if _is_plain(message, inner) and not notes_on(message, NAME).get("list"):
+        case [TextBlock(text)] if _is_plain_text(message, inner) and not message_notes(message, NAME).get("list"):
             return text
-        case [] if message.content and message.role is Role.ASSISTANT and not notes_on(message, NAME).get("list"):
+        case [] if message.content and message.role is Role.ASSISTANT and not message_notes(message, NAME).get("list"):
             return ""
         case _:
-            return [_written_part(block) for block in inner]
+            return [_write_part(block) for block in inner]
 
 
-def _written_part(block: ContentBlock) -> Any:
+def _write_part(block: ContentBlock) -> Any:
     if isinstance(block, _Call):
-        return _written_place(block)
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    return restored(_natural_part(block, notes.get("form")), notes)
+        return _write_place(block)
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    return apply_notes(_default_part(block, notes.get("form")), notes)
 
 
-def _natural_part(block: ContentBlock, form: str | None) -> Any:
+def _default_part(block: ContentBlock, form: str | None) -> Any:
     match block:
         case TextBlock(text) if form == "bare":
             return text
@@ -574,32 +586,32 @@ def _natural_part(block: ContentBlock, form: str | None) -> Any:
         case ThinkingBlock(text, signature) if form == "thinking":
             return {"type": "thinking", "thinking": text, **({} if signature is None else {"signature": signature})}
         case ThinkingBlock(text, signature):
-            told = {} if signature is None else {"extras": {"signature": signature}}
-            return {"type": "reasoning", "reasoning": text, **told}
+            signature_field = {} if signature is None else {"extras": {"signature": signature}}
+            return {"type": "reasoning", "reasoning": text, **signature_field}
         case RedactedThinkingBlock(data):
             return {"type": "redacted_thinking", "data": data}
         case OpaqueBlock(wire=wire):
             return wire
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            return _natural_medium(block, form)
+            return _default_medium(block, form)
         case _:
             raise AssertionError(f"{block.type} is no part")
 
 
-def _natural_medium(block: _Medium, form: str | None) -> dict[str, Any]:
-    kind, source, media_type = _NAMES[type(block)], block.source, block.media_type
+def _default_medium(block: _Medium, form: str | None) -> dict[str, Any]:
+    kind, source, media_type = _TYPE_NAMES[type(block)], block.source, block.media_type
     if form == "image_url":
         url = source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
         return {"type": "image_url", "image_url": {"url": url}}
     if form == "source":
         return {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": source.data}}
-    stated = {} if media_type == _UNKNOWN_TYPES[kind] else {"mime_type": media_type}
+    type_field = {} if media_type == _UNKNOWN_TYPES[kind] else {"mime_type": media_type}
     name = getattr(block, "name", None)
     extras: dict[str, Any] = {} if name is None else {"filename": name}
     if form == "source_type":
         key = "data" if source.kind == "base64" else "url"
-        return {"type": kind, "source_type": source.kind, key: source.data, **stated}
+        return {"type": kind, "source_type": source.kind, key: source.data, **type_field}
     key = {"base64": "base64", "url": "url"}.get(source.kind, "file_id")
     if key == "file_id":
         extras[KEY] = {"file_ref": True}
-    return {"type": kind, key: source.data, **stated, **({"extras": extras} if extras else {})}
+    return {"type": kind, key: source.data, **type_field, **({"extras": extras} if extras else {})}

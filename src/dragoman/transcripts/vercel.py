@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.body import expect_list, expect_object
 from dragoman.dialects.parts.functions import read_arguments
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
@@ -44,29 +44,32 @@ from dragoman.message import (
 from dragoman.transcripts.parts import (
     KEY,
     KNOWN_ROLES,
-    Losing,
-    Reading,
-    cannot_say,
-    carried,
-    noted,
-    notes_of,
-    notes_on,
-    read_all,
-    restored,
-    settled,
-    wire_id_of,
+    LossCollector,
+    TranscriptReader,
+    add_residue,
+    apply_notes,
+    extra_fields,
+    get_notes,
+    get_wire_id,
+    make_notes,
+    message_notes,
+    read_transcript,
+    unsupported_reason,
     with_notes,
 )
 
 NAME: Final = "vercel"
 _ROLES: Final = {"system": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _STEP: Final = {"type": "step-start"}
-_MARKS: Final = ("empty", "steps")  # what is said under our key about one of their messages and not about one of ours
-_RESULT_MARKS: Final = ("order", "parts")
-_NOT_ENDED: Final = "the input had not ended"
-_LONELY: Final = "data-dragoman-result"
-_DENIED: Final = "Tool call execution denied."  # what the SDK itself tells a model then
-_OURS: Final = "dragoman:"  # the scheme of an address that is a file of ours
+_MESSAGE_FIELDS: Final = (
+    "empty",
+    "steps",
+)  # what is said under our key about one of their messages and not about one of ours
+_RESULT_FIELDS: Final = ("order", "parts")
+_INPUT_NOT_COMPLETE: Final = "the input had not ended"
+_ORPHAN_RESULT_TYPE: Final = "data-dragoman-result"
+_DENIED_TEXT: Final = "Tool call execution denied."  # what the SDK itself tells a model then
+_FILE_SCHEME: Final = "dragoman:"  # the scheme of an address that is a file of ours
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
 _Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
 _MEDIA: Final[dict[str, type[_Medium]]] = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
@@ -94,10 +97,10 @@ class _Step(msgspec.Struct):
 
 def looks_like(wire: Any) -> bool:
     """Whether a value may be a list of UI messages: they have an id, one of three roles, and parts that have types."""
-    return isinstance(wire, list) and bool(wire) and all(_is_shaped(item) for item in wire)
+    return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
 
 
-def _is_shaped(item: Any) -> bool:
+def _is_message(item: Any) -> bool:
     match item:
         case {"id": str(), "role": "system" | "user" | "assistant", "parts": list(parts)}:
             return all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
@@ -107,160 +110,175 @@ def _is_shaped(item: Any) -> bool:
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
     """The messages of a list of UI messages."""
-    return read_all(wire, _read_list, Reading(NAME, session_id, created_at))
+    return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
 
 
-def _read_list(value: Any, reading: Reading) -> None:
-    for index, item in enumerate(a_list(value, "$")):
-        reading.place = f"$[{index}]"
-        _read_item(an_object(item, reading.place), reading)
+def _read_list(value: Any, reader: TranscriptReader) -> None:
+    for index, item in enumerate(expect_list(value, "$")):
+        reader.path = f"$[{index}]"
+        _read_item(expect_object(item, reader.path), reader)
 
 
-def _read_item(item: dict[str, Any], reading: Reading) -> None:
-    where, role = reading.place, item.get("role")
+def _read_item(item: dict[str, Any], reader: TranscriptReader) -> None:
+    where, role = reader.path, item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise FormatError(f"a role is one of {', '.join(_ROLES)}, not {role!r}", where=f"{where}.role")
     if not isinstance(item.get("id"), str):
         raise FormatError("a message has an id", where=f"{where}.id")
     parts = [
-        an_object(part, f"{where}.parts[{at}]") for at, part in enumerate(a_list(item.get("parts"), f"{where}.parts"))
+        expect_object(part, f"{where}.parts[{index}]")
+        for index, part in enumerate(expect_list(item.get("parts"), f"{where}.parts"))
     ]
     draft = _Draft([])
-    lonely = _read_lonely(parts, reading) if role == "assistant" else None
-    if lonely is not None:
-        told = _ours(item.get("metadata"))
-        draft.steps.append(reading.made(Role.TOOL, [lonely], wire_id=item["id"], carried=told))
-        reading.messages.append(settled(draft.steps[0], _natural(draft), item, NAME))
+    orphan_result = _read_orphan_result(parts, reader) if role == "assistant" else None
+    if orphan_result is not None:
+        extra = _own_fields(item.get("metadata"))
+        draft.steps.append(reader.make_message(Role.TOOL, [orphan_result], wire_id=item["id"], extra=extra))
+        reader.messages.append(add_residue(draft.steps[0], _default_message(draft), item, NAME))
         return
-    for step in _steps(parts) if role == "assistant" else [_Step(0, None, parts)]:
-        _read_step(item, step, draft, reading)
-    first = len(reading.messages) - len(draft.steps) - len(draft.results)
-    reading.messages[first] = settled(reading.messages[first], _natural(draft), item, NAME)
+    for step in _split_steps(parts) if role == "assistant" else [_Step(0, None, parts)]:
+        _read_step(item, step, draft, reader)
+    first = len(reader.messages) - len(draft.steps) - len(draft.results)
+    reader.messages[first] = add_residue(reader.messages[first], _default_message(draft), item, NAME)
 
 
-def _steps(parts: list[dict[str, Any]]) -> list[_Step]:
+def _split_steps(parts: list[dict[str, Any]]) -> list[_Step]:
     """The steps. One in which nothing was done is a part of the one before."""
     steps = [_Step(0, None, [])]
-    for at, part in enumerate(parts):
-        begins = part.get("type") == "step-start" and at + 1 < len(parts) and parts[at + 1].get("type") != "step-start"
-        if begins and not steps[-1].parts and steps[-1].start is None:
+    for index, part in enumerate(parts):
+        is_start = (
+            part.get("type") == "step-start" and index + 1 < len(parts) and parts[index + 1].get("type") != "step-start"
+        )
+        if is_start and not steps[-1].parts and steps[-1].start is None:
             steps[-1].start = part
-        elif begins:
+        elif is_start:
             steps.append(_Step(len(steps), part, []))
         else:
             steps[-1].parts.append(part)
     return steps
 
 
-def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reading: Reading) -> None:
-    role, ours = _ROLES[item["role"]], _ours(item.get("metadata"))
+def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: TranscriptReader) -> None:
+    role, own_fields = _ROLES[item["role"]], _own_fields(item.get("metadata"))
     blocks: list[ContentBlock] = []
     answers: list[tuple[int, ToolResultBlock, dict[str, Any] | None]] = []
     for part in step.parts:
-        call = _read_call(part, reading) if role is Role.ASSISTANT else None
+        call = _read_call(part, reader) if role is Role.ASSISTANT else None
         if call is None:
             blocks.append(_read_part(part, role))
             continue
         block, answer = call
         blocks.append(block)
         if answer is not None:
-            told = _ours(part.get("resultProviderMetadata"))
-            order = (told or {}).get("order")
-            answers.append((order if type(order) is int else len(answers), answer, told))
-    if (ours or {}).get("empty") is True:
+            result_fields = _own_fields(part.get("resultProviderMetadata"))
+            order = (result_fields or {}).get("order")
+            answers.append((order if type(order) is int else len(answers), answer, result_fields))
+    if (own_fields or {}).get("empty") is True:
         blocks = []
-    _say_step(item, step, blocks, draft, reading)
-    said = draft.steps[-1]
-    for _, answer, told in sorted(answers, key=lambda each: each[0]):
-        kept = None if told is None else {key: value for key, value in told.items() if key not in _RESULT_MARKS}
-        message = reading.made(Role.TOOL, [answer], carried=kept)
-        reading.messages.append(message)
+    _add_step(item, step, blocks, draft, reader)
+    step_message = draft.steps[-1]
+    for _, answer, result_fields in sorted(answers, key=lambda each: each[0]):
+        extra = (
+            None
+            if result_fields is None
+            else {key: value for key, value in result_fields.items() if key not in _RESULT_FIELDS}
+        )
+        message = reader.make_message(Role.TOOL, [answer], extra=extra)
+        reader.messages.append(message)
         draft.results[answer.tool_use_id] = (message, answer)
-    noted_calls = [_with_residue(block, part, draft) for block, part in zip(said.content, step.parts, strict=False)]
-    if said.content:
-        draft.steps[-1] = said.replace(content=tuple(noted_calls))
-        reading.messages[-1 - len(answers)] = draft.steps[-1]
+    blocks_with_notes = [
+        _add_call_notes(block, part, draft) for block, part in zip(step_message.content, step.parts, strict=False)
+    ]
+    if step_message.content:
+        draft.steps[-1] = step_message.replace(content=tuple(blocks_with_notes))
+        reader.messages[-1 - len(answers)] = draft.steps[-1]
 
 
-def _say_step(item: dict[str, Any], step: _Step, blocks: list[ContentBlock], draft: _Draft, reading: Reading) -> None:
+def _add_step(
+    item: dict[str, Any], step: _Step, blocks: list[ContentBlock], draft: _Draft, reader: TranscriptReader
+) -> None:
     """The message of a step; the first one has the id of theirs, and the others are noted as a part of it."""
-    ours = _ours(item.get("metadata"))
+    own_fields = _own_fields(item.get("metadata"))
     notes: dict[str, Any] = {}
     if step.number == 0:
-        told = None if ours is None else {key: value for key, value in ours.items() if key not in _MARKS}
-        message = reading.made(_ROLES[item["role"]], blocks, wire_id=item["id"], carried=told)
+        extra = (
+            None
+            if own_fields is None
+            else {key: value for key, value in own_fields.items() if key not in _MESSAGE_FIELDS}
+        )
+        message = reader.make_message(_ROLES[item["role"]], blocks, wire_id=item["id"], extra=extra)
         if step.start is not None:
             notes["starts"] = step.start
     else:
-        steps = (ours or {}).get("steps")
-        told = steps.get(str(step.number)) if isinstance(steps, dict) else None
-        message = reading.made(_ROLES[item["role"]], blocks, carried=told if isinstance(told, dict) else None)
+        steps = (own_fields or {}).get("steps")
+        extra = steps.get(str(step.number)) if isinstance(steps, dict) else None
+        message = reader.make_message(_ROLES[item["role"]], blocks, extra=extra if isinstance(extra, dict) else None)
         notes["part_of"] = item["id"]
         if step.start != _STEP:
             notes["starts"] = step.start
     if notes:
-        message = with_notes(message, {"dialect": NAME, **notes_on(message, NAME), **notes})
+        message = with_notes(message, {"dialect": NAME, **message_notes(message, NAME), **notes})
     draft.steps.append(message)
-    reading.messages.append(message)
+    reader.messages.append(message)
 
 
-def _ours(metadata: Any) -> dict[str, Any] | None:
+def _own_fields(metadata: Any) -> dict[str, Any] | None:
     """What stands under our key, if it is an object."""
-    found = metadata.get(KEY) if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else None
+    fields = metadata.get(KEY) if isinstance(metadata, dict) else None
+    return fields if isinstance(fields, dict) else None
 
 
 def _read_part(part: dict[str, Any], role: Role) -> ContentBlock:
-    block, form = _known_part(part, role)
+    block, form = _match_part(part, role)
     if block is None:
         return OpaqueBlock(NAME, part)
-    return block.replace(provider_raw=noted(NAME, _natural_part(block, form), part, form=form))
+    return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), part, form=form))
 
 
-def _known_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
+def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
     match part:
         case {"type": "text", "text": str(text)}:
             return TextBlock(text), None
         case {"type": "reasoning", "text": str(text)} if role is Role.ASSISTANT:
-            return _read_thought(part, text)
+            return _read_thinking(part, text)
         case {"type": "file", "mediaType": str(media_type), "url": str(url)} if role is Role.USER:
             return _read_file(part, media_type, url), None
         case _:
             return None, None
 
 
-def _read_thought(part: dict[str, Any], text: str) -> tuple[ContentBlock, str | None]:
+def _read_thinking(part: dict[str, Any], text: str) -> tuple[ContentBlock, str | None]:
     """A thought, and in whose words its signature stands beside it."""
     metadata = part.get("providerMetadata")
-    for whose in (KEY, "anthropic"):
-        match metadata.get(whose) if isinstance(metadata, dict) else None:
+    for namespace in (KEY, "anthropic"):
+        match metadata.get(namespace) if isinstance(metadata, dict) else None:
             case {"redactedData": str(data)} if not text:
-                return RedactedThinkingBlock(data), None if whose == KEY else whose
+                return RedactedThinkingBlock(data), None if namespace == KEY else namespace
             case {"signature": str(signature)}:
-                return ThinkingBlock(text, signature), None if whose == KEY else whose
+                return ThinkingBlock(text, signature), None if namespace == KEY else namespace
     return ThinkingBlock(text), None
 
 
 def _read_file(part: dict[str, Any], media_type: str, url: str) -> _Medium:
-    marks, name = _ours(part.get("providerMetadata")) or {}, part.get("filename")
-    kind = marks.get("type") if marks.get("type") in (*_MEDIA, "document") else _kind(media_type)
-    source = ImageSource("url", url) if marks.get("url") is True else _read_url(url, media_type)
+    own_fields, name = _own_fields(part.get("providerMetadata")) or {}, part.get("filename")
+    kind = own_fields.get("type") if own_fields.get("type") in (*_MEDIA, "document") else _media_kind(media_type)
+    source = ImageSource("url", url) if own_fields.get("url") is True else _read_url(url, media_type)
     if kind == "document":
         return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
     return _MEDIA[str(kind)](source, media_type)
 
 
-def _kind(media_type: str) -> str:
-    first = media_type.partition("/")[0]
-    return first if first in _MEDIA else "document"
+def _media_kind(media_type: str) -> str:
+    prefix = media_type.partition("/")[0]
+    return prefix if prefix in _MEDIA else "document"
 
 
 def _read_url(url: str, media_type: str) -> ImageSource:
     head = f"data:{media_type};base64,"
     if url.startswith(head):
         return ImageSource("base64", url[len(head) :])
-    if url.startswith(_OURS):
-        return ImageSource("file_ref", unquote(url[len(_OURS) :]))
+    if url.startswith(_FILE_SCHEME):
+        return ImageSource("file_ref", unquote(url[len(_FILE_SCHEME) :]))
     match = _DATA_URL.fullmatch(url)
     return ImageSource("url", url) if match is None else ImageSource("base64", match[2])
 
@@ -268,7 +286,7 @@ def _read_url(url: str, media_type: str) -> ImageSource:
 # --- calls and their answers -----------------------------------------------------------------------------------------
 
 
-def _read_call(part: dict[str, Any], reading: Reading) -> tuple[_Call, ToolResultBlock | None] | None:
+def _read_call(part: dict[str, Any], reader: TranscriptReader) -> tuple[_Call, ToolResultBlock | None] | None:
     """A call, and its answer if it has one; nothing if it is no call, or one that the provider itself answered."""
     kind, wire_id, state = part.get("type"), part.get("toolCallId"), part.get("state")
     name = part.get("toolName") if kind == "dynamic-tool" else str(kind).removeprefix("tool-")
@@ -277,72 +295,77 @@ def _read_call(part: dict[str, Any], reading: Reading) -> tuple[_Call, ToolResul
         return None
     if not isinstance(state, str) or not isinstance(part.get("errorText", ""), str):
         return None
-    our_id = reading.call_id(wire_id)
+    our_id = reader.call_id(wire_id)
     notes: dict[str, Any] = {"dialect": NAME}
     if wire_id != our_id:
         notes["id"] = wire_id
     if kind == "dynamic-tool":
         notes["form"] = "dynamic"
-    block = _call_of(part, our_id, name, state).replace(provider_raw=notes if len(notes) > 1 else None)
-    return block, _answer_of(part, our_id, state)
+    block = _make_call(part, our_id, name, state).replace(provider_raw=notes if len(notes) > 1 else None)
+    return block, _make_result(part, our_id, state)
 
 
-def _call_of(part: dict[str, Any], our_id: str, name: str, state: str) -> _Call:
-    given, raw = part.get("input"), part.get("rawInput")
-    stated = (_ours(part.get("callProviderMetadata")) or {}).get("invalid")
-    if type(given) is dict and state != "input-streaming" and not isinstance(stated, str):
-        return ToolUseBlock(our_id, name, given)
-    if isinstance(stated, str) and isinstance(given, str):
-        text = given
+def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> _Call:
+    value, raw = part.get("input"), part.get("rawInput")
+    stated_reason = (_own_fields(part.get("callProviderMetadata")) or {}).get("invalid")
+    if type(value) is dict and state != "input-streaming" and not isinstance(stated_reason, str):
+        return ToolUseBlock(our_id, name, value)
+    if isinstance(stated_reason, str) and isinstance(value, str):
+        text = value
     elif isinstance(raw, str):
         text = raw
     else:
-        left = given if given is not None else raw
-        text = "" if left is None else msgspec.json.encode(left).decode()
-    if isinstance(stated, str):
-        return InvalidToolUseBlock(our_id, name, text, stated)
+        fallback = value if value is not None else raw
+        text = "" if fallback is None else msgspec.json.encode(fallback).decode()
+    if isinstance(stated_reason, str):
+        return InvalidToolUseBlock(our_id, name, text, stated_reason)
     if state == "input-streaming":
-        return InvalidToolUseBlock(our_id, name, text, _NOT_ENDED)
+        return InvalidToolUseBlock(our_id, name, text, _INPUT_NOT_COMPLETE)
     return InvalidToolUseBlock(our_id, name, text, part.get("errorText") or "its input is no JSON object")
 
 
-def _answer_of(part: dict[str, Any], our_id: str, state: str) -> ToolResultBlock | None:
-    told = _ours(part.get("resultProviderMetadata")) or {}
+def _make_result(part: dict[str, Any], our_id: str, state: str) -> ToolResultBlock | None:
+    own_fields = _own_fields(part.get("resultProviderMetadata")) or {}
     match state:
         case "output-available":
-            return _read_output(part.get("output"), our_id, in_parts=told.get("parts") is True)
+            return _read_output(part.get("output"), our_id, in_parts=own_fields.get("parts") is True)
         case "output-error":
-            listed = told.get("parts")
-            blocks = _read_blocks(listed) if isinstance(listed, list) else None
+            parts = own_fields.get("parts")
+            blocks = _read_blocks(parts) if isinstance(parts, list) else None
             return ToolResultBlock(our_id, blocks or (TextBlock(part.get("errorText", "")),), is_error=True)
         case "output-denied":
             approval = part.get("approval")
             reason = approval.get("reason") if isinstance(approval, dict) else None
-            return ToolResultBlock(our_id, (TextBlock(reason if isinstance(reason, str) else _DENIED),), is_error=True)
+            return ToolResultBlock(
+                our_id, (TextBlock(reason if isinstance(reason, str) else _DENIED_TEXT),), is_error=True
+            )
         case _:
             return None
 
 
-def _read_lonely(parts: list[dict[str, Any]], reading: Reading) -> ToolResultBlock | None:
+def _read_orphan_result(parts: list[dict[str, Any]], reader: TranscriptReader) -> ToolResultBlock | None:
     """An answer that stands without its call, as we write it."""
-    data = parts[0].get("data") if [part.get("type") for part in parts] == [_LONELY] else None
+    data = parts[0].get("data") if [part.get("type") for part in parts] == [_ORPHAN_RESULT_TYPE] else None
     if not isinstance(data, dict) or not isinstance(data.get("errorText", ""), str):
         return None
     wire_id, state = data.get("toolCallId"), data.get("state")
     if not isinstance(wire_id, str) or not isinstance(state, str):
         return None
-    our_id = reading.answered_id(wire_id)
-    answer = _answer_of({**data, "resultProviderMetadata": {KEY: data}}, our_id, state)
+    our_id = reader.result_id(wire_id)
+    answer = _make_result({**data, "resultProviderMetadata": {KEY: data}}, our_id, state)
     if answer is None or wire_id == our_id:
         return answer
-    return answer.replace(provider_raw={"dialect": NAME, **notes_of(answer.provider_raw, NAME), "id": wire_id})
+    return answer.replace(provider_raw={"dialect": NAME, **get_notes(answer.provider_raw, NAME), "id": wire_id})
 
 
-def _natural_lonely(answer: ToolResultBlock) -> dict[str, Any]:
+def _default_orphan_result(answer: ToolResultBlock) -> dict[str, Any]:
     """An answer without its call, or a second one: the SDK lets applications have parts of their own."""
-    wire_id = notes_of(answer.provider_raw, NAME).get("id", answer.tool_use_id)
-    made, marks = _natural_output(answer)
-    return {"type": _LONELY, "data": {"toolCallId": wire_id, "state": _state(answer, ""), **made, **marks}}
+    wire_id = get_notes(answer.provider_raw, NAME).get("id", answer.tool_use_id)
+    output_fields, own_fields = _default_output(answer)
+    return {
+        "type": _ORPHAN_RESULT_TYPE,
+        "data": {"toolCallId": wire_id, "state": _result_state(answer, ""), **output_fields, **own_fields},
+    }
 
 
 def _read_output(output: Any, our_id: str, *, in_parts: bool) -> ToolResultBlock:
@@ -355,21 +378,21 @@ def _read_output(output: Any, our_id: str, *, in_parts: bool) -> ToolResultBlock
     return ToolResultBlock(our_id, (TextBlock(text),), provider_raw={"dialect": NAME, "form": "json"})
 
 
-def _read_blocks(listed: list[Any]) -> tuple[ContentBlock, ...] | None:
+def _read_blocks(parts: list[Any]) -> tuple[ContentBlock, ...] | None:
     """The blocks of an answer that we wrote as parts."""
-    if not all(isinstance(part, dict) for part in listed):
+    if not all(isinstance(part, dict) for part in parts):
         return None
-    return tuple(_read_part(part, Role.USER) for part in listed)
+    return tuple(_read_part(part, Role.USER) for part in parts)
 
 
-def _with_residue(block: ContentBlock, part: dict[str, Any], draft: _Draft) -> ContentBlock:
+def _add_call_notes(block: ContentBlock, part: dict[str, Any], draft: _Draft) -> ContentBlock:
     """The block; if it is a call, with what is left over of its part."""
     if not isinstance(block, _Call):
         return block
-    notes = {key: note for key, note in notes_of(block.provider_raw, NAME).items() if key != "dialect"}
-    order = _ours(part.get("resultProviderMetadata")) or {}
-    natural = _natural_call(block, draft.results.get(block.id), order.get("order"))
-    return block.replace(provider_raw=noted(NAME, natural, part, **notes))
+    notes = {key: note for key, note in get_notes(block.provider_raw, NAME).items() if key != "dialect"}
+    order = _own_fields(part.get("resultProviderMetadata")) or {}
+    default = _default_call(block, draft.results.get(block.id), order.get("order"))
+    return block.replace(provider_raw=make_notes(NAME, default, part, **notes))
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -379,191 +402,203 @@ def write_messages(messages: Iterable[Message]) -> Written:
     """The messages as a list of UI messages, and what it cannot say."""
     drafts: list[_Draft] = []
     calls: dict[str, _Draft] = {}
-    losing = Losing(NAME)
+    collector = LossCollector(NAME)
     for message in messages:
-        _draft(message, drafts, calls, losing)
-    return Written([_written(draft) for draft in drafts], tuple(losing.losses))
+        _draft_message(message, drafts, calls, collector)
+    return Written([_write_draft(draft) for draft in drafts], tuple(collector.losses))
 
 
-def _draft(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], losing: Losing) -> None:
+def _draft_message(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], collector: LossCollector) -> None:
     if message.role not in KNOWN_ROLES:
-        losing.lose(message, "message", f"there is no role {message.role} here")
+        collector.add_loss(message, "message", f"there is no role {message.role} here")
     elif message.role is Role.TOOL:
-        _draft_answer(message, drafts, calls, losing)
+        _draft_result(message, drafts, calls, collector)
     else:
-        kept = losing.sayable(message, message.content, lambda block: cannot_say(block, message.role, NAME))
-        said = message.replace(content=kept)
-        if drafts and _continues(said, drafts[-1]):
-            drafts[-1].steps.append(said)
+        blocks = collector.supported_blocks(
+            message, message.content, lambda block: unsupported_reason(block, message.role, NAME)
+        )
+        supported = message.replace(content=blocks)
+        if drafts and _continues_draft(supported, drafts[-1]):
+            drafts[-1].steps.append(supported)
         else:
-            drafts.append(_Draft([said]))
-        calls.update((block.id, drafts[-1]) for block in kept if isinstance(block, _Call))
+            drafts.append(_Draft([supported]))
+        calls.update((block.id, drafts[-1]) for block in blocks if isinstance(block, _Call))
 
 
-def _continues(message: Message, draft: _Draft) -> bool:
+def _continues_draft(message: Message, draft: _Draft) -> bool:
     """Whether a message was a later step of the one that is being made."""
-    whole = notes_on(message, NAME).get("part_of")
-    return whole is not None and bool(message.content) and wire_id_of(draft.steps[0]) == whole
+    message_wire_id = message_notes(message, NAME).get("part_of")
+    return message_wire_id is not None and bool(message.content) and get_wire_id(draft.steps[0]) == message_wire_id
 
 
-def _draft_answer(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], losing: Losing) -> None:
-    kept = losing.sayable(message, message.content, lambda block: cannot_say(block, Role.TOOL, NAME))
-    if not kept:
-        losing.lose(message, "message", "a tool's message without a result")
-    for at, block in enumerate(kept):
+def _draft_result(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], collector: LossCollector) -> None:
+    blocks = collector.supported_blocks(
+        message, message.content, lambda block: unsupported_reason(block, Role.TOOL, NAME)
+    )
+    if not blocks:
+        collector.add_loss(message, "message", "a tool's message without a result")
+    for position, block in enumerate(blocks):
         assert isinstance(block, ToolResultBlock)
-        if at:
-            losing.lose(message, block.type, "a message has one result here")
+        if position:
+            collector.add_loss(message, block.type, "a message has one result here")
             continue
-        content = losing.sayable(message, block.content, lambda inner: cannot_say(inner, Role.USER, NAME))
+        content = collector.supported_blocks(
+            message, block.content, lambda inner: unsupported_reason(inner, Role.USER, NAME)
+        )
         answer = block.replace(content=content)
         draft = calls.get(block.tool_use_id)
         if draft is None or block.tool_use_id in draft.results:
             drafts.append(_Draft([message.replace(content=(answer,))]))
             continue
-        if draft is not drafts[-1] or not _is_of(block, draft.steps[-1]):
-            losing.lose(message, "order", "a result stands with its call here, before what was said since")
+        if draft is not drafts[-1] or not _belongs_to_step(block, draft.steps[-1]):
+            collector.add_loss(message, "order", "a result stands with its call here, before what was said since")
         draft.results[block.tool_use_id] = (message.replace(content=(answer,)), answer)
 
 
-def _is_of(result: ToolResultBlock, step: Message) -> bool:
+def _belongs_to_step(result: ToolResultBlock, step: Message) -> bool:
     return any(isinstance(block, _Call) and block.id == result.tool_use_id for block in step.content)
 
 
-def _written(draft: _Draft) -> dict[str, Any]:
-    made: dict[str, Any] = restored(_natural(draft), notes_on(draft.steps[0], NAME))
-    return made
+def _write_draft(draft: _Draft) -> dict[str, Any]:
+    wire: dict[str, Any] = apply_notes(_default_message(draft), message_notes(draft.steps[0], NAME))
+    return wire
 
 
-def _natural(draft: _Draft) -> dict[str, Any]:
+def _default_message(draft: _Draft) -> dict[str, Any]:
     """What we would write for a message if nobody had noted anything but what its parts are."""
     first = draft.steps[0]
-    ours = carried(first, NAME)
+    extra = extra_fields(first, NAME)
     if first.role is Role.TOOL:
-        answers = [_natural_lonely(block) for block in first.content if isinstance(block, ToolResultBlock)]
-        metadata = {} if ours is None else {"metadata": {KEY: ours}}
-        return {"id": wire_id_of(first), "role": "assistant", **metadata, "parts": answers}
-    parts = [part for number, step in enumerate(draft.steps) for part in _natural_step(step, number, draft)]
-    steps = {str(at): told for at, step in enumerate(draft.steps) if at and (told := _carried_step(step)) is not None}
+        answers = [_default_orphan_result(block) for block in first.content if isinstance(block, ToolResultBlock)]
+        metadata = {} if extra is None else {"metadata": {KEY: extra}}
+        return {"id": get_wire_id(first), "role": "assistant", **metadata, "parts": answers}
+    parts = [part for number, step in enumerate(draft.steps) for part in _default_step(step, number, draft)]
+    steps = {
+        str(number_of_step): step_extra
+        for number_of_step, step in enumerate(draft.steps)
+        if number_of_step and (step_extra := _step_extra_fields(step)) is not None
+    }
     if steps:
-        ours = {**(ours or {}), "steps": steps}
+        extra = {**(extra or {}), "steps": steps}
     if not parts and first.role is not Role.ASSISTANT:
-        parts, ours = [{"type": "text", "text": ""}], {"empty": True, **(ours or {})}  # a message has at least one
-    metadata = {} if ours is None else {"metadata": {KEY: ours}}
-    return {"id": wire_id_of(first), "role": str(first.role), **metadata, "parts": parts}
+        parts, extra = [{"type": "text", "text": ""}], {"empty": True, **(extra or {})}  # a message has at least one
+    metadata = {} if extra is None else {"metadata": {KEY: extra}}
+    return {"id": get_wire_id(first), "role": str(first.role), **metadata, "parts": parts}
 
 
-def _carried_step(step: Message) -> dict[str, Any] | None:
-    return carried(step, NAME, has_id=False)
+def _step_extra_fields(step: Message) -> dict[str, Any] | None:
+    return extra_fields(step, NAME, has_id=False)
 
 
-def _natural_step(step: Message, number: int, draft: _Draft) -> Iterator[dict[str, Any]]:
-    start = notes_on(step, NAME).get("starts", _STEP if number else None)
+def _default_step(step: Message, number: int, draft: _Draft) -> Iterator[dict[str, Any]]:
+    start = message_notes(step, NAME).get("starts", _STEP if number else None)
     if start is not None:
         yield start
     calls = [block.id for block in step.content if isinstance(block, _Call) and block.id in draft.results]
-    answered = [call for call in draft.results if call in calls]
+    answered_calls = [call for call in draft.results if call in calls]
     for block in step.content:
         if isinstance(block, _Call):
-            order = answered.index(block.id) if block.id in answered and answered != calls else None
-            notes = notes_of(block.provider_raw, NAME)
-            yield restored(_natural_call(block, draft.results.get(block.id), order), notes)
+            order = answered_calls.index(block.id) if block.id in answered_calls and answered_calls != calls else None
+            notes = get_notes(block.provider_raw, NAME)
+            yield apply_notes(_default_call(block, draft.results.get(block.id), order), notes)
         else:
-            yield _written_part(block)
+            yield _write_part(block)
 
 
-def _natural_call(call: _Call, result: _Result | None, order: int | None) -> dict[str, Any]:
+def _default_call(call: _Call, result: _Result | None, order: int | None) -> dict[str, Any]:
     """A call, and its answer if it has one, as one part."""
-    notes = notes_of(call.provider_raw, NAME)
-    named = (
+    notes = get_notes(call.provider_raw, NAME)
+    name_fields = (
         {"type": "dynamic-tool", "toolName": call.name}
         if notes.get("form") == "dynamic"
         else {"type": f"tool-{call.name}"}
     )
-    made: dict[str, Any] = {**named, "toolCallId": notes.get("id") or call.id}
+    wire: dict[str, Any] = {**name_fields, "toolCallId": notes.get("id") or call.id}
     answer = None if result is None else result[1]
     if isinstance(call, ToolUseBlock):
-        made |= {"state": _state(answer, "input-available"), "input": call.input}
+        wire |= {"state": _result_state(answer, "input-available"), "input": call.input}
     else:
         key = "input" if answer is not None and not answer.is_error else "rawInput"
-        made |= {"state": _state(answer, "input-streaming"), key: call.input_text}
-        made["callProviderMetadata"] = {KEY: {"invalid": call.reason}}
-    return made if result is None else {**made, **_natural_answer(result, order)}
+        wire |= {"state": _result_state(answer, "input-streaming"), key: call.input_text}
+        wire["callProviderMetadata"] = {KEY: {"invalid": call.reason}}
+    return wire if result is None else {**wire, **_default_result(result, order)}
 
 
-def _state(answer: ToolResultBlock | None, without: str) -> str:
+def _result_state(answer: ToolResultBlock | None, default: str) -> str:
     if answer is None:
-        return without
+        return default
     return "output-error" if answer.is_error else "output-available"
 
 
-def _natural_answer(result: _Result, order: int | None) -> dict[str, Any]:
+def _default_result(result: _Result, order: int | None) -> dict[str, Any]:
     message, answer = result
-    ours = carried(message, NAME, has_id=False) or {}
+    own_fields = extra_fields(message, NAME, has_id=False) or {}
     if order is not None:
-        ours["order"] = order
-    made, marks = _natural_output(answer)
-    ours |= marks
-    return {**made, "resultProviderMetadata": {KEY: ours}} if ours else made
+        own_fields["order"] = order
+    wire, output_own_fields = _default_output(answer)
+    own_fields |= output_own_fields
+    return {**wire, "resultProviderMetadata": {KEY: own_fields}} if own_fields else wire
 
 
-def _natural_output(answer: ToolResultBlock) -> tuple[dict[str, Any], dict[str, Any]]:
+def _default_output(answer: ToolResultBlock) -> tuple[dict[str, Any], dict[str, Any]]:
     """What was answered, and what has to be said under our key about it."""
-    made: dict[str, Any] = {}
-    marks: dict[str, Any] = {}
+    wire: dict[str, Any] = {}
+    own_fields: dict[str, Any] = {}
     match answer.content:
-        case (TextBlock(text),) if not _is_noted(answer.content[0]):
-            made["errorText" if answer.is_error else "output"] = _output(text, answer)
+        case (TextBlock(text),) if not _has_notes(answer.content[0]):
+            wire["errorText" if answer.is_error else "output"] = _output_value(text, answer)
         case blocks if answer.is_error:
-            made["errorText"] = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
-            marks["parts"] = [_written_part(block) for block in blocks]
+            wire["errorText"] = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+            own_fields["parts"] = [_write_part(block) for block in blocks]
         case blocks:
-            made["output"], marks["parts"] = [_written_part(block) for block in blocks], True
-    return made, marks
+            wire["output"], own_fields["parts"] = [_write_part(block) for block in blocks], True
+    return wire, own_fields
 
 
-def _is_noted(block: ContentBlock) -> bool:
-    return bool(notes_of(getattr(block, "provider_raw", None), NAME))
+def _has_notes(block: ContentBlock) -> bool:
+    return bool(get_notes(getattr(block, "provider_raw", None), NAME))
 
 
-def _output(text: str, answer: ToolResultBlock) -> Any:
+def _output_value(text: str, answer: ToolResultBlock) -> Any:
     """What a tool gave: a text, or the value that was read as one."""
-    if answer.is_error or notes_of(answer.provider_raw, NAME).get("form") != "json":
+    if answer.is_error or get_notes(answer.provider_raw, NAME).get("form") != "json":
         return text
     value, problem = read_arguments(f'{{"value":{text}}}')
     return text if problem is not None else value.get("value")
 
 
-def _written_part(block: ContentBlock) -> dict[str, Any]:
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(_natural_part(block, notes.get("form")), notes)
-    return made
+def _write_part(block: ContentBlock) -> dict[str, Any]:
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: dict[str, Any] = apply_notes(_default_part(block, notes.get("form")), notes)
+    return wire
 
 
-def _natural_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
+def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
     match block:
         case TextBlock(text):
             return {"type": "text", "text": text}
         case ThinkingBlock(text, signature):
-            told = {} if signature is None else _beside(block, form, "signature", signature)
-            return {"type": "reasoning", "text": text, **told}
+            signature_field = {} if signature is None else _provider_metadata(block, form, "signature", signature)
+            return {"type": "reasoning", "text": text, **signature_field}
         case RedactedThinkingBlock(data):
-            return {"type": "reasoning", "text": "", **_beside(block, form, "redactedData", data)}
+            return {"type": "reasoning", "text": "", **_provider_metadata(block, form, "redactedData", data)}
         case OpaqueBlock(wire=wire):
             return wire
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            return _natural_file(block)
+            return _default_file(block)
         case _:
             raise AssertionError(f"{block.type} is no part")
 
 
-def _beside(block: ThinkingBlock | RedactedThinkingBlock, form: str | None, name: str, value: str) -> dict[str, Any]:
+def _provider_metadata(
+    block: ThinkingBlock | RedactedThinkingBlock, form: str | None, name: str, value: str
+) -> dict[str, Any]:
     """What seals a thought, in the words of the SDK's provider for Anthropic if it came from there."""
-    from_there = form == "anthropic" or bool(notes_of(block.provider_raw, "anthropic"))
-    return {"providerMetadata": {"anthropic" if from_there else KEY: {name: value}}}
+    is_anthropic = form == "anthropic" or bool(get_notes(block.provider_raw, "anthropic"))
+    return {"providerMetadata": {"anthropic" if is_anthropic else KEY: {name: value}}}
 
 
-def _natural_file(block: _Medium) -> dict[str, Any]:
+def _default_file(block: _Medium) -> dict[str, Any]:
     source, media_type = block.source, block.media_type
     match source.kind:
         case "base64":
@@ -571,13 +606,13 @@ def _natural_file(block: _Medium) -> dict[str, Any]:
         case "url":
             url = source.data
         case _:
-            url = _OURS + quote(source.data)
-    marks: dict[str, Any] = {}
-    if _kind(media_type) != block.type:
-        marks["type"] = block.type
-    if source.kind == "url" and url.startswith(("data:", _OURS)):
-        marks["url"] = True
+            url = _FILE_SCHEME + quote(source.data)
+    own_fields: dict[str, Any] = {}
+    if _media_kind(media_type) != block.type:
+        own_fields["type"] = block.type
+    if source.kind == "url" and url.startswith(("data:", _FILE_SCHEME)):
+        own_fields["url"] = True
     name = getattr(block, "name", None)
-    named = {} if name is None else {"filename": name}
-    told = {"providerMetadata": {KEY: marks}} if marks else {}
-    return {"type": "file", "mediaType": media_type, **named, "url": url, **told}
+    name_field = {} if name is None else {"filename": name}
+    metadata = {"providerMetadata": {KEY: own_fields}} if own_fields else {}
+    return {"type": "file", "mediaType": media_type, **name_field, "url": url, **metadata}

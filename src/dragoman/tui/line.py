@@ -17,11 +17,11 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import TextArea
 
-_PICTURES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-_REMEMBERED: Final = 100
+_IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_MAX_HISTORY: Final = 100
 
 
-class Line(TextArea):
+class InputLine(TextArea):
     """Where a person writes."""
 
     BINDINGS: ClassVar = [  # which the area below would take for itself
@@ -29,14 +29,14 @@ class Line(TextArea):
         Binding("pagedown", "app.scroll_talk(1)", "On", show=False),
     ]
 
-    class Sent(Message):
+    class Submit(Message):
         """What was written."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
-    class Dropped(Message):
+    class ImageDrop(Message):
         """Pictures that were dropped on the terminal."""
 
         def __init__(self, paths: list[Path]) -> None:
@@ -45,13 +45,13 @@ class Line(TextArea):
 
     def __init__(self) -> None:
         super().__init__(id="line", show_line_numbers=False, soft_wrap=True, compact=True)
-        self._older: list[str] = []
-        self._at = 0
+        self._history: list[str] = []
+        self._position = 0
 
-    def remember(self, texts: Iterable[str]) -> None:
+    def set_history(self, texts: Iterable[str]) -> None:
         """What the arrows bring back, the oldest first."""
-        self._older = [text for text in texts if text][-_REMEMBERED:]
-        self._at = len(self._older)
+        self._history = [text for text in texts if text][-_MAX_HISTORY:]
+        self._position = len(self._history)
 
     async def _on_key(self, event: events.Key) -> None:
         match event.key:
@@ -59,42 +59,44 @@ class Line(TextArea):
                 self._send()
             case "ctrl+j" | "shift+enter" | "alt+enter":
                 self.insert("\n")
-            case "up" if self.cursor_location[0] == 0 and self._older:
-                self._recall(self._at - 1)
-            case "down" if self.cursor_location[0] == self.document.line_count - 1 and self._at < len(self._older):
-                self._recall(self._at + 1)
+            case "up" if self.cursor_location[0] == 0 and self._history:
+                self._recall(self._position - 1)
+            case "down" if self.cursor_location[0] == self.document.line_count - 1 and self._position < len(
+                self._history
+            ):
+                self._recall(self._position + 1)
             case _:
                 return  # the area below sees it next
         event.stop()
         event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
-        if pictures := pictures_in(event.text):
+        if images := image_paths(event.text):
             event.stop()
             event.prevent_default()
-            self.post_message(self.Dropped(pictures))
+            self.post_message(self.ImageDrop(images))
 
     def _send(self) -> None:
         text = self.text.strip()
         if not text:
             return
-        self.remember([*self._older, text])
+        self.set_history([*self._history, text])
         self.text = ""
-        self.post_message(self.Sent(text))
+        self.post_message(self.Submit(text))
 
     def _recall(self, at: int) -> None:
-        self._at = max(0, min(at, len(self._older)))
-        self.text = self._older[self._at] if self._at < len(self._older) else ""
+        self._position = max(0, min(at, len(self._history)))
+        self.text = self._history[self._position] if self._position < len(self._history) else ""
         self.move_cursor(self.document.end)
 
 
-def pictures_in(text: str) -> list[Path]:
+def image_paths(text: str) -> list[Path]:
     """The pictures, if a text is nothing but the paths of some; terminals quote them as a shell would."""
     try:
         paths = [Path(part.removeprefix("file://")).expanduser() for part in shlex.split(text)]
     except ValueError:  # a quotation that does not end
         return []
-    return paths if all(path.suffix.lower() in _PICTURES and _is_file(path) for path in paths) else []
+    return paths if all(path.suffix.lower() in _IMAGE_SUFFIXES and _is_file(path) for path in paths) else []
 
 
 def _is_file(path: Path) -> bool:

@@ -28,12 +28,12 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.terminal import dollars, safe, safe_line
+from dragoman.terminal import escape_controls, escape_line, format_usd
 
 _NAMES: Final = {Role.USER: "You", Role.SYSTEM: "System", Role.TOOL: "Tool"}
-_MOST: Final = 4_000  # characters of a call or a result that are shown
-_MOST_IN_TITLE: Final = 60
-_DRAWN_EVERY_S: Final = 0.05
+_MAX_CHARACTERS: Final = 4_000  # characters of a call or a result that are shown
+_MAX_TITLE: Final = 60
+_REDRAW_S: Final = 0.05
 
 
 def heading(message: Message) -> str:
@@ -43,65 +43,69 @@ def heading(message: Message) -> str:
     return _NAMES[message.role]
 
 
-def footing(message: Message) -> str:
+def footer(message: Message) -> str:
     """How an answer ended and what it cost; empty if there is nothing to say."""
     usage, status = message.metadata.usage, message.metadata.status
-    told = []
+    parts = []
     if usage is not None:
         prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-        told.append(f"{prompt:,} → {usage.output_tokens:,} tokens · {dollars(usage.amount_usd)}")
+        parts.append(f"{prompt:,} → {usage.output_tokens:,} tokens · {format_usd(usage.amount_usd)}")
     if status is not MessageStatus.COMPLETE:
-        told.append(status.value)
-    return " · ".join(told)
+        parts.append(status.value)
+    return " · ".join(parts)
 
 
-def words_of(message: Message) -> str:
+def text_of(message: Message) -> str:
     """What a message says, without what surrounds it."""
     return "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
-def shortened(text: str) -> str:
+def truncate(text: str) -> str:
     """A long text with its end left out, safe to show."""
-    shown = safe(text)
-    return shown if len(shown) <= _MOST else f"{shown[:_MOST]}\n… {len(shown) - _MOST:,} characters more"
+    content = escape_controls(text)
+    return (
+        content
+        if len(content) <= _MAX_CHARACTERS
+        else f"{content[:_MAX_CHARACTERS]}\n… {len(content) - _MAX_CHARACTERS:,} characters more"
+    )
 
 
 def _title(text: str) -> str:
     """A title that is no markup: its brackets are escaped."""
-    line = safe_line(text)
-    return Content(line if len(line) <= _MOST_IN_TITLE else f"{line[:_MOST_IN_TITLE]}…").markup
+    line = escape_line(text)
+    return Content(line if len(line) <= _MAX_TITLE else f"{line[:_MAX_TITLE]}…").markup
 
 
 class CallView(Collapsible):
     """A call of a tool, and later its result."""
 
     def __init__(self, name: str) -> None:
-        self._told = Static("", markup=False)
+        self._input = Static("", markup=False)
         self._result = Static("", markup=False, classes="result")
         self._result.display = False
-        super().__init__(self._told, self._result, title=_title(f"⚙ {name}"), collapsed=True)
+        super().__init__(self._input, self._result, title=_title(f"⚙ {name}"), collapsed=True)
         self._name = name
         self._about = ""
 
-    def tell_input(self, text: str) -> None:
+    def show_input(self, text: str) -> None:
         """What the tool is called with, as far as it has arrived."""
-        self._told.update(shortened(text))
+        self._input.update(truncate(text))
         self._about = text
         self.title = _title(f"⚙ {self._name} {text}")
 
-    def tell_result(self, result: ToolResultBlock) -> None:
+    def show_result(self, result: ToolResultBlock) -> None:
         """What it gave."""
         self.title = _title(f"{'✗' if result.is_error else '✓'} {self._name} {self._about}")
         self._result.set_class(result.is_error, "error")
-        _tell(self._result, shortened("\n".join(_words(result.content))))
+        _set_text(self._result, truncate("\n".join(_block_texts(result.content))))
 
 
-def _words(blocks: tuple[ContentBlock, ...]) -> Iterator[str]:
+def _block_texts(blocks: tuple[ContentBlock, ...]) -> Iterator[str]:
     for block in blocks:
         yield block.text if isinstance(block, TextBlock) else f"[{block.type}]"
 
 
-def _tell(line: Static, text: str) -> None:
+def _set_text(line: Static, text: str) -> None:
     line.update(text)
     line.display = bool(text)
 
@@ -109,23 +113,23 @@ def _tell(line: Static, text: str) -> None:
 class MessageView(Vertical):
     """One message."""
 
-    def __init__(self, who: str, role: Role) -> None:
+    def __init__(self, author: str, role: Role) -> None:
         super().__init__(classes=f"message {role.value}")
-        self._who = who
+        self._author = author
         self._role = role
-        self._foot = Static("", markup=False, classes="foot")
+        self._footer = Static("", markup=False, classes="foot")
         self._fault = Static("", markup=False, classes="error")
         self._texts: dict[int, Markdown] = {}
-        self._thoughts: dict[int, Static] = {}
+        self._thinking: dict[int, Static] = {}
         self.calls: dict[int, CallView] = {}
-        self._arrived: dict[int, list[str]] = {}  # by block: the pieces of a text that are not drawn yet; all of others
-        self._changed: set[int] = set()
-        self._drawing: Timer | None = None
-        self._pen = asyncio.Lock()  # whoever draws has it
+        self._pending: dict[int, list[str]] = {}  # by block: the pieces of a text that are not drawn yet; all of others
+        self._dirty: set[int] = set()
+        self._timer: Timer | None = None
+        self._draw_lock = asyncio.Lock()  # whoever draws has it
 
     def compose(self) -> ComposeResult:
-        yield Static(safe_line(self._who), markup=False, classes="who")
-        for line in (self._fault, self._foot):
+        yield Static(escape_line(self._author), markup=False, classes="who")
+        for line in (self._fault, self._footer):
             line.display = False
             yield line
 
@@ -133,23 +137,23 @@ class MessageView(Vertical):
 
     def on_mount(self) -> None:
         """Pieces come faster than they can be drawn; what came in a while is drawn at once."""
-        self._drawing = self.set_interval(_DRAWN_EVERY_S, self._draw)
+        self._timer = self.set_interval(_REDRAW_S, self._draw)
 
     async def _draw(self) -> None:
-        async with self._pen:
-            changed, self._changed = self._changed, set()
-            for index in sorted(changed):
+        async with self._draw_lock:
+            indexes, self._dirty = self._dirty, set()
+            for index in sorted(indexes):
                 if index in self._texts:
-                    parts, self._arrived[index] = self._arrived[index], []
-                    await self._texts[index].append(safe("".join(parts)))
-                elif index in self._thoughts:
-                    self._thoughts[index].update(safe("".join(self._arrived[index])))
+                    parts, self._pending[index] = self._pending[index], []
+                    await self._texts[index].append(escape_controls("".join(parts)))
+                elif index in self._thinking:
+                    self._thinking[index].update(escape_controls("".join(self._pending[index])))
                 else:
-                    self.calls[index].tell_input("".join(self._arrived[index]))
+                    self.calls[index].show_input("".join(self._pending[index]))
 
     def _add(self, index: int, piece: str) -> None:
-        self._arrived.setdefault(index, []).append(piece)
-        self._changed.add(index)
+        self._pending.setdefault(index, []).append(piece)
+        self._dirty.add(index)
 
     async def add_text(self, index: int, text: str) -> None:
         """More words of a block."""
@@ -158,12 +162,12 @@ class MessageView(Vertical):
             await self.mount(self._texts[index], before=self._fault)
         self._add(index, text)
 
-    async def add_thought(self, index: int, text: str) -> None:
+    async def add_thinking(self, index: int, text: str) -> None:
         """More of what the model thinks, folded."""
-        if index not in self._thoughts:
-            self._thoughts[index] = Static("", markup=False, classes="thought")
-            folded = Collapsible(self._thoughts[index], title="thinking", collapsed=True)
-            await self.mount(folded, before=self._fault)
+        if index not in self._thinking:
+            self._thinking[index] = Static("", markup=False, classes="thought")
+            section = Collapsible(self._thinking[index], title="thinking", collapsed=True)
+            await self.mount(section, before=self._fault)
         self._add(index, text)
 
     async def add_call(self, index: int, name: str) -> None:
@@ -175,15 +179,15 @@ class MessageView(Vertical):
         """More of a call's input."""
         self._add(index, fragment)
 
-    async def ended(self, message: Message | None = None, *, note: str = "", fault: str = "") -> None:
+    async def finish(self, message: Message | None = None, *, note: str = "", fault: str = "") -> None:
         """Nothing more comes."""
-        async with self._pen:  # to stop the timer is to stop it in the middle of what it does
-            if self._drawing is not None:
-                self._drawing.stop()
+        async with self._draw_lock:  # to stop the timer is to stop it in the middle of what it does
+            if self._timer is not None:
+                self._timer.stop()
         await self._draw()
-        told = " · ".join(one for one in (footing(message) if message is not None else "", note) if one)
-        _tell(self._foot, told)
-        _tell(self._fault, safe(fault))
+        line = " · ".join(part for part in (footer(message) if message is not None else "", note) if part)
+        _set_text(self._footer, line)
+        _set_text(self._fault, escape_controls(fault))
 
     # --- whole -------------------------------------------------------------------------------------------------------
 
@@ -191,7 +195,7 @@ class MessageView(Vertical):
         """A message that is whole."""
         for index, block in enumerate(message.content):
             await self.show_block(index, block)
-        await self.ended(message)
+        await self.finish(message)
 
     async def show_block(self, index: int, block: ContentBlock) -> None:
         """A block that is whole. What a person wrote is shown as it was written, and not as Markdown."""
@@ -199,9 +203,9 @@ class MessageView(Vertical):
             case TextBlock(text=text) if self._role is Role.ASSISTANT:
                 await self.add_text(index, text)
             case TextBlock(text=text):
-                await self._add_line(safe(text), "said")
+                await self._add_line(escape_controls(text), "said")
             case ThinkingBlock(text=text):
-                await self.add_thought(index, text)
+                await self.add_thinking(index, text)
             case ToolUseBlock(name=name, input=value):
                 await self.add_call(index, name)
                 self.add_input(index, msgspec.json.encode(value).decode())
@@ -209,11 +213,11 @@ class MessageView(Vertical):
                 await self.add_call(index, name)
                 self.add_input(index, text)
             case ImageBlock(media_type=kind):
-                await self._add_line(f"▣ {safe_line(kind)}", "thought")
+                await self._add_line(f"▣ {escape_line(kind)}", "thought")
             case ToolResultBlock():
                 pass  # it is told where its call stands
             case _:
-                await self._add_line(f"▣ {safe_line(block.type)}", "thought")
+                await self._add_line(f"▣ {escape_line(block.type)}", "thought")
 
     async def _add_line(self, text: str, kind: str) -> None:
         await self.mount(Static(text, markup=False, classes=kind), before=self._fault)

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from dragoman.tools import Approval
-from dragoman.turn.agent import Agent, default_model, registry_of
-from dragoman.turn.running import RunningTurn
+from dragoman.turn.agent import Agent, default_model, make_registry
+from dragoman.turn.running import TurnTask
 from dragoman.turn.turn import run
-from dragoman.turn.values import AnswerBegan, AnswerEnded, Asked, Pending, ResultStored, TurnBegan, TurnEnded, TurnEvent
+from dragoman.turn.values import (
+    AnswerEnd,
+    AnswerStart,
+    PendingCall,
+    ToolResultStored,
+    TurnEnd,
+    TurnEvent,
+    TurnRequest,
+    TurnStart,
+)
 
 __all__ = [
     "Agent",
-    "AnswerBegan",
-    "AnswerEnded",
+    "AnswerEnd",
+    "AnswerStart",
     "Approval",
-    "Asked",
-    "Pending",
-    "ResultStored",
-    "RunningTurn",
-    "TurnBegan",
-    "TurnEnded",
+    "PendingCall",
+    "ToolResultStored",
+    "TurnEnd",
     "TurnEvent",
+    "TurnRequest",
+    "TurnStart",
+    "TurnTask",
     "default_model",
-    "registry_of",
+    "make_registry",
     "run",
 ]

@@ -34,30 +34,30 @@ from dragoman.ids import ToolIds
 from dragoman.local import LocalModel
 from dragoman.message import UNPRICED, ContentBlock, Message, TextBlock, TokenUsage, Usage
 from dragoman.policyfile import PolicyFile
-from dragoman.pricing import PriceTable, library_prices, priced
+from dragoman.pricing import PriceTable, library_prices, price_usage
 from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
 from dragoman.settings import Endpoint, Settings
 from dragoman.store import Session, Store
-from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace
+from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, ToolSession, Workspace
 from dragoman.tools.dispatching import CONFIRM_TIMEOUT_S
 from dragoman.turn import delegation
-from dragoman.turn.beginning import recovered
+from dragoman.turn.beginning import recover_session
 from dragoman.turn.delegation import delegate_tool
-from dragoman.turn.running import RunningTurn
-from dragoman.turn.tally import Tally
-from dragoman.turn.telling import tell
+from dragoman.turn.running import TurnTask
+from dragoman.turn.tally import TurnUsage
+from dragoman.turn.telling import try_emit
 from dragoman.turn.turn import run
-from dragoman.turn.values import Asked, Pending, TurnEnded, TurnEvent
-from dragoman.turn.waiting import Waiting, left_open, offered_tools
+from dragoman.turn.values import PendingCall, TurnEnd, TurnEvent, TurnRequest
+from dragoman.turn.waiting import PendingCalls, find_open_calls, make_turn_tools
 from dragoman.window import SUMMARY_ABOVE_TOKENS
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25
-MOST_BENCHES: Final = 256  # before those are let go that nobody would miss
-MOST_SESSIONS: Final = 10_000  # that are remembered as known
-DEGRADED_AFTER: Final = 3  # failures in a row: fewer than those after which a model is left out
-SAMPLES_FOR_S: Final = 10.0
-MOST_USERS: Final = 1_000  # whose samples are remembered
+MAX_TOOL_SESSIONS: Final = 256  # before those are let go that nobody would miss
+MAX_KNOWN_SESSIONS: Final = 10_000  # that are remembered as known
+DEGRADED_FAILURES: Final = 3  # failures in a row: fewer than those after which a model is left out
+SAMPLES_TTL_S: Final = 10.0
+MAX_SAMPLE_USERS: Final = 1_000  # whose samples are remembered
 # Who answers when nobody chose: of the first provider that can be called, a model of its middle, in ability and price.
 FIRST_CHOICES: Final = (
     "anthropic:claude-sonnet-5-5",
@@ -69,7 +69,7 @@ FIRST_CHOICES: Final = (
     "openrouter:deepseek/deepseek-v3",
     "local:smollm2-135m",
 )
-_PENDING_WITHIN: Final = 200  # messages: one answer asks for fewer things
+_PENDING_WINDOW: Final = 200  # messages: one answer asks for fewer things
 _log: Final = logging.getLogger("dragoman.turn")
 
 
@@ -88,70 +88,78 @@ class Agent:
         options: Options = Options(),  # noqa: B008  a value
         bus: Bus | None = None,
         client: Client | None = None,
-        local: LocalModel | None = None,
+        local_model: LocalModel | None = None,
         policy: Policy | None = None,
-        prices: PriceTable | None = None,
+        price_table: PriceTable | None = None,
         confirm: Confirm | None = None,
-        confirmation: ConfirmationPolicy | None = None,
+        confirmation_policy: ConfirmationPolicy | None = None,
         confirm_timeout_s: float = CONFIRM_TIMEOUT_S,
-        parks: bool = False,
+        pause_for_approval: bool = False,
         capability_policy: CapabilityPolicy = "strict",
-        describe: Describe | None = None,
+        describe_image: Describe | None = None,
         timeouts: Timeouts | None = None,
         retries: Retries | None = None,
         max_steps: int = MAX_STEPS,
-        delegates: bool = False,
-        summarises: bool = False,
-        summary_above_tokens: int = SUMMARY_ABOVE_TOKENS,
-        streamed: bool = True,
-        trace: bool | None = None,
+        allow_delegation: bool = False,
+        summarize: bool = False,
+        summarize_above_tokens: int = SUMMARY_ABOVE_TOKENS,
+        stream: bool = True,
+        record_trace: bool | None = None,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.store = store
         self.settings = settings or keys.load()
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
-        if delegates:
+        if allow_delegation:
             self.tools = ToolRegistry((*self.tools, delegate_tool(self)))
-        self.workspace = self._opened(workspace)
+        self.workspace = self._open_workspace(workspace)
         self.system_prompt = system_prompt
         self.agent_key = agent_key
         self.options = options
         self.bus = bus or Bus()
         self.client = client or Client()
-        self.local = local or LocalModel()
-        self.registry = registry_of(self.settings)
-        self.prices = prices or library_prices(self.settings.catalog.price_names, self.settings.catalog.is_free)
+        self.local_model = local_model or LocalModel()
+        self.registry = make_registry(self.settings)
+        self.price_table = price_table or library_prices(
+            self.settings.catalog.price_names, self.settings.catalog.is_free
+        )
         self.confirm = confirm
-        self.confirmation = confirmation
+        self.confirmation_policy = confirmation_policy
         self.confirm_timeout_s = confirm_timeout_s
-        self.parks = parks  # a call that a person decides about ends the turn, in place of waiting for ``confirm``
+        self.pause_for_approval = (
+            pause_for_approval  # a call that a person decides about ends the turn, in place of waiting for ``confirm``
+        )
         self.capability_policy: CapabilityPolicy = capability_policy
-        self.describe = describe
+        self.describe_image = describe_image
         self.timeouts = timeouts or Timeouts()
         self.retries = retries or Retries()
         self.max_steps = max_steps
-        self.summarises = summarises
-        self.summary_above_tokens = summary_above_tokens
-        self.streamed = streamed
+        self.summarize = summarize
+        self.summarize_above_tokens = summarize_above_tokens
+        self.stream = stream
         self.clock = clock or store.clock
         self._reached = {"availability": Availability()}  # what an agent knows, its workers know
         self._endpoints: dict[str, Endpoint] = {}
-        self._unpriced: set[str] = set()  # what was warned of already
+        self._unpriced_models: set[str] = set()  # what was warned of already
         self._policy = policy
         self._workspace_path = str(workspace.root if isinstance(workspace, Workspace) else workspace or Path.cwd())
         self._policy_files: dict[str, PolicyFile] = {}  # by workspace
         self.default_model = default_model(self.settings, self.registry)
         self._samples: dict[str | None, tuple[Sequence[PatternSample], float]] = {}  # of a user, and until when
-        self._benches: dict[str, Workbench] = {}
+        self._tool_sessions: dict[str, ToolSession] = {}
         self._known_sessions: set[str] = set()  # in which a turn has run, as far as is remembered
-        self._late: list[tuple[str, Message]] = []  # what tools gave too late, by session, until it is stored
-        self._running: list[RunningTurn] = []
-        self._owned = [one for one, given in ((self.client, client), (self.local, local)) if given is None]
+        self._late_notes: list[tuple[str, Message]] = []  # what tools gave too late, by session, until it is stored
+        self._turn_tasks: list[TurnTask] = []
+        self._own_resources = [
+            resource
+            for resource, argument in ((self.client, client), (self.local_model, local_model))
+            if argument is None
+        ]
         self._owns_bus = bus is None
-        is_traced = self._owns_bus if trace is None else trace
-        self._trace = TraceWriter(store) if is_traced else None
+        records_trace = self._owns_bus if record_trace is None else record_trace
+        self._trace = TraceWriter(store) if records_trace else None
 
-    def _opened(self, workspace: Workspace | Path | str | None) -> Workspace | None:
+    def _open_workspace(self, workspace: Workspace | Path | str | None) -> Workspace | None:
         """The folder in which tools work, without the files of the store and of the settings."""
         if workspace is None or isinstance(workspace, Workspace):
             return workspace
@@ -169,22 +177,22 @@ class Agent:
 
     async def close(self) -> None:
         """Stop what runs, and let go of what was opened here. The store is whoever's it was."""
-        for turn in list(self._running):
-            await turn.cancelled()
-        for bench in self._benches.values():
-            await bench.aclose()
-        await self._store_late()
-        for one in self._owned:
-            await one.close()
+        for turn in list(self._turn_tasks):
+            await turn.cancel_and_wait()
+        for tool_session in self._tool_sessions.values():
+            await tool_session.aclose()
+        await self._store_late_notes()
+        for resource in self._own_resources:
+            await resource.close()
         if self._trace is not None:
             await self._trace.close()
         if self._owns_bus:
             await self.bus.close()
 
-    async def _store_late(self) -> None:
+    async def _store_late_notes(self) -> None:
         """What was to be told in a next turn is told whoever runs that."""
-        while self._late:
-            session_id, note = self._late.pop(0)
+        while self._late_notes:
+            session_id, note = self._late_notes.pop(0)
             try:
                 await self.store.append(session_id, note)
             except DragomanError as error:
@@ -193,56 +201,56 @@ class Agent:
     # --- turns -------------------------------------------------------------------------------------------------------
 
     def turn(
-        self, session_id: str, content: str | Iterable[ContentBlock] = (), **terms: Any
+        self, session_id: str, content: str | Iterable[ContentBlock] = (), **fields: Any
     ) -> AsyncGenerator[TurnEvent, None]:
         """One turn, as it happens. ``terms`` are further fields of ``Asked``. To close it is to cancel the turn."""
-        return run(self, Asked(session_id=session_id, content=_blocks(content), **terms))
+        return run(self, TurnRequest(session_id=session_id, content=_to_blocks(content), **fields))
 
-    async def ask(self, session_id: str, content: str | Iterable[ContentBlock] = (), **terms: Any) -> TurnEnded:
+    async def ask(self, session_id: str, content: str | Iterable[ContentBlock] = (), **fields: Any) -> TurnEnd:
         """One turn, when it is over. Its answer is the newest message of the session."""
-        ended: TurnEnded | None = None
-        async for event in self.turn(session_id, content, **terms):
-            if isinstance(event, TurnEnded):
-                ended = event
-        assert ended is not None  # a turn that raises nothing ends so
-        return ended
+        end: TurnEnd | None = None
+        async for event in self.turn(session_id, content, **fields):
+            if isinstance(event, TurnEnd):
+                end = event
+        assert end is not None  # a turn that raises nothing ends so
+        return end
 
-    def begin(self, session_id: str, content: str | Iterable[ContentBlock] = (), **terms: Any) -> RunningTurn:
+    def begin(self, session_id: str, content: str | Iterable[ContentBlock] = (), **fields: Any) -> TurnTask:
         """One turn in a task of its own, which goes on whoever follows it, until it is over or cancelled."""
-        asked = Asked(session_id=session_id, content=_blocks(content), **terms)
-        tally = Tally(asked.run_id or self.store.new_id())
-        turn = RunningTurn(asked, run(self, asked, tally), tally)
-        self._running.append(turn)
-        turn.task.add_done_callback(lambda _: self._running.remove(turn))
+        request = TurnRequest(session_id=session_id, content=_to_blocks(content), **fields)
+        usage = TurnUsage(request.run_id or self.store.new_id())
+        turn = TurnTask(request, run(self, request, usage), usage)
+        self._turn_tasks.append(turn)
+        turn.task.add_done_callback(lambda _: self._turn_tasks.remove(turn))
         return turn
 
-    def running(self, session_id: str) -> RunningTurn | None:
+    def active_turn(self, session_id: str) -> TurnTask | None:
         """The turn that was begun in a session and is not over."""
-        return next((turn for turn in self._running if turn.asked.session_id == session_id), None)
+        return next((turn for turn in self._turn_tasks if turn.request.session_id == session_id), None)
 
-    async def pending(self, session_id: str) -> tuple[Pending, ...]:
+    async def pending_calls(self, session_id: str) -> tuple[PendingCall, ...]:
         """What the last answer of a session waits for, as the store has it, whoever ran the turn."""
-        history = [row.message for row in await self.store.tail(session_id, _PENDING_WITHIN)]
-        left = await left_open(self.store, session_id, history)
-        asked = Asked(session_id=session_id)
-        return Waiting(self, asked, left, await offered_tools(self, asked)).pending(left)
+        history = [row.message for row in await self.store.tail(session_id, _PENDING_WINDOW)]
+        open_calls = await find_open_calls(self.store, session_id, history)
+        request = TurnRequest(session_id=session_id)
+        return PendingCalls(self, request, open_calls, await make_turn_tools(self, request)).filter_pending(open_calls)
 
     async def recover(self, session_id: str) -> None:
         """End what a crash has left half done in a session, without a new turn.
 
         ``ConflictError`` (``turn_in_flight``) as long as a turn may be running there.
         """
-        await recovered(self, session_id)
+        await recover_session(self, session_id)
 
     def worker(self, tools: Iterable[str], system_prompt: str) -> Agent:
         """An agent for a task that this one gives away: the same in everything but its tools and its prompt."""
-        made = copy.copy(self)
+        worker = copy.copy(self)
         names = [name for name in tools if name != delegation.NAME and name in self.tools]
-        made.tools = self.tools.allowed(names)
-        made.system_prompt = system_prompt
-        made.agent_key = f"{self.agent_key}.worker"
-        made.parks = False  # nobody would come back to its session
-        return made
+        worker.tools = self.tools.subset(names)
+        worker.system_prompt = system_prompt
+        worker.agent_key = f"{self.agent_key}.worker"
+        worker.pause_for_approval = False  # nobody would come back to its session
+        return worker
 
     # --- what a turn asks for ----------------------------------------------------------------------------------------
 
@@ -253,19 +261,19 @@ class Agent:
         """
         if session is not None and session.routing_policy is not None:
             origin = f"session {session.id}"
-            own = read_policy(session.routing_policy, self.registry, home=str(Path.home()), origin=origin)
-            return own.with_default(self.default_model)
+            policy = read_policy(session.routing_policy, self.registry, home=str(Path.home()), origin=origin)
+            return policy.with_default(self.default_model)
         if self._policy is not None:
             return self._policy.with_default(self.default_model)
         workspace = session.workspace_path if session is not None else ""
-        read = self._policy_file(workspace or self._workspace_path).read()
-        if read.errors and read.is_news:
-            tell(self.bus, "routing.policy_invalid", read.invalid_payload())
-        return read.policy.with_default(self.default_model)
+        result = self._policy_file(workspace or self._workspace_path).read()
+        if result.errors and result.is_new:
+            try_emit(self.bus, "routing.policy_invalid", result.invalid_payload())
+        return result.policy.with_default(self.default_model)
 
     def _policy_file(self, workspace: str) -> PolicyFile:
         if workspace not in self._policy_files:
-            self._policy_files[workspace] = PolicyFile.of_workspace(workspace, self.registry)
+            self._policy_files[workspace] = PolicyFile.for_workspace(workspace, self.registry)
         return self._policy_files[workspace]
 
     async def samples(self, user_id: str | None = None) -> Sequence[PatternSample]:
@@ -274,20 +282,20 @@ class Agent:
         Nobody's judgements choose the models of somebody else.
         """
         now = time.monotonic()
-        found, until = self._samples.get(user_id, ((), 0.0))
-        if now >= until:
-            if len(self._samples) >= MOST_USERS:
+        samples, expires_at = self._samples.get(user_id, ((), 0.0))
+        if now >= expires_at:
+            if len(self._samples) >= MAX_SAMPLE_USERS:
                 self._samples.clear()
-            found = await self.store.pattern_samples(user_id=user_id)
-            self._samples[user_id] = found, now + SAMPLES_FOR_S
-        return found
+            samples = await self.store.pattern_samples(user_id=user_id)
+            self._samples[user_id] = samples, now + SAMPLES_TTL_S
+        return samples
 
-    def model_named(self, name: str) -> Model:
+    def get_model(self, name: str) -> Model:
         """The model of that id or alias, or ``UnknownModelError``."""
-        found = self.registry.find(name)
-        if found is None:
+        model = self.registry.find(name)
+        if model is None:
             raise UnknownModelError(f"no model is called {name!r}", remedy="See the names with dragoman models")
-        return found
+        return model
 
     def adapter(self, model: Model, ids: ToolIds) -> Adapter:
         """How a model is spoken to in a session."""
@@ -305,94 +313,96 @@ class Agent:
     async def endpoint(self, provider: str) -> Endpoint:
         """Where a provider is called. The embedded model is started when it is asked for the first time."""
         if self._is_embedded(provider):
-            return self.settings.endpoint(provider, base_url=await self.local.base_url())
-        return self._endpoint(provider)
+            return self.settings.endpoint(provider, base_url=await self.local_model.base_url())
+        return self._get_endpoint(provider)
 
     def check_endpoint(self, provider: str) -> None:
         """``SettingsError`` if nobody has said where a provider is, or its key is gone."""
         if not self._is_embedded(provider):
-            self._endpoint(provider)
+            self._get_endpoint(provider)
 
     def _is_embedded(self, provider: str) -> bool:
         return provider == LOCAL and not self.settings.environment.get("DRAGOMAN_LOCAL_BASE_URL")
 
-    def _endpoint(self, provider: str) -> Endpoint:
-        found = self._endpoints.get(provider)
-        if found is None:  # to ask the keyring takes time, and perhaps a person's
-            found = self._endpoints[provider] = self.settings.endpoint(provider)
-        return found
+    def _get_endpoint(self, provider: str) -> Endpoint:
+        endpoint = self._endpoints.get(provider)
+        if endpoint is None:  # to ask the keyring takes time, and perhaps a person's
+            endpoint = self._endpoints[provider] = self.settings.endpoint(provider)
+        return endpoint
 
-    def bench(self, session_id: str, user_id: str | None) -> Workbench:
+    def tool_session(self, session_id: str, user_id: str | None) -> ToolSession:
         """What the tool calls of a session share."""
-        found = self._benches.get(session_id)
-        if found is None:
-            self._let_go_of_benches()
-            found = self._benches[session_id] = Workbench(
+        tool_session = self._tool_sessions.get(session_id)
+        if tool_session is None:
+            self._drop_idle_tool_sessions()
+            tool_session = self._tool_sessions[session_id] = ToolSession(
                 session_id,
                 workspace=self.workspace,
-                policy=self.confirmation,
+                policy=self.confirmation_policy,
                 confirm=self.confirm,
                 confirm_timeout_s=self.confirm_timeout_s,
             )
-        found.user_id = user_id  # of the one turn that runs
-        return found
+        tool_session.user_id = user_id  # of the one turn that runs
+        return tool_session
 
-    def _let_go_of_benches(self) -> None:
+    def _drop_idle_tool_sessions(self) -> None:
         """Forget those that are idle, once there are many: a server sees more sessions than it can remember."""
-        if len(self._benches) >= MOST_BENCHES:
-            for session_id in [own for own, bench in self._benches.items() if bench.is_idle]:
-                del self._benches[session_id]
+        if len(self._tool_sessions) >= MAX_TOOL_SESSIONS:
+            for session_id in [key for key, tool_session in self._tool_sessions.items() if tool_session.is_idle]:
+                del self._tool_sessions[session_id]
 
-    def knows_session(self, session_id: str) -> bool:
+    def remember_session(self, session_id: str) -> bool:
         """Whether a turn of this agent has run in a session before; from now on one has."""
         if session_id in self._known_sessions:
             return True
-        if len(self._known_sessions) >= MOST_SESSIONS:
+        if len(self._known_sessions) >= MAX_KNOWN_SESSIONS:
             self._known_sessions.clear()
         self._known_sessions.add(session_id)
         return False
 
-    def came_late(self, session_id: str, note: Message) -> None:
+    def add_late_note(self, session_id: str, note: Message) -> None:
         """Keep what a tool gave too late for the session's next question."""
-        self._late.append((session_id, note))
+        self._late_notes.append((session_id, note))
 
-    def late(self, session_id: str) -> list[Message]:
+    def late_notes(self, session_id: str) -> list[Message]:
         """What tools of a session gave too late, and is not stored yet."""
-        return [note for own, note in self._late if own == session_id]
+        return [note for owner, note in self._late_notes if owner == session_id]
 
-    def forget_late(self, stored: Sequence[Message]) -> None:
+    def remove_late_notes(self, notes: Sequence[Message]) -> None:
         """These are stored."""
-        if self._late:
-            self._late[:] = [(session_id, note) for session_id, note in self._late if note not in stored]
+        if self._late_notes:
+            self._late_notes[:] = [(session_id, note) for session_id, note in self._late_notes if note not in notes]
 
-    def note_call(self, model: Model, fault: Fault | None, *, session_id: str) -> None:
+    def record_call(self, model: Model, fault: Fault | None, *, session_id: str) -> None:
         """Remember whether a model could be reached."""
         error_class = None if fault is None else fault.error_class.value
-        self.availability, changes = self.availability.noted(model.provider, model.id, self.clock(), error_class)
+        self.availability, changes = self.availability.with_call_result(
+            model.provider, model.id, self.clock(), error_class
+        )
         for change in changes:
-            tell(self.bus, change.event_type, change.payload(), session_id=session_id)
-        if fault is not None and self.availability.failures_in_a_row(model.provider, model.id) == DEGRADED_AFTER:
-            reason = f"{DEGRADED_AFTER} consecutive failures, the last one {error_class}"
-            degraded = ProviderDegraded(provider=model.provider, models_affected=(model.id,), reason=reason)
-            tell(self.bus, degraded, session_id=session_id)
+            try_emit(self.bus, change.event_type, change.payload(), session_id=session_id)
+        if fault is not None and self.availability.consecutive_failures(model.provider, model.id) == DEGRADED_FAILURES:
+            reason = f"{DEGRADED_FAILURES} consecutive failures, the last one {error_class}"
+            event = ProviderDegraded(provider=model.provider, models_affected=(model.id,), reason=reason)
+            try_emit(self.bus, event, session_id=session_id)
 
-    def priced(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
+    def price_usage(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
         """What a call consumed, with its price; without one, if none is known or the counts contradict each other."""
         try:
-            return priced(self.prices, model.id, usage, at, latency_ms)
+            return price_usage(self.price_table, model.id, usage, at, latency_ms)
         except (UnknownPriceError, FormatError) as error:
-            if model.id not in self._unpriced:
-                self._unpriced.add(model.id)
+            if model.id not in self._unpriced_models:
+                self._unpriced_models.add(model.id)
                 _log.warning("a call of %s is unpriced: %s", model.id, error, extra={"model": model.id})
         counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
         return Usage(**counts, cost_usd=None, pricing_version=UNPRICED, latency_ms=latency_ms)
 
 
-def registry_of(settings: Settings) -> Registry:
+def make_registry(settings: Settings) -> Registry:
     """The models that may be named, and those providers that can be called from here."""
     return Registry(
         settings.catalog,
-        [row.key for row in settings.catalog.providers.values() if settings.reached_by(row)],
+        [row.key for row in settings.catalog.providers.values() if settings.access_source(row)],
         unreachable_reason=settings.unreachable_reason,
     )
 
@@ -401,9 +411,9 @@ def default_model(settings: Settings, registry: Registry) -> str | None:
     """The model that answers when nobody chose one: the settings', or the first choice that can be called."""
     if settings.default_model.value:
         return settings.default_model.value
-    found = [model for name in FIRST_CHOICES if (model := registry.find(name)) is not None]
-    return next((model.id for model in found if registry.is_configured(model)), None)
+    models = [model for name in FIRST_CHOICES if (model := registry.find(name)) is not None]
+    return next((model.id for model in models if registry.is_configured(model)), None)
 
 
-def _blocks(content: str | Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
+def _to_blocks(content: str | Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
     return (TextBlock(content),) if isinstance(content, str) else tuple(content)

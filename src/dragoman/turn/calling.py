@@ -5,48 +5,48 @@ from __future__ import annotations
 from typing import Final
 
 from dragoman.bus import catalogue
-from dragoman.client import Journal
+from dragoman.client import CallLog
 from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.message import InvalidToolUseBlock, ThinkingBlock, ToolUseBlock, Usage
-from dragoman.turn.beginning import Turn
-from dragoman.turn.telling import without_secrets
+from dragoman.turn.beginning import TurnState
+from dragoman.turn.telling import redact_text
 
 CANCELLED: Final = Fault(code="cancelled", message="somebody stopped it", error_class=ErrorClass.CANCELLED)
 
 
-def tell_begun(turn: Turn, request_id: str, estimated_input_tokens: int) -> None:
+def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: int) -> None:
     """A model is about to be called."""
-    turn.tally.llm_calls += 1
-    turn.tell(
+    turn.usage.llm_calls += 1
+    turn.emit(
         catalogue.LlmCallStarted(
             model=turn.model.id,
             provider=turn.model.provider,
             estimated_input_tokens=estimated_input_tokens,
             request_id=request_id,
-            is_worker=turn.asked.is_worker,
+            is_worker=turn.request.is_worker,
         )
     )
 
 
-def tell_ended(turn: Turn, request_id: str, reply: Reply, usage: Usage | None, journal: Journal) -> None:
+def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage | None, call_log: CallLog) -> None:
     """It has answered, or failed."""
-    told = {"model": turn.model.id, "provider": turn.model.provider, "request_id": request_id}
+    fields = {"model": turn.model.id, "provider": turn.model.provider, "request_id": request_id}
     if reply.fault is not None:
-        turn.tell(
+        turn.emit(
             catalogue.LlmCallFailed(
-                **told,
+                **fields,
                 error_class=reply.fault.error_class,
                 error_code=reply.fault.code,
-                error_message_redacted=without_secrets(reply.fault.message),
-                retry_count=journal.retry_count,
-                latency_ms=journal.latency_ms or 0,
+                error_message_redacted=redact_text(reply.fault.message),
+                retry_count=call_log.retry_count,
+                latency_ms=call_log.latency_ms or 0,
             )
         )
         return
     assert usage is not None  # of an answer without a fault
-    turn.tell(
+    turn.emit(
         catalogue.LlmCallCompleted(
-            **told,
+            **fields,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             cached_input_tokens=usage.cached_input_tokens,
@@ -58,9 +58,9 @@ def tell_ended(turn: Turn, request_id: str, reply: Reply, usage: Usage | None, j
             produced_tool_calls=sum(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content),
             produced_thinking_blocks=sum(isinstance(block, ThinkingBlock) for block in reply.content),
             response_model=reply.model,
-            time_to_first_token_ms=journal.first_byte_ms,
-            retry_count=journal.retry_count,
-            user_id=turn.asked.user_id,
-            team_id=turn.asked.team_id,
+            time_to_first_token_ms=call_log.first_byte_ms,
+            retry_count=call_log.retry_count,
+            user_id=turn.request.user_id,
+            team_id=turn.request.team_id,
         )
     )

@@ -33,24 +33,24 @@ from dragoman.message import TextBlock
 from dragoman.routing import TIERS
 from dragoman.schema_limits import measure_schema
 from dragoman.tools import Tool, ToolContext
-from dragoman.turn.telling import tell
-from dragoman.turn.values import AnswerEnded, TurnEnded
+from dragoman.turn.telling import try_emit
+from dragoman.turn.values import AnswerEnd, TurnEnd
 
 if TYPE_CHECKING:
     from dragoman.store import Session
     from dragoman.turn.agent import Agent
 
 NAME: Final = DELEGATE
-AT_ONCE: Final = 4
+MAX_PARALLEL: Final = 4
 TIMEOUT_S: Final = 300.0
 _OUTPUT_FAULTS: Final = {  # faults of an answer that had to fit a schema, and the failure modes of the delegation
     "output_invalid": "output_schema_validation_failed",
     "output_truncated": "max_tokens_exceeded",
 }
-_NEEDS_MORE: Final = "INSUFFICIENT_CONTEXT"
+_INSUFFICIENT: Final = "INSUFFICIENT_CONTEXT"
 _PROMPT: Final = (
     "You work on one task for another agent, which reads nothing but your last message. Do the task and answer with"
-    f" its result alone. If what you were given does not suffice, answer {_NEEDS_MORE} and say what is missing."
+    f" its result alone. If what you were given does not suffice, answer {_INSUFFICIENT} and say what is missing."
 )
 _DEFINITION: Final = ToolDefinition(
     name=NAME,
@@ -86,30 +86,30 @@ _DEFINITION: Final = ToolDefinition(
 
 def delegate_tool(agent: Agent) -> Tool:
     """The tool by which this agent delegates."""
-    at_once = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(MAX_PARALLEL)
 
     async def run(input: dict[str, Any], context: ToolContext) -> Any:  # noqa: A002
-        async with at_once:
+        async with limit:
             return await _Delegation(agent, input, context).result()
 
     return Tool(definition=_DEFINITION, run=run, timeout_s=TIMEOUT_S + 10)
 
 
-async def answer_task(agent: Agent, session_id: str, **terms: Any) -> tuple[TurnEnded, str]:
+async def answer_task(agent: Agent, session_id: str, **fields: Any) -> tuple[TurnEnd, str]:
     """Run one turn of an agent. Return how it ended, and the words of its last answer."""
-    text, ended = "", None
-    async for event in agent.turn(session_id, **terms):
-        if isinstance(event, AnswerEnded):
-            text = _words(event.row.message.content)
-        elif isinstance(event, TurnEnded):
-            ended = event
-    assert ended is not None  # a turn that raises nothing ends so
-    return ended, text
+    text, end = "", None
+    async for event in agent.turn(session_id, **fields):
+        if isinstance(event, AnswerEnd):
+            text = _text_of(event.row.message.content)
+        elif isinstance(event, TurnEnd):
+            end = event
+    assert end is not None  # a turn that raises nothing ends so
+    return end, text
 
 
-class _Failed(Exception):  # noqa: N818  it never leaves this room
-    def __init__(self, mode: str, what: str) -> None:
-        super().__init__(what)
+class _DelegationError(Exception):
+    def __init__(self, mode: str, text: str) -> None:
+        super().__init__(text)
         self.mode = mode
 
 
@@ -120,59 +120,61 @@ class _Delegation:
         self._agent = agent
         self._tier: str = input["tier"]
         self._task: str = input["task"]
-        self._included: list[str] = input.get("context") or []
-        self._allowed: list[str] = input.get("allowed_tools") or []
+        self._context_texts: list[str] = input.get("context") or []
+        self._tool_names: list[str] = input.get("allowed_tools") or []
         self._schema = input.get("output_schema")
         self._max_tokens = input.get("max_tokens")
         self._context = context
         self._scope = agent.bus.scope(context.session_id, context.turn_id)
-        self._began = time.perf_counter()
+        self._started_at = time.perf_counter()
         self._session_id: str | None = None
 
     async def result(self) -> str:
         """The worker's last words; ``ToolFailedError`` names what went wrong."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self._worked()
+                return await self._run_worker()
         except TimeoutError:
-            raise self._told("timeout", f"the worker was not done after {TIMEOUT_S:.0f} s") from None
+            raise self._fail("timeout", f"the worker was not done after {TIMEOUT_S:.0f} s") from None
         except asyncio.CancelledError:
-            self._told("cancelled_by_user", "the turn was cancelled")
+            self._fail("cancelled_by_user", "the turn was cancelled")
             raise
-        except _Failed as failed:
-            raise self._told(failed.mode, str(failed)) from None
+        except _DelegationError as error:
+            raise self._fail(error.mode, str(error)) from None
 
-    def _told(self, mode: str, what: str) -> ToolFailedError:
-        told = {"failure_mode": mode, "worker_session_id": self._session_id, "tool_use_id": self._context.tool_use_id}
-        tell(self._scope, "delegate.failed", {**told, "latency_ms": self._ms})
-        return ToolFailedError(f"{mode}: {what}")
+    def _fail(self, mode: str, text: str) -> ToolFailedError:
+        fields = {"failure_mode": mode, "worker_session_id": self._session_id, "tool_use_id": self._context.tool_use_id}
+        try_emit(self._scope, "delegate.failed", {**fields, "latency_ms": self._latency_ms})
+        return ToolFailedError(f"{mode}: {text}")
 
     @property
-    def _ms(self) -> float:
-        return (time.perf_counter() - self._began) * 1000
+    def _latency_ms(self) -> float:
+        return (time.perf_counter() - self._started_at) * 1000
 
-    async def _worked(self) -> str:
+    async def _run_worker(self) -> str:
         options = self._options()
-        session = await self._made_session()
-        worker = self._agent.worker(self._allowed, _PROMPT)
-        asked = {"tier": self._tier, "is_worker": True, "options": options, "user_id": self._context.user_id}
-        ended, text = await self._answered(worker, session, asked)
-        if ended.fault is not None and ended.fault.code not in _OUTPUT_FAULTS:
-            raise _Failed("worker_error", ended.fault.message)
-        if ended.stop_reason is StopReason.MAX_TOKENS:
-            raise _Failed("max_tokens_exceeded", "the worker's answer was cut off")
-        if text.startswith(_NEEDS_MORE):
-            raise _Failed("insufficient_context", text.removeprefix(_NEEDS_MORE).strip(" :\n") or "it says no more")
-        if ended.fault is not None:
-            raise _Failed(_OUTPUT_FAULTS[ended.fault.code], ended.fault.message)
-        tell(
+        session = await self._create_session()
+        worker = self._agent.worker(self._tool_names, _PROMPT)
+        fields = {"tier": self._tier, "is_worker": True, "options": options, "user_id": self._context.user_id}
+        end, text = await self._answer(worker, session, fields)
+        if end.fault is not None and end.fault.code not in _OUTPUT_FAULTS:
+            raise _DelegationError("worker_error", end.fault.message)
+        if end.stop_reason is StopReason.MAX_TOKENS:
+            raise _DelegationError("max_tokens_exceeded", "the worker's answer was cut off")
+        if text.startswith(_INSUFFICIENT):
+            raise _DelegationError(
+                "insufficient_context", text.removeprefix(_INSUFFICIENT).strip(" :\n") or "it says no more"
+            )
+        if end.fault is not None:
+            raise _DelegationError(_OUTPUT_FAULTS[end.fault.code], end.fault.message)
+        try_emit(
             self._scope,
             catalogue.DelegateCompleted(
                 worker_session_id=session,
                 tool_use_id=self._context.tool_use_id,
-                total_cost_usd=ended.cost_usd,
-                unpriced_calls=ended.unpriced_calls,
-                latency_ms=self._ms,
+                total_cost_usd=end.cost_usd,
+                unpriced_calls=end.unpriced_calls,
+                latency_ms=self._latency_ms,
             ),
         )
         return text
@@ -184,27 +186,27 @@ class _Delegation:
             schema = read_json(self._schema)
             measure_schema(schema)  # before a worker is asked for something that cannot be checked
         except JsonError as error:
-            raise _Failed("output_schema_validation_failed", f"output_schema is not JSON: {error}") from None
+            raise _DelegationError("output_schema_validation_failed", f"output_schema is not JSON: {error}") from None
         except SchemaSizeError as error:
-            raise _Failed("output_schema_validation_failed", f"output_schema is too large: {error}") from None
+            raise _DelegationError("output_schema_validation_failed", f"output_schema is too large: {error}") from None
         if not isinstance(schema, dict):
-            raise _Failed("output_schema_validation_failed", "output_schema is not an object")
-        wanted = ResponseFormat("json_schema", schema, "result")
-        return Options(max_output_tokens=self._max_tokens, response_format=wanted)
+            raise _DelegationError("output_schema_validation_failed", "output_schema is not an object")
+        response_format = ResponseFormat("json_schema", schema, "result")
+        return Options(max_output_tokens=self._max_tokens, response_format=response_format)
 
-    async def _made_session(self) -> str:
+    async def _create_session(self) -> str:
         """The worker's session. It names the call that made it, and has the routing policy of its parent."""
         agent, context = self._agent, self._context
         parent = await agent.store.get_session(context.session_id)
         if not self._has_model(parent):
-            raise _Failed("no_model_available_for_tier", f"no model is set up for tier {self._tier!r}")
+            raise _DelegationError("no_model_available_for_tier", f"no model is set up for tier {self._tier!r}")
         origin = {
             "is_worker": True,
             "parent_session_id": parent.id,
             "parent_tool_use_id": context.tool_use_id,
             "tier": self._tier,
         }
-        made = await agent.store.create_session(
+        session = await agent.store.create_session(
             title=f"Task: {self._task[:60]}",
             workspace_path=parent.workspace_path,
             routing_policy=parent.routing_policy,
@@ -212,31 +214,31 @@ class _Delegation:
             team_id=parent.team_id,
             metadata=origin,
         )
-        self._session_id = made.id
-        tell(
+        self._session_id = session.id
+        try_emit(
             self._scope,
             catalogue.DelegateStarted(
-                worker_session_id=made.id,
+                worker_session_id=session.id,
                 tool_use_id=context.tool_use_id,
                 tier=self._tier,
                 task_hash=hashlib.sha256(self._task.encode("utf-8", "replace")).hexdigest(),
             ),
         )
-        return made.id
+        return session.id
 
     def _has_model(self, parent: Session) -> bool:
-        tiers = self._agent.policy(parent).at(parent.workspace_path).tiers
-        return self._tier in tiers or bool(self._agent.registry.of_tier(self._tier))
+        tiers = self._agent.policy(parent).for_workspace(parent.workspace_path).tiers
+        return self._tier in tiers or bool(self._agent.registry.find_by_tier(self._tier))
 
-    async def _answered(self, worker: Agent, session_id: str, terms: dict[str, Any]) -> tuple[TurnEnded, str]:
-        content = [TextBlock(text) for text in (*self._included, self._task)]
+    async def _answer(self, worker: Agent, session_id: str, fields: dict[str, Any]) -> tuple[TurnEnd, str]:
+        content = [TextBlock(text) for text in (*self._context_texts, self._task)]
         try:
-            return await answer_task(worker, session_id, content=content, **terms)
+            return await answer_task(worker, session_id, content=content, **fields)
         except RoutingFailedError as error:
-            raise _Failed("no_model_available_for_tier", str(error)) from None
+            raise _DelegationError("no_model_available_for_tier", str(error)) from None
         except DragomanError as error:
-            raise _Failed("worker_error", str(error)) from None
+            raise _DelegationError("worker_error", str(error)) from None
 
 
-def _words(content: Iterable[msgspec.Struct]) -> str:
+def _text_of(content: Iterable[msgspec.Struct]) -> str:
     return "\n".join(block.text for block in content if isinstance(block, TextBlock)).strip()

@@ -10,10 +10,10 @@ from dragoman.errors import InputError
 from dragoman.message import ImageBlock, ImageSource
 
 
-def picture_from(path: Path) -> ImageBlock:
+def image_from_file(path: Path) -> ImageBlock:
     """The picture of a file."""
-    kind = mimetypes.guess_type(path.name)[0] or ""
-    if not kind.startswith("image/"):
+    media_type = mimetypes.guess_type(path.name)[0] or ""
+    if not media_type.startswith("image/"):
         raise InputError(
             "its name is not that of a picture", where=str(path), remedy="Name a .png, .jpg, .gif or .webp"
         )
@@ -21,4 +21,4 @@ def picture_from(path: Path) -> ImageBlock:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"it cannot be read ({error.strerror})", where=str(path)) from None
-    return ImageBlock(ImageSource("base64", base64.b64encode(data).decode()), kind)
+    return ImageBlock(ImageSource("base64", base64.b64encode(data).decode()), media_type)

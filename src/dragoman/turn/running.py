@@ -11,34 +11,34 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from dragoman.exchange import StopReason
-from dragoman.turn.tally import Tally
-from dragoman.turn.values import Asked, TurnEnded, TurnEvent
+from dragoman.turn.tally import TurnUsage
+from dragoman.turn.values import TurnEnd, TurnEvent, TurnRequest
 
 
-class RunningTurn:
+class TurnTask:
     """A turn that was begun."""
 
-    def __init__(self, asked: Asked, events: AsyncGenerator[TurnEvent, None], tally: Tally) -> None:
-        self.asked = asked
-        self.turn_id = tally.turn_id
-        self._tally = tally
-        self.told: list[TurnEvent] = []
-        self._events = events
-        self._news = asyncio.Event()
-        self.task = asyncio.create_task(self._run(), name=f"dragoman-turn-{asked.session_id}")
-        self.task.add_done_callback(lambda _: self._news.set())
+    def __init__(self, request: TurnRequest, source: AsyncGenerator[TurnEvent, None], usage: TurnUsage) -> None:
+        self.request = request
+        self.turn_id = usage.turn_id
+        self._usage = usage
+        self.events: list[TurnEvent] = []
+        self._source = source
+        self._changed = asyncio.Event()
+        self.task = asyncio.create_task(self._run(), name=f"dragoman-turn-{request.session_id}")
+        self.task.add_done_callback(lambda _: self._changed.set())
 
     async def _run(self) -> None:
         try:
-            async with contextlib.aclosing(self._events):
-                async for event in self._events:
-                    self._tell(event)
+            async with contextlib.aclosing(self._source):
+                async for event in self._source:
+                    self._add(event)
         except asyncio.CancelledError:
-            self._tell(self._tally.over or self._tally.ended(StopReason.CANCELLED))
+            self._add(self._usage.end or self._usage.make_end(StopReason.CANCELLED))
 
-    def _tell(self, event: TurnEvent) -> None:
-        self.told.append(event)
-        self._news.set()
+    def _add(self, event: TurnEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
 
     @property
     def is_over(self) -> bool:
@@ -48,14 +48,14 @@ class RunningTurn:
     async def follow(self, after: int = 0) -> AsyncIterator[TurnEvent]:
         """What was told from that place on, and what will be, to its end; then whatever error it ended in."""
         while True:
-            while after < len(self.told):
-                yield self.told[after]
+            while after < len(self.events):
+                yield self.events[after]
                 after += 1
             if self.task.done():
                 break
-            self._news.clear()
-            if not self.task.done() and after == len(self.told):
-                await self._news.wait()
+            self._changed.clear()
+            if not self.task.done() and after == len(self.events):
+                await self._changed.wait()
         if not self.task.cancelled():  # before it could begin
             self.task.result()
 
@@ -66,14 +66,14 @@ class RunningTurn:
         """Stop it. What has arrived stays. A second time does nothing."""
         self.task.cancel()
 
-    async def cancelled(self) -> None:
+    async def cancel_and_wait(self) -> None:
         """Stop it, and wait until what has arrived is stored."""
         self.cancel()
         await asyncio.wait([self.task])
 
-    async def ended(self) -> TurnEnded | None:
+    async def wait(self) -> TurnEnd | None:
         """Wait until it is over: how it ended, or nothing if it was cancelled before it began."""
         async for event in self.follow():
-            if isinstance(event, TurnEnded):
+            if isinstance(event, TurnEnd):
                 return event
         return None

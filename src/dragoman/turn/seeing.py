@@ -29,88 +29,88 @@ if TYPE_CHECKING:
 
 DESCRIPTIONS: Final = "descriptions"  # the keys in a session's metadata
 POLICY: Final = "capability_policy"
-_MOST_TOKENS: Final = 400
+_MAX_TOKENS: Final = 400
 _ASK: Final = (
     "Describe this picture for somebody who cannot see it and will talk about it: what it shows, every text, number and"
     " name in it, and how its parts stand to each other. At most 150 words. Write only the description."
 )
 
 
-def policy_of(agent: Agent, session: Session) -> Policy:
+def image_policy(agent: Agent, session: Session) -> Policy:
     """What becomes of what the model cannot see: as the session was swapped, or else as the agent has it."""
-    kept: Policy = session.metadata.get(POLICY, agent.capability_policy)
-    return kept if kept in ("strict", "placeholder", "describe") else agent.capability_policy
+    policy: Policy = session.metadata.get(POLICY, agent.capability_policy)
+    return policy if policy in ("strict", "placeholder", "describe") else agent.capability_policy
 
 
-def describe_in(agent: Agent, session: Session) -> Describe:
+def image_describer(agent: Agent, session: Session) -> Describe:
     """Who says what a picture shows: the agent's own way, or else what was found out when the session was swapped."""
-    return agent.describe or describe_with(session.metadata.get(DESCRIPTIONS) or {})
+    return agent.describe_image or describer_from(session.metadata.get(DESCRIPTIONS) or {})
 
 
-def describe_with(known: dict[str, str]) -> Describe:
+def describer_from(descriptions: dict[str, str]) -> Describe:
     """Descriptions by the name of a picture; of one that has none, that it was there."""
 
     def describe(medium: Medium) -> str:
         kind = f"{medium.type} ({medium.media_type})"
-        said = known.get(name_of(medium))
-        return f"[{kind}: {said}]" if said else f"[{kind}]"
+        text = descriptions.get(media_key(medium))
+        return f"[{kind}: {text}]" if text else f"[{kind}]"
 
     return describe
 
 
-def name_of(medium: Medium) -> str:
+def media_key(medium: Medium) -> str:
     """The same for the same picture, wherever it stands."""
     return hashlib.sha256(f"{medium.media_type}\n{medium.source.data}".encode("utf-8", "replace")).hexdigest()[:32]
 
 
-async def swap_to(
-    store: Store, session: Session, model: str | None, policy: Policy, described: dict[str, str] | None = None
+async def swap_model(
+    store: Store, session: Session, model: str | None, policy: Policy, descriptions: dict[str, str] | None = None
 ) -> Session:
     """The session with another model, and what that is told of pictures from now on."""
-    metadata = with_terms(session.metadata, policy, described)
+    metadata = with_policy(session.metadata, policy, descriptions)
     if metadata == session.metadata:
         return await store.change_session(session.id, active_model=model)
     return await store.change_session(session.id, active_model=model, metadata=metadata)
 
 
-def with_terms(metadata: dict[str, Any], policy: Policy, described: dict[str, str] | None = None) -> dict[str, Any]:
+def with_policy(metadata: dict[str, Any], policy: Policy, descriptions: dict[str, str] | None = None) -> dict[str, Any]:
     """The metadata of a session that goes on on these terms."""
-    made = {key: value for key, value in metadata.items() if key != POLICY}
+    result = {key: value for key, value in metadata.items() if key != POLICY}
     if policy != "strict":
-        made[POLICY] = policy
-    if described:
-        made[DESCRIPTIONS] = {**(made.get(DESCRIPTIONS) or {}), **described}
-    return made
+        result[POLICY] = policy
+    if descriptions:
+        result[DESCRIPTIONS] = {**(result.get(DESCRIPTIONS) or {}), **descriptions}
+    return result
 
 
-def undescribed(session: Session, history: Iterable[Message]) -> dict[str, ImageBlock]:
+def images_without_text(session: Session, history: Iterable[Message]) -> dict[str, ImageBlock]:
     """The pictures of a history that nobody has described yet, by their names."""
-    known = session.metadata.get(DESCRIPTIONS) or {}
-    found = {name_of(picture): picture for message in history for picture in _pictures(message.content)}
-    return {name: picture for name, picture in found.items() if name not in known}
+    descriptions = session.metadata.get(DESCRIPTIONS) or {}
+    images = {media_key(picture): picture for message in history for picture in _images(message.content)}
+    return {name: picture for name, picture in images.items() if name not in descriptions}
 
 
-def _pictures(content: Iterable[Any]) -> Iterable[ImageBlock]:
+def _images(content: Iterable[Any]) -> Iterable[ImageBlock]:
     for block in content:
         if isinstance(block, ImageBlock):
             yield block
         elif isinstance(block, ToolResultBlock):
-            yield from _pictures(block.content)
+            yield from _images(block.content)
 
 
-async def descriptions(agent: Agent, session: Session, history: list[Message]) -> dict[str, str]:
+async def describe_images(agent: Agent, session: Session, history: list[Message]) -> dict[str, str]:
     """What the pictures show that nobody has described yet, in the words of a model that can see them."""
-    pictures = undescribed(session, history)
-    if not pictures:
+    images = images_without_text(session, history)
+    if not images:
         return {}
-    model = _seeing_model(agent, session, history)
-    return {name: await _described(agent, model, session, picture) for name, picture in pictures.items()}
+    model = _vision_model(agent, session, history)
+    return {name: await _describe_image(agent, model, session, picture) for name, picture in images.items()}
 
 
-def _seeing_model(agent: Agent, session: Session, history: list[Message]) -> Model:
+def _vision_model(agent: Agent, session: Session, history: list[Message]) -> Model:
     """Who describes: the session's own model if it can see, one that has answered in it, or the first that can."""
-    spoken = [message.metadata.model for message in reversed(history) if message.metadata.model]
-    names = [session.active_model, *spoken, agent.default_model, *sorted(agent.registry.catalog.models)]
+    earlier_models = [message.metadata.model for message in reversed(history) if message.metadata.model]
+    names = [session.active_model, *earlier_models, agent.default_model, *sorted(agent.registry.catalog.models)]
     for name in names:
         model = agent.registry.find(name) if name else None
         if model is not None and model.capabilities.supports_images and agent.registry.is_configured(model):
@@ -121,13 +121,13 @@ def _seeing_model(agent: Agent, session: Session, history: list[Message]) -> Mod
     )
 
 
-async def _described(agent: Agent, model: Model, session: Session, picture: ImageBlock) -> str:
+async def _describe_image(agent: Agent, model: Model, session: Session, image: ImageBlock) -> str:
     adapter = agent.adapter(model, ToolIds())
-    asked = Message("", "", Role.USER, (picture, TextBlock(_ASK)), MessageMetadata(), NO_TIME)
+    message = Message("", "", Role.USER, (image, TextBlock(_ASK)), MessageMetadata(), NO_TIME)
     call = Call(
         endpoint=await agent.endpoint(model.provider),
         adapter=adapter,
-        wire=adapter.to_wire((asked,), (), Options(max_output_tokens=_MOST_TOKENS)).wire,
+        wire=adapter.to_wire((message,), (), Options(max_output_tokens=_MAX_TOKENS)).wire,
         context=RequestContext(session_id=session.id, message_id=agent.store.new_id(), created_at=agent.clock()),
         timeouts=agent.timeouts,
         retries=agent.retries,

@@ -9,10 +9,10 @@ from dragoman.bus import Bus
 from dragoman.bus.catalogue import RoutingConstraintFailure
 from dragoman.handoff import SwapPlan
 from dragoman.store import Session
-from dragoman.turn.telling import tell
+from dragoman.turn.telling import try_emit
 
 
-def refusal_event(session: Session, plan: SwapPlan) -> RoutingConstraintFailure:
+def rejection_event(session: Session, plan: SwapPlan) -> RoutingConstraintFailure:
     """The event of a plan that is not possible. The session keeps its active model."""
     return RoutingConstraintFailure(
         source="swap",
@@ -23,6 +23,6 @@ def refusal_event(session: Session, plan: SwapPlan) -> RoutingConstraintFailure:
     )
 
 
-def tell_refused(bus: Bus, session: Session, plan: SwapPlan) -> None:
+def emit_swap_rejection(bus: Bus, session: Session, plan: SwapPlan) -> None:
     """Emit that a swap was refused."""
-    tell(bus, refusal_event(session, plan), session_id=session.id)
+    try_emit(bus, rejection_event(session, plan), session_id=session.id)

@@ -8,13 +8,13 @@ from time import perf_counter
 
 from dragoman.exchange import Fault, StopReason
 from dragoman.message import Usage
-from dragoman.turn.values import Pending, TurnEnded
+from dragoman.turn.values import PendingCall, TurnEnd
 
 
-class Tally:
+class TurnUsage:
     """The counts of one turn."""
 
-    def __init__(self, turn_id: str, seconds: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, turn_id: str, clock: Callable[[], float] = perf_counter) -> None:
         self.turn_id = turn_id
         self.model = ""
         self.llm_calls = 0
@@ -23,9 +23,9 @@ class Tally:
         self.output_tokens = 0
         self.cost_usd: Decimal | None = None  # of the calls that have a price; none if there was no such call
         self.unpriced_calls = 0
-        self._seconds = seconds
-        self._began = seconds()
-        self.over: TurnEnded | None = None
+        self._clock = clock
+        self._started_at = clock()
+        self.end: TurnEnd | None = None
 
     def add(self, usage: Usage) -> None:
         """Count what one call consumed."""
@@ -44,13 +44,13 @@ class Tally:
     @property
     def wall_time_s(self) -> float:
         """Since the turn began."""
-        return self._seconds() - self._began
+        return self._clock() - self._started_at
 
-    def ended(
-        self, stop_reason: StopReason, fault: Fault | None = None, pending: tuple[Pending, ...] = ()
-    ) -> TurnEnded:
+    def make_end(
+        self, stop_reason: StopReason, fault: Fault | None = None, pending: tuple[PendingCall, ...] = ()
+    ) -> TurnEnd:
         """The last thing that is told of a turn."""
-        self.over = TurnEnded(
+        self.end = TurnEnd(
             turn_id=self.turn_id,
             stop_reason=stop_reason,
             model=self.model,
@@ -64,4 +64,4 @@ class Tally:
             fault=fault,
             pending=pending,
         )
-        return self.over
+        return self.end

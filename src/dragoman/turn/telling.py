@@ -11,14 +11,14 @@ from dragoman.redaction import Redactor
 _redactor: Final = Redactor()
 
 
-def tell(listening: Bus | Scope, what: Payload | str, payload: dict[str, Any] | None = None, **where: Any) -> None:
+def try_emit(target: Bus | Scope, event: Payload | str, payload: dict[str, Any] | None = None, **fields: Any) -> None:
     """Say that something happened, if anybody can be told; a bus that cannot take it says so in the log."""
     try:  # noqa: SIM105  it is said often
-        listening.emit(what, payload, **where)
+        target.emit(event, payload, **fields)
     except BusError:
         pass
 
 
-def without_secrets(text: str) -> str:
+def redact_text(text: str) -> str:
     """A text that may be told to everybody who listens."""
     return _redactor.text(text)

@@ -18,44 +18,44 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from dragoman.turn.answering import answered
-from dragoman.turn.beginning import begun, question_stored
-from dragoman.turn.ending import cancelled, ended, failed
-from dragoman.turn.summary import summarised
-from dragoman.turn.tally import Tally
-from dragoman.turn.using import results_of
-from dragoman.turn.values import Asked, TurnEvent
+from dragoman.turn.answering import call_model
+from dragoman.turn.beginning import start_turn, store_question
+from dragoman.turn.ending import cancel_turn, fail_turn, finish_turn
+from dragoman.turn.summary import summarize_history
+from dragoman.turn.tally import TurnUsage
+from dragoman.turn.using import run_tools
+from dragoman.turn.values import TurnEvent, TurnRequest
 
 if TYPE_CHECKING:
     from dragoman.turn.agent import Agent
 
 
-async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGenerator[TurnEvent, None]:
+async def run(agent: Agent, request: TurnRequest, usage: TurnUsage | None = None) -> AsyncGenerator[TurnEvent, None]:
     """One turn, as it happens. To close it, or to cancel the task that waits for it, cancels the turn."""
     store = agent.store
-    async with store.turn(asked.session_id) as tenure:
-        turn = await begun(agent, asked, tenure, tally)
+    async with store.turn(request.session_id) as lease:
+        turn = await start_turn(agent, request, lease, usage)
         try:
-            yield await store.unbroken(question_stored(turn))
-            if agent.summarises:
-                await summarised(turn)
+            yield await store.run_to_completion(store_question(turn))
+            if agent.summarize:
+                await summarize_history(turn)
             while True:
-                tenure.check()
-                if turn.runnable:  # the first time, what was approved
-                    async with aclosing(results_of(turn)) as results:
+                lease.check()
+                if turn.runnable_calls:  # the first time, what was approved
+                    async with aclosing(run_tools(turn)) as results:
                         async for result in results:
                             yield result
-                if not turn.goes_on:
+                if not turn.should_continue:
                     break
-                tenure.check()
-                async with aclosing(answered(turn)) as events:
+                lease.check()
+                async with aclosing(call_model(turn)) as events:
                     async for event in events:
                         yield event
-            over = await store.unbroken(ended(turn))
+            end = await store.run_to_completion(finish_turn(turn))
         except (asyncio.CancelledError, GeneratorExit):
-            await store.unbroken(cancelled(turn))
+            await store.run_to_completion(cancel_turn(turn))
             raise
         except Exception as error:
-            await store.unbroken(failed(turn, error))
+            await store.run_to_completion(fail_turn(turn, error))
             raise
-    yield over
+    yield end

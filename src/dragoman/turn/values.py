@@ -21,12 +21,12 @@ from dragoman.routing import Decision
 from dragoman.store import Row
 from dragoman.tools import Approval
 
-Why = Literal["caller", "approval", "input"]
-AS_THE_AGENT: Final = Options()
+PendingReason = Literal["caller", "approval", "input"]
+AGENT_OPTIONS: Final = Options()
 NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of what is not stored yet: the store gives a message its time
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of an agent, and on which terms."""
 
     session_id: str
@@ -40,7 +40,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     answer_extras: dict[str, dict[str, Any]] = {}  # what the caller wants to keep with these messages, by call
     approvals: tuple[Approval, ...] = ()  # what somebody decided about calls that are pending
     model: str | None = None  # the model for this turn alone; goes before an @model
-    options: Options = AS_THE_AGENT  # how to answer
+    options: Options = AGENT_OPTIONS  # how to answer
     user_id: str | None = None  # who asks, as a pseudonym
     team_id: str | None = None
     run_id: str | None = None  # what the caller calls this turn; one is made if there is none
@@ -53,16 +53,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     is_worker: bool = False  # it was delegated
 
 
-class TurnBegan(msgspec.Struct, frozen=True, tag="turn_began"):
+class TurnStart(msgspec.Struct, frozen=True, tag="turn_start"):
     """The model is chosen, and what the caller says is stored."""
 
     turn_id: str
-    asked: Row | None  # the user's message; none if the turn goes on without one
+    question: Row | None  # the user's message; none if the turn goes on without one
     decision: Decision
     answers: tuple[Row, ...] = ()  # what the caller's tools gave
 
 
-class AnswerBegan(msgspec.Struct, frozen=True, tag="answer_began"):
+class AnswerStart(msgspec.Struct, frozen=True, tag="answer_start"):
     """A model is about to be called; a place for its answer is stored."""
 
     message_id: str
@@ -70,10 +70,10 @@ class AnswerBegan(msgspec.Struct, frozen=True, tag="answer_began"):
     model: str
     estimated_input_tokens: int
     losses: tuple[Loss, ...] = ()  # what of the history this model is not told
-    left_out: int = 0  # messages that did not fit
+    omitted_count: int = 0  # messages that did not fit
 
 
-class AnswerEnded(msgspec.Struct, frozen=True, tag="answer_ended"):
+class AnswerEnd(msgspec.Struct, frozen=True, tag="answer_end"):
     """The answer is stored as it is, however it ended."""
 
     row: Row
@@ -81,23 +81,23 @@ class AnswerEnded(msgspec.Struct, frozen=True, tag="answer_ended"):
     fault: Fault | None = None
 
 
-class ResultStored(msgspec.Struct, frozen=True, tag="result_stored"):
+class ToolResultStored(msgspec.Struct, frozen=True, tag="tool_result_stored"):
     """The result of a tool is stored."""
 
     row: Row
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingCall(msgspec.Struct, frozen=True):
     """A call that waits for somebody else: the caller, whose tool it names, or a person to approve or answer it."""
 
     call_id: str
     name: str
     input: dict[str, Any]
-    why: Why
+    reason: PendingReason
     answer_schema: dict[str, Any] | None = None  # of what a person is asked for
 
 
-class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag="turn_end"):
     """The turn is over."""
 
     turn_id: str
@@ -111,7 +111,7 @@ class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):
     wall_time_s: float
     unpriced_calls: int = 0  # calls for which no price was known: what they cost is not in cost_usd
     fault: Fault | None = None  # why there is no answer
-    pending: tuple[Pending, ...] = ()  # what the last answer waits for; the stop reason is then ``TOOL_USE``
+    pending: tuple[PendingCall, ...] = ()  # what the last answer waits for; the stop reason is then ``TOOL_USE``
 
     @property
     def state(self) -> Literal["priced", "unpriced"]:
@@ -119,4 +119,4 @@ class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):
         return "unpriced" if self.unpriced_calls else "priced"
 
 
-TurnEvent = TurnBegan | AnswerBegan | StreamEvent | AnswerEnded | ResultStored | TurnEnded
+TurnEvent = TurnStart | AnswerStart | StreamEvent | AnswerEnd | ToolResultStored | TurnEnd

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from dragoman.errors import ConflictError, FormatError, ToolInputError
 from dragoman.message import Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
-from dragoman.offload import LARGE, off_loop
-from dragoman.rules import IN_RESULT, Call, calls_of
-from dragoman.tools import Approval, ToolRegistry, Workbench, answer_schema, needs_consent
+from dragoman.offload import LARGE, run_off_loop
+from dragoman.rules import RESULT_BLOCKS, Call, calls_of
+from dragoman.tools import Approval, ToolRegistry, ToolSession, answer_schema, requires_approval
 from dragoman.turn.late import is_late_note
-from dragoman.turn.values import Asked, Pending, Why
+from dragoman.turn.values import PendingCall, PendingReason, TurnRequest
 
 if TYPE_CHECKING:
     from dragoman.store import Store
     from dragoman.turn.agent import Agent
 
 
-def calling(history: Sequence[Message]) -> Message | None:
+def find_calling_message(history: Sequence[Message]) -> Message | None:
     """The answer whose calls may still be answered: the last one, if nobody has spoken since."""
     for message in reversed(history):
         if message.role is not Role.TOOL and not is_late_note(message):
@@ -34,110 +34,112 @@ def calling(history: Sequence[Message]) -> Message | None:
     return None
 
 
-def calls_in(message: Message | None) -> list[Call]:
+def get_calls(message: Message | None) -> list[Call]:
     """What a message asks for."""
     return [] if message is None else [call for _, call in calls_of(message)]
 
 
-async def left_open(store: Store, session_id: str, history: Sequence[Message]) -> list[Call]:
+async def find_open_calls(store: Store, session_id: str, history: Sequence[Message]) -> list[Call]:
     """The calls that an earlier turn has left without a result, and nobody has given up."""
-    asked = calls_in(calling(history))
-    settled = _results(history) if asked else set()
-    if settled.issuperset(call.id for call in asked):
+    calls = get_calls(find_calling_message(history))
+    closed_ids = _result_ids(history) if calls else set()
+    if closed_ids.issuperset(call.id for call in calls):
         return []
-    settled.update(call.id for call in await store.tool_calls(session_id, "cancelled"))
-    return [call for call in asked if call.id not in settled]
+    closed_ids.update(call.id for call in await store.tool_calls(session_id, "cancelled"))
+    return [call for call in calls if call.id not in closed_ids]
 
 
-def _results(history: Iterable[Message]) -> set[str]:
+def _result_ids(history: Iterable[Message]) -> set[str]:
     """The calls that have a result."""
-    return {block.tool_use_id for one in history for block in one.content if isinstance(block, ToolResultBlock)}
+    return {block.tool_use_id for message in history for block in message.content if isinstance(block, ToolResultBlock)}
 
 
-async def offered_tools(agent: Agent, asked: Asked) -> ToolRegistry:
+async def make_turn_tools(agent: Agent, request: TurnRequest) -> ToolRegistry:
     """The tools that the model is offered. Those of the caller come with each run, and are compiled in a thread."""
-    own = agent.tools if asked.may_use_tools else ToolRegistry()
-    return await off_loop(len(asked.tools) * LARGE, own.beside, asked.tools)
+    agent_tools = agent.tools if request.may_use_tools else ToolRegistry()
+    return await run_off_loop(len(request.tools) * LARGE, agent_tools.with_foreign, request.tools)
 
 
-class Waiting:
+class PendingCalls:
     """Who is waited for in one turn, and what they have said."""
 
-    def __init__(self, agent: Agent, asked: Asked, left: Sequence[Call], tools: ToolRegistry) -> None:
+    def __init__(self, agent: Agent, request: TurnRequest, open_calls: Sequence[Call], tools: ToolRegistry) -> None:
         self.tools = tools  # what the model is offered
         self.approvals: dict[str, Approval] = {}  # what was decided
         self._agent = agent
-        self._session_id = asked.session_id
-        self._user_id = asked.user_id
-        self._of_caller = {tool.name for tool in asked.tools}
-        self._of_caller |= {call.name for call in left if call.name not in agent.tools}
+        self._session_id = request.session_id
+        self._user_id = request.user_id
+        self._caller_tools = {tool.name for tool in request.tools}
+        self._caller_tools |= {call.name for call in open_calls if call.name not in agent.tools}
 
     @property
-    def bench(self) -> Workbench:
-        return self._agent.bench(self._session_id, self._user_id)
+    def tool_session(self) -> ToolSession:
+        return self._agent.tool_session(self._session_id, self._user_id)
 
-    def why(self, call: Call) -> Why | None:
+    def reason_for(self, call: Call) -> PendingReason | None:
         """Whom a call waits for; nothing, if it can be run or is not in order."""
         if not isinstance(call, ToolUseBlock) or self.tools.problems(call.name, call.input):
             return None
-        if call.name in self._of_caller:
+        if call.name in self._caller_tools:
             return "caller"
-        if self._agent.parks and answer_schema(call, self.tools) is not None:
+        if self._agent.pause_for_approval and answer_schema(call, self.tools) is not None:
             return "input"
-        is_undecided = self._agent.parks and call.id not in self.approvals
-        return "approval" if is_undecided and needs_consent(call, self.tools, self.bench) else None
+        lacks_decision = self._agent.pause_for_approval and call.id not in self.approvals
+        return "approval" if lacks_decision and requires_approval(call, self.tools, self.tool_session) else None
 
-    def pending(self, calls: Iterable[Call]) -> tuple[Pending, ...]:
+    def filter_pending(self, calls: Iterable[Call]) -> tuple[PendingCall, ...]:
         """Those of the calls that wait."""
-        found = [(call, self.why(call)) for call in calls if isinstance(call, ToolUseBlock)]
-        return tuple(self._pending(call, why) for call, why in found if why is not None)
+        reasons = [(call, self.reason_for(call)) for call in calls if isinstance(call, ToolUseBlock)]
+        return tuple(self._to_pending(call, reason) for call, reason in reasons if reason is not None)
 
-    def _pending(self, call: ToolUseBlock, why: Why) -> Pending:
-        schema = answer_schema(call, self.tools) if why == "input" else None
-        return Pending(call.id, call.name, call.input, why, schema)
+    def _to_pending(self, call: ToolUseBlock, reason: PendingReason) -> PendingCall:
+        schema = answer_schema(call, self.tools) if reason == "input" else None
+        return PendingCall(call.id, call.name, call.input, reason, schema)
 
 
-def check(asked: Asked, waiting: Mapping[str, Pending], history: Sequence[Message], tools: ToolRegistry) -> None:
+def check_answers(
+    request: TurnRequest, pending: Mapping[str, PendingCall], history: Sequence[Message], tools: ToolRegistry
+) -> None:
     """Refuse what is said about calls that do not wait for it."""
-    said: set[str] = set()
-    told: list[tuple[str, bool]] = [
-        *((answer.tool_use_id, False) for answer in asked.answers),
-        *((approval.call_id, True) for approval in asked.approvals),
+    answered_ids: set[str] = set()
+    answers: list[tuple[str, bool]] = [
+        *((answer.tool_use_id, False) for answer in request.answers),
+        *((approval.call_id, True) for approval in request.approvals),
     ]
-    for call_id, is_approval in told:
-        if call_id in said:
-            raise _already_answered(call_id, "it is answered twice")
-        said.add(call_id)
-        found = waiting.get(call_id)
-        if found is None:
-            raise _not_waiting(call_id, history)
-        if (found.why == "approval") != is_approval:
-            raise _unknown(call_id, "it waits for a result" if is_approval else "it waits for a consent")
-    for answer in asked.answers:
+    for call_id, is_approval in answers:
+        if call_id in answered_ids:
+            raise _conflict_error(call_id, "it is answered twice")
+        answered_ids.add(call_id)
+        call = pending.get(call_id)
+        if call is None:
+            raise _not_pending_error(call_id, history)
+        if (call.reason == "approval") != is_approval:
+            raise _unknown_call_error(call_id, "it waits for a result" if is_approval else "it waits for a consent")
+    for answer in request.answers:
         _check_content(answer)
-    for approval in asked.approvals:
-        name, edited = waiting[approval.call_id].name, approval.edited_input
-        if edited is not None and (problems := tools.problems(name, edited)):
+    for approval in request.approvals:
+        name, edited_input = pending[approval.call_id].name, approval.edited_input
+        if edited_input is not None and (problems := tools.problems(name, edited_input)):
             raise ToolInputError(name, problems)
 
 
 def _check_content(answer: ToolResultBlock) -> None:
     for block in answer.content:
-        if type(block) not in IN_RESULT:
+        if type(block) not in RESULT_BLOCKS:
             raise FormatError(f"a result cannot hold a {block.type} block", where=f"answer to {answer.tool_use_id}")
 
 
-def _not_waiting(call_id: str, history: Sequence[Message]) -> ConflictError | FormatError:
-    if call_id in _results(history):
-        return _already_answered(call_id, "it has its result")
+def _not_pending_error(call_id: str, history: Sequence[Message]) -> ConflictError | FormatError:
+    if call_id in _result_ids(history):
+        return _conflict_error(call_id, "it has its result")
     if any(call.id == call_id for message in history for _, call in calls_of(message)):
-        return _already_answered(call_id, "it was given up when the conversation went on")
-    return _unknown(call_id, "there is no such call")
+        return _conflict_error(call_id, "it was given up when the conversation went on")
+    return _unknown_call_error(call_id, "there is no such call")
 
 
-def _already_answered(call_id: str, what: str) -> ConflictError:
-    return ConflictError(what, where=f"call {call_id}", remedy="Say it as a new message", code="already_answered")
+def _conflict_error(call_id: str, text: str) -> ConflictError:
+    return ConflictError(text, where=f"call {call_id}", remedy="Say it as a new message", code="already_answered")
 
 
-def _unknown(call_id: str, what: str) -> FormatError:
-    return FormatError(what, where=f"call {call_id}", code="unknown_tool_use")
+def _unknown_call_error(call_id: str, text: str) -> FormatError:
+    return FormatError(text, where=f"call {call_id}", code="unknown_tool_use")

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.framing import json_line, splitter
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
+from dragoman.dialects.parts.framing import json_line, make_splitter
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.errors import FormatError
 from dragoman.event import (
     MessageComplete,
@@ -46,7 +46,7 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import ContentBlock, Role, TextBlock, TokenUsage, ToolResultBlock, ToolUseBlock
 
 NAME: Final = "telegraph"
@@ -58,22 +58,24 @@ _SAID: Final = ("max_output_tokens", "temperature", "stream")  # the options tha
 # --- request ---------------------------------------------------------------------------------------------------------
 
 
-@from_body
+@accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
     """A request as a telegraph takes it."""
-    conversation = Conversation()
-    for index, item in enumerate(a_list(body.get("lines"), "$.lines")):
-        block = _read_line(item, f"$.lines[{index}]", conversation)
+    builder = MessageBuilder()
+    for index, item in enumerate(expect_list(body.get("lines"), "$.lines")):
+        block = _read_line(item, f"$.lines[{index}]", builder)
         answers = block.tool_use_id if isinstance(block, ToolResultBlock) else None
-        conversation.add(Role(item["role"]), [block], answers=answers)
+        builder.add(Role(item["role"]), [block], parent_id=answers)
     request = Request(
         model=body.get("model"),
-        messages=tuple(conversation.messages),
-        tools=tuple(_read_tool(an_object(tool, "$.tools")) for tool in a_list(body.get("tools", []), "$.tools")),
+        messages=tuple(builder.messages),
+        tools=tuple(
+            _read_tool(expect_object(tool, "$.tools")) for tool in expect_list(body.get("tools", []), "$.tools")
+        ),
         options=Options(max_output_tokens=body.get("limit"), temperature=body.get("heat")),
     )
     rest = {key: value for key, value in body.items() if key not in ("lines", "tools")}
-    return request.replace(provider_raw=noted(NAME, _natural_head(request), rest))
+    return request.replace(provider_raw=make_notes(NAME, _natural_head(request), rest))
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
@@ -89,7 +91,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
         kept, lost = _written_lines(message.role.value, message.content, ids)
         lines.extend(kept)
         losses.extend(Loss(message.session_id, message.id, kind, NAME, "no such line") for kind in lost)
-    wire = restored(_natural_head(request), notes_of(request.provider_raw, NAME).get("residue"))
+    wire = apply_diff(_natural_head(request), get_notes(request.provider_raw, NAME).get("residue"))
     tools = [_written_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
     foreign = [tool for tool in request.tools if isinstance(tool, OpaqueTool)]
     losses.extend(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands") for tool in foreign)
@@ -103,7 +105,7 @@ def _natural_head(request: Request) -> dict[str, Any]:
 
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition:
     tool = ToolDefinition(wire["name"], wire["about"], wire["input"], SideEffects.EXECUTE)
-    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
+    return tool.replace(provider_raw=make_notes(NAME, _natural_tool(tool), wire))
 
 
 def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
@@ -111,25 +113,25 @@ def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def _written_tool(tool: ToolDefinition) -> Any:
-    return restored(_natural_tool(tool), notes_of(tool.provider_raw, NAME).get("residue"))
+    return apply_diff(_natural_tool(tool), get_notes(tool.provider_raw, NAME).get("residue"))
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-def _read_line(wire: Any, where: str, conversation: Conversation) -> TextBlock | ToolUseBlock | ToolResultBlock:
+def _read_line(wire: Any, where: str, builder: MessageBuilder) -> TextBlock | ToolUseBlock | ToolResultBlock:
     block: TextBlock | ToolUseBlock | ToolResultBlock
     theirs: str | None = None
-    match an_object(wire, where):
+    match expect_object(wire, where):
         case {"role": "assistant", "call": str(theirs), "tool": str(name), "input": dict(value)}:
-            block = ToolUseBlock(conversation.call_id(theirs), name, value)
+            block = ToolUseBlock(builder.call_id(theirs), name, value)
         case {"role": "tool", "answer": str(theirs), "text": str(text)}:
-            block = ToolResultBlock(conversation.answered_id(theirs), (TextBlock(text),))
+            block = ToolResultBlock(builder.result_id(theirs), (TextBlock(text),))
         case {"role": "user" | "assistant" | "system", "text": str(text)}:
             block = TextBlock(text)
         case _:
             raise FormatError("a line says, calls or answers something", where=where)
-    return block.replace(provider_raw=noted(NAME, _natural_line(wire["role"], block, theirs), wire, id=theirs))
+    return block.replace(provider_raw=make_notes(NAME, _natural_line(wire["role"], block, theirs), wire, id=theirs))
 
 
 def _natural_line(role: str, block: ContentBlock, theirs: str | None) -> dict[str, Any] | None:
@@ -138,10 +140,15 @@ def _natural_line(role: str, block: ContentBlock, theirs: str | None) -> dict[st
         case TextBlock(text):
             return {"role": role, "text": text}
         case ToolUseBlock(call_id, name, value):
-            return {"role": "assistant", "call": theirs or spell(call_id, AS_IT_IS), "tool": name, "input": value}
+            return {
+                "role": "assistant",
+                "call": theirs or format_id(call_id, DEFAULT_ID_FORMAT),
+                "tool": name,
+                "input": value,
+            }
         case ToolResultBlock(call_id, content):
             text = "".join(part.text for part in content if isinstance(part, TextBlock))
-            return {"role": "tool", "answer": theirs or spell(call_id, AS_IT_IS), "text": text}
+            return {"role": "tool", "answer": theirs or format_id(call_id, DEFAULT_ID_FORMAT), "text": text}
         case _:
             return None
 
@@ -152,7 +159,7 @@ def _written_lines(
     """The lines, and the types of the blocks that cannot be one."""
     lines, lost = [], []
     for block in blocks:
-        notes = notes_of(getattr(block, "provider_raw", None), NAME)
+        notes = get_notes(getattr(block, "provider_raw", None), NAME)
         theirs = notes.get("id")
         if isinstance(block, ToolUseBlock) and theirs is not None:
             ids[block.id] = theirs
@@ -164,34 +171,34 @@ def _written_lines(
         if natural is None:
             lost.append(block.type)
         else:
-            lines.append(restored(natural, notes.get("residue")))
+            lines.append(apply_diff(natural, notes.get("residue")))
     return lines, lost
 
 
 # --- reply -----------------------------------------------------------------------------------------------------------
 
 
-@from_body
+@accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
     """An answer, whole."""
-    conversation = Conversation()
-    items = enumerate(a_list(body.get("lines"), "$.lines"))
+    builder = MessageBuilder()
+    items = enumerate(expect_list(body.get("lines"), "$.lines"))
     has_failed = body.get("end") == "error"
     reply = Reply(
-        content=tuple(_read_line(item, f"$.lines[{index}]", conversation) for index, item in items),
+        content=tuple(_read_line(item, f"$.lines[{index}]", builder) for index, item in items),
         stop_reason=StopReason.ERROR if has_failed else ENDS.get(str(body.get("end")), StopReason.UNKNOWN),
         usage=TokenUsage(input_tokens=body["in"], output_tokens=body["out"]) if "in" in body else None,
         model=body.get("model"),
         fault=Fault(code="server_error", message="it failed", provider=NAME) if has_failed else None,
     )
     rest = {key: value for key, value in body.items() if key != "lines"}
-    return reply.replace(provider_raw=noted(NAME, _natural_end(reply), rest))
+    return reply.replace(provider_raw=make_notes(NAME, _natural_end(reply), rest))
 
 
 def write_reply(reply: Reply) -> Written:
     """An answer, whole, and what it cannot say."""
     lines, lost = _written_lines("assistant", reply.content, {})
-    rest = restored(_natural_end(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    rest = apply_diff(_natural_end(reply), get_notes(reply.provider_raw, NAME).get("residue"))
     return Written({**rest, "lines": lines}, tuple(Loss("", "", kind, NAME, "no such line") for kind in lost))
 
 
@@ -210,8 +217,8 @@ class StreamReader:
     """Bytes in, events out."""
 
     def __init__(self, framing: str | None = None) -> None:
-        self._splitter = splitter(framing or "ndjson")
-        self._conversation = Conversation()
+        self._splitter = make_splitter(framing or "ndjson")
+        self._builder = MessageBuilder()
         self._model: dict[str, Any] = {}
         self._count = 0
         self._over = False
@@ -229,7 +236,7 @@ class StreamReader:
         if self._over:
             return []
         try:
-            return self._read(an_object(msgspec.json.decode(data), "line"))
+            return self._read(expect_object(msgspec.json.decode(data), "line"))
         except (msgspec.DecodeError, FormatError, ValueError, RecursionError) as error:
             return [self._failed("bad_event", str(error))]
 
@@ -246,7 +253,7 @@ class StreamReader:
             usage = [UsageUpdate(whole.usage)] if whole.usage is not None else []
             return [*usage, MessageComplete(whole.stop_reason, None, whole.provider_raw)]
         index, self._count = self._count, self._count + 1
-        block = _read_line(wire, f"line {index}", self._conversation)
+        block = _read_line(wire, f"line {index}", self._builder)
         if isinstance(block, ToolUseBlock):
             value = ToolUseInputDelta(index, msgspec.json.encode(block.input).decode())
             return [ToolUseStart(index, block.id, block.name), value, ToolUseEnd(index, block.provider_raw)]

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.server.conftest import Serving, chat_server, keyed_server, postgres_chat_server
+from tests.server.conftest import ServerFixture, chat_server, keyed_server, postgres_chat_server
 from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
 from tests.transcripts.conftest import ENVIRONMENTS, NODE, NPM
 from tests.transcripts.conftest import _made_once as made_once
@@ -39,59 +39,59 @@ def user(text: Any, message_id: str | None = None) -> dict[str, Any]:
     return {"id": message_id or f"msg-{next(_NUMBERS)}", "role": "user", "content": text}
 
 
-def run_input(*messages: Any, **given: Any) -> dict[str, Any]:
+def run_input(*messages: Any, **fields: Any) -> dict[str, Any]:
     """What a client sends: texts are messages of the user."""
     number = next(_NUMBERS)
-    said = [user(one) if isinstance(one, str) else one for one in messages]
+    wire = [user(message) if isinstance(message, str) else message for message in messages]
     return {
         "threadId": f"thread-{number}",
         "runId": f"run-{number}",
-        "messages": said,
+        "messages": wire,
         "protocolVersion": "1.0",
-        **given,
+        **fields,
     }
 
 
-def frames_of(text: str) -> list[dict[str, str]]:
+def parse_frames(text: str) -> list[dict[str, str]]:
     """The frames of a stream, each as its fields."""
     assert "\r" not in text
     assert text == "" or text.endswith("\n\n")
-    found = []
+    result = []
     for frame in text.split("\n\n")[:-1]:
         lines = [line for line in frame.split("\n") if not line.startswith(":")]
         if lines:
-            found.append(dict(line.split(": ", 1) for line in lines))
-    return found
+            result.append(dict(line.split(": ", 1) for line in lines))
+    return result
 
 
-def events_of(text: str) -> list[dict[str, Any]]:
+def parse_events(text: str) -> list[dict[str, Any]]:
     """The events of a stream, each of which has its number as ``id``."""
-    found = []
-    for frame in frames_of(text):
+    result = []
+    for frame in parse_frames(text):
         event = json.loads(frame["data"])
         assert frame["event"] == event["type"]
-        found.append({**event, "number": int(frame["id"])})
-    return found
+        result.append({**event, "number": int(frame["id"])})
+    return result
 
 
-async def post(server: Serving, given: Any, **headers: str) -> list[dict[str, Any]]:
+async def post_run(server: ServerFixture, body: Any, **headers: str) -> list[dict[str, Any]]:
     """The events of a run, from its beginning to its end."""
-    async with server.client.post(RUNS, json=given, headers={**SSE, **headers}) as answer:
+    async with server.client.post(RUNS, json=body, headers={**SSE, **headers}) as answer:
         text = await answer.text()
         assert answer.status == 200, text
-        return events_of(text)
+        return parse_events(text)
 
 
-async def refused(server: Serving, given: Any, **headers: str) -> tuple[int, str]:
+async def post_error(server: ServerFixture, payload: Any, **headers: str) -> tuple[int, str]:
     """The status and the code of a refusal."""
-    async with server.client.post(RUNS, json=given, headers={**SSE, **headers}) as answer:
+    async with server.client.post(RUNS, json=payload, headers={**SSE, **headers}) as answer:
         body = await answer.json()
         return answer.status, body["error"]["code"]
 
 
-def types(events: list[dict[str, Any]]) -> list[str]:
+def event_types(events: list[dict[str, Any]]) -> list[str]:
     """The types of events, each one that is repeated only once."""
-    return [kind for kind, _ in itertools.groupby(event["type"] for event in events)]
+    return [name for name, _ in itertools.groupby(event["type"] for event in events)]
 
 
 # --- the published client --------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def types(events: list[dict[str, Any]]) -> list[str]:
 CLIENTS = {"1.0": "ag-ui-client", "before 1.0": "ag-ui-client-before-1"}
 
 
-def client_environment(name: str) -> Path:
+def install_client(name: str) -> Path:
     """A folder with the published client in it, made on first use."""
     files = [JUDGES / name / "package.json", JUDGES / name / "package-lock.json"]
     with made_once(name, files) as folder:
@@ -113,7 +113,7 @@ def client_environment(name: str) -> Path:
     return ENVIRONMENTS / name
 
 
-async def node(folder: Path, script: Path, *arguments: str) -> tuple[int, str]:
+async def run_node(folder: Path, script: Path, *arguments: str) -> tuple[int, str]:
     """Run a script beside the packages of a folder; its status and what it printed."""
     copy = folder / script.name  # where its imports are looked for
     if not copy.exists() or copy.read_bytes() != script.read_bytes():

@@ -16,24 +16,24 @@ from pathlib import Path
 
 from dragoman import settings
 from dragoman.client import Retries
-from dragoman.server.options import ServeOptions
-from dragoman.server.runs import Runs
-from dragoman.server.serving import bound, listening, opened_doors
+from dragoman.server.options import ServerConfig
+from dragoman.server.runs import RunRegistry
+from dragoman.server.serving import bind_socket, open_app_state, run_server
 
 LEASE_S = 4.0
 
 
-async def serve(store: str, config: str, folder: str, told: int, parent: int) -> None:
-    options = ServeOptions(store=store, port=0, attachments=f"file://{folder}/attachments", max_pending_runs=1_000)
-    listener, options = bound(options)
+async def serve(store: str, config: str, folder: str, output: int, parent: int) -> None:
+    options = ServerConfig(store=store, port=0, attachments=f"file://{folder}/attachments", max_pending_runs=1_000)
+    listener, options = bind_socket(options)
     found = settings.load(environment={}, file=Path(config), keyring=lambda _: None)
-    async with opened_doors(options, found, retries=Retries(max_retries=0)) as doors:
+    async with open_app_state(options, found, retries=Retries(max_retries=0)) as doors:
         await doors.runs.close()
-        doors.runs = Runs(doors, alive_s=LEASE_S)
+        doors.runs = RunRegistry(doors, alive_s=LEASE_S)
         doors.runs.start()
         doors.store.turn = functools.partial(doors.store.turn, seconds=LEASE_S)  # type: ignore[method-assign]
-        async with listening(doors, listener):
-            os.write(told, f"{os.getpid()} {options.port}\n".encode())
+        async with run_server(doors, listener):
+            os.write(output, f"{os.getpid()} {options.port}\n".encode())
             while os.getppid() == parent:  # and no longer, whatever becomes of the tests
                 await asyncio.sleep(0.5)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.dialects.parts.framing import SseSplitter
-from dragoman.server.runs.framing import KEEP_ALIVE, frame, text_of
-from tests.server.runs.conftest import frames_of
+from dragoman.server.runs.framing import KEEP_ALIVE, encode_event, encode_frame
+from tests.server.runs.conftest import parse_frames
 
 NASTY = st.sampled_from(
     [
@@ -40,7 +40,7 @@ EVENTS = st.dictionaries(WORDS.filter(lambda name: name != "type"), VALUES, max_
 )
 
 
-def of_the_specification(stream: str) -> list[tuple[str, str, str]]:
+def parse_by_specification(stream: str) -> list[tuple[str, str, str]]:
     """The events of a stream as a browser reads it: id, type and data."""
     found, fields = [], {"id": "", "event": "message", "data": ""}
     for line in stream.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
@@ -56,12 +56,12 @@ def of_the_specification(stream: str) -> list[tuple[str, str, str]]:
 
 
 def test_a_frame_has_a_number_a_name_and_one_line_of_data() -> None:
-    assert frame(7, text_of({"type": "RUN_ERROR", "message": "a\nb\u2028c"})) == (
+    assert encode_frame(7, encode_event({"type": "RUN_ERROR", "message": "a\nb\u2028c"})) == (
         b'id: 7\nevent: RUN_ERROR\ndata: {"type":"RUN_ERROR","message":"a\\nb\\u2028c"}\n\n'
     )
 
 
-def of_lines(stream: str) -> list[dict[str, Any]]:
+def parse_lines(stream: str) -> list[dict[str, Any]]:
     """The events of a stream as a reader of lines takes it that knows every line end there is."""
     return [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
 
@@ -70,14 +70,14 @@ def of_lines(stream: str) -> list[dict[str, Any]]:
 @settings(max_examples=100, deadline=None)
 def test_one_event_in_is_one_event_out(events: list[dict[str, Any]]) -> None:
     stream = (
-        b": \n\n" + b"".join(frame(at, text_of(event)) for at, event in enumerate(events, 1)) + KEEP_ALIVE
+        b": \n\n" + b"".join(encode_frame(at, encode_event(event)) for at, event in enumerate(events, 1)) + KEEP_ALIVE
     ).decode()
-    told = of_the_specification(stream)
+    told = parse_by_specification(stream)
     assert [(int(number), kind, json.loads(data)) for number, kind, data in told] == [
         (at, "CUSTOM", event) for at, event in enumerate(events, 1)
     ]
-    assert [json.loads(one["data"]) for one in frames_of(stream)] == events
-    assert of_lines(stream) == events
+    assert [json.loads(one["data"]) for one in parse_frames(stream)] == events
+    assert parse_lines(stream) == events
     assert [(one.event, json.loads(one.data)) for one in SseSplitter().feed(stream.encode())] == [
         ("CUSTOM", event) for event in events
     ]

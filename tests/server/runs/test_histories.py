@@ -11,41 +11,43 @@ import pytest
 from dragoman.message import ImageBlock, Role
 from dragoman.server.runs import preparing
 from dragoman.turn import answering, beginning
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import RUNS, post, refused, run_input, types, user
-from tests.server.runs.test_refusals import PNG, picture
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import RUNS, event_types, post_error, post_run, run_input, user
+from tests.server.runs.test_refusals import PNG, image_part
 from tests.server.runs.test_runs import WEATHER, drop
 
 ULID = "01M7H144X6ZZP2E8ZY2GQEP70G"
 
 
-def called(message_id: str, *call_ids: str, name: str = "get_weather") -> dict[str, Any]:
+def make_call(message_id: str, *call_ids: str, name: str = "get_weather") -> dict[str, Any]:
     function = {"name": name, "arguments": '{"city":"Berlin"}'}
     calls = [{"id": call_id, "type": "function", "function": function} for call_id in call_ids]
     return {"id": message_id, "role": "assistant", "toolCalls": calls}
 
 
-def result(message_id: str, call_id: str, content: str = "21", **more: Any) -> dict[str, Any]:
+def make_result(message_id: str, call_id: str, content: str = "21", **more: Any) -> dict[str, Any]:
     return {"id": message_id, "role": "tool", "toolCallId": call_id, "content": content, **more}
 
 
-async def history(server: Serving, thread: str, **headers: str) -> list[dict[str, Any]]:
+async def get_history(server: ServerFixture, thread: str, **headers: str) -> list[dict[str, Any]]:
     async with server.client.get(f"/api/v1/agent/history?threadId={thread}", headers=headers) as answer:
         assert answer.status == 200, await answer.text()
         return list((await answer.json())["messages"])
 
 
-async def stored(server: Serving, thread: str) -> list[tuple[str, str]]:
+async def stored_rows(server: ServerFixture, thread: str) -> list[tuple[str, str]]:
     """The role and the id of each message of a thread, as a client knows them."""
-    return [(one["role"], one["id"]) for one in await history(server, thread)]
+    return [(one["role"], one["id"]) for one in await get_history(server, thread)]
 
 
-async def test_a_conversation_that_ends_with_a_result_keeps_its_order_and_is_answered(chat_server: Serving) -> None:
+async def test_a_conversation_that_ends_with_a_result_keeps_its_order_and_is_answered(
+    chat_server: ServerFixture,
+) -> None:
     chat_server.fake.say("21 degrees.")
-    said = [user("How warm?", "u1"), called("a1", "call-1"), result("t1", "call-1")]
-    told = await post(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
+    said = [user("How warm?", "u1"), make_call("a1", "call-1"), make_result("t1", "call-1")]
+    told = await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
     assert told[-1]["type"] == "RUN_FINISHED"
-    assert (await stored(chat_server, "t"))[:3] == [("user", "u1"), ("assistant", "a1"), ("tool", "t1")]
+    assert (await stored_rows(chat_server, "t"))[:3] == [("user", "u1"), ("assistant", "a1"), ("tool", "t1")]
     (body,) = chat_server.fake.bodies
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
     assert body["messages"][0]["content"] in ("How warm?", [{"type": "text", "text": "How warm?"}])
@@ -53,20 +55,28 @@ async def test_a_conversation_that_ends_with_a_result_keeps_its_order_and_is_ans
     assert chat_server.fake.refused == []
 
 
-async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(chat_server: Serving) -> None:
-    said = [user("How warm?", "u1"), called("a1", "call-1", "call-2"), result("t1", "call-1")]
-    told = await post(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
+async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(chat_server: ServerFixture) -> None:
+    said = [user("How warm?", "u1"), make_call("a1", "call-1", "call-2"), make_result("t1", "call-1")]
+    told = await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
     assert len(told[-1]["outcome"]["pendingToolCallIds"]) == 1
     assert chat_server.fake.bodies == []
     chat_server.fake.say("21 degrees.")
-    more = [*said, result("t2", told[-1]["outcome"]["pendingToolCallIds"][0])]
-    assert types(await post(chat_server, run_input(*more, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
-    assert [role for role, _ in await stored(chat_server, "t")] == ["user", "assistant", "tool", "tool", "assistant"]
+    more = [*said, make_result("t2", told[-1]["outcome"]["pendingToolCallIds"][0])]
+    assert (
+        event_types(await post_run(chat_server, run_input(*more, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
+    )
+    assert [role for role, _ in await stored_rows(chat_server, "t")] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
     assert chat_server.fake.refused == []
 
 
 async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event_loop(
-    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: dict[str, int] = {}
 
@@ -83,7 +93,7 @@ async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event
         watch(module, name)
     chat_server.fake.say("Yes.")
     parts = [{"type": "text", "text": "a"}] * 250
-    told = await post(chat_server, run_input(*[user(parts, f"m{at}") for at in range(4)], threadId="t"))
+    told = await post_run(chat_server, run_input(*[user(parts, f"m{at}") for at in range(4)], threadId="t"))
     assert told[-1]["type"] == "RUN_FINISHED"
     assert sorted(threads) == ["_written", "facts_of", "read_messages"]
     assert threading.get_ident() not in threads.values()
@@ -93,34 +103,34 @@ async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event
     "last",
     [
         {"id": "a1", "role": "assistant", "content": "Yes."},
-        called("a1", "call-1"),
+        make_call("a1", "call-1"),
         {"id": "r1", "role": "reasoning", "content": "Hm."},
         {"id": "s1", "role": "system", "content": "Be brief."},
     ],
     ids=["words", "a call", "reasoning", "system"],
 )
 async def test_a_conversation_without_a_last_word_of_the_user_is_refused(
-    keyed_server: Serving, last: dict[str, Any]
+    keyed_server: ServerFixture, last: dict[str, Any]
 ) -> None:
     for scopes in (("chat",), ("chat", "history:write")):
-        key = await keyed_server.key(scopes=scopes)
-        assert await refused(keyed_server, run_input("Hi", last), **key) == (422, "nothing_to_answer")
+        key = await keyed_server.make_key(scopes=scopes)
+        assert await post_error(keyed_server, run_input("Hi", last), **key) == (422, "nothing_to_answer")
     assert keyed_server.fake.received == []
 
 
-async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it(chat_server: Serving) -> None:
+async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Good.")
     said = [
         {"id": "s1", "role": "system", "content": "Be brief.", "metadata": {"n": 1}},
         {**user("How warm?", ULID), "metadata": {"n": 2, "ag-ui": {"x": 1}}},
         {"id": "r1", "role": "reasoning", "content": "Hm.", "metadata": {"n": 3}},
-        {**called("a1", "call-1"), "metadata": {"n": 4}},
-        {**result("t1", "call-1"), "metadata": {"n": 5}},
+        {**make_call("a1", "call-1"), "metadata": {"n": 4}},
+        {**make_result("t1", "call-1"), "metadata": {"n": 5}},
         {"id": "a2", "role": "assistant", "content": "21.", "metadata": {"n": 6}},
         {**user("Thanks.", "u2"), "metadata": {"n": 7}},
     ]
-    await post(chat_server, run_input(*said, threadId="t"))
-    kept = [(one["role"], one["id"], one["metadata"].get("n")) for one in await history(chat_server, "t")]
+    await post_run(chat_server, run_input(*said, threadId="t"))
+    kept = [(one["role"], one["id"], one["metadata"].get("n")) for one in await get_history(chat_server, "t")]
     assert kept[:-1] == [
         ("system", "s1", 1),
         ("user", ULID, 2),
@@ -130,23 +140,23 @@ async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it
         ("user", "u2", 7),
     ]
     chat_server.fake.say("Bye.")
-    await post(chat_server, run_input(*said[:2], "More?", threadId="t"))
-    assert len(await history(chat_server, "t")) == 9  # what the client calls by a ULID is known again
+    await post_run(chat_server, run_input(*said[:2], "More?", threadId="t"))
+    assert len(await get_history(chat_server, "t")) == 9  # what the client calls by a ULID is known again
 
 
-async def test_what_the_application_keeps_with_an_answer_is_kept(chat_server: Serving) -> None:
+async def test_what_the_application_keeps_with_an_answer_is_kept(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     chat_server.fake.say("21 degrees.")
-    told = await post(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
+    told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
-    answer = result("t1", call_id, "", metadata={"took": "long"})
-    await post(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
-    row = (await history(chat_server, "t"))[2]
+    answer = make_result("t1", call_id, "", metadata={"took": "long"})
+    await post_run(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
+    row = (await get_history(chat_server, "t"))[2]
     assert (row["id"], row["content"], row["metadata"]["took"]) == ("t1", "", "long")
     assert chat_server.fake.refused == []
 
 
-async def test_a_snapshot_gives_back_what_the_application_keeps_with_messages(chat_server: Serving) -> None:
+async def test_a_snapshot_gives_back_what_the_application_keeps_with_messages(chat_server: ServerFixture) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([drop])
     chat_server.fake.call("drop", {"name": "production"})
     said = [
@@ -154,23 +164,23 @@ async def test_a_snapshot_gives_back_what_the_application_keeps_with_messages(ch
         {"id": "a1", "role": "assistant", "content": "Ho", "metadata": {"n": 2}},
         {**user("Drop it.", "u2"), "metadata": {"n": 3}},
     ]
-    told = await post(chat_server, run_input(*said, threadId="t"))
+    told = await post_run(chat_server, run_input(*said, threadId="t"))
     (snapshot,) = [event["messages"] for event in told if event["type"] == "MESSAGES_SNAPSHOT"]
     assert snapshot[:3] == said
     assert "metadata" not in snapshot[3]
 
 
-async def test_files_of_earlier_messages_are_kept_like_those_of_the_newest(chat_server: Serving) -> None:
+async def test_files_of_earlier_messages_are_kept_like_those_of_the_newest(chat_server: ServerFixture) -> None:
     chat_server.fake.say("A dot.")
-    await post(chat_server, run_input(user([picture(PNG)], "u0"), threadId="other"))
-    place = (await history(chat_server, "other"))[0]["metadata"]["user_message_attachments"]
+    await post_run(chat_server, run_input(user([image_part(PNG)], "u0"), threadId="other"))
+    place = (await get_history(chat_server, "other"))[0]["metadata"]["user_message_attachments"]
     query = {"bucket": place["bucket"], "path": place["path"]}
     async with chat_server.client.get("/api/v1/agent/attachments/signed-url", params=query) as answer:
         url = (await answer.json())["url"]
     chat_server.fake.say("Yes.")
-    shown = user([{"type": "text", "text": "Look."}, picture(url, form="url"), picture(PNG)], "u1")
+    shown = user([{"type": "text", "text": "Look."}, image_part(url, form="url"), image_part(PNG)], "u1")
     said = [shown, {"id": "a1", "role": "assistant", "content": "A dot."}, user("Sure?", "u2")]
-    await post(chat_server, run_input(*said, threadId="t"))
+    await post_run(chat_server, run_input(*said, threadId="t"))
     first = (await chat_server.store.read("t"))[0].message
     assert [type(block) for block in first.content[1:]] == [ImageBlock, ImageBlock]
     assert len(first.metadata.attachments) == 2
@@ -179,43 +189,47 @@ async def test_files_of_earlier_messages_are_kept_like_those_of_the_newest(chat_
     assert chat_server.fake.refused == []
 
 
-async def test_a_result_goes_before_what_the_user_said_after_the_call(chat_server: Serving) -> None:
+async def test_a_result_goes_before_what_the_user_said_after_the_call(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
-    told = await post(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
+    told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
     chat_server.fake.say("21 degrees.")
-    said = [user("Are you there?", "u2"), result("t1", call_id), user("Hello?", "u3")]
-    assert types(await post(chat_server, run_input(*said, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
-    assert (await stored(chat_server, "t"))[2:5] == [("tool", "t1"), ("user", "u2"), ("user", "u3")]
+    said = [user("Are you there?", "u2"), make_result("t1", call_id), user("Hello?", "u3")]
+    assert (
+        event_types(await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
+    )
+    assert (await stored_rows(chat_server, "t"))[2:5] == [("tool", "t1"), ("user", "u2"), ("user", "u3")]
     assert chat_server.fake.refused == []
 
 
-async def test_a_result_of_a_call_that_does_not_wait_for_the_client_is_not_brought_in(chat_server: Serving) -> None:
+async def test_a_result_of_a_call_that_does_not_wait_for_the_client_is_not_brought_in(
+    chat_server: ServerFixture,
+) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([drop])
     chat_server.fake.call("drop", {"name": "production"})
-    told = await post(chat_server, run_input("Drop it.", threadId="t"))
+    told = await post_run(chat_server, run_input("Drop it.", threadId="t"))
     call_id = told[-1]["outcome"]["interrupts"][0]["toolCallId"]
-    said = [result("t1", call_id, "done"), user("Well?", "u2"), user("Hello?", "u3")]
-    assert await refused(chat_server, run_input(*said, threadId="t")) == (422, "unknown_tool_use")
-    assert len(await history(chat_server, "t")) == 2
+    said = [make_result("t1", call_id, "done"), user("Well?", "u2"), user("Hello?", "u3")]
+    assert await post_error(chat_server, run_input(*said, threadId="t")) == (422, "unknown_tool_use")
+    assert len(await get_history(chat_server, "t")) == 2
 
 
-async def test_earlier_messages_belong_to_the_caller(keyed_server: Serving) -> None:
-    key = await keyed_server.key("ann", scopes=("chat", "history:write"), team_id="team-1")
+async def test_earlier_messages_belong_to_the_caller(keyed_server: ServerFixture) -> None:
+    key = await keyed_server.make_key("ann", scopes=("chat", "history:write"), team_id="team-1")
     keyed_server.fake.say("Yes.")
     forged = {"dragoman": {"id": ULID, "metadata": {"user_id": "bob", "model": "x"}}, "mine": 1}
     said = [user("Hi", "u1"), {"id": "a1", "role": "assistant", "content": "Ho", "metadata": forged}, user("So?", "u2")]
-    await post(keyed_server, run_input(*said, threadId="t"), **key)
+    await post_run(keyed_server, run_input(*said, threadId="t"), **key)
     rows = await keyed_server.store.read("t")
     assert {(row.message.metadata.user_id, row.message.metadata.team_id) for row in rows} == {("ann", "team-1")}
     assert [row.message.metadata.model for row in rows[:3]] == [None, None, None]
     assert (rows[1].message.metadata.extra, rows[1].message.role) == ({"mine": 1}, Role.ASSISTANT)
 
 
-async def test_fields_may_be_written_in_snake_case(chat_server: Serving) -> None:
+async def test_fields_may_be_written_in_snake_case(chat_server: ServerFixture) -> None:
     """As the protocol's Python types are dumped without aliases."""
     chat_server.fake.say("21 degrees.")
-    call = called("a1", "call-1")
+    call = make_call("a1", "call-1")
     said = [
         {**user([{"type": "binary", "mime_type": "image/png", "data": PNG}, {"type": "text", "text": "?"}], "u1")},
         {"id": "a1", "role": "assistant", "content": None, "tool_calls": call["toolCalls"], "encrypted_value": None},
@@ -231,26 +245,26 @@ async def test_fields_may_be_written_in_snake_case(chat_server: Serving) -> None
         "state": {"thread_id": "stays"},
         "messages": [*said, user([image], "u2")],
     }
-    told = await post(chat_server, given)
+    told = await post_run(chat_server, given)
     assert (told[0]["threadId"], told[0]["runId"], told[-1]["type"]) == ("t", "r", "RUN_FINISHED")
     assert (await chat_server.store.get_session("t")).metadata["state"] == {"thread_id": "stays"}
-    assert (await stored(chat_server, "t"))[:4] == [
+    assert (await stored_rows(chat_server, "t"))[:4] == [
         ("user", "u1"),
         ("assistant", "a1"),
         ("tool", "t1"),
         ("user", "u2"),
     ]
     differ = {**run_input("Hi"), "thread_id": "another"}
-    assert await refused(chat_server, differ) == (422, "invalid_request")
+    assert await post_error(chat_server, differ) == (422, "invalid_request")
 
 
 async def test_reasoning_content_is_one_block_of_reasoning(tmp_path: Path) -> None:
-    async with serving(tmp_path, "openai_chat") as server:
+    async with run_test_server(tmp_path, "openai_chat") as server:
         server.fake.say("Hello there.", thinking="Hm, let me think.")
-        told = await post(server, run_input("Hi"))
+        told = await post_run(server, run_input("Hi"))
     starts = [event["messageId"] for event in told if event["type"].endswith("_START")]
     assert len(starts) == 3  # the span of the reasoning, its message, and the text
-    assert types(told)[2:-2] == [
+    assert event_types(told)[2:-2] == [
         "REASONING_START",
         "REASONING_MESSAGE_START",
         "REASONING_MESSAGE_CONTENT",
@@ -263,7 +277,7 @@ async def test_reasoning_content_is_one_block_of_reasoning(tmp_path: Path) -> No
 
 
 async def test_two_new_messages_with_one_id_are_refused_and_the_same_one_twice_is_stored_once(
-    chat_server: Serving,
+    chat_server: ServerFixture,
 ) -> None:
     given = run_input(user("One", "u1"), user("Two", "u1"), user("Three", "u2"), threadId="t")
     async with chat_server.client.post(RUNS, json=given) as answer:
@@ -272,16 +286,18 @@ async def test_two_new_messages_with_one_id_are_refused_and_the_same_one_twice_i
         assert "u1" in error["message"]
     assert chat_server.fake.bodies == []
     chat_server.fake.say("Yes.")
-    await post(chat_server, run_input(user("One", "u1"), user("One", "u1"), user("Two", "u2"), threadId="t"))
-    assert (await stored(chat_server, "t"))[:2] == [("user", "u1"), ("user", "u2")]
-    assert len(await stored(chat_server, "t")) == 3
+    await post_run(chat_server, run_input(user("One", "u1"), user("One", "u1"), user("Two", "u2"), threadId="t"))
+    assert (await stored_rows(chat_server, "t"))[:2] == [("user", "u1"), ("user", "u2")]
+    assert len(await stored_rows(chat_server, "t")) == 3
 
 
-async def test_a_new_message_before_a_known_one_is_passed_over_and_can_be_sent_again(chat_server: Serving) -> None:
+async def test_a_new_message_before_a_known_one_is_passed_over_and_can_be_sent_again(
+    chat_server: ServerFixture,
+) -> None:
     chat_server.fake.say("Yes.")
     chat_server.fake.say("Yes.")
-    await post(chat_server, run_input(user("One", "u1"), user("Two", "u2"), threadId="t"))
+    await post_run(chat_server, run_input(user("One", "u1"), user("Two", "u2"), threadId="t"))
     said = [user("One", "u1"), user("Refused", "u9"), user("Two", "u2"), user("Refused", "u10")]
-    await post(chat_server, run_input(*said, threadId="t"))
-    ids = [name for role, name in await stored(chat_server, "t") if role == "user"]
+    await post_run(chat_server, run_input(*said, threadId="t"))
+    ids = [name for role, name in await stored_rows(chat_server, "t") if role == "user"]
     assert ids == ["u1", "u2", "u10"]

@@ -21,7 +21,7 @@ from dragoman.message import MessageStatus, TextBlock
 from dragoman.rules import check
 from dragoman.store import open_store
 from tests.server.runs.conftest import RUNS, SSE, run_input
-from tests.servers.faulty import Answer, Asked, Faulty, chunk, head
+from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head
 from tests.store.conftest import Place, shared_place
 from tests.store.faults.conftest import count, times
 
@@ -44,15 +44,15 @@ def _line(text: str, *, is_done: bool = False) -> bytes:
     return msgspec.json.encode({**told, "done": is_done, **({"done_reason": "stop"} if is_done else {})}) + b"\n"
 
 
-def _story(asked: Asked) -> Answer:
+def _make_story(asked: ReceivedRequest) -> Answer:
     """A long answer, told slowly; a short one to whoever asks for it."""
     words = _WORDS if "long" in asked.body.decode() else _WORDS[:20]
-    pieces: list[Any] = [piece for word in words for piece in (chunk(_line(word)), _EVERY_S)]
-    end = [chunk(_line("", is_done=True)), chunk(b"")]
-    return [head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}), *pieces, *end]
+    pieces: list[Any] = [piece for word in words for piece in (encode_chunk(_line(word)), _EVERY_S)]
+    end = [encode_chunk(_line("", is_done=True)), encode_chunk(b"")]
+    return [make_head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}), *pieces, *end]
 
 
-class Nursery:
+class ServerFactory:
     """Servers on one store."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -69,9 +69,9 @@ class Nursery:
 
 
 @asynccontextmanager
-async def nursery(url: str, folder: Path) -> AsyncIterator[Nursery]:
+async def run_factory(url: str, folder: Path) -> AsyncIterator[ServerFactory]:
     """A nursery whose servers ask a model that tells a story."""
-    async with Faulty(_story) as upstream:
+    async with FaultyServer(_make_story) as upstream:
         file = folder / "config.toml"
         file.write_text(_SETTINGS.format(address=upstream.address))
         file.chmod(0o600)
@@ -79,7 +79,7 @@ async def nursery(url: str, folder: Path) -> AsyncIterator[Nursery]:
         command = [sys.executable, "-m", "tests.server.runs.nursery", url, str(file), str(folder)]
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
         try:
-            yield Nursery(process)
+            yield ServerFactory(process)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -143,7 +143,7 @@ class Client:
 async def test_a_client_that_is_cut_at_every_tenth_event_sees_every_event_once(
     shared_place: Place, tmp_path: Path
 ) -> None:
-    async with nursery(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
+    async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
         _, address = await servers.server()
         client = Client(session, run_input("A long story, please."))
         await client.begin(address, most=10)
@@ -158,7 +158,7 @@ async def test_a_client_that_is_cut_at_every_tenth_event_sees_every_event_once(
 
 async def test_200_streams_on_one_worker_lose_nothing(tmp_path: Path) -> None:
     async with (
-        nursery(f"sqlite:///{tmp_path / 'chats.db'}", tmp_path) as servers,
+        run_factory(f"sqlite:///{tmp_path / 'chats.db'}", tmp_path) as servers,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         _, address = await servers.server()
@@ -175,7 +175,7 @@ async def test_a_server_that_is_killed_loses_nothing_that_was_seen(
     chance = random.Random(11)
     kills = times(10, 50) if shared_place.url.startswith("sqlite") else times(3, 20)
     clients: list[Client] = []
-    async with nursery(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
+    async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
         for _ in range(kills):
             number, address = await servers.server()
             client = Client(session, run_input("A long story, please."))
@@ -206,7 +206,7 @@ async def test_a_server_that_is_killed_loses_nothing_that_was_seen(
 
 async def test_a_run_can_be_followed_and_cancelled_at_another_worker(shared_place: Place, tmp_path: Path) -> None:
     async with (
-        nursery(shared_place.url, tmp_path) as servers,
+        run_factory(shared_place.url, tmp_path) as servers,
         aiohttp.ClientSession() as session,
         asyncio.timeout(60),
     ):

@@ -14,13 +14,13 @@ import pytest
 from dragoman.message import AudioBlock
 from tests.attachments.samples import HEIC, TAKEN, png
 from tests.attachments.supabase_server import KEY, SupabaseServer
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import RUNS, SSE, post, run_input, user
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import RUNS, SSE, post_run, run_input, user
 
 MP3 = TAKEN["audio/mpeg"]
 
 
-async def uploaded(server: Serving, data: bytes, declared: str, name: str) -> dict[str, Any]:
+async def upload_file(server: ServerFixture, data: bytes, declared: str, name: str) -> dict[str, Any]:
     form = aiohttp.FormData({"threadId": "t"})
     form.add_field("file", data, filename=name, content_type=declared)
     async with server.client.post("/api/v1/agent/attachments", data=form) as answer:
@@ -29,21 +29,23 @@ async def uploaded(server: Serving, data: bytes, declared: str, name: str) -> di
         return body
 
 
-def shown(url: str, kind: str = "image", mime_type: str | None = None) -> dict[str, Any]:
+def image_part(url: str, kind: str = "image", mime_type: str | None = None) -> dict[str, Any]:
     source = {"type": "url", "value": url, **({"mimeType": mime_type} if mime_type else {})}
     return user([{"type": "text", "text": "What is it?"}, {"type": kind, "source": source}])
 
 
-def set_capabilities(server: Serving, **capabilities: Any) -> None:
+def set_capabilities(server: ServerFixture, **capabilities: Any) -> None:
     """Let the model that answers by default have other capabilities."""
     registry = server.agent.registry
     model = registry.find(server.agent.default_model or "")
     assert model is not None
-    registry.catalog = registry.catalog.overlaid({"models": {model.id: capabilities}})
+    registry.catalog = registry.catalog.overlay({"models": {model.id: capabilities}})
 
 
 @asynccontextmanager
-async def over_supabase(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Serving, SupabaseServer]]:
+async def run_with_supabase(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[ServerFixture, SupabaseServer]]:
     """A chat server whose storage signs with a key that nobody else has."""
     storage = SupabaseServer()
     storage.sign_with_own_key()
@@ -52,7 +54,7 @@ async def over_supabase(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     monkeypatch.setenv("SUPABASE_JWT_SECRET", "the-secret-of-the-project-which-signs-no-url")
     try:
         url = f"supabase://{storage.url}/agent-files?scheme=http"
-        async with serving(folder, attachments=url) as server:
+        async with run_test_server(folder, attachments=url) as server:
             yield server, storage
     finally:
         await serving_storage.cleanup()
@@ -61,24 +63,26 @@ async def over_supabase(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 async def test_a_run_takes_a_url_that_the_storage_signed_with_its_own_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with over_supabase(tmp_path, monkeypatch) as (server, storage):
+    async with run_with_supabase(tmp_path, monkeypatch) as (server, storage):
         server.fake.say("A dot.")
-        kept = await uploaded(server, png(), "image/png", "dot.png")
+        kept = await upload_file(server, png(), "image/png", "dot.png")
         assert kept["url"].startswith(f"http://{storage.url}/storage/v1/object/sign/agent-files/")
-        assert (await post(server, run_input(shown(kept["url"], mime_type="image/png"))))[-1]["type"] == "RUN_FINISHED"
+        assert (await post_run(server, run_input(image_part(kept["url"], mime_type="image/png"))))[-1][
+            "type"
+        ] == "RUN_FINISHED"
         (part,) = [one for one in server.fake.bodies[0]["messages"][0]["content"] if one["type"] == "image"]
         assert base64.b64decode(part["source"]["data"]) == png()
         changed = kept["url"][:-4] + "AAAA"
-        async with server.client.post(RUNS, json=run_input(shown(changed)), headers=SSE) as answer:
+        async with server.client.post(RUNS, json=run_input(image_part(changed)), headers=SSE) as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (403, "bad_signature")
 
 
-async def test_a_heic_picture_is_kept_as_it_is_and_sent_as_jpeg(chat_server: Serving) -> None:
+async def test_a_heic_picture_is_kept_as_it_is_and_sent_as_jpeg(chat_server: ServerFixture) -> None:
     pytest.importorskip("pi_heif")
     chat_server.fake.say("A square.")
-    kept = await uploaded(chat_server, HEIC, "image/heif", "IMG_0001.HEIC")
+    kept = await upload_file(chat_server, HEIC, "image/heif", "IMG_0001.HEIC")
     assert (kept["mime_type"], kept["path"].rpartition(".")[2], kept["name"]) == ("image/heic", "heic", "IMG_0001.HEIC")
-    await post(chat_server, run_input(shown(kept["url"], mime_type="image/heic"), threadId="t"))
+    await post_run(chat_server, run_input(image_part(kept["url"], mime_type="image/heic"), threadId="t"))
     row, _ = await chat_server.store.read("t")
     assert [one.mime_type for one in row.message.metadata.attachments] == ["image/heic"]
     (part,) = [one for one in chat_server.fake.bodies[0]["messages"][0]["content"] if one["type"] == "image"]
@@ -90,15 +94,15 @@ async def test_a_heic_picture_is_kept_as_it_is_and_sent_as_jpeg(chat_server: Ser
 
 @pytest.mark.parametrize("form", ["uploaded", "in the message"])
 async def test_audio_reaches_a_model_that_takes_it(tmp_path: Path, form: str) -> None:
-    async with serving(tmp_path, "gemini") as server:
+    async with run_test_server(tmp_path, "gemini") as server:
         set_capabilities(server, supports_audio=True)
         server.fake.say("A beep.")
         if form == "uploaded":
-            said = shown((await uploaded(server, MP3, "audio/mp3", "note.mp3"))["url"], "audio", "audio/mp3")
+            said = image_part((await upload_file(server, MP3, "audio/mp3", "note.mp3"))["url"], "audio", "audio/mp3")
         else:
             source = {"type": "data", "value": base64.b64encode(MP3).decode(), "mimeType": "audio/mpeg"}
             said = user([{"type": "audio", "source": source}])
-        assert (await post(server, run_input(said, threadId="t")))[-1]["type"] == "RUN_FINISHED"
+        assert (await post_run(server, run_input(said, threadId="t")))[-1]["type"] == "RUN_FINISHED"
         row, _ = await server.store.read("t")
         assert isinstance(row.message.content[-1], AudioBlock)
         assert [one.mime_type for one in row.message.metadata.attachments] == ["audio/mpeg"]
@@ -107,9 +111,9 @@ async def test_audio_reaches_a_model_that_takes_it(tmp_path: Path, form: str) ->
         assert base64.b64decode(part["inlineData"]["data"]) == MP3
 
 
-async def test_audio_for_a_model_without_ears_is_refused_or_named(chat_server: Serving) -> None:
-    kept = await uploaded(chat_server, MP3, "audio/mpeg", "note.mp3")
-    said = run_input(shown(kept["url"], "audio"), threadId="t")
+async def test_audio_for_a_model_without_ears_is_refused_or_named(chat_server: ServerFixture) -> None:
+    kept = await upload_file(chat_server, MP3, "audio/mpeg", "note.mp3")
+    said = run_input(image_part(kept["url"], "audio"), threadId="t")
     async with chat_server.client.post(RUNS, json=said, headers=SSE) as answer:
         error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (422, "routing_failed")
@@ -117,18 +121,18 @@ async def test_audio_for_a_model_without_ears_is_refused_or_named(chat_server: S
     assert chat_server.fake.received == []
     chat_server.agent.capability_policy = "placeholder"
     chat_server.fake.say("I cannot hear it.")
-    await post(chat_server, {**said, "runId": "again"})
+    await post_run(chat_server, {**said, "runId": "again"})
     words = [part.get("text") for part in chat_server.fake.bodies[0]["messages"][0]["content"]]
     assert words == ["What is it?", "[audio (audio/mpeg)]"]
 
 
 async def test_heic_for_a_model_that_takes_none_is_refused_without_the_extra(
-    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.attachments.saying.jpeg_from_heic", lambda _: None)
     set_capabilities(chat_server, accepted_image_media_types=["image/png"])
-    kept = await uploaded(chat_server, HEIC, "image/heic", "x.heic")
-    async with chat_server.client.post(RUNS, json=run_input(shown(kept["url"])), headers=SSE) as answer:
+    kept = await upload_file(chat_server, HEIC, "image/heic", "x.heic")
+    async with chat_server.client.post(RUNS, json=run_input(image_part(kept["url"])), headers=SSE) as answer:
         error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (422, "routing_failed")
     assert "no_vision_support" in error["message"]

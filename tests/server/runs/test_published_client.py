@@ -16,8 +16,8 @@ from dragoman.store import Row
 from dragoman.tools import tool
 from dragoman.transcripts.ag_ui import write_messages
 from tests.conftest import CORPUS
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import CLIENTS, JUDGES, RUNS, client_environment, node
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import CLIENTS, JUDGES, RUNS, install_client, run_node
 from tests.strict.said import call, say
 
 CHECKER = CORPUS.parent / "checkers" / "agui-check.mjs"
@@ -31,13 +31,13 @@ async def delete_database(name: str) -> str:
 
 
 @pytest.fixture
-def deleting_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
-    made = serving(tmp_path, of_agent={"tools": [delete_database]})
+def deleting_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
+    made = run_test_server(tmp_path, of_agent={"tools": [delete_database]})
     yield runner.run(made.__aenter__())
     runner.run(made.__aexit__(None, None, None))
 
 
-async def uploaded(server: Serving) -> str:
+async def upload_file(server: ServerFixture) -> str:
     """The signed URL of a picture."""
     form = aiohttp.FormData()
     form.add_field("file", JPEG, filename="dot.jpg", content_type="image/jpeg")
@@ -47,7 +47,7 @@ async def uploaded(server: Serving) -> str:
 
 
 @pytest.mark.parametrize("version", CLIENTS)
-async def test_the_checker_finds_nothing_wrong(deleting_server: Serving, version: str) -> None:
+async def test_the_checker_finds_nothing_wrong(deleting_server: ServerFixture, version: str) -> None:
     if not CHECKER.exists():
         pytest.skip(f"no checker at {CHECKER}; DRAGOMAN_CORPUS names another place")
     server, fake = deleting_server, deleting_server.fake
@@ -58,8 +58,8 @@ async def test_the_checker_finds_nothing_wrong(deleting_server: Serving, version
     fake.call("delete_database", {"name": "production"})
     fake.say("It is gone.")
     fake.say("Hello.")
-    url = await uploaded(server)
-    status, said = await node(client_environment(CLIENTS[version]), CHECKER, server.base_url + RUNS, "--image-url", url)
+    url = await upload_file(server)
+    status, said = await run_node(install_client(CLIENTS[version]), CHECKER, server.base_url + RUNS, "--image-url", url)
     assert status == 0, said
     assert "FAIL " not in said, said
     assert said.count("NOT EXERCISED") == 2, said  # protobuf, which is told twice, and nothing else
@@ -68,7 +68,7 @@ async def test_the_checker_finds_nothing_wrong(deleting_server: Serving, version
 
 @pytest.mark.parametrize("version", CLIENTS)
 async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_approval(
-    deleting_server: Serving, version: str
+    deleting_server: ServerFixture, version: str
 ) -> None:
     server, fake = deleting_server, deleting_server.fake
     fake.say("A dot.", thinking="A picture.")
@@ -77,15 +77,15 @@ async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_appr
     fake.call("delete_database", {"name": "production"})
     fake.say("It is gone.")
     fake.say("You are welcome.")
-    script, folder = JUDGES / "conversation.mjs", client_environment(CLIENTS[version])
-    status, said = await node(folder, script, server.base_url + RUNS, await uploaded(server))
+    script, folder = JUDGES / "conversation.mjs", install_client(CLIENTS[version])
+    status, said = await run_node(folder, script, server.base_url + RUNS, await upload_file(server))
     assert status == 0, said
     told = json.loads(said)
     assert told["warnings"] == []
     pending = "success" if version == "1.0" else "none"  # which calls are pending cannot be said to older clients
     assert told["outcomes"] == ["success", pending, "success", "interrupt", "success", "success"]
     rows = await server.store.read("thread-of-the-client")
-    history = [{key: value for key, value in wire.items() if key != "metadata"} for wire in written(rows)]
+    history = [{key: value for key, value in wire.items() if key != "metadata"} for wire in write_history(rows)]
     seen = [message for message in told["messages"] if message["role"] != "user"]
     assert seen == [message for message in history if message["role"] != "user"]  # the ids as well
     assert fake.refused == []
@@ -95,11 +95,11 @@ async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_appr
 
 @pytest.mark.parametrize("version", CLIENTS)
 async def test_the_client_brings_a_conversation_that_ends_with_a_result_and_is_answered(
-    chat_server: Serving, version: str
+    chat_server: ServerFixture, version: str
 ) -> None:
     chat_server.fake.say("21 degrees.")
-    script, folder = JUDGES / "whole-history.mjs", client_environment(CLIENTS[version])
-    status, said = await node(folder, script, chat_server.base_url + RUNS)
+    script, folder = JUDGES / "whole-history.mjs", install_client(CLIENTS[version])
+    status, said = await run_node(folder, script, chat_server.base_url + RUNS)
     assert status == 0, said
     assert json.loads(said) == {"roles": ["user", "assistant", "tool", "assistant"], "last": "21 degrees.", "calls": 1}
     (body,) = chat_server.fake.bodies
@@ -108,6 +108,6 @@ async def test_the_client_brings_a_conversation_that_ends_with_a_result_and_is_a
     assert chat_server.fake.refused == []
 
 
-def written(rows: list[Row]) -> list[dict[str, Any]]:
+def write_history(rows: list[Row]) -> list[dict[str, Any]]:
     wires: list[dict[str, Any]] = write_messages(row.message for row in rows).wire
     return wires

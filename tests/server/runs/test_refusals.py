@@ -15,8 +15,8 @@ from dragoman.exchange import SideEffects
 from dragoman.message import InvalidToolUseBlock, TextBlock
 from dragoman.rules import is_tool_name
 from dragoman.tools import tool
-from tests.server.conftest import Serving
-from tests.server.runs.conftest import RUNS, SSE, post, refused, run_input, types, user
+from tests.server.conftest import ServerFixture
+from tests.server.runs.conftest import RUNS, SSE, event_types, post_error, post_run, run_input, user
 from tests.strict.said import call, say
 
 PNG = base64.b64encode(
@@ -30,7 +30,7 @@ JPEG = base64.b64encode(
 ).decode()
 
 
-def picture(value: str, media_type: str = "image/png", form: str = "data", **more: Any) -> dict[str, Any]:
+def image_part(value: str, media_type: str = "image/png", form: str = "data", **more: Any) -> dict[str, Any]:
     return {"type": "image", "source": {"type": form, "value": value, "mimeType": media_type, **more}}
 
 
@@ -72,10 +72,10 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
         "role_content_mismatch",
     ),
     "too many parts": ({"messages": [user([{"type": "text", "text": "x"}] * 257)]}, 422, "too_many_blocks"),
-    "a picture that is no base64": ({"messages": [user([picture("iVBOR%%%")])]}, 422, "invalid_image"),
-    "a picture of another type": ({"messages": [user([picture(JPEG)])]}, 422, "invalid_image"),
-    "a picture that is none": ({"messages": [user([picture("AAAA")])]}, 422, "invalid_image"),
-    "a picture elsewhere": ({"messages": [user([picture(FOREIGN, form="url")])]}, 422, "foreign_attachment_url"),
+    "a picture that is no base64": ({"messages": [user([image_part("iVBOR%%%")])]}, 422, "invalid_image"),
+    "a picture of another type": ({"messages": [user([image_part(JPEG)])]}, 422, "invalid_image"),
+    "a picture that is none": ({"messages": [user([image_part("AAAA")])]}, 422, "invalid_image"),
+    "a picture elsewhere": ({"messages": [user([image_part(FOREIGN, form="url")])]}, 422, "foreign_attachment_url"),
     "a binary elsewhere": (
         {"messages": [user([{"type": "binary", "mimeType": "image/png", "url": FOREIGN}])]},
         422,
@@ -87,12 +87,16 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
         "invalid_message",
     ),
     "a file of somebody else": (
-        {"messages": [user([picture("file-1", form="file", provider="openai")])]},
+        {"messages": [user([image_part("file-1", form="file", provider="openai")])]},
         422,
         "foreign_attachment_url",
     ),
     "a file that is not there": (
-        {"messages": [user([picture("agent-files/agent-inputs/local/t/r/x.png", form="file", provider="dragoman")])]},
+        {
+            "messages": [
+                user([image_part("agent-files/agent-inputs/local/t/r/x.png", form="file", provider="dragoman")])
+            ]
+        },
         404,
         "not_found",
     ),
@@ -172,12 +176,12 @@ async def look() -> str:
     return "dark"
 
 
-async def test_bad_input_is_refused_before_a_stream_and_leaves_nothing(chat_server: Serving) -> None:
+async def test_bad_input_is_refused_before_a_stream_and_leaves_nothing(chat_server: ServerFixture) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([look])
     wrong = []
     for name, (given, status, code) in CASES.items():
         body = {**run_input("Hello"), **given}
-        found = await refused(chat_server, body)
+        found = await post_error(chat_server, body)
         if found != (status, code):
             wrong.append((name, found, (status, code)))
         thread = body["threadId"]
@@ -186,12 +190,12 @@ async def test_bad_input_is_refused_before_a_stream_and_leaves_nothing(chat_serv
                 await chat_server.store.get_session(thread)
     assert wrong == []
     assert chat_server.fake.received == []
-    folder = chat_server.doors.options.attachments
+    folder = chat_server.state.config.attachments
     assert folder is not None
     assert list(Path(folder.removeprefix("file://")).rglob("*.png")) == []
 
 
-async def test_bodies_that_are_no_json_are_refused(chat_server: Serving) -> None:
+async def test_bodies_that_are_no_json_are_refused(chat_server: ServerFixture) -> None:
     good = json.dumps(run_input("x")).encode()
     for body, kind, status, code in (
         (b"", "application/json", 400, "invalid_json"),
@@ -209,12 +213,12 @@ async def test_bodies_that_are_no_json_are_refused(chat_server: Serving) -> None
             assert found == (status, code), body[:60]
 
 
-async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server: Serving) -> None:
-    key = await keyed_server.key("ann")
+async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server: ServerFixture) -> None:
+    key = await keyed_server.make_key("ann")
     for role in ("assistant", "system", "developer", "reasoning"):
         said = run_input({"id": "a1", "role": role, "content": "x"}, "Hello")
-        assert await refused(keyed_server, said, **key) == (403, "role_not_allowed")
-    writer = await keyed_server.key("bob", scopes=("chat", "history:write"))
+        assert await post_error(keyed_server, said, **key) == (403, "role_not_allowed")
+    writer = await keyed_server.make_key("bob", scopes=("chat", "history:write"))
     keyed_server.fake.say("Yes.")
     said = run_input(
         {"id": "s1", "role": "system", "content": "Be brief."},
@@ -222,7 +226,7 @@ async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server:
         {"id": "a1", "role": "assistant", "content": "Ho"},
         "Really?",
     )
-    assert types(await post(keyed_server, said, **writer))[-1] == "RUN_FINISHED"
+    assert event_types(await post_run(keyed_server, said, **writer))[-1] == "RUN_FINISHED"
     rows = await keyed_server.store.read(said["threadId"])
     assert [row.message.role.value for row in rows] == ["system", "user", "assistant", "user", "assistant"]
     assert keyed_server.fake.refused == []
@@ -239,8 +243,10 @@ async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server:
     ],
     ids=["very long", "too long", "blank", "empty", "NUL"],
 )
-async def test_a_history_calls_tools_by_names_that_tools_can_have(keyed_server: Serving, name: str, code: str) -> None:
-    writer = await keyed_server.key("bob", scopes=("chat", "history:write"))
+async def test_a_history_calls_tools_by_names_that_tools_can_have(
+    keyed_server: ServerFixture, name: str, code: str
+) -> None:
+    writer = await keyed_server.make_key("bob", scopes=("chat", "history:write"))
     made = {"id": "call-1", "type": "function", "function": {"name": name, "arguments": "{}"}}
     said = run_input(
         user("Hi", "m1"),
@@ -248,16 +254,16 @@ async def test_a_history_calls_tools_by_names_that_tools_can_have(keyed_server: 
         {"id": "t1", "role": "tool", "toolCallId": "call-1", "content": "x"},
         "Really?",
     )
-    assert await refused(keyed_server, said, **writer) == (422, code)
+    assert await post_error(keyed_server, said, **writer) == (422, code)
     with pytest.raises(UnknownSessionError):
         await keyed_server.store.get_session(said["threadId"])
 
 
 @pytest.mark.parametrize("name", ["n" * 20_000, "n" * 65, "a\0b"], ids=len)
-async def test_a_model_that_calls_a_name_no_tool_can_have_calls_nothing(chat_server: Serving, name: str) -> None:
+async def test_a_model_that_calls_a_name_no_tool_can_have_calls_nothing(chat_server: ServerFixture, name: str) -> None:
     chat_server.fake.answer_with(say("Let me see."), call(name, {"a": 1}))
     given = run_input("Hello")
-    events = await post(chat_server, given)
+    events = await post_run(chat_server, given)
     assert events[-1]["type"] == "RUN_ERROR"
     assert "the tool's name h" in events[-1]["message"]
     assert all(name not in str(event) for event in events)
@@ -271,15 +277,15 @@ async def test_a_model_that_calls_a_name_no_tool_can_have_calls_nothing(chat_ser
     assert (await chat_server.store.verify()).damage == ()
     chat_server.fake.say("Yes.")
     again = run_input("Once more", threadId=given["threadId"])
-    assert types(await post(chat_server, again))[-1] == "RUN_FINISHED"
+    assert event_types(await post_run(chat_server, again))[-1] == "RUN_FINISHED"
     assert chat_server.fake.refused == []
 
 
-async def test_a_thread_of_somebody_else_is_not_there(keyed_server: Serving) -> None:
-    ann, bob = await keyed_server.key("ann"), await keyed_server.key("bob")
+async def test_a_thread_of_somebody_else_is_not_there(keyed_server: ServerFixture) -> None:
+    ann, bob = await keyed_server.make_key("ann"), await keyed_server.make_key("bob")
     keyed_server.fake.say("Yes.")
     given = run_input("Hello")
-    await post(keyed_server, given, **ann)
+    await post_run(keyed_server, given, **ann)
     for path in ("events", "cancel", f"{given['runId']}/cancel"):
         method = "GET" if path == "events" else "POST"
         async with keyed_server.client.request(method, f"{RUNS}/{given['threadId']}/{path}", headers=bob) as answer:
@@ -288,21 +294,21 @@ async def test_a_thread_of_somebody_else_is_not_there(keyed_server: Serving) -> 
             assert foreign == (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
 
 
-async def test_one_run_too_many_is_put_off(chat_server: Serving) -> None:
-    options = msgspec.structs.replace(chat_server.doors.options, max_pending_runs=0)
-    chat_server.doors.options = options
+async def test_one_run_too_many_is_put_off(chat_server: ServerFixture) -> None:
+    options = msgspec.structs.replace(chat_server.state.config, max_pending_runs=0)
+    chat_server.state.config = options
     async with chat_server.client.post(RUNS, json=run_input("x")) as answer:
         assert answer.status == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert (await answer.json())["error"]["code"] == "too_many_runs"
 
 
-async def test_no_field_of_the_body_says_who_the_caller_is(keyed_server: Serving) -> None:
-    key = await keyed_server.key("ann")
+async def test_no_field_of_the_body_says_who_the_caller_is(keyed_server: ServerFixture) -> None:
+    key = await keyed_server.make_key("ann")
     keyed_server.fake.say("Yes.")
     fields = {"user_id": "bob", "userId": "bob", "team_id": "x", "role": "admin", "scopes": ["admin"], "cost_usd": 0}
     given = run_input({**user("Hello"), **{k: v for k, v in fields.items() if k != "role"}}, **fields)
-    await post(keyed_server, given, **{**key, "X-User-Id": "bob", "X-Team-Id": "x"})
+    await post_run(keyed_server, given, **{**key, "X-User-Id": "bob", "X-Team-Id": "x"})
     session = await keyed_server.store.get_session(given["threadId"])
     assert (session.user_id, session.team_id) == ("ann", None)
     for row in await keyed_server.store.read(given["threadId"]):

@@ -16,12 +16,12 @@ import pytest
 from dragoman.errors import StorageError
 from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, MessageStatus, TextBlock
-from dragoman.server.runs.continuing import _check_same
-from dragoman.server.runs.given import MessageGiven, Words
+from dragoman.server.runs.continuing import _require_same_text
+from dragoman.server.runs.given import InputMessage, TextPart
 from dragoman.tools import tool
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import RUNS, SSE, events_of, post, refused, run_input, types, user
-from tests.server.runs.test_refusals import JPEG, PNG, picture
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import RUNS, SSE, event_types, parse_events, post_error, post_run, run_input, user
+from tests.server.runs.test_refusals import JPEG, PNG, image_part
 from tests.strict.said import say
 
 
@@ -29,16 +29,16 @@ def texts(events: list[dict[str, Any]]) -> str:
     return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
 
 
-async def events(server: Serving, thread: str, last: str | None = None, **query: str) -> tuple[int, Any]:
+async def get_events(server: ServerFixture, thread: str, last: str | None = None, **query: str) -> tuple[int, Any]:
     """What the stream of a thread tells, or the code of a refusal."""
     headers = {} if last is None else {"Last-Event-ID": last}
     async with server.client.get(f"{RUNS}/{thread}/events", headers=headers, params=query) as answer:
         if answer.status == 200:
-            return 200, events_of(await answer.text())
+            return 200, parse_events(await answer.text())
         return answer.status, (await answer.json())["error"]["code"] if answer.status != 204 else None
 
 
-class Slow:
+class SlowProvider:
     """A tool that a test lets go on."""
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class Slow:
 
 
 @asynccontextmanager
-async def slow_run(server: Serving, **given: Any) -> AsyncIterator[tuple[Slow, dict[str, Any]]]:
+async def slow_run(server: ServerFixture, **given: Any) -> AsyncIterator[tuple[SlowProvider, dict[str, Any]]]:
     """A run that is in the middle of a tool."""
-    slow = Slow()
+    slow = SlowProvider()
     server.agent.tools = type(server.agent.tools)([slow.tool()])
     server.fake.call("wait")
     server.fake.say("It was long.")
@@ -71,11 +71,11 @@ async def slow_run(server: Serving, **given: Any) -> AsyncIterator[tuple[Slow, d
     slow.may_end.set()
 
 
-async def test_a_run_is_told_from_its_beginning_to_its_end(chat_server: Serving) -> None:
+async def test_a_run_is_told_from_its_beginning_to_its_end(chat_server: ServerFixture) -> None:
     chat_server.fake.say("It is fine.", thinking="Hm.")
     given = run_input("How is it?")
-    told = await post(chat_server, given)
-    assert types(told) == [
+    told = await post_run(chat_server, given)
+    assert event_types(told) == [
         "RUN_STARTED",
         "STEP_STARTED",
         "REASONING_START",
@@ -100,7 +100,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(chat_server: Serving)
     assert (await chat_server.store.get_session(given["threadId"])).title == "How is it?"
 
 
-async def test_without_a_wish_for_events_a_run_is_accepted_and_told_elsewhere(chat_server: Serving) -> None:
+async def test_without_a_wish_for_events_a_run_is_accepted_and_told_elsewhere(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Yes.")
     given = run_input("Is it?")
     async with chat_server.client.post(RUNS, json=given) as answer:
@@ -108,35 +108,35 @@ async def test_without_a_wish_for_events_a_run_is_accepted_and_told_elsewhere(ch
         told = await answer.json()
         ids = {"taskId": given["runId"], "threadId": given["threadId"], "runId": given["runId"]}
         assert told == {**ids, "created": True}
-    status, found = await events(chat_server, given["threadId"])
+    status, found = await get_events(chat_server, given["threadId"])
     assert (status, texts(found)) == (200, "Yes.")
     async with chat_server.client.post(RUNS, json=given) as answer:
         assert (await answer.json()) == {**ids, "created": False}
 
 
-async def test_the_same_request_again_is_the_same_run(chat_server: Serving) -> None:
+async def test_the_same_request_again_is_the_same_run(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Yes.")
     given = run_input("Is it?")
-    first = await post(chat_server, given)
-    assert await post(chat_server, given) == first
-    assert await post(chat_server, dict(reversed(given.items()))) == first  # whatever the order of its keys
+    first = await post_run(chat_server, given)
+    assert await post_run(chat_server, given) == first
+    assert await post_run(chat_server, dict(reversed(given.items()))) == first  # whatever the order of its keys
     assert len(chat_server.fake.received) == 1
     other = {**given, "messages": [user("Something else")]}
-    assert await refused(chat_server, other) == (422, "idempotency_key_reused")
+    assert await post_error(chat_server, other) == (422, "idempotency_key_reused")
 
 
-async def test_a_key_of_a_request_is_as_good_as_the_id_of_its_run(chat_server: Serving) -> None:
+async def test_a_key_of_a_request_is_as_good_as_the_id_of_its_run(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Yes.")
     given = run_input("Is it?")
-    first = await post(chat_server, given, **{"Idempotency-Key": "k1"})
-    assert await post(chat_server, given, **{"Idempotency-Key": "k1"}) == first
+    first = await post_run(chat_server, given, **{"Idempotency-Key": "k1"})
+    assert await post_run(chat_server, given, **{"Idempotency-Key": "k1"}) == first
     other = {**given, "runId": "another"}
-    assert await refused(chat_server, other, **{"Idempotency-Key": "k1"}) == (422, "idempotency_key_reused")
-    long = await refused(chat_server, other, **{"Idempotency-Key": "k" * 256})
+    assert await post_error(chat_server, other, **{"Idempotency-Key": "k1"}) == (422, "idempotency_key_reused")
+    long = await post_error(chat_server, other, **{"Idempotency-Key": "k" * 256})
     assert long == (400, "invalid_idempotency_key")
 
 
-async def test_a_thread_has_one_run_at_a_time(chat_server: Serving) -> None:
+async def test_a_thread_has_one_run_at_a_time(chat_server: ServerFixture) -> None:
     async with slow_run(chat_server) as (slow, given):
         other = run_input("Me too", threadId=given["threadId"])
         async with chat_server.client.post(RUNS, json=other) as answer:
@@ -144,21 +144,21 @@ async def test_a_thread_has_one_run_at_a_time(chat_server: Serving) -> None:
             assert answer.headers["retry-after"] == "1"
             assert (await answer.json())["error"]["code"] == "run_in_progress"
         slow.may_end.set()
-        _, told = await events(chat_server, given["threadId"])
+        _, told = await get_events(chat_server, given["threadId"])
         assert told[-1]["type"] == "RUN_FINISHED"
-    assert types(await post(chat_server, other))[-1] == "RUN_FINISHED"
+    assert event_types(await post_run(chat_server, other))[-1] == "RUN_FINISHED"
 
 
-async def test_two_requests_at_once_begin_one_run(chat_server: Serving) -> None:
+async def test_two_requests_at_once_begin_one_run(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Yes.")
     given = run_input("Is it?")
-    first, second = await asyncio.gather(post(chat_server, given), post(chat_server, given))
+    first, second = await asyncio.gather(post_run(chat_server, given), post_run(chat_server, given))
     assert first == second
     assert len(chat_server.fake.received) == 1
 
 
-async def test_a_run_goes_on_when_its_client_is_gone(chat_server: Serving) -> None:
-    slow = Slow()
+async def test_a_run_goes_on_when_its_client_is_gone(chat_server: ServerFixture) -> None:
+    slow = SlowProvider()
     chat_server.agent.tools = type(chat_server.agent.tools)([slow.tool()])
     chat_server.fake.call("wait")
     chat_server.fake.say("I am still here.")
@@ -167,60 +167,60 @@ async def test_a_run_goes_on_when_its_client_is_gone(chat_server: Serving) -> No
     await asyncio.wait_for(slow.began.wait(), 10)
     answer.close()
     slow.may_end.set()
-    _, told = await events(chat_server, given["threadId"])
+    _, told = await get_events(chat_server, given["threadId"])
     assert texts(told) == "I am still here."
     assert told[-1]["type"] == "RUN_FINISHED"
 
 
-async def test_whoever_comes_back_is_told_what_they_missed(chat_server: Serving) -> None:
+async def test_whoever_comes_back_is_told_what_they_missed(chat_server: ServerFixture) -> None:
     thread = "t-1"
     whole = []
     for words in ("First.", "Second."):
         chat_server.fake.say(words)
-        whole += await post(chat_server, run_input("Go on.", threadId=thread))
+        whole += await post_run(chat_server, run_input("Go on.", threadId=thread))
     numbers = [event["number"] for event in whole]
     assert numbers == [*range(1, len(whole) + 1)]
     for last in range(len(whole)):
-        assert await events(chat_server, thread, str(last)) == (200, whole[last:])
-    assert await events(chat_server, thread, str(len(whole))) == (204, None)
+        assert await get_events(chat_server, thread, str(last)) == (200, whole[last:])
+    assert await get_events(chat_server, thread, str(len(whole))) == (204, None)
     second = [event for event in whole if event["number"] > len(whole) // 2]
-    assert await events(chat_server, thread) == (200, second)  # the newest run
+    assert await get_events(chat_server, thread) == (200, second)  # the newest run
     first_run = whole[0]["runId"]
-    assert await events(chat_server, thread, runId=first_run) == (200, whole[: len(whole) // 2])
-    assert await events(chat_server, thread, "3", runId=first_run) == (200, whole[3 : len(whole) // 2])
-    assert await events(chat_server, thread, lastEventId="3") == (200, whole[3:])
+    assert await get_events(chat_server, thread, runId=first_run) == (200, whole[: len(whole) // 2])
+    assert await get_events(chat_server, thread, "3", runId=first_run) == (200, whole[3 : len(whole) // 2])
+    assert await get_events(chat_server, thread, lastEventId="3") == (200, whole[3:])
     for bad in (str(len(whole) + 1), "x", "-1", "1e3", "9" * 30):
-        assert await events(chat_server, thread, bad) == (422, "invalid_last_event_id")
-    assert await events(chat_server, thread, runId="nobody") == (404, "not_found")
+        assert await get_events(chat_server, thread, bad) == (422, "invalid_last_event_id")
+    assert await get_events(chat_server, thread, runId="nobody") == (404, "not_found")
 
 
-async def test_a_thread_without_runs_has_nothing_to_tell(chat_server: Serving) -> None:
+async def test_a_thread_without_runs_has_nothing_to_tell(chat_server: ServerFixture) -> None:
     session = await chat_server.store.create_session()
-    assert await events(chat_server, session.id) == (204, None)
-    assert await events(chat_server, session.id, "5") == (422, "invalid_last_event_id")
+    assert await get_events(chat_server, session.id) == (204, None)
+    assert await get_events(chat_server, session.id, "5") == (422, "invalid_last_event_id")
 
 
-async def test_what_was_swept_is_said_to_be_gone(chat_server: Serving) -> None:
+async def test_what_was_swept_is_said_to_be_gone(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Yes.")
     given = run_input("Is it?")
-    await post(chat_server, given)
+    await post_run(chat_server, given)
     await asyncio.sleep(0.01)
     assert await chat_server.store.sweep_run_events(timedelta(0)) > 0
-    assert await events(chat_server, given["threadId"]) == (410, "events_gone")
+    assert await get_events(chat_server, given["threadId"]) == (410, "events_gone")
 
 
 async def test_what_a_run_has_told_is_kept_for_as_long_as_the_server_was_told(tmp_path: Path) -> None:
     old, young = run_input("Is it?"), run_input("Is it?")
-    async with serving(tmp_path) as server:
+    async with run_test_server(tmp_path) as server:
         for given, days in ((old, 20), (young, 19)):
             server.fake.say("Yes.")
             server.store.clock = lambda days=days: datetime.now(UTC) - timedelta(days=days)
-            await post(server, given)
-    async with serving(tmp_path, keep_run_events_days=19.5) as server:  # which sweeps when it begins
-        while (await events(server, old["threadId"]))[0] == 200:
+            await post_run(server, given)
+    async with run_test_server(tmp_path, keep_run_events_days=19.5) as server:  # which sweeps when it begins
+        while (await get_events(server, old["threadId"]))[0] == 200:
             await asyncio.sleep(0.05)
-        assert await events(server, old["threadId"]) == (410, "events_gone")
-        status, told = await events(server, young["threadId"])
+        assert await get_events(server, old["threadId"]) == (410, "events_gone")
+        status, told = await get_events(server, young["threadId"])
         assert (status, texts(told)) == (200, "Yes.")
 
 
@@ -229,14 +229,14 @@ async def test_what_a_run_has_told_is_kept_for_as_long_as_the_server_was_told(tm
 
 @pytest.mark.parametrize("version", ["1.0", None])
 @pytest.mark.parametrize("named", [False, True])
-async def test_a_run_can_be_cancelled(chat_server: Serving, version: str | None, named: bool) -> None:
+async def test_a_run_can_be_cancelled(chat_server: ServerFixture, version: str | None, named: bool) -> None:
     async with slow_run(chat_server, **({} if version else {"protocolVersion": None})) as (_, given):
         path = f"{RUNS}/{given['threadId']}/{given['runId'] + '/' if named else ''}cancel"
         async with chat_server.client.post(path) as answer:
             assert answer.status == 202
             told = await answer.json()
             assert told == {"threadId": given["threadId"], "runId": given["runId"], "cancelled": True}
-        _, found = await events(chat_server, given["threadId"])
+        _, found = await get_events(chat_server, given["threadId"])
         if version:
             assert found[-1]["outcome"] == {"type": "cancelled"}
         else:
@@ -245,27 +245,32 @@ async def test_a_run_can_be_cancelled(chat_server: Serving, version: str | None,
             assert (answer.status, (await answer.json())["cancelled"]) == (200, False)
     chat_server.fake.forget()
     chat_server.fake.say("Go on.")
-    assert types(await post(chat_server, run_input("And now?", threadId=given["threadId"])))[-1] == "RUN_FINISHED"
+    assert (
+        event_types(await post_run(chat_server, run_input("And now?", threadId=given["threadId"])))[-1]
+        == "RUN_FINISHED"
+    )
     assert chat_server.fake.refused == []
 
 
-async def test_a_provider_that_fails_ends_the_run_as_an_error_and_it_can_be_tried_again(chat_server: Serving) -> None:
+async def test_a_provider_that_fails_ends_the_run_as_an_error_and_it_can_be_tried_again(
+    chat_server: ServerFixture,
+) -> None:
     chat_server.fake.fail(500, "broken")
     given = run_input("Hello")
-    told = await post(chat_server, given)
+    told = await post_run(chat_server, given)
     assert (told[-1]["type"], told[-1]["code"]) == ("RUN_ERROR", "server_error")
     chat_server.fake.say("Here I am.")
-    again = await post(chat_server, {**given, "runId": "again"})
+    again = await post_run(chat_server, {**given, "runId": "again"})
     assert texts(again) == "Here I am."
     assert "asked" not in again[0].get("metadata", {}).get("dragoman", {})  # nothing new was said
     users = [row for row in await chat_server.store.read(given["threadId"]) if row.message.role.value == "user"]
     assert len(users) == 1
 
 
-async def test_a_stream_that_breaks_leaves_what_had_arrived(chat_server: Serving) -> None:
+async def test_a_stream_that_breaks_leaves_what_had_arrived(chat_server: ServerFixture) -> None:
     chat_server.fake.cut(900, say("A long answer. " * 20))
     given = run_input("Hello")
-    told = await post(chat_server, given)
+    told = await post_run(chat_server, given)
     assert told[-1]["type"] == "RUN_ERROR"
     rows = await chat_server.store.read(given["threadId"])
     assert rows[-1].message.metadata.status is MessageStatus.ERROR
@@ -273,23 +278,23 @@ async def test_a_stream_that_breaks_leaves_what_had_arrived(chat_server: Serving
     assert kept == texts(told) != ""
 
 
-async def test_a_server_that_stops_ends_runs_as_errors(chat_server: Serving) -> None:
+async def test_a_server_that_stops_ends_runs_as_errors(chat_server: ServerFixture) -> None:
     async with slow_run(chat_server) as (_, given):
-        await chat_server.doors.runs.close(0.05)
+        await chat_server.state.runs.close(0.05)
         told = await chat_server.store.run_events(given["threadId"])
         last = json.loads(told.events[-1].json)
         assert (last["type"], last["code"]) == ("RUN_ERROR", "server_stopping")
-        assert await refused(chat_server, run_input("Hello")) == (503, "server_stopping")
+        assert await post_error(chat_server, run_input("Hello")) == (503, "server_stopping")
 
 
 # --- what is said ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_may_come_whole_every_time(chat_server: Serving) -> None:
+async def test_a_conversation_may_come_whole_every_time(chat_server: ServerFixture) -> None:
     chat_server.fake.say("One.", thinking="Hm.")
     chat_server.fake.say("Two.")
     first, second = user("1?"), user("2?")
-    told = await post(chat_server, run_input(first, threadId="t"))
+    told = await post_run(chat_server, run_input(first, threadId="t"))
     name = next(event["messageId"] for event in told if event["type"] == "TEXT_MESSAGE_START")
     history = [
         {"id": "local-system", "role": "system", "content": "The client's own."},
@@ -298,30 +303,30 @@ async def test_a_conversation_may_come_whole_every_time(chat_server: Serving) ->
         {"id": name, "role": "assistant", "content": "One."},
     ]
     # What the client has before what the thread knows is its own affair, whoever may say what.
-    await post(chat_server, run_input(*history, second, threadId="t"))
+    await post_run(chat_server, run_input(*history, second, threadId="t"))
     rows = await chat_server.store.read("t")
     assert [row.message.role.value for row in rows] == ["user", "assistant", "user", "assistant"]
     assert chat_server.fake.refused == []
     other = {**second, "content": "Something else"}
-    assert await refused(chat_server, run_input(other, threadId="t")) == (409, "id_conflict")
+    assert await post_error(chat_server, run_input(other, threadId="t")) == (409, "id_conflict")
 
 
-async def test_a_model_may_be_named_in_the_words_or_beside_them(chat_server: Serving) -> None:
+async def test_a_model_may_be_named_in_the_words_or_beside_them(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Yes.")
     first = user("@anthropic Are you there?")
-    told = await post(chat_server, run_input(first, threadId="t"))
+    told = await post_run(chat_server, run_input(first, threadId="t"))
     assert told[1]["metadata"]["dragoman"]["model"] == "fake-anthropic:model"
     chat_server.fake.say("Still.")
-    await post(chat_server, run_input(first, "And now?", threadId="t", forwardedProps={"model": "blind-anthropic"}))
+    await post_run(chat_server, run_input(first, "And now?", threadId="t", forwardedProps={"model": "blind-anthropic"}))
     assert [body["model"] for body in chat_server.fake.bodies] == ["model", "blind"]
 
 
-async def test_pictures_reach_the_model_and_are_kept(chat_server: Serving) -> None:
+async def test_pictures_reach_the_model_and_are_kept(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Two dots.")
     binary = {"type": "binary", "mimeType": "image/jpeg", "data": JPEG}
-    said = [{"type": "text", "text": "看看"}, picture(PNG), binary]
+    said = [{"type": "text", "text": "看看"}, image_part(PNG), binary]
     given = run_input(user(said))
-    await post(chat_server, given)
+    await post_run(chat_server, given)
     row, _ = await chat_server.store.read(given["threadId"])
     assert [type(block) for block in row.message.content[1:]] == [ImageBlock, ImageBlock]
     kept = row.message.metadata.attachments
@@ -334,25 +339,25 @@ async def test_pictures_reach_the_model_and_are_kept(chat_server: Serving) -> No
     chat_server.fake.say("One.")
     place = f"{kept[0].bucket}/{kept[0].path}"
     again = user([{"type": "image", "source": {"type": "file", "value": place, "provider": "dragoman"}}])
-    await post(chat_server, run_input(again, threadId=given["threadId"]))
+    await post_run(chat_server, run_input(again, threadId=given["threadId"]))
     assert chat_server.fake.refused == []
 
 
-async def test_what_the_model_is_to_know_is_told_and_not_kept(chat_server: Serving) -> None:
+async def test_what_the_model_is_to_know_is_told_and_not_kept(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Noted.")
     given = run_input("Hello", context=[{"description": "The page", "value": "checkout"}])
-    await post(chat_server, given)
+    await post_run(chat_server, given)
     assert "The page:\ncheckout" in json.dumps(chat_server.fake.bodies[0]["system"], ensure_ascii=False).replace(
         "\\n", "\n"
     )
     assert len(await chat_server.store.read(given["threadId"])) == 2
 
 
-async def test_what_an_application_keeps_with_a_message_is_kept(chat_server: Serving) -> None:
+async def test_what_an_application_keeps_with_a_message_is_kept(chat_server: ServerFixture) -> None:
     chat_server.fake.say("Yes.")
     metadata = {"mood": "calm", "big": 9007199254740993, "ag-ui": {"x": 1}}
     given = run_input({**user("Hello"), "metadata": metadata})
-    await post(chat_server, given)
+    await post_run(chat_server, given)
     row, _ = await chat_server.store.read(given["threadId"])
     assert row.message.metadata.extra == {"mood": "calm", "big": 9007199254740993}
 
@@ -366,11 +371,11 @@ WEATHER = {
 }
 
 
-async def test_a_tool_of_the_client_is_answered_by_the_client(chat_server: Serving) -> None:
+async def test_a_tool_of_the_client_is_answered_by_the_client(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     chat_server.fake.say("21 degrees.")
     asked = user("How warm?")
-    told = await post(chat_server, run_input(asked, threadId="t", tools=[WEATHER]))
+    told = await post_run(chat_server, run_input(asked, threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
     parent = next(event["parentMessageId"] for event in told if event["type"] == "TOOL_CALL_START")
     function = {"name": "get_weather", "arguments": '{"city":"Berlin"}'}
@@ -380,24 +385,24 @@ async def test_a_tool_of_the_client_is_answered_by_the_client(chat_server: Servi
         "toolCalls": [{"id": call_id, "type": "function", "function": function}],
     }
     answer = {"id": "tool-1", "role": "tool", "toolCallId": call_id, "content": "21"}
-    again = await post(chat_server, run_input(asked, called, answer, threadId="t", tools=[WEATHER]))
+    again = await post_run(chat_server, run_input(asked, called, answer, threadId="t", tools=[WEATHER]))
     assert texts(again) == "21 degrees."
-    assert "TOOL_CALL_RESULT" not in types(again)  # the client has it
+    assert "TOOL_CALL_RESULT" not in event_types(again)  # the client has it
     late = {**answer, "id": "tool-2", "content": "22"}
-    assert await refused(chat_server, run_input(late, threadId="t")) == (409, "already_answered")
+    assert await post_error(chat_server, run_input(late, threadId="t")) == (409, "already_answered")
     assert chat_server.fake.refused == []
 
 
-async def test_an_answer_whose_run_failed_can_be_sent_again(chat_server: Serving) -> None:
+async def test_an_answer_whose_run_failed_can_be_sent_again(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     chat_server.fake.fail(500)
     chat_server.fake.say("21 degrees.")
-    told = await post(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
+    told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
     answer = {"id": "tool-1", "role": "tool", "toolCallId": call_id, "content": "21"}
-    failed = await post(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
+    failed = await post_run(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
     assert failed[-1]["type"] == "RUN_ERROR"
-    again = await post(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
+    again = await post_run(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
     assert texts(again) == "21 degrees."
 
 
@@ -407,17 +412,17 @@ async def drop(name: str) -> str:
     return f"{name} is gone"
 
 
-async def interrupted(server: Serving, **given: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def start_interrupted(server: ServerFixture, **given: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     server.agent.tools = type(server.agent.tools)([drop])
     server.fake.call("drop", {"name": "production"})
-    told = await post(
-        server, run_input(user([{"type": "text", "text": "Drop it."}, picture(PNG)]), threadId="t", **given)
+    told = await post_run(
+        server, run_input(user([{"type": "text", "text": "Drop it."}, image_part(PNG)]), threadId="t", **given)
     )
     (interrupt,) = told[-1]["outcome"]["interrupts"]
     return told, interrupt
 
 
-def resume(interrupt: dict[str, Any], status: str = "resolved", **payload: Any) -> dict[str, Any]:
+def resume_entry(interrupt: dict[str, Any], status: str = "resolved", **payload: Any) -> dict[str, Any]:
     return {"interruptId": interrupt["id"], "status": status, **({"payload": payload} if payload else {})}
 
 
@@ -429,15 +434,17 @@ def resume(interrupt: dict[str, Any], status: str = "resolved", **payload: Any) 
         ({"approved": False, "reason": "not today"}, "not today", True),
     ],
 )
-async def test_what_needs_consent_waits_for_it(chat_server: Serving, payload: Any, result: str, is_error: bool) -> None:
-    told, interrupt = await interrupted(chat_server, state={"step": 1})
+async def test_what_needs_consent_waits_for_it(
+    chat_server: ServerFixture, payload: Any, result: str, is_error: bool
+) -> None:
+    told, interrupt = await start_interrupted(chat_server, state={"step": 1})
     assert interrupt["reason"] == "tool_call"
     snapshot = next(event["messages"] for event in told if event["type"] == "MESSAGES_SNAPSHOT")
     assert [message["role"] for message in snapshot] == ["user", "assistant"]
     assert snapshot[0]["content"][1]["source"]["type"] == "file"  # and never a URL with a token, nor the bytes
     assert next(event["snapshot"] for event in told if event["type"] == "STATE_SNAPSHOT") == {"step": 1}
     chat_server.fake.say("So be it.")
-    again = await post(chat_server, run_input(threadId="t", resume=[resume(interrupt, **payload)]))
+    again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, **payload)]))
     (came,) = [event for event in again if event["type"] == "TOOL_CALL_RESULT"]
     assert result in json.dumps(came["content"])
     assert ("metadata" in came) == is_error
@@ -446,51 +453,51 @@ async def test_what_needs_consent_waits_for_it(chat_server: Serving, payload: An
     assert chat_server.fake.refused == []
 
 
-async def test_a_resume_answers_every_interrupt_and_nothing_else(chat_server: Serving) -> None:
-    _, interrupt = await interrupted(chat_server)
+async def test_a_resume_answers_every_interrupt_and_nothing_else(chat_server: ServerFixture) -> None:
+    _, interrupt = await start_interrupted(chat_server)
     for given, code in (
         ([{"interruptId": "int-other", "status": "cancelled"}], "unknown_interrupt"),
-        ([resume(interrupt, approved=True), resume(interrupt, approved=True)], "invalid_resume"),
-        ([resume(interrupt)], "invalid_resume"),
-        ([resume(interrupt, approved="yes")], "invalid_resume"),
-        ([resume(interrupt, approved=True, editedArgs={"name": 5})], "tool_input_invalid"),
+        ([resume_entry(interrupt, approved=True), resume_entry(interrupt, approved=True)], "invalid_resume"),
+        ([resume_entry(interrupt)], "invalid_resume"),
+        ([resume_entry(interrupt, approved="yes")], "invalid_resume"),
+        ([resume_entry(interrupt, approved=True, editedArgs={"name": 5})], "tool_input_invalid"),
     ):
-        assert await refused(chat_server, run_input(threadId="t", resume=given)) == (422, code)
+        assert await post_error(chat_server, run_input(threadId="t", resume=given)) == (422, code)
     chat_server.fake.say("Well.")
-    again = await post(chat_server, run_input(threadId="t", resume=[resume(interrupt, "cancelled")]))
+    again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
     assert texts(again) == "Well."
-    done = await refused(chat_server, run_input(threadId="t", resume=[resume(interrupt, "cancelled")]))
+    done = await post_error(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
     assert done == (422, "unknown_interrupt")
 
 
-async def test_a_new_question_gives_up_what_waited(chat_server: Serving) -> None:
-    await interrupted(chat_server)
+async def test_a_new_question_gives_up_what_waited(chat_server: ServerFixture) -> None:
+    await start_interrupted(chat_server)
     chat_server.fake.say("As you like.")
-    told = await post(chat_server, run_input("Never mind.", threadId="t"))
+    told = await post_run(chat_server, run_input("Never mind.", threadId="t"))
     assert texts(told) == "As you like."
     assert chat_server.fake.refused == []
 
 
-async def test_the_same_on_postgresql(postgres_chat_server: Serving) -> None:
+async def test_the_same_on_postgresql(postgres_chat_server: ServerFixture) -> None:
     server = postgres_chat_server
-    _, interrupt = await interrupted(server)
+    _, interrupt = await start_interrupted(server)
     server.fake.say("Nul \0 and \U0001f600.")
-    again = await post(server, run_input(threadId="t", resume=[resume(interrupt, approved=True)]))
+    again = await post_run(server, run_input(threadId="t", resume=[resume_entry(interrupt, approved=True)]))
     assert texts(again) == "Nul \0 and \U0001f600."
-    status, found = await events(server, "t", "0")
+    status, found = await get_events(server, "t", "0")
     assert status == 200
     assert [event["number"] for event in found] == [*range(1, len(found) + 1)]
     async with slow_run(server) as (_, given):
         async with server.client.post(f"{RUNS}/{given['threadId']}/cancel") as answer:
             assert answer.status == 202
-        _, found = await events(server, given["threadId"])
+        _, found = await get_events(server, given["threadId"])
         assert found[-1]["outcome"] == {"type": "cancelled"}
 
 
 # --- what goes wrong here --------------------------------------------------------------------------------------------
 
 
-def failing(server: Serving, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool = False) -> None:
+def fail_store(server: ServerFixture, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool = False) -> None:
     """Let the store fail so often when it is told something: before it did it, or after."""
     real, left = server.store.tell_run, times
     monkeypatch.setattr("dragoman.server.runs.narrating._RETRIES_S", (0.0, 0.0, 0.0))
@@ -509,46 +516,46 @@ def failing(server: Serving, monkeypatch: pytest.MonkeyPatch, times: int, *, aft
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_store_that_fails_for_a_moment_loses_no_event(
-    chat_server: Serving, monkeypatch: pytest.MonkeyPatch, after: bool
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     chat_server.fake.say("It is fine.")
-    failing(chat_server, monkeypatch, 3, after=after)
+    fail_store(chat_server, monkeypatch, 3, after=after)
     given = run_input("How is it?")
-    told = await post(chat_server, given)
+    told = await post_run(chat_server, given)
     assert texts(told) == "It is fine."
     assert [event["number"] for event in told] == [*range(1, len(told) + 1)]
-    assert await events(chat_server, given["threadId"], "0") == (200, told)
+    assert await get_events(chat_server, given["threadId"], "0") == (200, told)
 
 
 async def test_a_run_that_cannot_be_told_is_ended_when_the_store_works_again(
-    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with slow_run(chat_server) as (slow, given):
-        failing(chat_server, monkeypatch, 8)  # and the end cannot be told either
+        fail_store(chat_server, monkeypatch, 8)  # and the end cannot be told either
         slow.may_end.set()
-        while chat_server.doors.runs._here:
+        while chat_server.state.runs._live_runs:
             await asyncio.sleep(0.01)
-        await chat_server.doors.runs._beat()
-        status, told = await events(chat_server, given["threadId"], "0")
+        await chat_server.state.runs._send_heartbeat()
+        status, told = await get_events(chat_server, given["threadId"], "0")
         assert (status, told[-1]["type"], told[-1]["code"]) == (200, "RUN_ERROR", "interrupted")
 
 
-async def test_a_thread_that_is_deleted_ends_its_run(chat_server: Serving) -> None:
+async def test_a_thread_that_is_deleted_ends_its_run(chat_server: ServerFixture) -> None:
     async with slow_run(chat_server) as (slow, given):
         await chat_server.store.delete_session(given["threadId"])
         slow.may_end.set()
-        while chat_server.doors.runs._here:
+        while chat_server.state.runs._live_runs:
             await asyncio.sleep(0.01)
-    assert await events(chat_server, given["threadId"]) == (404, "not_found")
+    assert await get_events(chat_server, given["threadId"]) == (404, "not_found")
 
 
-async def test_naughty_strings_are_said_and_kept_as_they_are(chat_server: Serving, suites: Path) -> None:
+async def test_naughty_strings_are_said_and_kept_as_they_are(chat_server: ServerFixture, suites: Path) -> None:
     naughty = json.loads((suites / "blns.json").read_text("utf-8"))
     parts = [{"type": "text", "text": one} for one in naughty if one]
     for at in range(0, len(parts), 250):
         given = run_input(user(parts[at : at + 250]))
         chat_server.fake.say("".join(part["text"] for part in parts[at : at + 250]))
-        told = await post(chat_server, given)
+        told = await post_run(chat_server, given)
         said = [part["text"] for part in parts[at : at + 250]]
         asked, answered = await chat_server.store.read(given["threadId"])
         assert [block.text for block in asked.message.content if isinstance(block, TextBlock)] == said
@@ -558,26 +565,28 @@ async def test_naughty_strings_are_said_and_kept_as_they_are(chat_server: Servin
         )
 
 
-async def test_only_plain_names_are_names_of_threads(chat_server: Serving, suites: Path) -> None:
+async def test_only_plain_names_are_names_of_threads(chat_server: ServerFixture, suites: Path) -> None:
     naughty = json.loads((suites / "blns.json").read_text("utf-8"))
     for name in naughty:
         if re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", name):
             continue
-        status, code = await refused(chat_server, run_input("x", threadId=name))
+        status, code = await post_error(chat_server, run_input("x", threadId=name))
         assert (status, code) in ((422, "invalid_id"), (422, "invalid_character"))
     assert chat_server.fake.received == []
 
 
-async def test_what_was_erased_is_passed_over_when_a_client_still_has_it(keyed_server: Serving) -> None:
-    ann = await keyed_server.key("ann")
+async def test_what_was_erased_is_passed_over_when_a_client_still_has_it(keyed_server: ServerFixture) -> None:
+    ann = await keyed_server.make_key("ann")
     keyed_server.fake.say("Yes.")
     first = user("My name is Bob.")
-    await post(keyed_server, run_input(first, threadId="t"), **ann)
+    await post_run(keyed_server, run_input(first, threadId="t"), **ann)
     row, _ = await keyed_server.store.read("t")
     buried = row.message.replace(
         content=(TextBlock("[erased]"),), metadata=row.message.metadata.replace(extra={"erased": True})
     )
-    _check_same(MessageGiven(id=first["id"], role="user", parts=(Words(first["content"]),), wire=first), buried)
+    _require_same_text(
+        InputMessage(id=first["id"], role="user", parts=(TextPart(first["content"]),), wire=first), buried
+    )
     keyed_server.fake.say("Still.")
-    told = await post(keyed_server, run_input(first, "And now? Write to me @home soon.", threadId="t"), **ann)
+    told = await post_run(keyed_server, run_input(first, "And now? Write to me @home soon.", threadId="t"), **ann)
     assert texts(told) == "Still."

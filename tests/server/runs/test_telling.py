@@ -39,10 +39,10 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.server.runs.telling import RESPONSE_SCHEMA, Telling
+from dragoman.server.runs.telling import RESPONSE_SCHEMA, AguiEncoder
 from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
-from dragoman.turn import AnswerBegan, AnswerEnded, Pending, ResultStored, TurnEnded
+from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultStored, TurnEnd
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
 ID = "01M0000000000000000000000A"
@@ -59,23 +59,23 @@ USAGE = Usage(
 )
 
 
-def answer(*blocks: ContentBlock, usage: Usage | None = USAGE) -> Row:
+def make_answer(*blocks: ContentBlock, usage: Usage | None = USAGE) -> Row:
     metadata = MessageMetadata(model="m", provider="p", usage=usage)
     return Row(2, Message(ID, "t", Role.ASSISTANT, blocks, metadata, NOON))
 
 
-def ended(stop: StopReason = StopReason.END_TURN, **given: Any) -> TurnEnded:
+def make_end(stop: StopReason = StopReason.END_TURN, **given: Any) -> TurnEnd:
     counts = {"llm_calls": 1, "tool_calls": 0, "input_tokens": 15, "output_tokens": 5}
     money = {"cost_usd": Decimal("0.01"), "wall_time_s": 0.5}
-    return TurnEnded(turn_id="r", stop_reason=stop, model="m", **counts, **money, **given)
+    return TurnEnd(turn_id="r", stop_reason=stop, model="m", **counts, **money, **given)
 
 
 def told(*events: StreamEvent, version: str | None = "1.0") -> list[dict[str, Any]]:
     """What the events of one answer become, without the step around them."""
-    telling = Telling("t", "r", version=version)
-    telling.take(AnswerBegan(ID, 2, "m", 10), 1)
-    made = [one for event in events for one in telling.take(event, 1)]
-    closing = telling.take(AnswerEnded(answer(), StopReason.END_TURN), 1)
+    telling = AguiEncoder("t", "r", version=version)
+    telling.encode(AnswerStart(ID, 2, "m", 10), 1)
+    made = [one for event in events for one in telling.encode(event, 1)]
+    closing = telling.encode(AnswerEnd(make_answer(), StopReason.END_TURN), 1)
     assert closing[-1]["type"] == "STEP_FINISHED"
     return [{key: value for key, value in one.items() if key != "timestamp"} for one in (*made, *closing[:-1])]
 
@@ -88,11 +88,11 @@ def thought(what: str, message_id: str, **fields: Any) -> dict[str, Any]:
     return {"type": f"REASONING_{what}", "messageId": message_id, **fields}
 
 
-def call(what: str, call_id: str = CALL, **fields: Any) -> dict[str, Any]:
+def call_event(what: str, call_id: str = CALL, **fields: Any) -> dict[str, Any]:
     return {"type": f"TOOL_CALL_{what}", "toolCallId": call_id, **fields}
 
 
-def sealed(message_id: str, value: str) -> dict[str, Any]:
+def signature_event(message_id: str, value: str) -> dict[str, Any]:
     fields = {"subtype": "message", "entityId": message_id, "encryptedValue": value}
     return {"type": "REASONING_ENCRYPTED_VALUE", **fields}
 
@@ -114,7 +114,7 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             thought("MESSAGE_START", FIRST, role="reasoning"),
             thought("MESSAGE_CONTENT", FIRST, delta="Hm."),
             thought("MESSAGE_END", FIRST),
-            sealed(FIRST, "sig"),
+            signature_event(FIRST, "sig"),
             thought("END", FIRST),
             text("START", role="assistant"),
             text("CONTENT", delta="Yes."),
@@ -131,7 +131,7 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             thought("END", FIRST),
             text("START", role="assistant"),
             text("CONTENT", delta="Yes."),
-            sealed(FIRST, "sig"),
+            signature_event(FIRST, "sig"),
             text("END"),
         ],
     ),
@@ -141,7 +141,7 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             thought("START", FIRST),
             thought("MESSAGE_START", FIRST, role="reasoning"),
             thought("MESSAGE_END", FIRST),
-            sealed(FIRST, "blob"),
+            signature_event(FIRST, "blob"),
             thought("END", FIRST),
             text("START", role="assistant"),
             text("CONTENT", delta="Yes."),
@@ -154,14 +154,18 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             text("START", role="assistant"),
             text("CONTENT", delta="Look."),
             text("END"),
-            call("START", toolCallName="look", parentMessageId=ID),
-            call("ARGS", delta='{"a":1}'),
-            call("END"),
+            call_event("START", toolCallName="look", parentMessageId=ID),
+            call_event("ARGS", delta='{"a":1}'),
+            call_event("END"),
         ],
     ),
     "a call without words is the message, and one without arguments has none": (
         [ToolUseStart(0, CALL, "look"), ToolUseEnd(0)],
-        [call("START", toolCallName="look", parentMessageId=ID), call("ARGS", delta="{}"), call("END")],
+        [
+            call_event("START", toolCallName="look", parentMessageId=ID),
+            call_event("ARGS", delta="{}"),
+            call_event("END"),
+        ],
     ),
     "calls arrive side by side": (
         [
@@ -174,13 +178,13 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             ToolUseEnd(0),
         ],
         [
-            call("START", toolCallName="a", parentMessageId=ID),
-            call("START", "tu_2", toolCallName="b", parentMessageId=ID),
-            call("ARGS", "tu_2", delta="{"),
-            call("ARGS", delta="{}"),
-            call("ARGS", "tu_2", delta="}"),
-            call("END", "tu_2"),
-            call("END"),
+            call_event("START", toolCallName="a", parentMessageId=ID),
+            call_event("START", "tu_2", toolCallName="b", parentMessageId=ID),
+            call_event("ARGS", "tu_2", delta="{"),
+            call_event("ARGS", delta="{}"),
+            call_event("ARGS", "tu_2", delta="}"),
+            call_event("END", "tu_2"),
+            call_event("END"),
         ],
     ),
     "words after a thought after words are a message of their own": (
@@ -205,9 +209,9 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             text("START", role="assistant"),
             text("CONTENT", delta="A"),
             text("END"),
-            call("START", toolCallName="look", parentMessageId=ID),
-            call("ARGS", delta='{"a"'),
-            call("END"),
+            call_event("START", toolCallName="look", parentMessageId=ID),
+            call_event("ARGS", delta='{"a"'),
+            call_event("END"),
         ],
     ),
     "a character that comes in two halves is told whole": (
@@ -242,7 +246,7 @@ def test_what_an_answer_becomes(name: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", None])
 def test_the_beginning_says_which_protocol_is_spoken(version: str | None) -> None:
-    (event,) = Telling("t", "r", version=version, parent_run_id="p").started(None, 5)
+    (event,) = AguiEncoder("t", "r", version=version, parent_run_id="p").encode_start(None, 5)
     assert event == {
         "type": "RUN_STARTED",
         "threadId": "t",
@@ -254,9 +258,9 @@ def test_the_beginning_says_which_protocol_is_spoken(version: str | None) -> Non
 
 
 def test_a_step_tells_which_model_answers_and_what_it_cost() -> None:
-    telling = Telling("t", "r", version="1.0")
+    telling = AguiEncoder("t", "r", version="1.0")
     losses = (Loss("t", ID, "image", "openai", "it sees nothing"),)
-    (began,) = telling.take(AnswerBegan(ID, 2, "m", 10, losses, 3), 1)
+    (began,) = telling.encode(AnswerStart(ID, 2, "m", 10, losses, 3), 1)
     assert began["metadata"]["dragoman"] == {
         "message_id": ID,
         "seq": 2,
@@ -264,9 +268,9 @@ def test_a_step_tells_which_model_answers_and_what_it_cost() -> None:
         "left_out": 3,
         "losses": [{"block_type": "image", "reason": "it sees nothing"}],
     }
-    (finished,) = telling.take(AnswerEnded(answer(TextBlock("x")), StopReason.END_TURN), 1)
+    (finished,) = telling.encode(AnswerEnd(make_answer(TextBlock("x")), StopReason.END_TURN), 1)
     assert finished["metadata"]["dragoman"]["usage"]["cost_usd"] == "0.01"
-    (last,) = telling.ended(ended(), 1)
+    (last,) = telling.encode_end(make_end(), 1)
     assert last["usage"] == [
         {
             "provider": "p",
@@ -281,9 +285,11 @@ def test_a_step_tells_which_model_answers_and_what_it_cost() -> None:
     ]
 
 
-def result(*blocks: ContentBlock, is_error: bool = False) -> ResultStored:
+def make_result(*blocks: ContentBlock, is_error: bool = False) -> ToolResultStored:
     metadata = MessageMetadata(parent_tool_use_id=CALL)
-    return ResultStored(Row(3, Message(ID, "t", Role.TOOL, (ToolResultBlock(CALL, blocks, is_error),), metadata, NOON)))
+    return ToolResultStored(
+        Row(3, Message(ID, "t", Role.TOOL, (ToolResultBlock(CALL, blocks, is_error),), metadata, NOON))
+    )
 
 
 PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
@@ -306,7 +312,7 @@ PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
     ],
 )
 def test_a_result_is_what_the_client_can_read(version: str | None, blocks: tuple[ContentBlock], content: Any) -> None:
-    (event,) = Telling("t", "r", version=version).take(result(*blocks), 1)
+    (event,) = AguiEncoder("t", "r", version=version).encode(make_result(*blocks), 1)
     assert event == {
         "type": "TOOL_CALL_RESULT",
         "messageId": ID,
@@ -318,28 +324,28 @@ def test_a_result_is_what_the_client_can_read(version: str | None, blocks: tuple
 
 
 def test_a_result_that_is_an_error_says_so() -> None:
-    (event,) = Telling("t", "r").take(result(TextBlock("no"), is_error=True), 1)
+    (event,) = AguiEncoder("t", "r").encode(make_result(TextBlock("no"), is_error=True), 1)
     assert event["metadata"] == {"dragoman": {"is_error": True}}
 
 
-PENDING = Pending(CALL, "look", {"a": 1}, "caller")
-CONSENT = Pending("tu_2", "drop", {"b": 2}, "approval")
+PENDING = PendingCall(CALL, "look", {"a": 1}, "caller")
+CONSENT = PendingCall("tu_2", "drop", {"b": 2}, "approval")
 
 
 def test_a_run_that_waits_for_the_client_names_the_calls_or_has_no_outcome() -> None:
-    waits = ended(StopReason.TOOL_USE, pending=(PENDING,))
-    (modern,) = Telling("t", "r", version="1.0").ended(waits, 1)
+    waits = make_end(StopReason.TOOL_USE, pending=(PENDING,))
+    (modern,) = AguiEncoder("t", "r", version="1.0").encode_end(waits, 1)
     assert modern["outcome"] == {"type": "success", "pendingToolCallIds": [CALL]}
-    (before,) = Telling("t", "r").ended(waits, 1)
+    (before,) = AguiEncoder("t", "r").encode_end(waits, 1)
     assert "outcome" not in before  # assistant-ui takes a success for an end without open calls
-    (done,) = Telling("t", "r").ended(ended(), 1)
+    (done,) = AguiEncoder("t", "r").encode_end(make_end(), 1)
     assert done["outcome"] == {"type": "success"}
 
 
 @pytest.mark.parametrize("version", ["1.0", None])
 def test_a_run_that_waits_for_consent_is_interrupted(version: str | None) -> None:
-    waits = ended(StopReason.TOOL_USE, pending=(PENDING, CONSENT))
-    events = Telling("t", "r", version=version).interrupted(waits, [{"id": "1"}], {"a": None}, 1)
+    waits = make_end(StopReason.TOOL_USE, pending=(PENDING, CONSENT))
+    events = AguiEncoder("t", "r", version=version).encode_interrupt(waits, [{"id": "1"}], {"a": None}, 1)
     assert [event["type"] for event in events] == ["MESSAGES_SNAPSHOT", "STATE_SNAPSHOT", "RUN_FINISHED"]
     assert events[1]["snapshot"] == {"a": None}
     assert events[2]["outcome"] == {
@@ -358,18 +364,18 @@ def test_a_run_that_waits_for_consent_is_interrupted(version: str | None) -> Non
 
 
 def test_a_cancel_is_an_outcome_or_an_error_to_those_who_know_no_such_outcome() -> None:
-    stopped = ended(StopReason.CANCELLED)
-    assert Telling("t", "r", version="1.0").ended(stopped, 1)[-1]["outcome"] == {"type": "cancelled"}
-    before = Telling("t", "r").ended(stopped, 1)[-1]
+    stopped = make_end(StopReason.CANCELLED)
+    assert AguiEncoder("t", "r", version="1.0").encode_end(stopped, 1)[-1]["outcome"] == {"type": "cancelled"}
+    before = AguiEncoder("t", "r").encode_end(stopped, 1)[-1]
     assert (before["type"], before["code"]) == ("RUN_ERROR", "cancelled")
 
 
 def test_an_error_closes_what_is_open_and_holds_no_secret() -> None:
-    telling = Telling("t", "r", version="1.0")
-    telling.take(AnswerBegan(ID, 2, "m", 10), 1)
-    telling.take(TextDelta(0, "A"), 1)
+    telling = AguiEncoder("t", "r", version="1.0")
+    telling.encode(AnswerStart(ID, 2, "m", 10), 1)
+    telling.encode(TextDelta(0, "A"), 1)
     fault = Fault(code="unauthorized", message="sk-ant-REDACTED is wrong")
-    events = telling.ended(ended(StopReason.ERROR, fault=fault), 1)
+    events = telling.encode_end(make_end(StopReason.ERROR, fault=fault), 1)
     assert [event["type"] for event in events] == ["TEXT_MESSAGE_END", "STEP_FINISHED", "RUN_ERROR"]
     assert events[-1]["code"] == "unauthorized"
     assert "AAAABBBB" not in json.dumps(events)
@@ -401,7 +407,7 @@ def contents() -> st.SearchStrategy[tuple[ContentBlock, ...]]:
     return st.lists(BLOCKS, min_size=1, max_size=6).map(numbered).filter(says)
 
 
-def materialised(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def build_messages(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages that a client makes of events; anything out of order fails."""
     messages: dict[str, dict[str, Any]] = {}
     open_ids: set[str] = set()
@@ -438,8 +444,8 @@ def materialised(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @settings(max_examples=150, deadline=None)
 def test_a_client_makes_the_messages_that_the_history_is_written_as(content: tuple[ContentBlock, ...]) -> None:
     reply = Reply(content=content, stop_reason=StopReason.END_TURN)
-    made = materialised(told(*unfold(reply)))
-    written = write_messages([answer(*content, usage=None).message]).wire
+    made = build_messages(told(*unfold(reply)))
+    written = write_messages([make_answer(*content, usage=None).message]).wire
     wanted = [{key: value for key, value in wire.items() if key != "metadata"} for wire in written]
     assert made == wanted
 

@@ -12,8 +12,8 @@ from aiohttp import web
 from dragoman.errors import FormatError
 from dragoman.message import Message, MessageStatus, TextBlock
 from dragoman.store.sqlite import SqliteStore
-from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import post, run_input, types
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import event_types, post_run, run_input
 from tests.strict import StrictProvider
 
 WORDS = "All of these words were shown."
@@ -29,13 +29,13 @@ SPOKEN: tuple[dict[str, Any], ...] = (
 )
 
 
-def completed(input_tokens: int) -> dict[str, Any]:
+def completed_event(input_tokens: int) -> dict[str, Any]:
     usage = {"input_tokens": input_tokens, "output_tokens": 7, "total_tokens": input_tokens + 7}
     whole = {"id": "resp_1", "model": "m", "status": "completed", "output": [SAID], "usage": usage}
     return {"type": "response.completed", "response": whole}
 
 
-def send(monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> None:
+def send_events(monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> None:
     """Let the provider send these events, whatever is asked."""
 
     async def stream(_: StrictProvider, request: web.Request, *_more: Any) -> web.StreamResponse:
@@ -49,16 +49,16 @@ def send(monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> None:
     monkeypatch.setattr(StrictProvider, "_stream", stream)
 
 
-async def run_and_read(server: Serving) -> tuple[list[dict[str, Any]], Message]:
+async def run_and_read(server: ServerFixture) -> tuple[list[dict[str, Any]], Message]:
     """One run: what the client is told, and the answer as it is stored."""
     asked = run_input("Hello")
-    told = await post(server, asked)
+    told = await post_run(server, asked)
     assert "".join(event["delta"] for event in told if event["type"] == "TEXT_MESSAGE_CONTENT") == WORDS
     (row,) = await server.store.tail(asked["threadId"], 1)
     return told, row.message
 
 
-def words(message: Message) -> str:
+def message_text(message: Message) -> str:
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
@@ -66,23 +66,23 @@ def words(message: Message) -> str:
 async def test_words_are_stored_whatever_the_provider_says_about_its_usage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    async with serving(tmp_path, "openai_responses") as server:
-        send(monkeypatch, *SPOKEN, completed(count))
+    async with run_test_server(tmp_path, "openai_responses") as server:
+        send_events(monkeypatch, *SPOKEN, completed_event(count))
         _, stored = await run_and_read(server)
-        assert words(stored) == WORDS
+        assert message_text(stored) == WORDS
         assert stored.metadata.status in (MessageStatus.COMPLETE, MessageStatus.ERROR)
 
 
 async def test_a_call_without_its_id_ends_the_run_as_failed_and_keeps_the_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tmp_path, "openai_responses") as server:
+    async with run_test_server(tmp_path, "openai_responses") as server:
         begun = {"type": "response.output_item.added", "output_index": 1, "item": {**CALL, "arguments": ""}}
         done = {key: value for key, value in CALL.items() if key != "call_id"}
-        send(monkeypatch, *SPOKEN, begun, {"type": "response.output_item.done", "output_index": 1, "item": done})
+        send_events(monkeypatch, *SPOKEN, begun, {"type": "response.output_item.done", "output_index": 1, "item": done})
         told, stored = await run_and_read(server)
-        assert types(told)[-1] == "RUN_ERROR"
-        assert (words(stored), stored.metadata.status) == (WORDS, MessageStatus.ERROR)
+        assert event_types(told)[-1] == "RUN_ERROR"
+        assert (message_text(stored), stored.metadata.status) == (WORDS, MessageStatus.ERROR)
 
 
 async def test_an_exception_that_a_reader_did_not_foresee_ends_the_run_as_failed_and_keeps_the_words(
@@ -91,15 +91,15 @@ async def test_an_exception_that_a_reader_did_not_foresee_ends_the_run_as_failed
     def fail(*_: Any) -> None:
         raise KeyError("unforeseen")
 
-    monkeypatch.setitem(vars_of_reader(), "response.completed", fail)
-    async with serving(tmp_path, "openai_responses") as server:
-        send(monkeypatch, *SPOKEN, completed(1))
+    monkeypatch.setitem(reader_fields(), "response.completed", fail)
+    async with run_test_server(tmp_path, "openai_responses") as server:
+        send_events(monkeypatch, *SPOKEN, completed_event(1))
         told, stored = await run_and_read(server)
-        assert types(told)[-1] == "RUN_ERROR"
-        assert (words(stored), stored.metadata.status) == (WORDS, MessageStatus.ERROR)
+        assert event_types(told)[-1] == "RUN_ERROR"
+        assert (message_text(stored), stored.metadata.status) == (WORDS, MessageStatus.ERROR)
 
 
-def vars_of_reader() -> dict[str, Any]:
+def reader_fields() -> dict[str, Any]:
     from dragoman.dialects.openai_responses import reader
 
     handlers: dict[str, Any] = reader._HANDLERS
@@ -117,11 +117,11 @@ async def test_an_answer_that_the_store_refuses_is_stored_without_what_it_refuse
         return await end_answer(store, session_id, message, **beside)
 
     monkeypatch.setattr(SqliteStore, "end_answer", refuse_usage)
-    async with serving(tmp_path, "openai_responses") as server:
-        send(monkeypatch, *SPOKEN, completed(1))
+    async with run_test_server(tmp_path, "openai_responses") as server:
+        send_events(monkeypatch, *SPOKEN, completed_event(1))
         told, stored = await run_and_read(server)
-        assert types(told)[-1] == "RUN_ERROR"
+        assert event_types(told)[-1] == "RUN_ERROR"
         assert "too large" in told[-1]["message"]
-        assert (words(stored), stored.metadata.status) == (WORDS, MessageStatus.ERROR)
+        assert (message_text(stored), stored.metadata.status) == (WORDS, MessageStatus.ERROR)
         monkeypatch.undo()
-        assert types(await post(server, run_input("Go on", threadId=stored.session_id)))[-1] == "RUN_FINISHED"
+        assert event_types(await post_run(server, run_input("Go on", threadId=stored.session_id)))[-1] == "RUN_FINISHED"

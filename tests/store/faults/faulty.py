@@ -27,10 +27,10 @@ class _Eager(_InTheThread):
     def work(self) -> None:
         is_over = False
         while not is_over:
-            jobs, is_over = self._waiting(self._jobs.get())
-            with self._lock.held(), sqlite._transaction(self._connection):
+            jobs, is_over = self._collect_jobs(self._jobs.get())
+            with self._lock.hold(), sqlite._transaction(self._connection):
                 for operation, loop, future in jobs:
-                    sqlite._tell(loop, [(future, self._alone(operation))])
+                    sqlite._deliver(loop, [(future, self._run_in_savepoint(operation))])
                 time.sleep(_WAIT_S)
         self._connection.close()
         self._lock.close()
@@ -40,7 +40,7 @@ class _Late(_InTheThread):
     """Commits, and acknowledges a little later: allowed, and the worst for those who ask again carelessly."""
 
     def _committed(self, asked: list[Any], *, wait: bool = True) -> list[Any] | None:
-        outcomes = super()._committed(asked, wait=wait)
+        outcomes = super()._commit(asked, wait=wait)
         time.sleep(_WAIT_S)
         return outcomes
 

@@ -75,7 +75,7 @@ async def _made(path: Path) -> Sound:
         await store.append(
             first.id, [said("Look that up"), called("tu_1", "tu_2"), result("tu_1")], idempotency_key="k"
         )
-        await store.learn_tool_ids(first.id, [("anthropic", "tu_1", "toolu_01"), ("anthropic", "tu_2", "toolu_02")])
+        await store.save_tool_ids(first.id, [("anthropic", "tu_1", "toolu_01"), ("anthropic", "tu_2", "toolu_02")])
         await store.append(first.id, message(Role.USER, [TextBlock(text="金陵 " * 20), _picture()]))
         fork = await store.fork(first.id, 30, title="Another way")
         await store.append(fork.id, [said("frobnicate " + "é" * 30_000), _answer(99)])
@@ -85,7 +85,7 @@ async def _made(path: Path) -> Sound:
         columns = {}
         async for row in store.history(first.id):
             one = rows.columns_from(row.message)
-            columns[rows.hash_of(first.id, row.seq, one)] = one
+            columns[rows.message_hash(first.id, row.seq, one)] = one
     connection = apsw.Connection(str(path))
     connection.execute("VACUUM")  # nothing in it is free, so that there is little that nobody reads
     connection.close()
@@ -237,7 +237,7 @@ async def test_a_flipped_bit_is_found_or_harmless(
 async def test_a_store_that_looks_at_no_hash_is_found_out(
     sound: Sound, chance: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "hash_of", lambda *_: _Anything())
+    monkeypatch.setattr(rows, "message_hash", lambda *_: _Anything())
     words = [sound.data.find(b"What is the weather", place, place + 60) for place in sound.texts]
     places = [(place, 0) for place in chance.sample([place for place in words if place > 0], 5)]
     _, wrong = await _outcomes(sound, places, tmp_path)

@@ -90,12 +90,12 @@ def prepare_history_from_job_data(job_data: Mapping[str, Any], message_format: s
     if message_format != "framework":
         raise ValueError(f"there is one format, 'framework', and not {message_format!r}")
     said = [
-        entries.checked({"type": _SPOKEN[row["role"]], **{name: row[name] for name in row if name != "role"}})
+        entries.validate_entry({"type": _SPOKEN[row["role"]], **{name: row[name] for name in row if name != "role"}})
         for row in job_data.get("conversation") or ()
         if row.get("role") in tuple(_SPOKEN)
     ]
     traces = job_data.get("execution_traces") or ()
-    return said + [entries.checked(trace) for trace in traces if trace.get("type") in entries.TYPES]
+    return said + [entries.validate_entry(trace) for trace in traces if trace.get("type") in entries.TYPES]
 
 
 __all__ = [

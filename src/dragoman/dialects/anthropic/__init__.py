@@ -14,19 +14,19 @@ from dragoman.dialects.anthropic.reader import stream_reader
 from dragoman.dialects.anthropic.reply import read_reply, write_reply
 from dragoman.dialects.anthropic.request import read_request, write_request
 from dragoman.dialects.anthropic.writer import stream_writer
-from dragoman.dialects.parts.asking import Asking
+from dragoman.dialects.parts.asking import HttpEndpoint
 
-OVER_HTTP: Final = Asking("/v1/messages", key_header="x-api-key", headers=(("anthropic-version", "2023-06-01"),))
+HTTP: Final = HttpEndpoint("/v1/messages", key_header="x-api-key", headers=(("anthropic-version", "2023-06-01"),))
 
 # Options that a request does not say here, and why nothing is lost by that.
-UNSPOKEN: Final = {
+IMPLIED_OPTIONS: Final = {
     "response_format.strict": "a schema is always enforced here",
 }
 
 __all__ = [
+    "HTTP",
+    "IMPLIED_OPTIONS",
     "NAME",
-    "OVER_HTTP",
-    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

@@ -13,13 +13,13 @@ import base64
 import binascii
 from typing import Any, Final
 
-from dragoman.dialects.parts.body import a_list, an_object
-from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.plainness import is_json, is_sound
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.body import expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
+from dragoman.dialects.parts.plainness import is_encodable, is_json
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import Loss
-from dragoman.ids import spelled
+from dragoman.ids import format_default_id
 from dragoman.message import (
     ContentBlock,
     DocumentBlock,
@@ -35,43 +35,43 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.value import unchecked
+from dragoman.value import unvalidated
 
 NAME: Final = "anthropic"
-_text: Final = unchecked(TextBlock)
-_tool_use: Final = unchecked(ToolUseBlock)
-_thinking: Final = unchecked(ThinkingBlock)
-_DOCUMENTS: Final = ("application/pdf", "text/plain")
+_text: Final = unvalidated(TextBlock)
+_tool_use: Final = unvalidated(ToolUseBlock)
+_thinking: Final = unvalidated(ThinkingBlock)
+_DOCUMENT_TYPES: Final = ("application/pdf", "text/plain")
 
 
-def read_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
+def read_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
     """A block as we know it, with what is left over; else the whole of it, opaque."""
-    plain = _plain_read(wire, conversation)
+    plain = _read_plain_block(wire, builder)
     if plain is not None:
         return plain
-    block = _known_block(wire, conversation)
+    block = _read_known_block(wire, builder)
     if block is None:
         return OpaqueBlock(NAME, wire)
     return block.replace(provider_raw=block_notes(block, wire))
 
 
-def _plain_read(wire: dict[str, Any], conversation: Conversation) -> ContentBlock | None:
+def _read_plain_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock | None:
     """What most blocks are, read the short way: our fields say all of it, so there is nothing to note but an id."""
     kind, size = wire.get("type"), len(wire)
     if kind == "text" and size == 2:
         text = wire.get("text")
-        return _text(text) if type(text) is str and is_sound(text) else None
+        return _text(text) if type(text) is str and is_encodable(text) else None
     if kind == "tool_use" and size == 4:
         provider_id, name, value = wire.get("id"), wire.get("name"), wire.get("input")
         if type(provider_id) is not str or type(name) is not str or type(value) is not dict:
             return None
         if not provider_id or not provider_id.isascii() or not name.isascii() or not is_json(value):
             return None
-        call_id = conversation.call_id(provider_id)
+        call_id = builder.call_id(provider_id)
         return _tool_use(call_id, name, value, {"dialect": NAME, "id": provider_id} if provider_id != call_id else None)
     if kind == "thinking" and size == 3:
         text, signature = wire.get("thinking"), wire.get("signature")
-        if type(text) is str and type(signature) is str and is_sound(text) and signature.isascii():
+        if type(text) is str and type(signature) is str and is_encodable(text) and signature.isascii():
             return _thinking(text, signature, {"dialect": NAME, "own": True})
     return None
 
@@ -82,15 +82,15 @@ def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None
     if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and wire["id"] != block.id:
         provider_id = wire["id"]
     own = True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None  # so that it may go back
-    return noted(NAME, _natural_block(block, provider_id), wire, id=provider_id, own=own)
+    return make_notes(NAME, _default_block(block, provider_id), wire, id=provider_id, own=own)
 
 
-def _known_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock | None:
+def _read_known_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock | None:
     match wire:
         case {"type": "text", "text": str(text)}:
             return TextBlock(text)
         case {"type": "tool_use", "id": str(provider_id), "name": str(name), "input": dict(value)}:
-            return ToolUseBlock(conversation.call_id(provider_id), name, value)
+            return ToolUseBlock(builder.call_id(provider_id), name, value)
         case {"type": "thinking", "thinking": str(text)}:
             return ThinkingBlock(text, text_or_none(wire.get("signature")))
         case {"type": "redacted_thinking", "data": str(data)}:
@@ -104,37 +104,37 @@ def _known_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlo
 def _read_media(kind: str, source: dict[str, Any], wire: dict[str, Any]) -> ContentBlock | None:
     match source:
         case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
-            made = ImageSource("base64", data)
+            image_source = ImageSource("base64", data)
         case {"type": "url", "url": str(data)}:
             media_type = "image/*" if kind == "image" else "application/pdf"
-            made = ImageSource("url", data)
+            image_source = ImageSource("url", data)
         case {"type": "text", "media_type": "text/plain" as media_type, "data": str(text)} if kind == "document":
-            made = ImageSource("base64", base64.b64encode(text.encode("utf-8", "surrogatepass")).decode())
+            image_source = ImageSource("base64", base64.b64encode(text.encode("utf-8", "surrogatepass")).decode())
         case _:
             return None
     if kind == "image":
-        return ImageBlock(made, media_type)
-    return DocumentBlock(made, media_type, text_or_none(wire.get("title")))
+        return ImageBlock(image_source, media_type)
+    return DocumentBlock(image_source, media_type, text_or_none(wire.get("title")))
 
 
-def read_result(wire: dict[str, Any], conversation: Conversation) -> ToolResultBlock:
+def read_result(wire: dict[str, Any], builder: MessageBuilder) -> ToolResultBlock:
     content = wire.get("content")
     form = "string" if isinstance(content, str) else "absent" if content is None else None
     items: list[Any] = [{"type": "text", "text": content}] if form == "string" else content or []
-    blocks = [read_block(an_object(item, "$.content"), conversation) for item in a_list(items, "$.content")]
+    blocks = [read_block(expect_object(item, "$.content"), builder) for item in expect_list(items, "$.content")]
     provider_id = wire["tool_use_id"]
-    tool_use_id = conversation.answered_id(provider_id)
+    tool_use_id = builder.result_id(provider_id)
     result = ToolResultBlock(tool_use_id, tuple(blocks), wire.get("is_error") is True)
-    note = provider_id if provider_id != tool_use_id else None
-    natural = _natural_result(result, note, form)
-    return result.replace(provider_raw=noted(NAME, natural, wire, id=note, form=form))
+    noted_id = provider_id if provider_id != tool_use_id else None
+    default = _default_result(result, noted_id, form)
+    return result.replace(provider_raw=make_notes(NAME, default, wire, id=noted_id, form=form))
 
 
-def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str | None) -> dict[str, Any]:
-    content: Any = [written_block(block) for block in result.content if cannot_say(block) is None]
+def _default_result(result: ToolResultBlock, provider_id: str | None, form: str | None) -> dict[str, Any]:
+    content: Any = [write_block(block) for block in result.content if unsupported_reason(block) is None]
     if form == "string" and len(content) == 1 and set(content[0]) == {"type", "text"}:
         content = content[0]["text"]
-    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id or spelled(result.tool_use_id)}
+    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id or format_default_id(result.tool_use_id)}
     if form != "absent" or content:
         wire["content"] = content
     if result.is_error:
@@ -142,52 +142,52 @@ def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str 
     return wire
 
 
-def written_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+def write_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     """The blocks of a message as they stand on the wire, but for those that it cannot carry: these are losses."""
     wire = []
     for block in message.content:
         if type(block) is TextBlock and block.provider_raw is None:
             wire.append({"type": "text", "text": block.text})
-        elif (plain := _plain_block(block)) is not None:
+        elif (plain := _write_plain_block(block)) is not None:
             wire.append(plain)
-        elif not _lost(block, message, losses):
-            wire.append(written_block(block))
+        elif not _add_losses(block, message, losses):
+            wire.append(write_block(block))
     return wire
 
 
-def _lost(block: ContentBlock, message: Message, losses: list[Loss]) -> bool:
+def _add_losses(block: ContentBlock, message: Message, losses: list[Loss]) -> bool:
     """Note what of a block cannot be said here, and whether that is all of it."""
     inside = block.content if isinstance(block, ToolResultBlock) else ()
     for part in (block, *inside):
-        reason = cannot_say(part)
+        reason = unsupported_reason(part)
         if reason is not None:
             losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
-    return cannot_say(block) is not None
+    return unsupported_reason(block) is not None
 
 
-def _plain_block(block: ContentBlock) -> dict[str, Any] | None:
+def _write_plain_block(block: ContentBlock) -> dict[str, Any] | None:
     """What most blocks are, written the short way: words, a call, a result in words, with nothing noted but an id."""
     if type(block) is ToolUseBlock:
-        provider_id = _plain_id(block.provider_raw, block.id)
+        provider_id = _plain_call_id(block.provider_raw, block.id)
         if provider_id is not None:
             return {"type": "tool_use", "id": provider_id, "name": block.name, "input": block.input}
     elif type(block) is ToolResultBlock:
-        provider_id = _plain_id(block.provider_raw, block.tool_use_id)
+        provider_id = _plain_call_id(block.provider_raw, block.tool_use_id)
         if provider_id is not None:
-            return _plain_result(block, provider_id)
-    elif type(block) is TextBlock and not notes_of(block.provider_raw, NAME):
+            return _write_plain_result(block, provider_id)
+    elif type(block) is TextBlock and not get_notes(block.provider_raw, NAME):
         return {"type": "text", "text": block.text}
     return None
 
 
-def _plain_id(raw: ProviderRaw | None, tool_use_id: str) -> str | None:
+def _plain_call_id(raw: ProviderRaw | None, tool_use_id: str) -> str | None:
     """What the call is called on this wire, if that is all that was noted."""
     if raw is None or raw.get("dialect") != NAME:
-        return spelled(tool_use_id)
+        return format_default_id(tool_use_id)
     return raw.get("id") if len(raw) == 2 else None
 
 
-def _plain_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] | None:
+def _write_plain_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] | None:
     content = []
     for part in result.content:
         if type(part) is not TextBlock or (part.provider_raw is not None and part.provider_raw.get("dialect") == NAME):
@@ -203,15 +203,15 @@ def _plain_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] |
     return wire
 
 
-def cannot_say(block: ContentBlock) -> str | None:
+def unsupported_reason(block: ContentBlock) -> str | None:
     """Why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect) if dialect != NAME:
             return f"a block that only {dialect} understands"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
-            return None if notes_of(raw, NAME) else "reasoning of another origin"
-        case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENTS:
-            return None if notes_of(raw, NAME) else "this API takes PDF and plain text"
+            return None if get_notes(raw, NAME) else "reasoning of another origin"
+        case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENT_TYPES:
+            return None if get_notes(raw, NAME) else "this API takes PDF and plain text"
         case ImageBlock(source) | DocumentBlock(source) if source.kind == "file_ref":
             return "a file of the workspace, which the provider cannot read"
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() | ImageBlock() | DocumentBlock():
@@ -222,42 +222,42 @@ def cannot_say(block: ContentBlock) -> str | None:
             return "this API takes no such block"
 
 
-def written_block(block: ContentBlock) -> dict[str, Any]:
+def write_block(block: ContentBlock) -> dict[str, Any]:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(_natural_block(block, notes.get("id"), notes.get("form")), notes.get("residue"))
-    return made
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: dict[str, Any] = apply_diff(_default_block(block, notes.get("id"), notes.get("form")), notes.get("residue"))
+    return wire
 
 
-def _natural_block(block: ContentBlock, provider_id: str | None = None, form: str | None = None) -> dict[str, Any]:
+def _default_block(block: ContentBlock, provider_id: str | None = None, form: str | None = None) -> dict[str, Any]:
     """What we would write for a block if nobody had noted anything about it."""
     match block:
         case TextBlock(text):
             return {"type": "text", "text": text}
         case ToolUseBlock(call_id, name, value):
-            return {"type": "tool_use", "id": provider_id or spelled(call_id), "name": name, "input": value}
+            return {"type": "tool_use", "id": provider_id or format_default_id(call_id), "name": name, "input": value}
         case InvalidToolUseBlock(call_id, name, input_text):
             value = {"invalid_input": input_text}
-            return {"type": "tool_use", "id": provider_id or spelled(call_id), "name": name, "input": value}
+            return {"type": "tool_use", "id": provider_id or format_default_id(call_id), "name": name, "input": value}
         case ThinkingBlock(text, signature):
             return {"type": "thinking", "thinking": text, **({"signature": signature} if signature is not None else {})}
         case RedactedThinkingBlock(data):
             return {"type": "redacted_thinking", "data": data}
         case ImageBlock(source, media_type):
-            return {"type": "image", "source": _written_source(source, media_type)}
+            return {"type": "image", "source": _write_source(source, media_type)}
         case DocumentBlock(source, media_type, name):
-            wire = {"type": "document", "source": _written_source(source, media_type)}
+            wire = {"type": "document", "source": _write_source(source, media_type)}
             return {**wire, "title": name} if name is not None else wire
         case ToolResultBlock():
-            return _natural_result(block, provider_id, form)
+            return _default_result(block, provider_id, form)
         case OpaqueBlock(wire=wire):
             return wire
         case _:
             return {"type": "text", "text": f"[{block.type}]"}
 
 
-def _written_source(source: ImageSource, media_type: str) -> dict[str, Any]:
+def _write_source(source: ImageSource, media_type: str) -> dict[str, Any]:
     if source.kind == "url":
         return {"type": "url", "url": source.data}
     if media_type == "text/plain":

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME
-from dragoman.dialects.parts.faults import by_status, error_in, fault_of
+from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
@@ -29,18 +29,18 @@ _ERROR_TYPES: Final = {
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side."""
-    body = error_in(body)
+    body = parse_error_body(body)
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     kind, message = str(error.get("type", "")), str(error.get("message", "no message"))
-    code, error_class = _ERROR_TYPES.get(kind, by_status(status))
+    code, error_class = _ERROR_TYPES.get(kind, classify_status(status))
     if error_class is ErrorClass.INVALID_REQUEST and any(
         sign in message.lower() for sign in ("context", "tokens exceed", "too long", "too large")
     ):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    named = text_or_none(body.get("request_id")) if isinstance(body, dict) else None
-    more = {"provider_code": kind or None, "request_id": headers.get("request-id") or named}
-    return fault_of(NAME, (code, error_class), message, status, headers, **more)
+    body_id = text_or_none(body.get("request_id")) if isinstance(body, dict) else None
+    fields = {"provider_code": kind or None, "request_id": headers.get("request-id") or body_id}
+    return make_fault(NAME, (code, error_class), message, status, headers, **fields)
 
 
 def write_error(fault: Fault) -> Written:

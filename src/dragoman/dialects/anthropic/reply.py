@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.dialects.anthropic.blocks import NAME, block_notes, cannot_say, read_block, written_block
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, lost_fault
-from dragoman.dialects.parts.counts import MOST_CALL_TOKENS, Counts
-from dragoman.dialects.parts.details import Said, lost_details
-from dragoman.dialects.parts.losses import sayable
-from dragoman.dialects.parts.residue import fingerprint, noted, notes_of, restored
-from dragoman.dialects.parts.scalars import count_of, text_or_none
-from dragoman.event import judged
+from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block, unsupported_reason, write_block
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder, fault_loss
+from dragoman.dialects.parts.counts import MAX_CALL_TOKENS, Counts
+from dragoman.dialects.parts.details import SupportedDetails, detail_losses
+from dragoman.dialects.parts.losses import supported_blocks
+from dragoman.dialects.parts.residue import apply_diff, fingerprint, get_notes, make_notes
+from dragoman.dialects.parts.scalars import count_or_zero, text_or_none
+from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
-from dragoman.value import unchecked
+from dragoman.value import unvalidated
 
 STOP_REASONS: Final = {
     "end_turn": StopReason.END_TURN,
@@ -30,39 +30,39 @@ STOP_REASONS: Final = {
     "compaction": StopReason.PAUSED,
     "model_context_window_exceeded": StopReason.MAX_TOKENS,
 }
-_PLAIN_ENDS: Final = {"end_turn": StopReason.END_TURN, "tool_use": StopReason.TOOL_USE}
-_MADE_UP_ID: Final = "msg_dragoman"
-_MADE_UP: Final = fingerprint(_MADE_UP_ID)
+_PLAIN_STOP_REASONS: Final = {"end_turn": StopReason.END_TURN, "tool_use": StopReason.TOOL_USE}
+_DEFAULT_ID: Final = "msg_dragoman"
+_DEFAULT_ID_HASH: Final = fingerprint(_DEFAULT_ID)
 _COUNTS: Final = {"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"}
 _COUNTS_AND_TIER: Final = {*_COUNTS, "service_tier"}
-_SERVED: Final = ("standard", "priority", "batch")  # the tiers that an answer can name
-_reply: Final = unchecked(Reply)
-_usage: Final = unchecked(TokenUsage)
+_TIERS: Final = ("standard", "priority", "batch")  # the tiers that an answer can name
+_reply: Final = unvalidated(Reply)
+_usage: Final = unvalidated(TokenUsage)
 _STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
 
 
-@from_body
+@accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
     """A message as the Messages API answers it."""
-    conversation = Conversation()
-    items = a_list(body.get("content"), "$.content")
-    content = [read_block(an_object(item, "$.content"), conversation) for item in items]
+    builder = MessageBuilder()
+    items = expect_list(body.get("content"), "$.content")
+    content = [read_block(expect_object(item, "$.content"), builder) for item in items]
     if content and STOP_REASONS.get(str(body.get("stop_reason"))) is StopReason.MAX_TOKENS:
-        content[-1] = _without_silence(content[-1], body["content"][-1])
-    return judged(reply_from(body, tuple(content)))
+        content[-1] = _mark_cut_call(content[-1], body["content"][-1])
+    return mark_unusable(make_reply(body, tuple(content)))
 
 
-def _without_silence(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
+def _mark_cut_call(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
     """A call whose input had not begun when the limit was reached is not a call without input."""
     if not isinstance(block, ToolUseBlock) or block.input:
         return block
-    cut = InvalidToolUseBlock(block.id, block.name, "", "the output limit came before its input")
-    return cut.replace(provider_raw=block_notes(cut, wire))
+    invalid_call = InvalidToolUseBlock(block.id, block.name, "", "the output limit came before its input")
+    return invalid_call.replace(provider_raw=block_notes(invalid_call, wire))
 
 
-def reply_from(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply:
+def make_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply:
     """The reply around its content, not judged yet. What is noted is the difference to how it will be written."""
-    plain = _plain_reply(body, content)
+    plain = _read_plain_reply(body, content)
     if plain is not None:
         return plain
     usage = body.get("usage")
@@ -74,10 +74,10 @@ def reply_from(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply
         model=text_or_none(body.get("model")),
     )
     rest = {key: value for key, value in body.items() if key != "content"}
-    return reply.replace(provider_raw=noted(NAME, natural_reply(judged(reply)), rest))
+    return reply.replace(provider_raw=make_notes(NAME, default_reply(mark_unusable(reply)), rest))
 
 
-def _plain_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply | None:
+def _read_plain_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply | None:
     """What most answers are, read the short way: all that our fields do not say is its id."""
     usage, provider_id, model = body.get("usage"), body.get("id"), body.get("model")
     if len(body) != 8 or body.get("type") != "message" or body.get("role") != "assistant" or not content:
@@ -85,67 +85,67 @@ def _plain_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Rep
     if type(usage) is not dict or type(provider_id) is not str or type(model) is not str:
         return None
     word = body.get("stop_reason")
-    stop_reason = _PLAIN_ENDS.get(word) if type(word) is str else None
-    consumed = _plain_usage(usage)
-    if stop_reason is None or consumed is None or body.get("stop_sequence", "") is not None:
+    stop_reason = _PLAIN_STOP_REASONS.get(word) if type(word) is str else None
+    token_usage = _read_plain_usage(usage)
+    if stop_reason is None or token_usage is None or body.get("stop_sequence", "") is not None:
         return None
-    if consumed.service_tier is not None and consumed.service_tier not in _SERVED:
+    if token_usage.service_tier is not None and token_usage.service_tier not in _TIERS:
         return None
-    if not provider_id.isascii() or not model.isascii() or provider_id == _MADE_UP_ID:
+    if not provider_id.isascii() or not model.isascii() or provider_id == _DEFAULT_ID:
         return None
     return _reply(
         content=content,
         stop_reason=stop_reason,
-        usage=consumed,
+        usage=token_usage,
         model=model,
-        provider_raw={"dialect": NAME, "residue": {"in": {"id": {"is": provider_id, "was": _MADE_UP}}}},
+        provider_raw={"dialect": NAME, "residue": {"in": {"id": {"is": provider_id, "was": _DEFAULT_ID_HASH}}}},
     )
 
 
-def _plain_usage(wire: dict[str, Any]) -> TokenUsage | None:
+def _read_plain_usage(wire: dict[str, Any]) -> TokenUsage | None:
     tier = wire.get("service_tier")
     if wire.keys() != (_COUNTS if tier is None else _COUNTS_AND_TIER) or not (tier is None or type(tier) is str):
         return None
-    given, cached = wire["input_tokens"], wire["cache_read_input_tokens"]
-    created, generated = wire["cache_creation_input_tokens"], wire["output_tokens"]
-    if not type(given) is type(cached) is type(created) is type(generated) is int:
+    fresh, cached = wire["input_tokens"], wire["cache_read_input_tokens"]
+    created, output = wire["cache_creation_input_tokens"], wire["output_tokens"]
+    if not type(fresh) is type(cached) is type(created) is type(output) is int:
         return None
-    if min(given, cached, created, generated) < 0 or max(given, cached, created, generated) > MOST_CALL_TOKENS:
+    if min(fresh, cached, created, output) < 0 or max(fresh, cached, created, output) > MAX_CALL_TOKENS:
         return None
     return _usage(
-        input_tokens=given,
-        output_tokens=generated,
+        input_tokens=fresh,
+        output_tokens=output,
         cached_input_tokens=cached,
         cache_creation_input_tokens=created,
         service_tier=tier,
     )
 
 
-_SAID: Final = Said(
-    ends=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "paused"),
-    counts=("cached_input_tokens", "cache_creation_input_tokens", "service_tier"),
-    tiers=_SERVED,
-    word=True,
+_SUPPORTED: Final = SupportedDetails(
+    stop_reasons=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "paused"),
+    usage_fields=("cached_input_tokens", "cache_creation_input_tokens", "service_tier"),
+    service_tiers=_TIERS,
+    stop_sequence=True,
 )
 
 
 def write_reply(reply: Reply) -> Written:
     """A message as the Messages API answers it, and what it cannot say."""
     losses: list[Loss] = []
-    content = [written_block(block) for block in sayable(reply.content, cannot_say, NAME, losses)]
-    losses.extend(lost_fault(reply, NAME))
-    rest = restored(natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
-    losses.extend(lost_details(reply, NAME, _SAID))
+    content = [write_block(block) for block in supported_blocks(reply.content, unsupported_reason, NAME, losses)]
+    losses.extend(fault_loss(reply, NAME))
+    rest = apply_diff(default_reply(reply), get_notes(reply.provider_raw, NAME).get("residue"))
+    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
     return Written({**rest, "content": content}, tuple(losses))
 
 
-def natural_reply(reply: Reply) -> dict[str, Any]:
-    wire: dict[str, Any] = {"id": _MADE_UP_ID, "type": "message", "role": "assistant"}
+def default_reply(reply: Reply) -> dict[str, Any]:
+    wire: dict[str, Any] = {"id": _DEFAULT_ID, "type": "message", "role": "assistant"}
     wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
-    failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other
-    wire["stop_reason"] = None if failed else _STOP_WORDS.get(reply.stop_reason, "end_turn")
+    has_failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other
+    wire["stop_reason"] = None if has_failed else _STOP_WORDS.get(reply.stop_reason, "end_turn")
     wire["stop_sequence"] = reply.stop_sequence
-    wire["usage"] = _written_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
+    wire["usage"] = _write_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
     return wire
 
 
@@ -153,7 +153,7 @@ _SERVER_TOOLS: Final = {"web_search_requests": "web_search", "web_fetch_requests
 
 
 def read_usage(wire: dict[str, Any]) -> TokenUsage:
-    plain = _plain_usage(wire)
+    plain = _read_plain_usage(wire)
     if plain is not None:
         return plain
     creation = wire.get("cache_creation")
@@ -162,10 +162,10 @@ def read_usage(wire: dict[str, Any]) -> TokenUsage:
     calls = {
         ours: server[theirs]
         for theirs, ours in _SERVER_TOOLS.items()
-        if isinstance(server, dict) and count_of(server.get(theirs))
+        if isinstance(server, dict) and count_or_zero(server.get(theirs))
     }
     counts = Counts(NAME)
-    counted = TokenUsage(
+    token_usage = TokenUsage(
         input_tokens=counts.read(wire, "input_tokens"),
         output_tokens=counts.read(wire, "output_tokens"),
         cached_input_tokens=counts.read(wire, "cache_read_input_tokens"),
@@ -175,16 +175,16 @@ def read_usage(wire: dict[str, Any]) -> TokenUsage:
         server_tool_calls=calls or None,
         service_tier=text_or_none(wire.get("service_tier")),
     )
-    return counts.check(counted)
+    return counts.drop_impossible(token_usage)
 
 
-def _written_usage(usage: TokenUsage) -> dict[str, Any]:
+def _write_usage(usage: TokenUsage) -> dict[str, Any]:
     wire: dict[str, Any] = {
         "input_tokens": usage.input_tokens,
         "cache_creation_input_tokens": usage.cache_creation_input_tokens,
         "cache_read_input_tokens": usage.cached_input_tokens,
         "output_tokens": usage.output_tokens,
     }
-    if usage.service_tier in _SERVED:
+    if usage.service_tier in _TIERS:
         wire["service_tier"] = usage.service_tier
     return wire

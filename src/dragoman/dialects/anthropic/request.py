@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, written_blocks
-from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
-from dragoman.dialects.parts.functions import written_tools
-from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, write_blocks
+from dragoman.dialects.parts.asides import foreign_option_losses
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.dialects.parts.functions import write_tools
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -31,70 +31,68 @@ from dragoman.exchange import (
 from dragoman.message import Message, ProviderRaw, Role, TextBlock
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
-_CHOICE_WORDS: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
+_CHOICE_TYPES: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
 _TOOL, _SYSTEM = Role.TOOL, Role.SYSTEM
-_NOTHING: Final[Mapping[str, Any]] = {}
+_NO_NOTES: Final[Mapping[str, Any]] = {}
 _TIERS: Final = ("auto", "standard_only")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
-_FORMAT_BEFORE: Final = "output_format"  # where the format of the answer stood while it was in beta
-_APART: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
+_BETA_FORMAT_KEY: Final = "output_format"  # where the format of the answer stood while it was in beta
+_SEPARATE_KEYS: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
 _DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
 
 
-@from_body
+@accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
     """A request as the Messages API takes it."""
-    conversation = Conversation()
+    builder = MessageBuilder()
     if "system" in body:
-        _read_system(body["system"], conversation)
-    for index, message in enumerate(a_list(body.get("messages"), "$.messages")):
-        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)
-    tools = tuple(_read_tool(an_object(tool, "$.tools")) for tool in a_list(body.get("tools") or [], "$.tools"))
+        _read_system(body["system"], builder)
+    for index, message in enumerate(expect_list(body.get("messages"), "$.messages")):
+        _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder)
+    tools = tuple(
+        _read_tool(expect_object(tool, "$.tools")) for tool in expect_list(body.get("tools") or [], "$.tools")
+    )
     options = _read_options(body)
     model = body.get("model")
-    rest = {key: value for key, value in body.items() if key not in _APART}
+    rest = {key: value for key, value in body.items() if key not in _SEPARATE_KEYS}
     request = Request(
         model=model if isinstance(model, str) else None,
-        messages=tuple(conversation.messages),
+        messages=tuple(builder.messages),
         tools=tools,
         options=options,
     )
     empty = {key: body[key] for key in ("system", "tools") if key in body and not body[key]}
-    form = _format_key(body)
+    form = _find_format_key(body)
     return request.replace(
-        provider_raw=noted(NAME, _written_options(request, form), rest, empty=empty or None, form=form)
+        provider_raw=make_notes(NAME, _write_options(request, form), rest, empty=empty or None, form=form)
     )
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as the Messages API takes it, and what it cannot take."""
-    request = with_ids_of_calls(request, NAME)
-    notes = notes_of(request.provider_raw, NAME)
-    losses = [] if notes else _lost_options(request.options)  # what this API itself said comes back as residue
-    request = worth_sending(request, NAME, losses)
-    top = restored(_written_options(request, notes.get("form")), notes.get("residue"))
-    system, messages = _hoisted(request.messages)
-    wire = {key: top[key] for key in ("model",) if key in top}
-    wire["messages"] = _written_messages(messages, losses)
-    if (
-        not notes
-        and _continues_without_reasoning(wire["messages"])
-        and top.get("thinking", {}).get("type") == "enabled"
-    ):
-        del top["thinking"]
+    request = fill_result_ids(request, NAME)
+    notes = get_notes(request.provider_raw, NAME)
+    losses = [] if notes else _option_losses(request.options)  # what this API itself said comes back as residue
+    request = drop_failed_turns(request, NAME, losses)
+    options = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
+    system, messages = _split_system(request.messages)
+    wire = {key: options[key] for key in ("model",) if key in options}
+    wire["messages"] = _write_messages(messages, losses)
+    if not notes and _needs_missing_thinking(wire["messages"]) and options.get("thinking", {}).get("type") == "enabled":
+        del options["thinking"]
         losses.append(Loss("", "", "reasoning", NAME, "what another model began cannot be continued with reasoning"))
     if system:
-        wire["system"] = _written_system(system, losses)
-    tools = written_tools(request.tools, _natural_tool, NAME, losses)
+        wire["system"] = _write_system(system, losses)
+    tools = write_tools(request.tools, _default_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
-    losses.extend(lost_asides(request, NAME))
-    return Written({**notes.get("empty", {}), **wire, **top}, tuple(losses))
+    losses.extend(foreign_option_losses(request, NAME))
+    return Written({**notes.get("empty", {}), **wire, **options}, tuple(losses))
 
 
-def _lost_options(options: Options) -> list[Loss]:
+def _option_losses(options: Options) -> list[Loss]:
     """What was asked for and this API has no word for."""
-    lost = {
+    is_unsupported = {
         "seed": options.seed is not None,
         "presence_penalty": options.presence_penalty is not None,
         "frequency_penalty": options.frequency_penalty is not None,
@@ -102,76 +100,80 @@ def _lost_options(options: Options) -> list[Loss]:
         "service_tier": options.service_tier not in (None, *_TIERS),
         "reasoning": options.reasoning is not None and options.reasoning.effort not in (None, "none", *_EFFORTS),
     }
-    losses = [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
+    losses = [
+        Loss("", "", name, NAME, "this API has no such option") for name, is_lost in is_unsupported.items() if is_lost
+    ]
     if options.response_format is not None and options.response_format.name is not None:
         losses.append(Loss("", "", "response_format.name", NAME, "this API takes a schema without a name"))
     return losses
 
 
-def _read_system(system: Any, conversation: Conversation) -> None:
+def _read_system(system: Any, builder: MessageBuilder) -> None:
     if isinstance(system, str):
         if system:
-            conversation.add(Role.SYSTEM, [TextBlock(system)], {"dialect": NAME, "form": "string"})
+            builder.add(Role.SYSTEM, [TextBlock(system)], {"dialect": NAME, "form": "string"})
         return
-    blocks = [read_block(an_object(block, "$.system"), conversation) for block in a_list(system, "$.system")]
+    blocks = [read_block(expect_object(block, "$.system"), builder) for block in expect_list(system, "$.system")]
     if blocks:
-        conversation.add(Role.SYSTEM, blocks, {"dialect": NAME, "form": "hoisted"})
+        builder.add(Role.SYSTEM, blocks, {"dialect": NAME, "form": "hoisted"})
 
 
-def _hoisted(messages: tuple[Message, ...]) -> tuple[list[Message], Sequence[Message]]:
+def _split_system(messages: tuple[Message, ...]) -> tuple[list[Message], Sequence[Message]]:
     """System prompts stand beside the list, but for those that came inside it."""
-    system = [message for message in messages if message.role is _SYSTEM and not _is_listed(message)]
+    system = [message for message in messages if message.role is _SYSTEM and not _is_in_list(message)]
     if len(system) == 1 and messages[0] is system[0]:  # where it stands most often
         return [message for message in system if message.content], messages[1:]
-    rest = [message for message in messages if message.role is not _SYSTEM or _is_listed(message)]
+    rest = [message for message in messages if message.role is not _SYSTEM or _is_in_list(message)]
     return [message for message in system if message.content], rest
 
 
-def _is_listed(message: Message) -> bool:
-    return notes_of(message.metadata.provider_raw, NAME).get("form") == "listed"
+def _is_in_list(message: Message) -> bool:
+    return get_notes(message.metadata.provider_raw, NAME).get("form") == "listed"
 
 
-def _written_system(messages: list[Message], losses: list[Loss]) -> Any:
-    blocks = [block for message in messages for block in written_blocks(message, losses)]
+def _write_system(messages: list[Message], losses: list[Loss]) -> Any:
+    blocks = [block for message in messages for block in write_blocks(message, losses)]
     if len(messages) == 1 and len(blocks) == 1:
-        notes = notes_of(messages[0].metadata.provider_raw, NAME)
+        notes = get_notes(messages[0].metadata.provider_raw, NAME)
         if notes.get("form") != "hoisted" and set(blocks[0]) == {"type", "text"}:
             return blocks[0]["text"]
     return blocks
 
 
-def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
+def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:
     role, content = wire.get("role"), wire.get("content")
     if role not in ("user", "assistant", "system"):
         raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
     form = "listed" if role == "system" else "string" if isinstance(content, str) else None
     items: Any = [{"type": "text", "text": content}] if isinstance(content, str) else content
     extra = {key: value for key, value in wire.items() if key not in ("role", "content")} or None
-    groups = _groups(a_list(items, f"{where}.content"), role)
+    groups = _split_results(expect_list(items, f"{where}.content"), role)
     for index, (kind, group) in enumerate(groups):
-        before = groups[index - 1][0] if index else None
-        raw = _message_notes(kind, before, conversation, form=form, set=extra)
+        previous_kind = groups[index - 1][0] if index else None
+        raw = _make_message_notes(kind, previous_kind, builder, form=form, set=extra)
         if kind == "tool":
-            result = read_result(group[0], conversation)
-            conversation.add(Role.TOOL, [result], raw, answers=result.tool_use_id)
+            result = read_result(group[0], builder)
+            builder.add(Role.TOOL, [result], raw, parent_id=result.tool_use_id)
         else:
-            blocks = [read_block(an_object(item, f"{where}.content"), conversation) for item in group]
-            conversation.add(Role(role), blocks, raw)
+            blocks = [read_block(expect_object(item, f"{where}.content"), builder) for item in group]
+            builder.add(Role(role), blocks, raw)
 
 
-def _message_notes(kind: str, before: str | None, conversation: Conversation, **notes: Any) -> ProviderRaw | None:
+def _make_message_notes(
+    kind: str, previous_kind: str | None, builder: MessageBuilder, **notes: Any
+) -> ProviderRaw | None:
     """What to remember of a message, or of the part of one behind ``before``, beyond how we would write it."""
-    kept: dict[str, Any] = {}
-    if before is None:
-        kept = {name: note for name, note in notes.items() if note is not None}
-        if kind == "tool" and conversation.messages and conversation.messages[-1].role is Role.TOOL:
-            kept["joined"] = False  # results next to each other that came in two messages
-    elif "user" in (kind, before):
-        kept["joined"] = True  # words and results that came in one message
-    return {"dialect": NAME, **kept} if kept else None
+    message_notes: dict[str, Any] = {}
+    if previous_kind is None:
+        message_notes = {name: note for name, note in notes.items() if note is not None}
+        if kind == "tool" and builder.messages and builder.messages[-1].role is Role.TOOL:
+            message_notes["joined"] = False  # results next to each other that came in two messages
+    elif "user" in (kind, previous_kind):
+        message_notes["joined"] = True  # words and results that came in one message
+    return {"dialect": NAME, **message_notes} if message_notes else None
 
 
-def _groups(items: list[Any], role: str) -> list[tuple[str, list[Any]]]:
+def _split_results(items: list[Any], role: str) -> list[tuple[str, list[Any]]]:
     """A user message is cut where results begin and end; each result is a group of its own."""
     groups: list[tuple[str, list[Any]]] = []
     for item in items:
@@ -186,41 +188,41 @@ def _groups(items: list[Any], role: str) -> list[tuple[str, list[Any]]]:
     return groups or [(role, [])]
 
 
-def _written_messages(messages: Sequence[Message], losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_messages(messages: Sequence[Message], losses: list[Loss]) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    before: Message | None = None
+    previous: Message | None = None
     for message in messages:
         role, raw = message.role, message.metadata.provider_raw
-        notes = _NOTHING if raw is None else notes_of(raw, NAME)
-        blocks = written_blocks(message, losses)
+        notes = _NO_NOTES if raw is None else get_notes(raw, NAME)
+        blocks = write_blocks(message, losses)
         if blocks or not message.content:  # else nothing of it can be said here; the losses name it
-            may_join = notes or (role is _TOOL and before is not None and before.role is _TOOL)
-            if may_join and wire and wire[-1]["role"] == "user" and _joins(before, message, notes):
-                wire[-1]["content"] = [*_as_list(wire[-1]["content"]), *blocks]
+            may_join = notes or (role is _TOOL and previous is not None and previous.role is _TOOL)
+            if may_join and wire and wire[-1]["role"] == "user" and _is_joined(previous, message, notes):
+                wire[-1]["content"] = [*_to_block_list(wire[-1]["content"]), *blocks]
             else:
-                made: dict[str, Any] = {"role": "user" if role is _TOOL else role._value_, "content": blocks}
-                wire.append(_as_noted(made, notes) if notes else made)
-        before = message
+                wire_message: dict[str, Any] = {"role": "user" if role is _TOOL else role._value_, "content": blocks}
+                wire.append(_apply_message_notes(wire_message, notes) if notes else wire_message)
+        previous = message
     return wire
 
 
-def _continues_without_reasoning(wire: list[dict[str, Any]]) -> bool:
+def _needs_missing_thinking(wire: list[dict[str, Any]]) -> bool:
     """Whether results are to be thought about that were called for without a thought: no such request is taken."""
-    if not wire or wire[-1]["role"] != "user" or not _has(wire[-1], "tool_result"):
+    if not wire or wire[-1]["role"] != "user" or not _has_block(wire[-1], "tool_result"):
         return False
-    spoken: list[Any] = []
+    turn_blocks: list[Any] = []
     for message in reversed(wire[:-1]):  # what stands next to each other on one side is one turn there
         if message["role"] != "assistant":
             break
-        spoken[:0] = _as_list(message["content"])
-    return bool(spoken) and spoken[0].get("type") not in ("thinking", "redacted_thinking")
+        turn_blocks[:0] = _to_block_list(message["content"])
+    return bool(turn_blocks) and turn_blocks[0].get("type") not in ("thinking", "redacted_thinking")
 
 
-def _has(message: dict[str, Any], kind: str) -> bool:
-    return any(block.get("type") == kind for block in _as_list(message["content"]))
+def _has_block(message: dict[str, Any], kind: str) -> bool:
+    return any(block.get("type") == kind for block in _to_block_list(message["content"]))
 
 
-def _as_noted(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+def _apply_message_notes(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
     """A message in the form in which it came, and with what else stood in it."""
     blocks = wire["content"]
     if notes.get("form") == "string" and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
@@ -228,16 +230,16 @@ def _as_noted(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
     return {**wire, **notes.get("set", {})}
 
 
-def _joins(before: Message | None, message: Message, notes: Mapping[str, Any]) -> bool:
+def _is_joined(previous: Message | None, message: Message, notes: Mapping[str, Any]) -> bool:
     """Whether two messages are one on the wire: results next to each other are, unless they came apart."""
-    if before is None:
+    if previous is None:
         return False
     if "joined" in notes:
-        return bool(notes["joined"]) and before.role in (Role.TOOL, Role.USER)
-    return before.role is Role.TOOL and message.role is Role.TOOL
+        return bool(notes["joined"]) and previous.role in (Role.TOOL, Role.USER)
+    return previous.role is Role.TOOL and message.role is Role.TOOL
 
 
-def _as_list(content: Any) -> list[Any]:
+def _to_block_list(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
@@ -249,10 +251,10 @@ def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     tool = ToolDefinition(
         wire["name"], description if isinstance(description, str) else "", schema, SideEffects.EXECUTE
     )
-    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
+    return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
 
 
-def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
     wire: dict[str, Any] = {"name": tool.name}
     if tool.description:
         wire["description"] = tool.description
@@ -263,16 +265,16 @@ def _read_options(body: dict[str, Any]) -> Options:
     choice = body.get("tool_choice")
     choice = choice if isinstance(choice, dict) else {}
     mode = _CHOICES.get(str(choice.get("type")))
-    disabled = choice.get("disable_parallel_tool_use")
+    no_parallel = choice.get("disable_parallel_tool_use")
     metadata = body.get("metadata")
     return Options(
         max_output_tokens=integer_or_none(body.get("max_tokens")),
         temperature=number_or_none(body.get("temperature")),
         top_p=number_or_none(body.get("top_p")),
         top_k=integer_or_none(body.get("top_k")),
-        stop_sequences=texts_of(body.get("stop_sequences")),
+        stop_sequences=text_tuple(body.get("stop_sequences")),
         tool_choice=ToolChoice(mode, text_or_none(choice.get("name"))) if mode else None,  # type: ignore[arg-type]
-        parallel_tool_calls=not disabled if isinstance(disabled, bool) else None,
+        parallel_tool_calls=not no_parallel if isinstance(no_parallel, bool) else None,
         response_format=_read_format(body),
         reasoning=_read_reasoning(body),
         service_tier=text_or_none(body.get("service_tier")),
@@ -283,18 +285,22 @@ def _read_options(body: dict[str, Any]) -> Options:
 
 def _read_format(body: dict[str, Any]) -> ResponseFormat | None:
     config = body.get("output_config")
-    asked = config.get("format") if isinstance(config, dict) else None
-    asked = asked or body.get(_FORMAT_BEFORE)
-    if isinstance(asked, dict) and asked.get("type") == "json_schema" and isinstance(asked.get("schema"), dict):
-        return ResponseFormat("json_schema", asked["schema"])
+    response_format = config.get("format") if isinstance(config, dict) else None
+    response_format = response_format or body.get(_BETA_FORMAT_KEY)
+    if (
+        isinstance(response_format, dict)
+        and response_format.get("type") == "json_schema"
+        and isinstance(response_format.get("schema"), dict)
+    ):
+        return ResponseFormat("json_schema", response_format["schema"])
     return None
 
 
-def _format_key(body: dict[str, Any]) -> str | None:
+def _find_format_key(body: dict[str, Any]) -> str | None:
     """Where the format of the answer stood, if not where it stands now."""
     config = body.get("output_config")
-    now = isinstance(config, dict) and config.get("format")
-    return _FORMAT_BEFORE if not now and _read_format(body) is not None else None
+    is_current = isinstance(config, dict) and config.get("format")
+    return _BETA_FORMAT_KEY if not is_current and _read_format(body) is not None else None
 
 
 def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
@@ -302,12 +308,14 @@ def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
     effort = text_or_none(config.get("effort")) if isinstance(config, dict) else None
     if isinstance(thinking, dict):
         kind = thinking.get("type")
-        enabled = {"enabled": True, "adaptive": True, "disabled": False}.get(str(kind))
-        return Reasoning(enabled=enabled, effort=effort, budget_tokens=integer_or_none(thinking.get("budget_tokens")))
+        is_enabled = {"enabled": True, "adaptive": True, "disabled": False}.get(str(kind))
+        return Reasoning(
+            enabled=is_enabled, effort=effort, budget_tokens=integer_or_none(thinking.get("budget_tokens"))
+        )
     return Reasoning(effort=effort) if effort else None
 
 
-def _written_options(request: Request, form: str | None = None) -> dict[str, Any]:
+def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
     wire["max_tokens"] = options.max_output_tokens or _DEFAULT_MAX_TOKENS
@@ -324,21 +332,21 @@ def _written_options(request: Request, form: str | None = None) -> dict[str, Any
         wire["stop_sequences"] = list(options.stop_sequences)
     if options.user is not None:
         wire["metadata"] = {"user_id": options.user}
-    wire.update(_written_choice(options))
+    wire.update(_write_choice(options))
     config: dict[str, Any] = {}
     if options.response_format is not None and options.response_format.kind == "json_schema":
-        made = {"type": "json_schema", "schema": options.response_format.json_schema}
-        (wire if form == _FORMAT_BEFORE else config)[form or "format"] = made
+        response_format = {"type": "json_schema", "schema": options.response_format.json_schema}
+        (wire if form == _BETA_FORMAT_KEY else config)[form or "format"] = response_format
     if options.reasoning is not None:
         if options.reasoning.effort in _EFFORTS:
             config["effort"] = options.reasoning.effort
-        thinking = _written_thinking(options.reasoning)
+        thinking = _write_thinking(options.reasoning)
         if thinking is not None:
             wire["thinking"] = thinking
     return {**wire, "output_config": config} if config else wire
 
 
-def _written_thinking(reasoning: Reasoning) -> dict[str, Any] | None:
+def _write_thinking(reasoning: Reasoning) -> dict[str, Any] | None:
     if reasoning.enabled is False or (reasoning.enabled is None and reasoning.effort == "none"):
         return {"type": "disabled"}
     if reasoning.budget_tokens is not None:
@@ -346,11 +354,11 @@ def _written_thinking(reasoning: Reasoning) -> dict[str, Any] | None:
     return {"type": "adaptive"} if reasoning.enabled else None
 
 
-def _written_choice(options: Options) -> dict[str, Any]:
+def _write_choice(options: Options) -> dict[str, Any]:
     if options.tool_choice is None and options.parallel_tool_calls is None:
         return {}
     choice = options.tool_choice or ToolChoice("auto")
-    wire: dict[str, Any] = {"type": _CHOICE_WORDS[choice.mode]}
+    wire: dict[str, Any] = {"type": _CHOICE_TYPES[choice.mode]}
     if choice.name is not None:
         wire["name"] = choice.name
     if options.parallel_tool_calls is not None:

@@ -16,26 +16,26 @@ from dragoman.dialects.bedrock_converse.reply import read_reply, write_reply
 from dragoman.dialects.bedrock_converse.request import read_request, write_request
 from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.bedrock_converse.writer import stream_writer
-from dragoman.dialects.parts.asking import Asking
+from dragoman.dialects.parts.asking import HttpEndpoint
 
-OVER_HTTP: Final = Asking(
+HTTP: Final = HttpEndpoint(
     "/model/{model}/converse",
     "/model/{model}/converse-stream",
-    says_stream=False,
+    has_stream_field=False,
     stream_type="application/vnd.amazon.eventstream",
 )
 
 # Options that a request does not say here, and why nothing is lost by that.
-UNSPOKEN: Final = {
+IMPLIED_OPTIONS: Final = {
     "model": "it stands in the address",
     "stream": "the address says whether",
     "response_format.strict": "a schema is always enforced here",
 }
 
 __all__ = [
+    "HTTP",
+    "IMPLIED_OPTIONS",
     "NAME",
-    "OVER_HTTP",
-    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

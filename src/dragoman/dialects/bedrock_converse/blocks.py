@@ -16,14 +16,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dragoman.dialects.bedrock_converse.words import ALSO_KNOWN_AS, FORMAT_WORDS, FORMATS, NAME
-from dragoman.dialects.parts.body import an_object
-from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.bedrock_converse.words import FORMAT_ALIASES, FORMAT_NAMES, FORMATS, NAME
+from dragoman.dialects.parts.body import expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
 from dragoman.exchange import Loss
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     AudioBlock,
@@ -44,20 +44,20 @@ from dragoman.message import (
 
 _MediaBlock = ImageBlock | DocumentBlock | VideoBlock | AudioBlock
 
-Lose = Callable[[str, str], None]  # told what cannot be written (a block's type or an option), and why
-_SILENT_FAILURE: Final = {"text": "The tool failed and said nothing."}  # a failure without content is refused
+RecordLoss = Callable[[str, str], None]  # told what cannot be written (a block's type or an option), and why
+_EMPTY_FAILURE: Final = {"text": "The tool failed and said nothing."}  # a failure without content is refused
 
 
-def losing(losses: list[Loss], message: Message | None = None) -> Lose:
+def loss_recorder(losses: list[Loss], message: Message | None = None) -> RecordLoss:
     session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
     return lambda what, reason: losses.append(Loss(session_id, message_id, what, NAME, reason))
 
 
-def lose_nothing(_what: str, _reason: str) -> None:
+def ignore_loss(_what: str, _reason: str) -> None:
     """For what was read from this wire, and so can be written to it."""
 
 
-def object_of(text: str) -> dict[str, Any] | None:
+def try_parse_object(text: str) -> dict[str, Any] | None:
     try:
         value = read_json(text, OWN)
     except JsonError:
@@ -65,31 +65,40 @@ def object_of(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def compact(value: Any) -> str:
+def to_compact_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-_SAID: Final = ("text", "citationsContent", "toolUse", "reasoningContent", "image", "document", "video", "audio")
+_MESSAGE_KINDS: Final = (
+    "text",
+    "citationsContent",
+    "toolUse",
+    "reasoningContent",
+    "image",
+    "document",
+    "video",
+    "audio",
+)
 # The kinds of blocks that are ours to read, by where they stand; what belongs elsewhere stays what it is.
 _PLACES: Final = {
     "system": ("text",),
-    "message": _SAID,
-    "reply": _SAID,
+    "message": _MESSAGE_KINDS,
+    "reply": _MESSAGE_KINDS,
     "result": ("text", "json", "image", "document", "video"),
 }
 
 
-def read_block(wire: dict[str, Any], conversation: Conversation, place: str = "message") -> ContentBlock:
+def read_block(wire: dict[str, Any], builder: MessageBuilder, place: str = "message") -> ContentBlock:
     """A block as we know it, with what is left over; else the whole of it, opaque."""
-    known = _known_block({key: wire[key] for key in _PLACES[place] if key in wire}, conversation)
-    if known is None:
+    matched = _match_block({key: wire[key] for key in _PLACES[place] if key in wire}, builder)
+    if matched is None:
         return OpaqueBlock(NAME, wire)
-    block, notes = known
-    natural = natural_block(block, notes, place=place)
-    return block.replace(provider_raw=noted(NAME, natural, wire, **notes))
+    block, notes = matched
+    default = default_block(block, notes, place=place)
+    return block.replace(provider_raw=make_notes(NAME, default, wire, **notes))
 
 
-def _known_block(wire: dict[str, Any], conversation: Conversation) -> tuple[ContentBlock, dict[str, Any]] | None:
+def _match_block(wire: dict[str, Any], builder: MessageBuilder) -> tuple[ContentBlock, dict[str, Any]] | None:
     """The block, and what we have to note about its form. Reasoning is noted as our own: only then it is replayed."""
     match wire:
         case {"text": str(text)}:
@@ -97,14 +106,14 @@ def _known_block(wire: dict[str, Any], conversation: Conversation) -> tuple[Cont
         case {"citationsContent": {"content": [{"text": str(text)}]}}:
             return TextBlock(text), {"form": "citations"}
         case {"json": value}:
-            return TextBlock(compact(value)), {"form": "json"}
+            return TextBlock(to_compact_json(value)), {"form": "json"}
         case {"toolUse": {"type": "server_tool_use"}}:
             return None  # it ran there: nobody may run it here
         case {"toolUse": {"toolUseId": str(provider_id), "name": str(name)} as call}:
-            call_id = conversation.call_id(provider_id)
+            call_id = builder.call_id(provider_id)
             return _read_call(call_id, name, call.get("input", "")), id_note(provider_id, call_id)
-        case {"reasoningContent": {"reasoningText": {"text": str(text)} as said}}:
-            return ThinkingBlock(text, text_or_none(said.get("signature"))), {"own": True}
+        case {"reasoningContent": {"reasoningText": {"text": str(text)} as reasoning_text}}:
+            return ThinkingBlock(text, text_or_none(reasoning_text.get("signature"))), {"own": True}
         case {"reasoningContent": {"redactedContent": str(data)}}:
             return RedactedThinkingBlock(data), {"own": True}
         case _:
@@ -114,7 +123,7 @@ def _known_block(wire: dict[str, Any], conversation: Conversation) -> tuple[Cont
 def _read_call(call_id: str, name: str, value: Any) -> ContentBlock:
     if isinstance(value, dict):
         return ToolUseBlock(call_id, name, value)
-    text = value if isinstance(value, str) else compact(value)
+    text = value if isinstance(value, str) else to_compact_json(value)
     return InvalidToolUseBlock(call_id, name, text, f"a tool's input is a JSON object, not {type(value).__name__}")
 
 
@@ -167,31 +176,31 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
 
 
-def read_result(wire: dict[str, Any], item: dict[str, Any], conversation: Conversation) -> ToolResultBlock:
-    blocks = [read_block(an_object(block, "toolResult.content"), conversation, "result") for block in wire["content"]]
-    tool_use_id = conversation.answered_id(wire["toolUseId"])
+def read_result(wire: dict[str, Any], item: dict[str, Any], builder: MessageBuilder) -> ToolResultBlock:
+    blocks = [read_block(expect_object(block, "toolResult.content"), builder, "result") for block in wire["content"]]
+    tool_use_id = builder.result_id(wire["toolUseId"])
     notes = id_note(wire["toolUseId"], tool_use_id)
     result = ToolResultBlock(tool_use_id, tuple(blocks), wire.get("status") == "error")
-    return result.replace(provider_raw=noted(NAME, natural_block(result, notes), item, **notes))
+    return result.replace(provider_raw=make_notes(NAME, default_block(result, notes), item, **notes))
 
 
-def written_blocks(blocks: Iterable[ContentBlock], place: str, lose: Lose) -> list[dict[str, Any]]:
+def write_blocks(blocks: Iterable[ContentBlock], place: str, record_loss: RecordLoss) -> list[dict[str, Any]]:
     wire = []
     for block in blocks:
-        reason = _cannot_say(block, place)
+        reason = _unsupported_reason(block, place)
         if reason is not None:
-            lose(block.type, reason)
+            record_loss(block.type, reason)
         elif not _is_blank(block):
-            wire.append(_written_block(block, place, lose))
+            wire.append(_write_block(block, place, record_loss))
     return wire
 
 
 def _is_blank(block: ContentBlock) -> bool:
     """Whether it is a text that says nothing: this API refuses it, unless it said so itself."""
-    return isinstance(block, TextBlock) and not block.text and "form" not in notes_of(block.provider_raw, NAME)
+    return isinstance(block, TextBlock) and not block.text and "form" not in get_notes(block.provider_raw, NAME)
 
 
-def _cannot_say(block: ContentBlock, place: str) -> str | None:
+def _unsupported_reason(block: ContentBlock, place: str) -> str | None:
     """Why this wire cannot carry a block at a place; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
@@ -201,40 +210,40 @@ def _cannot_say(block: ContentBlock, place: str) -> str | None:
         case _ if place == "system":
             return "a system prompt is text here"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
-            return None if notes_of(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another origin"
         case ImageBlock() | DocumentBlock() | VideoBlock() | AudioBlock():
             if isinstance(block, AudioBlock) and place == "result":
                 return "a result has no sound here"
-            return _cannot_say_media(block)
+            return _unsupported_media_reason(block)
         case ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() if place in ("message", "reply"):
             return None
         case _:
             return "this API takes no such block"
 
 
-def _cannot_say_media(block: _MediaBlock) -> str | None:
+def _unsupported_media_reason(block: _MediaBlock) -> str | None:
     source = block.source
     if source.kind == "file_ref" or (source.kind == "url" and not source.data.startswith("s3://")):
         return "this API takes bytes and S3 objects only"
-    return None if _format_word(block) is not None else f"this API takes no {block.media_type}"
+    return None if _format_name(block) is not None else f"this API takes no {block.media_type}"
 
 
-def _format_word(block: _MediaBlock) -> str | None:
+def _format_name(block: _MediaBlock) -> str | None:
     media_type = block.media_type.partition(";")[0].strip().lower()
-    word = FORMAT_WORDS[block.type].get(media_type) or ALSO_KNOWN_AS.get(media_type)
-    if word is None and block.type == "document" and media_type.startswith("text/"):
+    name = FORMAT_NAMES[block.type].get(media_type) or FORMAT_ALIASES.get(media_type)
+    if name is None and block.type == "document" and media_type.startswith("text/"):
         return "txt"
-    return word if word in FORMATS[block.type] else None
+    return name if name in FORMATS[block.type] else None
 
 
-def _written_block(block: ContentBlock, place: str, lose: Lose) -> dict[str, Any]:
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(natural_block(block, notes, lose, place), notes.get("residue"))
-    return made
+def _write_block(block: ContentBlock, place: str, record_loss: RecordLoss) -> dict[str, Any]:
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: dict[str, Any] = apply_diff(default_block(block, notes, record_loss, place), notes.get("residue"))
+    return wire
 
 
-def natural_block(
-    block: ContentBlock, notes: Mapping[str, Any], lose: Lose = lose_nothing, place: str = "message"
+def default_block(
+    block: ContentBlock, notes: Mapping[str, Any], record_loss: RecordLoss = ignore_loss, place: str = "message"
 ) -> dict[str, Any]:
     """What we would write for a block, in the form that was noted about it, if any.
 
@@ -242,23 +251,35 @@ def natural_block(
     """
     match block:
         case TextBlock(text):
-            return _natural_text(text, notes.get("form"))
+            return _default_text(text, notes.get("form"))
         case ToolUseBlock(call_id, name, value):
-            return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": value}}
+            return {
+                "toolUse": {
+                    "toolUseId": notes.get("id") or format_id(call_id, DEFAULT_ID_FORMAT),
+                    "name": name,
+                    "input": value,
+                }
+            }
         case InvalidToolUseBlock(call_id, name, input_text):
-            said = input_text if place == "reply" else {"invalid_input": input_text}
-            return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": said}}
+            call_input = input_text if place == "reply" else {"invalid_input": input_text}
+            return {
+                "toolUse": {
+                    "toolUseId": notes.get("id") or format_id(call_id, DEFAULT_ID_FORMAT),
+                    "name": name,
+                    "input": call_input,
+                }
+            }
         case ToolResultBlock(call_id, content, is_error):
-            result: dict[str, Any] = {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS)}
-            result["content"] = written_blocks(content, "result", lose) or ([_SILENT_FAILURE] if is_error else [])
+            result: dict[str, Any] = {"toolUseId": notes.get("id") or format_id(call_id, DEFAULT_ID_FORMAT)}
+            result["content"] = write_blocks(content, "result", record_loss) or ([_EMPTY_FAILURE] if is_error else [])
             return {"toolResult": {**result, "status": "error"} if is_error else result}
         case ThinkingBlock(text, signature):
-            signed = {"signature": signature} if signature is not None else {}
-            return {"reasoningContent": {"reasoningText": {"text": text, **signed}}}
+            signature_field = {"signature": signature} if signature is not None else {}
+            return {"reasoningContent": {"reasoningText": {"text": text, **signature_field}}}
         case RedactedThinkingBlock(data):
             return {"reasoningContent": {"redactedContent": data}}
         case ImageBlock() | VideoBlock() | AudioBlock() | DocumentBlock():
-            media: dict[str, Any] = {"format": _format_word(block), "source": _natural_source(block.source, notes)}
+            media: dict[str, Any] = {"format": _format_name(block), "source": _default_source(block.source, notes)}
             if isinstance(block, DocumentBlock):
                 media["name"] = _document_name(block)
             return {block.type: media}
@@ -268,7 +289,7 @@ def natural_block(
             return {"text": f"[{block.type}]"}
 
 
-def _natural_text(text: str, form: str | None) -> dict[str, Any]:
+def _default_text(text: str, form: str | None) -> dict[str, Any]:
     if form == "citations":
         return {"citationsContent": {"content": [{"text": text}]}}
     if form == "json":
@@ -279,7 +300,7 @@ def _natural_text(text: str, form: str | None) -> dict[str, Any]:
     return {"text": text}
 
 
-def _natural_source(source: ImageSource, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _default_source(source: ImageSource, notes: Mapping[str, Any]) -> dict[str, Any]:
     if source.kind == "url":
         return {"s3Location": {"uri": source.data}}
     form = notes.get("form")
@@ -290,11 +311,11 @@ def _natural_source(source: ImageSource, notes: Mapping[str, Any]) -> dict[str, 
             return {"bytes": source.data}
         if form == "text":
             return {"text": text}
-        return {"content": [{"text": chunk} for chunk in _chunks(text, notes.get("cuts", ()))]}
+        return {"content": [{"text": chunk} for chunk in _split_text(text, notes.get("cuts", ()))]}
     return {"bytes": source.data}
 
 
-def _chunks(text: str, cuts: Iterable[int]) -> list[str]:
+def _split_text(text: str, cuts: Iterable[int]) -> list[str]:
     """The text as it was cut; in one piece, if it has become another text."""
     chunks, at = [], 0
     for length in cuts:

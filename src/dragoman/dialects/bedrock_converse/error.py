@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.bedrock_converse.words import NAME
-from dragoman.dialects.parts.faults import by_status, error_in, fault_of
+from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.exchange import ErrorClass, Fault, Written
 
 # The first kind of a code is the one that we write.
@@ -33,30 +33,30 @@ _ERROR_TYPES: Final = {
     "ModelErrorException": ("server_error", ErrorClass.SERVER_ERROR),
     "ModelStreamErrorException": ("server_error", ErrorClass.SERVER_ERROR),
 }
-_TOO_LONG: Final = ("too long", "tokens exceed", "exceeds maximum length", "context length", "context window")
+_OVERFLOW: Final = ("too long", "tokens exceed", "exceeds maximum length", "context length", "context window")
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side. Its name stands in a header, or in the body of older services."""
-    body = error_in(body)
-    said = body if isinstance(body, dict) else {}
-    if isinstance(said.get("error"), dict):  # what stands between us and Bedrock says it like the others do
-        said = said["error"]
-    known = {name.lower(): value for name, value in headers.items()}
-    kind = str(known.get("x-amzn-errortype") or said.get("__type") or said.get("code") or "")
+    body = parse_error_body(body)
+    error = body if isinstance(body, dict) else {}
+    if isinstance(error.get("error"), dict):  # what stands between us and Bedrock says it like the others do
+        error = error["error"]
+    lower_headers = {name.lower(): value for name, value in headers.items()}
+    kind = str(lower_headers.get("x-amzn-errortype") or error.get("__type") or error.get("code") or "")
     kind = kind.partition(":")[0].rpartition("#")[2]  # com.amazon.coral.service#Kind, Kind:http://…
-    message = str(said.get("message") or said.get("Message") or "no message")
-    code, error_class = _ERROR_TYPES.get(kind, _by_status(status))
-    if error_class is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _TOO_LONG):
+    message = str(error.get("message") or error.get("Message") or "no message")
+    code, error_class = _ERROR_TYPES.get(kind, _classify_status(status))
+    if error_class is ErrorClass.INVALID_REQUEST and any(phrase in message.lower() for phrase in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    more = {"provider_code": kind or None, "request_id": known.get("x-amzn-requestid")}
-    return fault_of(NAME, (code, error_class), message, status, headers, **more)
+    fields = {"provider_code": kind or None, "request_id": lower_headers.get("x-amzn-requestid")}
+    return make_fault(NAME, (code, error_class), message, status, headers, **fields)
 
 
-def _by_status(status: int | None) -> tuple[str, ErrorClass]:
+def _classify_status(status: int | None) -> tuple[str, ErrorClass]:
     if status in (None, 424):  # a stream has none; 424 is the model that failed, and not the request
         return "server_error", ErrorClass.SERVER_ERROR
-    return by_status(status)
+    return classify_status(status)
 
 
 def write_error(fault: Fault) -> Written:

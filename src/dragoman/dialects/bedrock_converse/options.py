@@ -9,34 +9,34 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.dialects.bedrock_converse.blocks import Lose, compact, object_of
-from dragoman.dialects.bedrock_converse.words import CHOICE_WORDS, NAME, TIERS
-from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.dialects.bedrock_converse.blocks import RecordLoss, to_compact_json, try_parse_object
+from dragoman.dialects.bedrock_converse.words import CHOICE_NAMES, NAME, TIERS
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.exchange import OpaqueTool, Options, Reasoning, Request, ResponseFormat, ToolChoice
 
 
-def fields_of(body: Mapping[str, Any]) -> dict[str, Any]:
+def model_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     """What is passed on to the model as it is, in the words of its family."""
-    return _object(body.get("additionalModelRequestFields"))
+    return _object_or_empty(body.get("additionalModelRequestFields"))
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def read_options(body: dict[str, Any]) -> Options:
-    inference, fields = _object(body.get("inferenceConfig")), fields_of(body)
+    inference, fields = _object_or_empty(body.get("inferenceConfig")), model_fields(body)
     nova = fields.get("inferenceConfig")
     return Options(
         max_output_tokens=integer_or_none(inference.get("maxTokens")),
         temperature=number_or_none(inference.get("temperature")),
         top_p=number_or_none(inference.get("topP")),
         top_k=integer_or_none(nova.get("topK") if isinstance(nova, dict) else fields.get("top_k")),
-        stop_sequences=texts_of(inference.get("stopSequences")),
+        stop_sequences=text_tuple(inference.get("stopSequences")),
         tool_choice=_read_choice(body.get("toolConfig")),
         response_format=_read_format(body.get("outputConfig")),
         reasoning=_read_reasoning(fields) or _read_effort(body.get("outputConfig")),
-        service_tier=text_or_none(_object(body.get("serviceTier")).get("type")),
+        service_tier=text_or_none(_object_or_empty(body.get("serviceTier")).get("type")),
     )
 
 
@@ -54,16 +54,18 @@ def _read_choice(config: Any) -> ToolChoice | None:
 
 def _read_format(config: Any) -> ResponseFormat | None:
     match config:
-        case {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": str(text)} as asked}}}:
-            schema = object_of(text)
-            return None if schema is None else ResponseFormat("json_schema", schema, text_or_none(asked.get("name")))
+        case {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": str(text)} as json_schema}}}:
+            schema = try_parse_object(text)
+            return (
+                None if schema is None else ResponseFormat("json_schema", schema, text_or_none(json_schema.get("name")))
+            )
         case _:
             return None
 
 
-def family_of(body: Mapping[str, Any]) -> str | None:
+def detect_family(body: Mapping[str, Any]) -> str | None:
     """Whose words a request uses; ``every`` for those that are the same for all."""
-    fields = fields_of(body)
+    fields = model_fields(body)
     for key, family in (
         ("reasoning_config", "anthropic_early"),
         ("thinking", "anthropic"),
@@ -75,10 +77,10 @@ def family_of(body: Mapping[str, Any]) -> str | None:
     ):
         if key in fields:
             return family
-    return "every" if isinstance(_object(body.get("outputConfig")).get("effort"), str) else None
+    return "every" if isinstance(_object_or_empty(body.get("outputConfig")).get("effort"), str) else None
 
 
-def _family_of_model(model: str | None) -> str | None:
+def _model_family(model: str | None) -> str | None:
     """Whose words a model understands, by its id; an ARN of one's own does not tell."""
     for part, family in (("anthropic.", "anthropic"), ("amazon.nova", "nova"), ("openai.", "openai")):
         if model is not None and part in model:
@@ -89,80 +91,87 @@ def _family_of_model(model: str | None) -> str | None:
 def _read_reasoning(fields: dict[str, Any]) -> Reasoning | None:
     switches = {"enabled": True, "adaptive": True, "disabled": False}
     match fields:
-        case {"thinking": dict(asked)} | {"reasoning_config": dict(asked)}:
+        case {"thinking": dict(thinking)} | {"reasoning_config": dict(thinking)}:
             config = fields.get("output_config")
             return Reasoning(
-                enabled=switches.get(str(asked.get("type"))),
+                enabled=switches.get(str(thinking.get("type"))),
                 effort=text_or_none(config.get("effort")) if isinstance(config, dict) else None,
-                budget_tokens=integer_or_none(asked.get("budget_tokens")),
+                budget_tokens=integer_or_none(thinking.get("budget_tokens")),
             )
         case {"output_config": {"effort": str(effort)}} | {"reasoning_effort": str(effort)}:
             return Reasoning(effort=effort)
-        case {"reasoningConfig": dict(asked)}:
+        case {"reasoningConfig": dict(thinking)}:
             return Reasoning(
-                enabled=switches.get(str(asked.get("type"))), effort=text_or_none(asked.get("maxReasoningEffort"))
+                enabled=switches.get(str(thinking.get("type"))), effort=text_or_none(thinking.get("maxReasoningEffort"))
             )
         case _:
             return None
 
 
 def _read_effort(config: Any) -> Reasoning | None:
-    effort = _object(config).get("effort")
+    effort = _object_or_empty(config).get("effort")
     return Reasoning(effort=effort) if isinstance(effort, str) else None
 
 
-def natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
+def default_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     """What we would write beside the messages, the system prompt and the list of tools."""
     options = request.options
     wire: dict[str, Any] = {"modelId": request.model} if notes.get("named") and request.model is not None else {}
     inference = {
-        "maxTokens": _within(options.max_output_tokens, 1),
-        "temperature": _within(options.temperature, 0, 1),
-        "topP": _within(options.top_p, 0, 1),
+        "maxTokens": _in_range(options.max_output_tokens, 1),
+        "temperature": _in_range(options.temperature, 0, 1),
+        "topP": _in_range(options.top_p, 0, 1),
         "stopSequences": list(options.stop_sequences) or None,
     }
     if any(value is not None for value in inference.values()):
         wire["inferenceConfig"] = {key: value for key, value in inference.items() if value is not None}
     if any(not isinstance(tool, OpaqueTool) or tool.dialect == NAME for tool in request.tools):
-        wire["toolConfig"] = _natural_choice(options.tool_choice)
-    asked = options.response_format
-    if asked is not None and asked.kind == "json_schema" and asked.json_schema is not None:
-        schema = {"schema": compact(asked.json_schema), **({"name": asked.name} if asked.name is not None else {})}
+        wire["toolConfig"] = _default_choice(options.tool_choice)
+    response_format = options.response_format
+    if (
+        response_format is not None
+        and response_format.kind == "json_schema"
+        and response_format.json_schema is not None
+    ):
+        schema = {
+            "schema": to_compact_json(response_format.json_schema),
+            **({"name": response_format.name} if response_format.name is not None else {}),
+        }
         wire["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}
-    family = notes.get("family") or _family_of_model(request.model)
+    family = notes.get("family") or _model_family(request.model)
     if family == "every" and options.reasoning is not None and options.reasoning.effort is not None:
         wire["outputConfig"] = {**wire.get("outputConfig", {}), "effort": options.reasoning.effort}
     if options.service_tier in TIERS:
         wire["serviceTier"] = {"type": options.service_tier}
-    fields = _natural_fields(options, family)
+    fields = _default_fields(options, family)
     return {**wire, "additionalModelRequestFields": fields} if fields else wire
 
 
-def _within(value: Any, least: int, most: float = math.inf) -> Any:
+def _in_range(value: Any, minimum: int, maximum: float = math.inf) -> Any:
     """A number that this API takes; it refuses a whole request for one that it does not."""
-    return value if value is not None and least <= value <= most else None
+    return value if value is not None and minimum <= value <= maximum else None
 
 
-def _natural_choice(choice: ToolChoice | None) -> dict[str, Any]:
-    if choice is None or choice.mode not in CHOICE_WORDS:
+def _default_choice(choice: ToolChoice | None) -> dict[str, Any]:
+    if choice is None or choice.mode not in CHOICE_NAMES:
         return {}
-    return {"toolChoice": {CHOICE_WORDS[choice.mode]: {"name": choice.name} if choice.mode == "tool" else {}}}
+    return {"toolChoice": {CHOICE_NAMES[choice.mode]: {"name": choice.name} if choice.mode == "tool" else {}}}
 
 
-def _natural_fields(options: Options, family: str | None) -> dict[str, Any]:
+def _default_fields(options: Options, family: str | None) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     reasoning = options.reasoning or Reasoning()
-    says_more = reasoning.enabled is not None or reasoning.budget_tokens is not None
+    has_switch = reasoning.enabled is not None or reasoning.budget_tokens is not None
     match family:
         case "anthropic" | "anthropic_early":
-            if says_more:
-                fields["thinking" if family == "anthropic" else "reasoning_config"] = _natural_thinking(reasoning)
+            if has_switch:
+                fields["thinking" if family == "anthropic" else "reasoning_config"] = _default_thinking(reasoning)
             if reasoning.effort is not None:
                 fields["output_config"] = {"effort": reasoning.effort}
             if options.top_k is not None:
                 fields["top_k"] = options.top_k
         case "nova":
-            if says_more or reasoning.effort is not None:
+            if has_switch or reasoning.effort is not None:
                 kind = "disabled" if reasoning.enabled is False else "enabled"
                 effort = {"maxReasoningEffort": reasoning.effort} if reasoning.effort is not None else {}
                 fields["reasoningConfig"] = {"type": kind, **effort}
@@ -173,7 +182,7 @@ def _natural_fields(options: Options, family: str | None) -> dict[str, Any]:
     return fields
 
 
-def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
+def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
     if reasoning.enabled is False:
         return {"type": "disabled"}
     if reasoning.budget_tokens is not None:
@@ -181,28 +190,28 @@ def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
     return {"type": "adaptive"}
 
 
-def lose_options(request: Request, wire: dict[str, Any], lose: Lose) -> None:
+def record_option_losses(request: Request, wire: dict[str, Any], record_loss: RecordLoss) -> None:
     """Name every option that did not find its way into the wire."""
-    options, fields = request.options, fields_of(wire)
-    config, inference = _object(wire.get("outputConfig")), _object(wire.get("inferenceConfig"))
+    options, fields = request.options, model_fields(wire)
+    config, inference = _object_or_empty(wire.get("outputConfig")), _object_or_empty(wire.get("inferenceConfig"))
     for name in ("seed", "presence_penalty", "frequency_penalty", "parallel_tool_calls", "user"):
         if getattr(options, name) is not None:
-            lose(name, "this API has no such option")
+            record_loss(name, "this API has no such option")
     for name, key in (("max_output_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")):
         if getattr(options, name) is not None and key not in inference:
-            lose(name, f"{getattr(options, name)} is not within what this API takes")
+            record_loss(name, f"{getattr(options, name)} is not within what this API takes")
     if options.tool_choice is not None and "toolChoice" not in wire.get("toolConfig", {}):
         if options.tool_choice.mode == "none":
-            lose("tool_choice", "this API cannot forbid the use of tools")
+            record_loss("tool_choice", "this API cannot forbid the use of tools")
         elif options.tool_choice.mode != "auto":
-            lose("tool_choice", "there is no tool to choose")
-    asked = options.response_format
-    if asked is not None and asked.kind != "text" and "textFormat" not in config:
-        lose("response_format", "this API only takes a JSON schema")
+            record_loss("tool_choice", "there is no tool to choose")
+    response_format = options.response_format
+    if response_format is not None and response_format.kind != "text" and "textFormat" not in config:
+        record_loss("response_format", "this API only takes a JSON schema")
     if options.service_tier is not None and "serviceTier" not in wire:
-        lose("service_tier", f"this API has no tier {options.service_tier!r}")
-    said = {key for key in (*fields, *config) if key not in ("top_k", "inferenceConfig", "textFormat")}
-    if options.reasoning is not None and options.reasoning != Reasoning() and not said:
-        lose("reasoning", "how this model is told to reason is not known")
+        record_loss("service_tier", f"this API has no tier {options.service_tier!r}")
+    reasoning_keys = {key for key in (*fields, *config) if key not in ("top_k", "inferenceConfig", "textFormat")}
+    if options.reasoning is not None and options.reasoning != Reasoning() and not reasoning_keys:
+        record_loss("reasoning", "how this model is told to reason is not known")
     if options.top_k is not None and not fields.keys() & {"top_k", "inferenceConfig"}:
-        lose("top_k", "how this model is told is not known")
+        record_loss("top_k", "how this model is told is not known")

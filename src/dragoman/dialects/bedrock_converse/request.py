@@ -9,40 +9,42 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from dragoman.dialects.bedrock_converse.blocks import losing, read_block, read_result, written_blocks
-from dragoman.dialects.bedrock_converse.options import family_of, lose_options, natural_top, read_options
+from dragoman.dialects.bedrock_converse.blocks import loss_recorder, read_block, read_result, write_blocks
+from dragoman.dialects.bedrock_converse.options import default_top, detect_family, read_options, record_option_losses
 from dragoman.dialects.bedrock_converse.words import NAME
-from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
-from dragoman.dialects.parts.functions import written_tools
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.asides import foreign_option_losses
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.dialects.parts.functions import write_tools
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolUseBlock
 
 
-@from_body
+@accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
     """A request as Converse takes it; the model is there only if the caller put ``modelId`` into it."""
-    conversation = Conversation()
-    system = a_list(body.get("system", []), "$.system")
+    builder = MessageBuilder()
+    system = expect_list(body.get("system", []), "$.system")
     if system:
-        items = (an_object(item, f"$.system[{index}]") for index, item in enumerate(system))
-        conversation.add(Role.SYSTEM, [read_block(item, conversation, "system") for item in items])
-    for index, message in enumerate(a_list(body.get("messages", []), "$.messages")):
-        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)
-    config = an_object(body.get("toolConfig", {}), "$.toolConfig")
-    tools = a_list(config.get("tools", []), "$.toolConfig.tools")
+        items = (expect_object(item, f"$.system[{index}]") for index, item in enumerate(system))
+        builder.add(Role.SYSTEM, [read_block(item, builder, "system") for item in items])
+    for index, message in enumerate(expect_list(body.get("messages", []), "$.messages")):
+        _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder)
+    config = expect_object(body.get("toolConfig", {}), "$.toolConfig")
+    tools = expect_list(config.get("tools", []), "$.toolConfig.tools")
     request = Request(
         model=text_or_none(body.get("modelId")),
-        messages=tuple(conversation.messages),
-        tools=tuple(_read_tool(an_object(tool, f"$.toolConfig.tools[{index}]")) for index, tool in enumerate(tools)),
+        messages=tuple(builder.messages),
+        tools=tuple(
+            _read_tool(expect_object(tool, f"$.toolConfig.tools[{index}]")) for index, tool in enumerate(tools)
+        ),
         options=read_options(body),
     )
     notes = {
-        "family": family_of(body),
+        "family": detect_family(body),
         "named": True if request.model is not None else None,
         "empty": [key for key in ("messages", "system") if body.get(key) == []] or None,
         "no_tools": True if config.get("tools") == [] else None,
@@ -50,20 +52,20 @@ def read_request(body: dict[str, Any]) -> Request:
     rest = {key: value for key, value in body.items() if key not in ("messages", "system")}
     if "toolConfig" in rest:
         rest["toolConfig"] = {key: value for key, value in config.items() if key != "tools"}
-    return request.replace(provider_raw=noted(NAME, natural_top(request, notes), rest, **notes))
+    return request.replace(provider_raw=make_notes(NAME, default_top(request, notes), rest, **notes))
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as Converse takes it, and what it cannot take. The model belongs into the URL."""
     losses: list[Loss] = []
-    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
-    notes = notes_of(request.provider_raw, NAME)
-    top = restored(natural_top(request, notes), notes.get("residue"))
-    system = [block for message in request.messages for block in _written_system(message, losses)]
-    messages = _written_messages(request.messages, losses)
-    tools = written_tools(request.tools, _natural_tool, NAME, losses)
+    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    notes = get_notes(request.provider_raw, NAME)
+    top = apply_diff(default_top(request, notes), notes.get("residue"))
+    system = [block for message in request.messages for block in _write_system(message, losses)]
+    messages = _write_messages(request.messages, losses)
+    tools = write_tools(request.tools, _default_tool, NAME, losses)
     if not tools:
-        tools = _tools_called_in(request.messages)
+        tools = _called_tools(request.messages)
     empty = notes.get("empty", ())
     wire: dict[str, Any] = {}
     if messages or "messages" in empty:
@@ -73,12 +75,12 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     wire.update(top)
     if tools or (notes.get("no_tools") and "toolConfig" in top):
         wire["toolConfig"] = {"tools": tools, **top.get("toolConfig", {})}
-    lose_options(request, wire, losing(losses))
-    losses.extend(lost_asides(request, NAME))
+    record_option_losses(request, wire, loss_recorder(losses))
+    losses.extend(foreign_option_losses(request, NAME))
     return Written(wire, tuple(losses))
 
 
-def _tools_called_in(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def _called_tools(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """The tools that a session has called: it is refused without them, also where none is offered any more."""
     names = dict.fromkeys(
         block.name
@@ -89,20 +91,20 @@ def _tools_called_in(messages: Iterable[Message]) -> list[dict[str, Any]]:
     return [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]
 
 
-def _written_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     """System prompts stand beside the list, wherever they stood, unless this API itself had one in it."""
-    if message.role is not Role.SYSTEM or notes_of(message.metadata.provider_raw, NAME).get("listed"):
+    if message.role is not Role.SYSTEM or get_notes(message.metadata.provider_raw, NAME).get("listed"):
         return []
-    return written_blocks(message.content, "system", losing(losses, message))
+    return write_blocks(message.content, "system", loss_recorder(losses, message))
 
 
-def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
+def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:
     role = wire.get("role")
     if role not in ("user", "assistant", "system"):
         raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
     items = [
-        an_object(item, f"{where}.content[{index}]")
-        for index, item in enumerate(a_list(wire.get("content"), f"{where}.content"))
+        expect_object(item, f"{where}.content[{index}]")
+        for index, item in enumerate(expect_list(wire.get("content"), f"{where}.content"))
     ]
     extra = {key: value for key, value in wire.items() if key not in ("role", "content")}
     notes: dict[str, Any] = {"set": extra} if extra else {}
@@ -110,20 +112,20 @@ def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) 
         notes["form"] = "empty"
     if role == "system":
         notes["listed"] = True  # among the others, and not beside them
-    if conversation.messages and _side(conversation.messages[-1]) == role:
+    if builder.messages and _side(builder.messages[-1]) == role:
         notes["joined"] = False
-    for kind, group in _groups(items, role):
+    for kind, group in _group_items(items, role):
         raw = {"dialect": NAME, **notes} if notes else None
         notes = {}
         if kind == "tool":
-            result = read_result(group[0]["toolResult"], group[0], conversation)
-            conversation.add(Role.TOOL, [result], raw, answers=result.tool_use_id)
+            result = read_result(group[0]["toolResult"], group[0], builder)
+            builder.add(Role.TOOL, [result], raw, parent_id=result.tool_use_id)
         else:
             place = "system" if role == "system" else "message"
-            conversation.add(Role(role), [read_block(item, conversation, place) for item in group], raw)
+            builder.add(Role(role), [read_block(item, builder, place) for item in group], raw)
 
 
-def _groups(items: list[dict[str, Any]], role: str) -> list[tuple[str, list[dict[str, Any]]]]:
+def _group_items(items: list[dict[str, Any]], role: str) -> list[tuple[str, list[dict[str, Any]]]]:
     """A user message is cut where results begin and end; each result is a group of its own."""
     groups: list[tuple[str, list[dict[str, Any]]]] = []
     for item in items:
@@ -144,15 +146,15 @@ def _side(message: Message) -> str:
     return "assistant" if message.role is Role.ASSISTANT else "user"
 
 
-def _written_messages(messages: Iterable[Message], losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_messages(messages: Iterable[Message], losses: list[Loss]) -> list[dict[str, Any]]:
     """The two sides take turns, but for messages that came apart from the one before."""
     wire: list[dict[str, Any]] = []
     for message in messages:
-        side, notes = _side(message), notes_of(message.metadata.provider_raw, NAME)
+        side, notes = _side(message), get_notes(message.metadata.provider_raw, NAME)
         if side == "system" and not notes.get("listed"):
             continue
         place = "system" if side == "system" else "message"
-        blocks = written_blocks(message.content, place, losing(losses, message))
+        blocks = write_blocks(message.content, place, loss_recorder(losses, message))
         if not blocks and (message.content or notes.get("form") != "empty"):
             continue  # nothing of it can be said here; the losses name it
         if wire and wire[-1]["role"] == side and notes.get("joined") is not False:
@@ -166,12 +168,12 @@ def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     match wire:
         case {"toolSpec": {"name": str(name), "inputSchema": {"json": dict(schema)}} as spec}:
             tool = ToolDefinition(name, text_or_none(spec.get("description")) or "", schema, SideEffects.EXECUTE)
-            return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
+            return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
         case _:
             return OpaqueTool(NAME, wire)
 
 
-def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
     spec: dict[str, Any] = {"name": tool.name}
     if tool.description:
         spec["description"] = tool.description

@@ -19,12 +19,12 @@ STOP_REASONS: Final = {
     "guardrail_intervened": StopReason.REFUSAL,
     "model_context_window_exceeded": StopReason.MAX_TOKENS,
 }
-STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
+STOP_REASON_NAMES: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
 MALFORMED: Final = {"malformed_model_output": "malformed_output", "malformed_tool_use": "tool_input_invalid"}
 # What we find wrong with an answer that ended like any other: it is written with the word that it ended with.
 UNUSABLE: Final = {"tool_input_truncated": "max_tokens", "tool_input_invalid": "tool_use", "empty_response": "end_turn"}
 CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool"}
-CHOICE_WORDS: Final = {ours: theirs for theirs, ours in CHOICES.items()}
+CHOICE_NAMES: Final = {ours: theirs for theirs, ours in CHOICES.items()}
 TIERS: Final = ("priority", "default", "flex", "reserved")
 
 # The first format of a media type is the one that we write.
@@ -70,7 +70,7 @@ FORMATS: Final[dict[str, dict[str, str]]] = {
         "webm": "audio/webm",
     },
 }
-FORMAT_WORDS: Final = {
+FORMAT_NAMES: Final = {
     kind: {media_type: word for word, media_type in reversed(formats.items())} for kind, formats in FORMATS.items()
 }
-ALSO_KNOWN_AS: Final = {"image/jpg": "jpeg", "audio/mp3": "mp3", "audio/x-wav": "wav", "audio/wave": "wav"}
+FORMAT_ALIASES: Final = {"image/jpg": "jpeg", "audio/mp3": "mp3", "audio/x-wav": "wav", "audio/wave": "wav"}

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.dialects.cohere.blocks import ALSO_RECORDED_AS, NAME
+from dragoman.dialects.cohere.blocks import NAME, RECORDING_NAMES
 from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.cohere.reply import read_reply, write_reply
 from dragoman.dialects.cohere.request import read_request, write_request
 from dragoman.dialects.cohere.stream import stream_reader, stream_writer
-from dragoman.dialects.parts.asking import Asking
+from dragoman.dialects.parts.asking import HttpEndpoint
 
-OVER_HTTP: Final = Asking("/v2/chat")
+HTTP: Final = HttpEndpoint("/v2/chat")
 
 # Options that a request does not say here, and why nothing is lost by that.
-UNSPOKEN: Final = {
+IMPLIED_OPTIONS: Final = {
     "response_format.strict": "a schema is always enforced here",
 }
 
 __all__ = [
-    "ALSO_RECORDED_AS",
+    "HTTP",
+    "IMPLIED_OPTIONS",
     "NAME",
-    "OVER_HTTP",
-    "UNSPOKEN",
+    "RECORDING_NAMES",
     "read_error",
     "read_reply",
     "read_request",

@@ -11,12 +11,12 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from dragoman.dialects.parts.body import a_list, an_object
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.body import expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.dialects.parts.functions import read_arguments
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.errors import FormatError
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
@@ -31,13 +31,13 @@ from dragoman.message import (
 )
 
 NAME: Final = "cohere"
-ALSO_RECORDED_AS: Final = ("cohere-v2",)  # what records of its traffic call it
+RECORDING_NAMES: Final = ("cohere-v2",)  # what records of its traffic call it
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 Call = ToolUseBlock | InvalidToolUseBlock
-PLAN: Final[ProviderRaw] = {"dialect": NAME, "form": "tool_plan"}  # a text that was said before calling
+TOOL_PLAN_NOTES: Final[ProviderRaw] = {"dialect": NAME, "form": "tool_plan"}  # a text that was said before calling
 
 
-def read_said(wire: dict[str, Any], where: str, conversation: Conversation) -> tuple[list[ContentBlock], str | None]:
+def read_content(wire: dict[str, Any], where: str, builder: MessageBuilder) -> tuple[list[ContentBlock], str | None]:
     """What a message says, its content, its plan and its calls; and whether its content is a plain string."""
     content, plan, calls = wire.get("content"), wire.get("tool_plan"), wire.get("tool_calls")
     blocks: list[ContentBlock] = []
@@ -45,17 +45,17 @@ def read_said(wire: dict[str, Any], where: str, conversation: Conversation) -> t
         if content or not calls:
             blocks.append(TextBlock(content))
     elif content is not None and not (calls and _is_blank(content)):
-        for index, part in enumerate(a_list(content, f"{where}.content")):
-            blocks.append(_read_part_of(wire.get("role"), an_object(part, f"{where}.content[{index}]")))
+        for index, part in enumerate(expect_list(content, f"{where}.content")):
+            blocks.append(_read_part_by_role(wire.get("role"), expect_object(part, f"{where}.content[{index}]")))
     if isinstance(plan, str) and plan:
-        blocks.append(TextBlock(plan, dict(PLAN)))
-    for index, call in enumerate(a_list(calls or [], f"{where}.tool_calls")):
+        blocks.append(TextBlock(plan, dict(TOOL_PLAN_NOTES)))
+    for index, call in enumerate(expect_list(calls or [], f"{where}.tool_calls")):
         place = f"{where}.tool_calls[{index}]"
-        blocks.append(read_call(an_object(call, place), place, conversation))
-    return blocks, form_of(wire)
+        blocks.append(read_call(expect_object(call, place), place, builder))
+    return blocks, content_form(wire)
 
 
-def form_of(wire: dict[str, Any]) -> str | None:
+def content_form(wire: dict[str, Any]) -> str | None:
     """A word for content that is no list: a plain text, or not there."""
     if "content" not in wire:
         return "absent"
@@ -67,18 +67,18 @@ def _is_blank(content: Any) -> bool:
     return isinstance(content, list) and all(part == {"type": "text", "text": ""} for part in content)
 
 
-def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None = None) -> dict[str, Any]:
+def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None = None) -> dict[str, Any]:
     """What we would write for a message if nobody had noted anything about it."""
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     wire: dict[str, Any] = {"role": role}
     for block in blocks:
         if isinstance(block, Call):
-            calls.append(written_call(block))
+            calls.append(write_call(block))
         elif role == "assistant" and "tool_plan" not in wire and _is_plan(block):
             wire["tool_plan"] = block.text
         else:
-            parts.append(written_part(block))
+            parts.append(write_part(block))
     if form == "string" and (not parts or (len(parts) == 1 and set(parts[0]) == {"type", "text"})):
         wire["content"] = parts[0]["text"] if parts else ""
     elif parts or not (calls or "tool_plan" in wire or form == "absent"):
@@ -89,10 +89,10 @@ def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None 
 
 
 def _is_plan(block: ContentBlock) -> TypeGuard[TextBlock]:
-    return isinstance(block, TextBlock) and notes_of(block.provider_raw, NAME).get("form") == "tool_plan"
+    return isinstance(block, TextBlock) and get_notes(block.provider_raw, NAME).get("form") == "tool_plan"
 
 
-def _read_part_of(role: Any, wire: dict[str, Any]) -> ContentBlock:
+def _read_part_by_role(role: Any, wire: dict[str, Any]) -> ContentBlock:
     """A part of what somebody said. Only a user shows pictures: where another did, a note says that it came so."""
     block = read_part(wire)
     if role == "user" or not isinstance(block, ImageBlock):
@@ -102,13 +102,13 @@ def _read_part_of(role: Any, wire: dict[str, Any]) -> ContentBlock:
 
 def read_part(wire: dict[str, Any]) -> ContentBlock:
     """A part of some content as we know it, with what is left over; else the whole of it, opaque."""
-    block, form = _known_part(wire)
+    block, form = _match_part(wire)
     if block is None:
         return OpaqueBlock(NAME, wire)
-    return block.replace(provider_raw=noted(NAME, _natural_part(block, form), wire, form=form))
+    return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), wire, form=form))
 
 
-def _known_part(wire: dict[str, Any]) -> tuple[TextBlock | ThinkingBlock | ImageBlock | None, str | None]:
+def _match_part(wire: dict[str, Any]) -> tuple[TextBlock | ThinkingBlock | ImageBlock | None, str | None]:
     match wire:
         case {"type": "text", "text": str(text)}:
             return TextBlock(text), None
@@ -127,7 +127,7 @@ def _known_part(wire: dict[str, Any]) -> tuple[TextBlock | ThinkingBlock | Image
             return None, None
 
 
-def _natural_part(block: ContentBlock, form: str | None = None) -> dict[str, Any]:
+def _default_part(block: ContentBlock, form: str | None = None) -> dict[str, Any]:
     """What we would write for a part of some content if nobody had noted anything about it."""
     match block:
         case TextBlock(text) if form == "document":
@@ -148,23 +148,23 @@ def _natural_part(block: ContentBlock, form: str | None = None) -> dict[str, Any
             return {"type": "text", "text": f"[{block.type}]"}
 
 
-def written_part(block: ContentBlock) -> dict[str, Any]:
+def write_part(block: ContentBlock) -> dict[str, Any]:
     """A part of some content as it stands on the wire."""
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(_natural_part(block, notes.get("form")), notes.get("residue"))
-    return made
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    part: dict[str, Any] = apply_diff(_default_part(block, notes.get("form")), notes.get("residue"))
+    return part
 
 
-def read_call(wire: dict[str, Any], where: str, conversation: Conversation) -> Call:
+def read_call(wire: dict[str, Any], where: str, builder: MessageBuilder) -> Call:
     """A call, under an id of ours."""
     if not isinstance(wire.get("id"), str):
         raise FormatError("a call has an id", where=f"{where}.id")
-    return call_from(wire, where, conversation.call_id(wire["id"]))
+    return call_from(wire, where, builder.call_id(wire["id"]))
 
 
 def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
     """A call whose id of ours is known."""
-    function = an_object(wire.get("function"), f"{where}.function")
+    function = expect_object(wire.get("function"), f"{where}.function")
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(name, str):
         raise FormatError("a call has the name of its tool", where=f"{where}.function.name")
@@ -176,19 +176,19 @@ def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
         block = InvalidToolUseBlock(call_id, name, arguments or "", problem)
     note = wire["id"] if wire["id"] != call_id else None
     form = None if problem is None else "text"
-    return block.replace(provider_raw=noted(NAME, _natural_call(block, note, form), wire, id=note, form=form))
+    return block.replace(provider_raw=make_notes(NAME, _default_call(block, note, form), wire, id=note, form=form))
 
 
-def written_call(block: Call) -> dict[str, Any]:
+def write_call(block: Call) -> dict[str, Any]:
     """A call as it stands on the wire."""
-    notes = notes_of(block.provider_raw, NAME)
+    notes = get_notes(block.provider_raw, NAME)
     if isinstance(block, InvalidToolUseBlock) and notes and not block.input_text:
         block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # cut before its input: nothing stood there
-    made: dict[str, Any] = restored(_natural_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
-    return made
+    call: dict[str, Any] = apply_diff(_default_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
+    return call
 
 
-def _natural_call(block: Call, provider_id: str | None, form: str | None) -> dict[str, Any]:
+def _default_call(block: Call, provider_id: str | None, form: str | None) -> dict[str, Any]:
     if isinstance(block, ToolUseBlock):
         text = msgspec.json.encode(block.input).decode()
     elif form == "text":
@@ -196,27 +196,27 @@ def _natural_call(block: Call, provider_id: str | None, form: str | None) -> dic
     else:
         text = msgspec.json.encode({"invalid_input": block.input_text}).decode()
     function = {"name": block.name, "arguments": text}
-    return {"id": provider_id or spell(block.id, AS_IT_IS), "type": "function", "function": function}
+    return {"id": provider_id or format_id(block.id, DEFAULT_ID_FORMAT), "type": "function", "function": function}
 
 
-def was_silent(block: ToolUseBlock) -> bool:
+def has_no_input(block: ToolUseBlock) -> bool:
     """Whether a call came without any input, not even an empty one."""
-    return not (written_call(block)["function"].get("arguments") or "").strip()
+    return not (write_call(block)["function"].get("arguments") or "").strip()
 
 
-def is_own(block: ContentBlock) -> bool:
+def is_native(block: ContentBlock) -> bool:
     """Whether something was noted about a block here."""
-    return bool(notes_of(getattr(block, "provider_raw", None), NAME))
+    return bool(get_notes(getattr(block, "provider_raw", None), NAME))
 
 
-def cannot_say(block: ContentBlock, role: Role = Role.ASSISTANT) -> str | None:
+def unsupported_reason(block: ContentBlock, role: Role = Role.ASSISTANT) -> str | None:
     """Why this wire cannot carry a block in what somebody says; ``None`` if it can."""
     match block:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
             return None
         case ThinkingBlock(provider_raw=raw):
-            return None if notes_of(raw, NAME) else "reasoning of another origin"
-        case ImageBlock() if role is not Role.USER and not is_own(block):
+            return None if get_notes(raw, NAME) else "reasoning of another origin"
+        case ImageBlock() if role is not Role.USER and not is_native(block):
             return "only a user can show a picture here"
         case ImageBlock(source):
             return None if source.kind != "file_ref" else "this API cannot read our files"
@@ -226,8 +226,8 @@ def cannot_say(block: ContentBlock, role: Role = Role.ASSISTANT) -> str | None:
             return "this API takes no such block"
 
 
-def cannot_answer(block: ContentBlock) -> str | None:
+def unsupported_result_reason(block: ContentBlock) -> str | None:
     """Why a tool cannot answer with a block on this wire; ``None`` if it can."""
     if isinstance(block, TextBlock | OpaqueBlock):
-        return cannot_say(block)
+        return unsupported_reason(block)
     return "tools answer with texts and documents here"

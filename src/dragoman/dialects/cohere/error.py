@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import NAME
-from dragoman.dialects.parts.faults import by_status, error_in, fault_of
+from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
@@ -24,15 +24,15 @@ _STATUSES: Final = {  # its own, and where it differs from what others mean by t
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side: a sentence, and the id of the request."""
-    body = error_in(body)
+    body = parse_error_body(body)
     error = body if isinstance(body, dict) else {}
     if isinstance(error.get("error"), dict):  # what stands between us and Cohere says it like the others do
         error = error["error"]
     message = text_or_none(error.get("message")) or text_or_none(error.get("error")) or "no message"
-    code, error_class = _STATUSES.get(status) or by_status(status)
-    if status in (None, 400, 422) and any(sign in message.lower() for sign in _OVERFLOW):
+    code, error_class = _STATUSES.get(status) or classify_status(status)
+    if status in (None, 400, 422) and any(phrase in message.lower() for phrase in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return fault_of(NAME, (code, error_class), message, status, headers, request_id=text_or_none(error.get("id")))
+    return make_fault(NAME, (code, error_class), message, status, headers, request_id=text_or_none(error.get("id")))
 
 
 def write_error(fault: Fault) -> Written:

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, read_said, was_silent
+from dragoman.dialects.cohere.blocks import NAME, default_message, has_no_input, read_content, unsupported_reason
 from dragoman.dialects.cohere.error import read_error, write_error
-from dragoman.dialects.parts.body import an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.body import accepts_json_text, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.dialects.parts.counts import Counts
-from dragoman.dialects.parts.details import Said, lost_details
-from dragoman.dialects.parts.faults import fault_of
-from dragoman.dialects.parts.functions import ended_unusable, without_silence
-from dragoman.dialects.parts.losses import sayable
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.details import SupportedDetails, detail_losses
+from dragoman.dialects.parts.faults import make_fault
+from dragoman.dialects.parts.functions import is_unusable, mark_cut_calls
+from dragoman.dialects.parts.losses import supported_blocks
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
-from dragoman.event import judged
+from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, TokenUsage
 
@@ -34,60 +34,60 @@ STOP_REASONS: Final = {
     "ERROR_LIMIT": StopReason.ERROR,
     "TIMEOUT": StopReason.ERROR,
 }
-_STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
-NO_ID: Final = "dragoman"  # the wire wants one; a reply of another origin has none
+_FINISH_REASONS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
+PLACEHOLDER_ID: Final = "dragoman"  # the wire wants one; a reply of another origin has none
 _UNUSABLE: Final = {  # faults that we found in an answer which ended like any other, and with what word
     "tool_input_truncated": "MAX_TOKENS",
     "tool_input_invalid": "TOOL_CALL",
     "empty_response": "COMPLETE",
 }
-_ENDS: Final = {  # what an answer that ended badly failed of, by its finish reason
+_FAILURES: Final = {  # what an answer that ended badly failed of, by its finish reason
     "ERROR": ("server_error", ErrorClass.SERVER_ERROR),
     "ERROR_LIMIT": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
     "TIMEOUT": ("timeout", ErrorClass.NETWORK),
 }
 
 
-@from_body
+@accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
     """An answer of ``/v2/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
     if isinstance(body.get("message"), str):
         fault = read_error(None, {}, body)
-        raw = noted(NAME, write_error(fault).wire, body, form="error")
+        raw = make_notes(NAME, write_error(fault).wire, body, form="error")
         return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
-    return _judged(reply_from(body))
+    return _mark_unusable(reply_from(body))
 
 
 def reply_from(body: dict[str, Any]) -> Reply:
     """The answer as it ends, not judged yet: of a stream, the events are judged."""
-    content, form = read_said(an_object(body.get("message"), "$.message"), "$.message", Conversation())
+    content, form = read_content(expect_object(body.get("message"), "$.message"), "$.message", MessageBuilder())
     reason = STOP_REASONS.get(str(body.get("finish_reason")), StopReason.UNKNOWN)
     reply = Reply(
         content=tuple(content),
         stop_reason=reason,
         usage=_read_usage(body),
         model=text_or_none(body.get("model")),
-        fault=_read_end(body) if reason is StopReason.ERROR else None,
+        fault=_read_fault(body) if reason is StopReason.ERROR else None,
     )
-    known = _judged(reply)
-    return reply.replace(provider_raw=noted(NAME, natural_reply(known, known.content, form), body, form=form))
+    marked = _mark_unusable(reply)
+    return reply.replace(provider_raw=make_notes(NAME, default_reply(marked, marked.content, form), body, form=form))
 
 
-def _judged(reply: Reply) -> Reply:
-    return judged(without_silence(reply, was_silent))
+def _mark_unusable(reply: Reply) -> Reply:
+    return mark_unusable(mark_cut_calls(reply, has_no_input))
 
 
-def _read_end(body: dict[str, Any]) -> Fault:
+def _read_fault(body: dict[str, Any]) -> Fault:
     """What an answer failed of that ended badly."""
-    word = str(body.get("finish_reason"))
-    code, error_class = _ENDS[word]
-    message = text_or_none(body.get("error")) or f"the answer ended with {word}"
-    return fault_of(NAME, (code, error_class), message, None, {}, provider_code=word)
+    finish_reason = str(body.get("finish_reason"))
+    code, error_class = _FAILURES[finish_reason]
+    message = text_or_none(body.get("error")) or f"the answer ended with {finish_reason}"
+    return make_fault(NAME, (code, error_class), message, None, {}, provider_code=finish_reason)
 
 
-_SAID: Final = Said(
-    ends=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "cancelled"),
-    counts=("cached_input_tokens", "reasoning_tokens"),
+_SUPPORTED: Final = SupportedDetails(
+    stop_reasons=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "cancelled"),
+    usage_fields=("cached_input_tokens", "reasoning_tokens"),
     model=False,
 )
 
@@ -95,27 +95,27 @@ _SAID: Final = Said(
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/v2/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
-    notes = notes_of(reply.provider_raw, NAME)
+    notes = get_notes(reply.provider_raw, NAME)
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
-        return Written(restored(write_error(reply.fault).wire, notes.get("residue")))
-    content = sayable(reply.content, cannot_say, NAME, losses)
-    losses.extend(lost_details(reply, NAME, _SAID))
-    return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
+        return Written(apply_diff(write_error(reply.fault).wire, notes.get("residue")))
+    content = supported_blocks(reply.content, unsupported_reason, NAME, losses)
+    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    return Written(apply_diff(default_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 
-def natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
     """What we would write for a reply if nobody had noted anything about it."""
-    wire: dict[str, Any] = {"id": NO_ID, "message": natural_message("assistant", content, form)}
+    wire: dict[str, Any] = {"id": PLACEHOLDER_ID, "message": default_message("assistant", content, form)}
     if reply.fault is None:
-        wire["finish_reason"] = _STOP_WORDS.get(reply.stop_reason, "COMPLETE")
-    elif ended_unusable(reply, NAME):
+        wire["finish_reason"] = _FINISH_REASONS.get(reply.stop_reason, "COMPLETE")
+    elif is_unusable(reply, NAME):
         wire["finish_reason"] = _UNUSABLE[reply.fault.code]
     else:
-        word = reply.fault.provider_code
-        wire["finish_reason"] = word if word in _ENDS else "ERROR"
+        finish_reason = reply.fault.provider_code
+        wire["finish_reason"] = finish_reason if finish_reason in _FAILURES else "ERROR"
         wire["error"] = reply.fault.message
     if reply.usage is not None:
-        wire["usage"] = _written_usage(reply.usage)
+        wire["usage"] = _default_usage(reply.usage)
     return wire
 
 
@@ -126,17 +126,17 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     if not isinstance(usage, dict) or not isinstance(tokens, dict):
         return None
     counts = Counts(NAME)
-    fresh, cached, _ = counts.split_prompt(counts.read(tokens, "input_tokens"), counts.read(usage, "cached_tokens"))
-    counted = TokenUsage(
-        input_tokens=fresh,
+    uncached, cached, _ = counts.split_prompt(counts.read(tokens, "input_tokens"), counts.read(usage, "cached_tokens"))
+    token_usage = TokenUsage(
+        input_tokens=uncached,
         output_tokens=counts.read(tokens, "output_tokens"),
         cached_input_tokens=cached,
         reasoning_tokens=counts.read(tokens, "reasoning_tokens"),
     )
-    return counts.check(counted)
+    return counts.drop_impossible(token_usage)
 
 
-def _written_usage(usage: TokenUsage) -> dict[str, Any]:
+def _default_usage(usage: TokenUsage) -> dict[str, Any]:
     prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
     tokens = {"input_tokens": prompt, "output_tokens": usage.output_tokens}
     if usage.reasoning_tokens:

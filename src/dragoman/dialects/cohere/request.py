@@ -11,20 +11,20 @@ from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import (
     NAME,
-    cannot_answer,
-    cannot_say,
-    natural_message,
+    default_message,
+    read_content,
     read_part,
-    read_said,
-    written_part,
+    unsupported_reason,
+    unsupported_result_reason,
+    write_part,
 )
-from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
-from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tools
-from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
-from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.dialects.parts.asides import foreign_option_losses
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.dialects.parts.functions import default_tool, read_tool, write_tools
+from dragoman.dialects.parts.losses import error_flag_losses, option_losses, supported_blocks
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -35,64 +35,64 @@ from dragoman.exchange import (
     ToolChoice,
     Written,
 )
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock
 
 _CHOICES: Final = {"REQUIRED": "required", "NONE": "none"}
-_CHOICE_WORDS: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
-_APART: Final = ("messages", "tools")  # parts of a request that are read one by one
+_CHOICE_NAMES: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
+_SEPARATE_FIELDS: Final = ("messages", "tools")  # parts of a request that are read one by one
 
 
-@from_body
+@accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
     """A request as ``/v2/chat`` takes it."""
-    conversation = Conversation()
-    for index, message in enumerate(a_list(body.get("messages"), "$.messages")):
-        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)
-    tools = a_list(body.get("tools") or [], "$.tools")
+    builder = MessageBuilder()
+    for index, message in enumerate(expect_list(body.get("messages"), "$.messages")):
+        _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder)
+    tools = expect_list(body.get("tools") or [], "$.tools")
     request = Request(
         model=text_or_none(body.get("model")),
-        messages=tuple(conversation.messages),
-        tools=tuple(read_tool(an_object(tool, f"$.tools[{index}]"), NAME) for index, tool in enumerate(tools)),
+        messages=tuple(builder.messages),
+        tools=tuple(read_tool(expect_object(tool, f"$.tools[{index}]"), NAME) for index, tool in enumerate(tools)),
         options=_read_options(body),
     )
-    rest = {key: value for key, value in body.items() if key not in _APART}
+    rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
     empty = {"tools": body["tools"]} if "tools" in body and not body["tools"] else None
-    return request.replace(provider_raw=noted(NAME, _written_options(request), rest, empty=empty))
+    return request.replace(provider_raw=make_notes(NAME, _write_options(request), rest, empty=empty))
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as ``/v2/chat`` takes it, and what it cannot take."""
-    losses = _lost_options(request.options)
-    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
-    notes = notes_of(request.provider_raw, NAME)
-    top = restored(_written_options(request), notes.get("residue"))
+    losses = _option_losses(request.options)
+    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    notes = get_notes(request.provider_raw, NAME)
+    top = apply_diff(_write_options(request), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
-    wire["messages"] = _written_messages(request.messages, losses)
-    tools = written_tools(request.tools, natural_tool, NAME, losses)
+    wire["messages"] = _write_messages(request.messages, losses)
+    tools = write_tools(request.tools, default_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     elif "empty" in notes:
         wire.update(notes["empty"])
     wire.update(top)
-    losses.extend(lost_asides(request, NAME))
+    losses.extend(foreign_option_losses(request, NAME))
     return Written(wire, tuple(losses))
 
 
-def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
+def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:
     role = wire.get("role")
     if role == "tool":
-        result = _read_result(wire, where, conversation)
-        conversation.add(Role.TOOL, [result], answers=result.tool_use_id)
+        result = _read_result(wire, where, builder)
+        builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
     if role not in ("user", "assistant", "system"):
         raise FormatError(f"a role is user, assistant, system or tool, not {role!r}", where=f"{where}.role")
-    blocks, form = read_said(wire, where, conversation)
-    raw = noted(NAME, natural_message(role, blocks, form), wire, form=form)
-    conversation.add(Role(role), blocks, raw)
+    blocks, form = read_content(wire, where, builder)
+    raw = make_notes(NAME, default_message(role, blocks, form), wire, form=form)
+    builder.add(Role(role), blocks, raw)
 
 
-def _read_result(wire: dict[str, Any], where: str, conversation: Conversation) -> ToolResultBlock:
+def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> ToolResultBlock:
     provider_id, content = wire.get("tool_call_id"), wire.get("content")
     if not isinstance(provider_id, str):
         raise FormatError("a result has the id of its call", where=f"{where}.tool_call_id")
@@ -100,45 +100,45 @@ def _read_result(wire: dict[str, Any], where: str, conversation: Conversation) -
     if isinstance(content, str):
         blocks.append(TextBlock(content))
     elif content is not None:
-        for index, part in enumerate(a_list(content, f"{where}.content")):
-            blocks.append(read_part(an_object(part, f"{where}.content[{index}]")))
-    call_id = conversation.answered_id(provider_id)
+        for index, part in enumerate(expect_list(content, f"{where}.content")):
+            blocks.append(read_part(expect_object(part, f"{where}.content[{index}]")))
+    call_id = builder.result_id(provider_id)
     result = ToolResultBlock(call_id, tuple(blocks))
     note = provider_id if provider_id != call_id else None
     form = "list" if isinstance(content, list) else "absent" if "content" not in wire else None
-    return result.replace(provider_raw=noted(NAME, _natural_result(result, note, form), wire, id=note, form=form))
+    return result.replace(provider_raw=make_notes(NAME, _default_result(result, note, form), wire, id=note, form=form))
 
 
-def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str | None) -> dict[str, Any]:
-    parts = [written_part(block) for block in result.content if cannot_answer(block) is None]
+def _default_result(result: ToolResultBlock, provider_id: str | None, form: str | None) -> dict[str, Any]:
+    parts = [write_part(block) for block in result.content if unsupported_result_reason(block) is None]
     content: Any = parts
     if form != "list" and (not parts or (len(parts) == 1 and set(parts[0]) == {"type", "text"})):
         content = parts[0]["text"] if parts else ""
-    wire = {"role": "tool", "tool_call_id": provider_id or spell(result.tool_use_id, AS_IT_IS)}
+    wire = {"role": "tool", "tool_call_id": provider_id or format_id(result.tool_use_id, DEFAULT_ID_FORMAT)}
     return wire if form == "absent" and not parts else {**wire, "content": content}
 
 
-def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
     for message in messages:
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
-        wire.extend(_written_result(result, message, losses) for result in results)
+        wire.extend(_write_result(result, message, losses) for result in results)
         others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
-        blocks = sayable(others, partial(cannot_say, role=message.role), NAME, losses, message)
+        blocks = supported_blocks(others, partial(unsupported_reason, role=message.role), NAME, losses, message)
         if blocks or not message.content:  # else nothing of it can be said here; the losses name it
-            notes = notes_of(message.metadata.provider_raw, NAME)
-            natural = natural_message(message.role.value, blocks, notes.get("form"))
-            wire.append(restored(natural, notes.get("residue")))
+            notes = get_notes(message.metadata.provider_raw, NAME)
+            default = default_message(message.role.value, blocks, notes.get("form"))
+            wire.append(apply_diff(default, notes.get("residue")))
     return wire
 
 
-def _written_result(result: ToolResultBlock, message: Message, losses: list[Loss]) -> dict[str, Any]:
-    losses.extend(lost_failure(result, message, NAME))
-    sayable(result.content, cannot_answer, NAME, losses, message)
-    notes = notes_of(result.provider_raw, NAME)
-    natural = _natural_result(result, notes.get("id"), notes.get("form"))
-    made: dict[str, Any] = restored(natural, notes.get("residue"))
-    return made
+def _write_result(result: ToolResultBlock, message: Message, losses: list[Loss]) -> dict[str, Any]:
+    losses.extend(error_flag_losses(result, message, NAME))
+    supported_blocks(result.content, unsupported_result_reason, NAME, losses, message)
+    notes = get_notes(result.provider_raw, NAME)
+    default = _default_result(result, notes.get("id"), notes.get("form"))
+    wire: dict[str, Any] = apply_diff(default, notes.get("residue"))
+    return wire
 
 
 def _read_options(body: dict[str, Any]) -> Options:
@@ -148,7 +148,7 @@ def _read_options(body: dict[str, Any]) -> Options:
         temperature=number_or_none(body.get("temperature")),
         top_p=number_or_none(body.get("p")),
         top_k=integer_or_none(body.get("k")),
-        stop_sequences=texts_of(body.get("stop_sequences")),
+        stop_sequences=text_tuple(body.get("stop_sequences")),
         seed=integer_or_none(body.get("seed")),
         presence_penalty=number_or_none(body.get("presence_penalty")),
         frequency_penalty=number_or_none(body.get("frequency_penalty")),
@@ -159,8 +159,8 @@ def _read_options(body: dict[str, Any]) -> Options:
     )
 
 
-def _read_format(asked: Any) -> ResponseFormat | None:
-    match asked:
+def _read_format(response_format: Any) -> ResponseFormat | None:
+    match response_format:
         case {"type": "json_object", "json_schema": dict(schema)}:
             return ResponseFormat("json_schema", schema)
         case {"type": "json_object"}:
@@ -178,7 +178,7 @@ def _read_reasoning(thinking: Any) -> Reasoning | None:
     return Reasoning(enabled=enabled, budget_tokens=integer_or_none(thinking.get("token_budget")))
 
 
-def _written_options(request: Request) -> dict[str, Any]:
+def _write_options(request: Request) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {
         key: value
@@ -192,13 +192,13 @@ def _written_options(request: Request) -> dict[str, Any]:
             ("seed", options.seed),
             ("presence_penalty", options.presence_penalty),
             ("frequency_penalty", options.frequency_penalty),
-            ("thinking", _written_thinking(options.reasoning)),
+            ("thinking", _write_thinking(options.reasoning)),
             ("stream", options.stream),
         )
         if value is not None
     }
     if options.tool_choice is not None and options.tool_choice.mode != "auto":
-        wire["tool_choice"] = _CHOICE_WORDS[options.tool_choice.mode]
+        wire["tool_choice"] = _CHOICE_NAMES[options.tool_choice.mode]
     match options.response_format:
         case ResponseFormat(kind="text"):
             wire["response_format"] = {"type": "text"}
@@ -209,7 +209,7 @@ def _written_options(request: Request) -> dict[str, Any]:
     return wire
 
 
-def _written_thinking(reasoning: Reasoning | None) -> dict[str, Any] | None:
+def _write_thinking(reasoning: Reasoning | None) -> dict[str, Any] | None:
     if reasoning is None or reasoning == Reasoning():
         return None
     if reasoning.enabled is False or reasoning.effort == "none":
@@ -218,9 +218,9 @@ def _written_thinking(reasoning: Reasoning | None) -> dict[str, Any] | None:
     return wire if reasoning.budget_tokens is None else {**wire, "token_budget": reasoning.budget_tokens}
 
 
-def _lost_options(options: Options) -> list[Loss]:
+def _option_losses(options: Options) -> list[Loss]:
     reasoning = options.reasoning or Reasoning()
-    lost = {
+    conditions = {
         "tool_choice.name": options.tool_choice is not None and options.tool_choice.name is not None,
         "parallel_tool_calls": options.parallel_tool_calls is False,
         "response_format.name": options.response_format is not None and options.response_format.name is not None,
@@ -228,4 +228,4 @@ def _lost_options(options: Options) -> list[Loss]:
         "service_tier": options.service_tier is not None,
         "user": options.user is not None,
     }
-    return lost_options(lost, NAME)
+    return option_losses(conditions, NAME)

@@ -13,27 +13,27 @@ import msgspec
 
 from dragoman.dialects.cohere.blocks import (
     NAME,
-    PLAN,
+    TOOL_PLAN_NOTES,
     Call,
     call_from,
-    cannot_say,
-    form_of,
-    natural_message,
+    content_form,
+    default_message,
     read_call,
     read_part,
-    written_call,
-    written_part,
+    unsupported_reason,
+    write_call,
+    write_part,
 )
 from dragoman.dialects.cohere.error import read_error
-from dragoman.dialects.cohere.reply import NO_ID, natural_reply, reply_from
-from dragoman.dialects.parts.body import a_list, an_object
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.cohere.reply import PLACEHOLDER_ID, default_reply, reply_from
+from dragoman.dialects.parts.body import expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.framing import json_text, sse_frame
-from dragoman.dialects.parts.reading import FrameReader
-from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import list_in
-from dragoman.dialects.parts.writing import EventWriter
+from dragoman.dialects.parts.reading import BaseStreamReader
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
+from dragoman.dialects.parts.scalars import list_or_empty
+from dragoman.dialects.parts.writing import BaseStreamWriter
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
@@ -59,9 +59,9 @@ from dragoman.message import (
     ToolUseBlock,
 )
 
-_GROWING: Final = ("content", "tool_plan", "tool_calls", "citations")
-_TEXTS: Final = ("text", "thinking")  # parts that grow, and the key that they grow in
-_OF_OURS: Final[ProviderRaw] = {"dialect": NAME, "form": "thinking"}
+_STREAMED_FIELDS: Final = ("content", "tool_plan", "tool_calls", "citations")
+_TEXT_TYPES: Final = ("text", "thinking")  # parts that grow, and the key that they grow in
+_NATIVE: Final[ProviderRaw] = {"dialect": NAME, "form": "thinking"}
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -71,12 +71,12 @@ class _OpenCall:
     """A call whose input is still arriving."""
 
     def __init__(self, place: int, call_id: str) -> None:
-        self.place = place
+        self.index = place
         self.call_id = call_id
         self.pieces: list[str] = []
 
 
-class StreamReader(FrameReader):
+class StreamReader(BaseStreamReader):
     """Bytes in, events out. The events are put together to the answer that would have come whole, without its words."""
 
     def __init__(self, framing: str | None = None) -> None:
@@ -88,31 +88,31 @@ class StreamReader(FrameReader):
         self._citations: list[Any] = []
         self._open_parts: dict[int, int] = {}  # index on the wire to the place among all blocks
         self._open_calls: dict[int, _OpenCall] = {}
-        self._said: set[int] = set()  # places that an event has opened
-        self._plan: int | None = None
-        self._places = 0
-        self._conversation = Conversation()
+        self._started_blocks: set[int] = set()  # places that an event has opened
+        self._plan_index: int | None = None
+        self._block_count = 0
+        self._builder = MessageBuilder()
 
-    def take(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+    def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
         """One event."""
-        self.understood()
+        self.mark_recognized()
         kind = wire.get("type") or name
         if kind == "error" or (kind is None and isinstance(wire.get("message"), str)):
             events.append(StreamError(read_error(None, {}, wire)))
             return
-        taking = _TAKING.get(str(kind))
-        if taking is None:
+        handler = _HANDLERS.get(str(kind))
+        if handler is None:
             return  # of a newer version
         if self._message is None and kind != "message-start":
             raise FormatError(f"{kind} before message-start", where="event")
-        taking(self, wire, events)
+        handler(self, wire, events)
 
-    def words(self, data: bytes) -> StreamEvent | None:
+    def decode_text_delta(self, data: bytes) -> StreamEvent | None:
         """The next words of a part that has begun to say some."""
         if not self._open_parts:
             return None
         try:
-            event = _PLAIN.decode(data)
+            event = _TEXT_DELTA_DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         place, part = self._open_parts.get(event.index), self._parts.get(event.index, {})
@@ -122,128 +122,128 @@ class StreamReader(FrameReader):
         if text and not thought and part.get("type") == "text" and part["text"]:
             return TextDelta(place, text)
         if thought and not text and part.get("type") == "thinking" and part["thinking"]:
-            return ThinkingDelta(place, thought, None, dict(_OF_OURS))
+            return ThinkingDelta(place, thought, None, dict(_NATIVE))
         return None
 
-    def _message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is not None:
             raise FormatError("message-start came a second time", where="event")
         self._reply = {"id": wire["id"]} if "id" in wire else {}
-        self._message = dict(an_object(_delta(wire).get("message"), "message-start"))
+        self._message = dict(expect_object(_get_delta(wire).get("message"), "message-start"))
         if self._message.get("content") or self._message.get("tool_calls") or self._message.get("tool_plan"):
             raise FormatError("a message begins empty", where="message-start")
-        self._citations = list(a_list(self._message.get("citations") or [], "message-start"))
-        form = form_of(self._message)
-        told = {**self._reply, "message": self._message}
-        events.append(MessageStart(None, noted(NAME, _natural_start(form), told, form=form)))
+        self._citations = list(expect_list(self._message.get("citations") or [], "message-start"))
+        form = content_form(self._message)
+        start_fields = {**self._reply, "message": self._message}
+        events.append(MessageStart(None, make_notes(NAME, _default_start(form), start_fields, form=form)))
 
-    def _content_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_content_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _next_index(wire, self._parts)
-        part = self._parts[index] = dict(an_object(_delta_part(wire, "content"), "content-start"))
-        if part.get("type") in _TEXTS and part.get(part["type"]) is None:
+        part = self._parts[index] = dict(expect_object(_get_delta_field(wire, "content"), "content-start"))
+        if part.get("type") in _TEXT_TYPES and part.get(part["type"]) is None:
             part[part["type"]] = ""
-        place = self._open_parts[index] = self._next_place()
+        place = self._open_parts[index] = self._next_block_index()
         match read_part(part):
             case TextBlock(text, raw) if part["type"] == "text" and (text or raw is not None):
-                self._say(TextDelta(place, text, raw), events)
-            case ThinkingBlock(text, _, raw) if text or raw != _OF_OURS:
-                self._say(ThinkingDelta(place, text, None, raw), events)
+                self._emit(TextDelta(place, text, raw), events)
+            case ThinkingBlock(text, _, raw) if text or raw != _NATIVE:
+                self._emit(ThinkingDelta(place, text, None, raw), events)
 
-    def _content_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_content_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _open_index(wire, self._open_parts)
-        delta = an_object(_delta_part(wire, "content"), "content-delta")
+        delta = expect_object(_get_delta_field(wire, "content"), "content-delta")
         if isinstance(wire.get("logprobs"), dict):
             self._reply.setdefault("logprobs", []).append(wire["logprobs"])
         part = self._parts[index]
         kind = str(part.get("type"))
-        text = delta.get(kind) if kind in _TEXTS else None
+        text = delta.get(kind) if kind in _TEXT_TYPES else None
         if not isinstance(text, str) or not text:
             return
         part[kind] = part[kind] or text  # the first words stand for all of them: they are never noted at the end
         place = self._open_parts[index]
-        made = TextDelta(place, text) if kind == "text" else ThinkingDelta(place, text, None, dict(_OF_OURS))
-        self._say(made, events)
+        text_delta = TextDelta(place, text) if kind == "text" else ThinkingDelta(place, text, None, dict(_NATIVE))
+        self._emit(text_delta, events)
 
-    def _content_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_content_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _open_index(wire, self._open_parts)
         place = self._open_parts.pop(index)
-        if place in self._said:
+        if place in self._started_blocks:
             return
         part = self._parts[index]
         match read_part(part):
             case TextBlock(text, raw) if part["type"] == "text":
-                self._say(TextDelta(place, text, raw), events)
+                self._emit(TextDelta(place, text, raw), events)
             case ThinkingBlock(text, _, raw):
-                self._say(ThinkingDelta(place, text, None, raw), events)
+                self._emit(ThinkingDelta(place, text, None, raw), events)
             case block:
                 events.append(BlockComplete(place, block))
 
-    def _plan_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        text = _delta_part(wire, "tool_plan")
+    def _read_plan_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        text = _get_delta_field(wire, "tool_plan")
         if not isinstance(text, str) or not text or self._message is None:
             return
-        if self._plan is None:
-            self._plan = self._next_place()
+        if self._plan_index is None:
+            self._plan_index = self._next_block_index()
             self._message["tool_plan"] = text
-        events.append(TextDelta(self._plan, text, dict(PLAN)))
+        events.append(TextDelta(self._plan_index, text, dict(TOOL_PLAN_NOTES)))
 
-    def _call_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_call_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _next_index(wire, self._calls)
-        call = dict(an_object(_delta_part(wire, "tool_calls"), "tool-call-start"))
-        function = call["function"] = dict(an_object(call.get("function"), "tool-call-start"))
+        call = dict(expect_object(_get_delta_field(wire, "tool_calls"), "tool-call-start"))
+        function = call["function"] = dict(expect_object(call.get("function"), "tool-call-start"))
         text = function.get("arguments")
         if isinstance(text, str):
             function["arguments"] = ""
-        block = read_call(call, "tool-call-start", self._conversation)
-        opened = _OpenCall(self._next_place(), block.id)
-        self._calls[index], self._open_calls[index] = call, opened
-        events.append(ToolUseStart(opened.place, block.id, block.name, block.provider_raw))
+        block = read_call(call, "tool-call-start", self._builder)
+        open_call = _OpenCall(self._next_block_index(), block.id)
+        self._calls[index], self._open_calls[index] = call, open_call
+        events.append(ToolUseStart(open_call.index, block.id, block.name, block.provider_raw))
         if text:
-            opened.pieces.append(text)
-            events.append(ToolUseInputDelta(opened.place, text))
+            open_call.pieces.append(text)
+            events.append(ToolUseInputDelta(open_call.index, text))
 
-    def _call_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_call_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         call = self._open_calls[_open_index(wire, self._open_calls)]
-        delta = an_object(_delta_part(wire, "tool_calls"), "tool-call-delta")
-        text = an_object(delta.get("function"), "tool-call-delta").get("arguments")
+        delta = expect_object(_get_delta_field(wire, "tool_calls"), "tool-call-delta")
+        text = expect_object(delta.get("function"), "tool-call-delta").get("arguments")
         if isinstance(text, str) and text:
             call.pieces.append(text)
-            events.append(ToolUseInputDelta(call.place, text))
+            events.append(ToolUseInputDelta(call.index, text))
 
-    def _call_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_call_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _open_index(wire, self._open_calls)
-        opened = self._open_calls.pop(index)
-        block = call_from(self._joined_call(index, opened), "tool-call-end", opened.call_id)
-        events.append(ToolUseEnd(opened.place, block.provider_raw))
+        open_call = self._open_calls.pop(index)
+        block = call_from(self._join_call(index, open_call), "tool-call-end", open_call.call_id)
+        events.append(ToolUseEnd(open_call.index, block.provider_raw))
 
-    def _joined_call(self, index: int, opened: _OpenCall) -> dict[str, Any]:
+    def _join_call(self, index: int, open_call: _OpenCall) -> dict[str, Any]:
         call = self._calls[index]
-        if opened.pieces:
-            call["function"]["arguments"] = "".join(opened.pieces)
+        if open_call.pieces:
+            call["function"]["arguments"] = "".join(open_call.pieces)
         return call
 
-    def _citation(self, wire: dict[str, Any], _events: list[StreamEvent]) -> None:
-        self._citations.append(_delta_part(wire, "citations"))
+    def _read_citation(self, wire: dict[str, Any], _events: list[StreamEvent]) -> None:
+        self._citations.append(_get_delta_field(wire, "citations"))
 
-    def _message_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        delta = _delta(wire)
+    def _read_message_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        delta = _get_delta(wire)
         if self._open_parts:
             raise FormatError(f"message-end while content {min(self._open_parts)} is open", where="event")
         if delta.get("finish_reason") is None:
             events.append(stream_error(NAME, "stream_incomplete", "the message ended without a reason"))
             return
-        whole = reply_from({**self._reply, "message": self._whole_message(), **delta})
-        if whole.usage is not None:
-            events.append(UsageUpdate(whole.usage))
-        if whole.fault is not None:
-            events.append(StreamError(whole.fault, whole.provider_raw))
+        reply = reply_from({**self._reply, "message": self._join_message(), **delta})
+        if reply.usage is not None:
+            events.append(UsageUpdate(reply.usage))
+        if reply.fault is not None:
+            events.append(StreamError(reply.fault, reply.provider_raw))
         else:
-            events.append(MessageComplete(whole.stop_reason, whole.stop_sequence, whole.provider_raw))
+            events.append(MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw))
 
-    def _whole_message(self) -> dict[str, Any]:
+    def _join_message(self) -> dict[str, Any]:
         message = dict(self._message or {})
-        for index, opened in self._open_calls.items():
-            self._joined_call(index, opened)
+        for index, open_call in self._open_calls.items():
+            self._join_call(index, open_call)
         if self._parts:
             message["content"] = list(self._parts.values())
         if self._calls:
@@ -252,74 +252,74 @@ class StreamReader(FrameReader):
             message["citations"] = self._citations
         return message
 
-    def _say(self, delta: TextDelta | ThinkingDelta, events: list[StreamEvent]) -> None:
-        self._said.add(delta.index)
+    def _emit(self, delta: TextDelta | ThinkingDelta, events: list[StreamEvent]) -> None:
+        self._started_blocks.add(delta.index)
         events.append(delta)
 
-    def _next_place(self) -> int:
-        self._places += 1
-        return self._places - 1
+    def _next_block_index(self) -> int:
+        self._block_count += 1
+        return self._block_count - 1
 
 
-_TAKING: Final[dict[str, Callable[[StreamReader, dict[str, Any], list[StreamEvent]], None]]] = {
-    "message-start": StreamReader._message_start,
-    "content-start": StreamReader._content_start,
-    "content-delta": StreamReader._content_delta,
-    "content-end": StreamReader._content_end,
-    "tool-plan-delta": StreamReader._plan_delta,
-    "tool-call-start": StreamReader._call_start,
-    "tool-call-delta": StreamReader._call_delta,
-    "tool-call-end": StreamReader._call_end,
-    "citation-start": StreamReader._citation,
-    "message-end": StreamReader._message_end,
+_HANDLERS: Final[dict[str, Callable[[StreamReader, dict[str, Any], list[StreamEvent]], None]]] = {
+    "message-start": StreamReader._read_message_start,
+    "content-start": StreamReader._read_content_start,
+    "content-delta": StreamReader._read_content_delta,
+    "content-end": StreamReader._read_content_end,
+    "tool-plan-delta": StreamReader._read_plan_delta,
+    "tool-call-start": StreamReader._read_call_start,
+    "tool-call-delta": StreamReader._read_call_delta,
+    "tool-call-end": StreamReader._read_call_end,
+    "citation-start": StreamReader._read_citation,
+    "message-end": StreamReader._read_message_end,
 }
 
 
-class _PlainContent(msgspec.Struct, forbid_unknown_fields=True):
+class _TextContent(msgspec.Struct, forbid_unknown_fields=True):
     text: str = ""
     thinking: str = ""
 
 
-class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
-    content: _PlainContent
+class _TextMessage(msgspec.Struct, forbid_unknown_fields=True):
+    content: _TextContent
 
 
-class _PlainDelta(msgspec.Struct, forbid_unknown_fields=True):
-    message: _PlainMessage
+class _TextMessageDelta(msgspec.Struct, forbid_unknown_fields=True):
+    message: _TextMessage
 
 
-class _PlainEvent(msgspec.Struct, forbid_unknown_fields=True):
+class _TextDeltaEvent(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["content-delta"]
     index: int
-    delta: _PlainDelta
+    delta: _TextMessageDelta
 
 
-_PLAIN: Final = msgspec.json.Decoder(_PlainEvent)
+_TEXT_DELTA_DECODER: Final = msgspec.json.Decoder(_TextDeltaEvent)
 
 
-def _natural_start(form: str | None) -> dict[str, Any]:
-    return {"id": NO_ID, "message": natural_message("assistant", (), form)}
+def _default_start(form: str | None) -> dict[str, Any]:
+    return {"id": PLACEHOLDER_ID, "message": default_message("assistant", (), form)}
 
 
-def _delta(wire: dict[str, Any]) -> dict[str, Any]:
-    return an_object(wire.get("delta"), str(wire.get("type")))
+def _get_delta(wire: dict[str, Any]) -> dict[str, Any]:
+    return expect_object(wire.get("delta"), str(wire.get("type")))
 
 
-def _delta_part(wire: dict[str, Any], key: str) -> Any:
-    return an_object(_delta(wire).get("message"), str(wire.get("type"))).get(key)
+def _get_delta_field(wire: dict[str, Any], key: str) -> Any:
+    return expect_object(_get_delta(wire).get("message"), str(wire.get("type"))).get(key)
 
 
-def _next_index(wire: dict[str, Any], begun: dict[int, Any]) -> int:
+def _next_index(wire: dict[str, Any], existing: dict[int, Any]) -> int:
     """An index after all that have begun, which stand in their order."""
     index = wire.get("index")
-    if type(index) is not int or index <= next(reversed(begun), -1):
+    if type(index) is not int or index <= next(reversed(existing), -1):
         raise FormatError(f"{wire.get('type')} for {index}, which cannot begin here", where="event")
     return index
 
 
-def _open_index(wire: dict[str, Any], opened: dict[int, Any]) -> int:
+def _open_index(wire: dict[str, Any], open_items: dict[int, Any]) -> int:
     index = wire.get("index")
-    if type(index) is not int or index not in opened:
+    if type(index) is not int or index not in open_items:
         raise FormatError(f"{wire.get('type')} for {index}, which is not open", where="event")
     return index
 
@@ -332,10 +332,10 @@ def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> S
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-class StreamWriter(EventWriter):
+class StreamWriter(BaseStreamWriter):
     """Events in, bytes out. A part is open until another block begins; citations come last, when they are known."""
 
-    may_end_in_a_call = True
+    can_end_with_open_call = True
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
@@ -345,121 +345,125 @@ class StreamWriter(EventWriter):
         self._part_count = 0
         self._open_part: int | None = None  # its place
         self._calls: dict[int, int] = {}
-        self._plan: int | None = None
+        self._plan_index: int | None = None
 
-    def begun(self, start: MessageStart) -> bytes:
+    def write_start(self, start: MessageStart) -> bytes:
         """The message, still empty."""
-        notes = notes_of(start.provider_raw, NAME)
-        told = restored(_natural_start(notes.get("form")), notes.get("residue"))
-        message = told["message"] if notes else {**told["message"], "tool_plan": "", "tool_calls": [], "citations": []}
-        empty = {key: type(message[key])() for key in _GROWING if message.get(key)}
+        notes = get_notes(start.provider_raw, NAME)
+        fields = apply_diff(_default_start(notes.get("form")), notes.get("residue"))
+        message = (
+            fields["message"] if notes else {**fields["message"], "tool_plan": "", "tool_calls": [], "citations": []}
+        )
+        empty = {key: type(message[key])() for key in _STREAMED_FIELDS if message.get(key)}
         if isinstance(message.get("content"), str):
             empty["content"] = []
-        named = {"id": told["id"]} if "id" in told else {}
-        return _frame({**named, "type": "message-start", "delta": {"message": {**message, **empty}}})
+        id_field = {"id": fields["id"]} if "id" in fields else {}
+        return _write_event({**id_field, "type": "message-start", "delta": {"message": {**message, **empty}}})
 
-    def text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Words of the plan, or of a part."""
-        is_plan = notes_of(raw, NAME).get("form") == "tool_plan" and index not in self._parts
-        if index == self._plan or (is_plan and self._plan is None):
-            self._plan = index
-            return _frame({"type": "tool-plan-delta", "delta": {"message": {"tool_plan": text}}}) if text else b""
-        return self._words("text", index, text, TextBlock("", raw))
+        is_plan = get_notes(raw, NAME).get("form") == "tool_plan" and index not in self._parts
+        if index == self._plan_index or (is_plan and self._plan_index is None):
+            self._plan_index = index
+            return _write_event({"type": "tool-plan-delta", "delta": {"message": {"tool_plan": text}}}) if text else b""
+        return self._write_part_text("text", index, text, TextBlock("", raw))
 
-    def thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+    def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Reasoning, if it is of this origin."""
-        is_ours = bool(notes_of(raw, NAME)) or index in self._parts
-        return self._words("thinking", index, text, ThinkingBlock("", None, raw)) if is_ours else b""
+        is_native = bool(get_notes(raw, NAME)) or index in self._parts
+        return self._write_part_text("thinking", index, text, ThinkingBlock("", None, raw)) if is_native else b""
 
-    def call_begun(self, start: ToolUseStart) -> bytes:
+    def write_call_start(self, start: ToolUseStart) -> bytes:
         """A call without its input."""
-        call = written_call(ToolUseBlock(start.id, start.name, {}, start.provider_raw))
+        call = write_call(ToolUseBlock(start.id, start.name, {}, start.provider_raw))
         if isinstance(call["function"].get("arguments"), str):
             call["function"] = {**call["function"], "arguments": ""}
-        at = self._calls[start.index] = len(self._calls)
-        return self._part_ended() + _framed("tool-call-start", at, "tool_calls", call)
+        position = self._calls[start.index] = len(self._calls)
+        return self._end_part() + _write_delta("tool-call-start", position, "tool_calls", call)
 
-    def call_input(self, index: int, text: str) -> bytes:
+    def write_call_input(self, index: int, text: str) -> bytes:
         """A piece of the input."""
         piece = {"function": {"arguments": text}}
-        return _framed("tool-call-delta", self._calls[index], "tool_calls", piece) if text else b""
+        return _write_delta("tool-call-delta", self._calls[index], "tool_calls", piece) if text else b""
 
-    def call_ended(self, end: ToolUseEnd) -> bytes:
+    def write_call_end(self, end: ToolUseEnd) -> bytes:
         """The call is complete."""
-        return _frame({"type": "tool-call-end", "index": self._calls[end.index]})
+        return _write_event({"type": "tool-call-end", "index": self._calls[end.index]})
 
-    def whole(self, index: int, block: ContentBlock) -> bytes:
+    def write_block(self, index: int, block: ContentBlock) -> bytes:
         """A block in one piece, if this wire can say it."""
         match block:
             case TextBlock(text, raw):
-                return self.text(index, text, raw)
+                return self.write_text(index, text, raw)
             case ThinkingBlock(text, _, raw):
-                return self.thinking(index, text, raw)
+                return self.write_thinking(index, text, raw)
             case ToolUseBlock() | InvalidToolUseBlock():
-                return self._whole_call(index, block)
-            case _ if cannot_say(block) is None:
-                return self._part_begun(index, written_part(block)) + self._part_ended()
+                return self._write_whole_call(index, block)
+            case _ if unsupported_reason(block) is None:
+                return self._start_part(index, write_part(block)) + self._end_part()
             case _:
                 return b""
 
-    def completed(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
+    def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
         """The end, with everything that was learned since the beginning."""
-        return self._ended_as(Reply(stop_reason=end.stop_reason, usage=usage), end.provider_raw)
+        return self._write_message_end(Reply(stop_reason=end.stop_reason, usage=usage), end.provider_raw)
 
-    def failed(self, error: StreamError) -> bytes:
+    def write_failure(self, error: StreamError) -> bytes:
         """The end of what failed: this API names an error where it would have named the reason."""
         reply = Reply(stop_reason=StopReason.ERROR, usage=self.usage, fault=error.fault)
-        return self._ended_as(reply, error.provider_raw)
+        return self._write_message_end(reply, error.provider_raw)
 
-    def _ended_as(self, reply: Reply, raw: ProviderRaw | None) -> bytes:
-        notes = notes_of(raw, NAME)
-        wire = restored(natural_reply(reply, (), notes.get("form")), notes.get("residue"))
-        frames = [self._part_ended()]
-        for index, citation in enumerate(list_in(wire["message"].get("citations"))):
-            frames.append(_framed("citation-start", index, "citations", citation))
-            frames.append(_frame({"type": "citation-end", "index": index}))
+    def _write_message_end(self, reply: Reply, raw: ProviderRaw | None) -> bytes:
+        notes = get_notes(raw, NAME)
+        wire = apply_diff(default_reply(reply, (), notes.get("form")), notes.get("residue"))
+        frames = [self._end_part()]
+        for index, citation in enumerate(list_or_empty(wire["message"].get("citations"))):
+            frames.append(_write_delta("citation-start", index, "citations", citation))
+            frames.append(_write_event({"type": "citation-end", "index": index}))
         delta = {key: value for key, value in wire.items() if key not in ("id", "message")}
-        frames.append(_frame({"type": "message-end", "delta": delta}))
+        frames.append(_write_event({"type": "message-end", "delta": delta}))
         return b"".join(frames) + b"data: [DONE]\n\n"
 
-    def _words(self, key: str, index: int, text: str, begun: TextBlock | ThinkingBlock) -> bytes:
+    def _write_part_text(self, key: str, index: int, text: str, empty_block: TextBlock | ThinkingBlock) -> bytes:
         """More of a part. One that has ended goes on as another part: this wire opens none twice."""
-        opened = b""
+        started = b""
         if self._open_part != index:
             if not text and index in self._parts:
                 return b""
-            opened = self._part_begun(index, {**written_part(begun), "type": key, key: ""})
-        before, after = around = self._around_words(key, index)
-        self.grows(TextDelta if key == "text" else ThinkingDelta, index, begun.provider_raw, around)
-        return opened + (before + json_text(text) + after if text else b"")
+            started = self._start_part(index, {**write_part(empty_block), "type": key, key: ""})
+        before, after = template = self._text_template(key, index)
+        self.set_text_template(TextDelta if key == "text" else ThinkingDelta, index, empty_block.provider_raw, template)
+        return started + (before + json_text(text) + after if text else b"")
 
-    def _around_words(self, key: str, index: int) -> tuple[bytes, bytes]:
+    def _text_template(self, key: str, index: int) -> tuple[bytes, bytes]:
         """What stands before and after the words in an event."""
-        before, _, after = _framed("content-delta", self._parts[index], "content", {key: ""}).rpartition(b'""')
+        before, _, after = _write_delta("content-delta", self._parts[index], "content", {key: ""}).rpartition(b'""')
         return before, after
 
-    def _part_begun(self, index: int, part: dict[str, Any]) -> bytes:
-        ended = self._part_ended()
+    def _start_part(self, index: int, part: dict[str, Any]) -> bytes:
+        closed = self._end_part()
         self._open_part = index
         self._parts[index] = self._part_count
         self._part_count += 1
-        return ended + _framed("content-start", self._parts[index], "content", part)
+        return closed + _write_delta("content-start", self._parts[index], "content", part)
 
-    def _part_ended(self) -> bytes:
+    def _end_part(self) -> bytes:
         index, self._open_part = self._open_part, None
-        return b"" if index is None else _frame({"type": "content-end", "index": self._parts[index]})
+        return b"" if index is None else _write_event({"type": "content-end", "index": self._parts[index]})
 
-    def _whole_call(self, index: int, block: Call) -> bytes:
+    def _write_whole_call(self, index: int, block: Call) -> bytes:
         text = msgspec.json.encode(block.input).decode() if isinstance(block, ToolUseBlock) else block.input_text
         start = ToolUseStart(index, block.id, block.name, block.provider_raw)
-        return self.call_begun(start) + self.call_input(index, text) + self.call_ended(ToolUseEnd(index))
+        return (
+            self.write_call_start(start) + self.write_call_input(index, text) + self.write_call_end(ToolUseEnd(index))
+        )
 
 
-def _framed(kind: str, index: int, key: str, value: Any) -> bytes:
-    return _frame({"type": kind, "index": index, "delta": {"message": {key: value}}})
+def _write_delta(kind: str, index: int, key: str, value: Any) -> bytes:
+    return _write_event({"type": kind, "index": index, "delta": {"message": {key: value}}})
 
 
-def _frame(wire: dict[str, Any]) -> bytes:
+def _write_event(wire: dict[str, Any]) -> bytes:
     return sse_frame(wire, wire["type"])
 
 

@@ -15,26 +15,26 @@ from dragoman.dialects.gemini.reply import read_reply, write_reply
 from dragoman.dialects.gemini.request import read_request, write_request
 from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.gemini.writer import stream_writer
-from dragoman.dialects.parts.asking import Asking
+from dragoman.dialects.parts.asking import HttpEndpoint
 
-OVER_HTTP: Final = Asking(
+HTTP: Final = HttpEndpoint(
     "/v1beta/models/{model}:generateContent",
     "/v1beta/models/{model}:streamGenerateContent?alt=sse",
     key_header="x-goog-api-key",
-    says_stream=False,
+    has_stream_field=False,
 )
 
 # Options that a request does not say here, and why nothing is lost by that.
-UNSPOKEN: Final = {
+IMPLIED_OPTIONS: Final = {
     "model": "it stands in the address",
     "stream": "the address says whether",
     "response_format.strict": "a schema is always enforced here",
 }
 
 __all__ = [
+    "HTTP",
+    "IMPLIED_OPTIONS",
     "NAME",
-    "OVER_HTTP",
-    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

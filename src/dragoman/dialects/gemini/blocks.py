@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dragoman.dialects.gemini.spelling import NAME, in_camel, respelled
-from dragoman.dialects.parts.body import an_object
-from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.gemini.spelling import NAME, restore_case, to_camel
+from dragoman.dialects.parts.body import expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import Loss
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -36,10 +36,10 @@ from dragoman.message import (
     VideoBlock,
 )
 
-_URLSAFE: Final = str.maketrans("+/", "-_")
-_STANDARD: Final = str.maketrans("-_", "+/")
+_TO_URLSAFE: Final = str.maketrans("+/", "-_")
+_TO_STANDARD: Final = str.maketrans("-_", "+/")
 _MEDIA: Final = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
-_BY_ENDING: Final = {
+_TYPES_BY_EXTENSION: Final = {
     "png": "image/png",
     "jpg": "image/jpeg",
     "jpeg": "image/jpeg",
@@ -51,56 +51,58 @@ _BY_ENDING: Final = {
     "mp3": "audio/mpeg",
     "wav": "audio/wav",
 }
-_GUESSES: Final = {"image/*": "image/jpeg", "video/*": "video/mp4", "audio/*": "audio/wav"}
+_DEFAULT_TYPES: Final = {"image/*": "image/jpeg", "video/*": "video/mp4", "audio/*": "audio/wav"}
 _YOUTUBE: Final = re.compile(r"https?://(www\.|m\.)?(youtube\.com|youtu\.be)/")  # the one address without a media type
 Calls = Mapping[str, tuple[str, str]]  # our id of a call: its name, and its id on the wire or ""
 _RESULT_KEYS: Final = ("output", "result", "content")  # the API itself calls it "output", and a failure "error"
 
 
-class Turns(Conversation):
+class GeminiMessageBuilder(MessageBuilder):
     """A conversation that finds the call of a result also by its name, in order, because a call may have no id."""
 
     def __init__(self, seed: str = "") -> None:
         super().__init__()
         self.calls: dict[str, tuple[str, str]] = {}
         self._seed = seed
-        self._waiting: list[tuple[str, str, str]] = []  # name, their id or "", our id
+        self._pending_calls: list[tuple[str, str, str]] = []  # name, their id or "", our id
 
-    def called(self, name: str, provider_id: str) -> str:
+    def add_call(self, name: str, provider_id: str) -> str:
         """Our id for a call."""
-        made = self.call_id(provider_id or f"{self._seed} call of {name}")
-        self._waiting.append((name, provider_id, made))
-        self.calls[made] = (name, provider_id)
-        return made
+        call_id = self.call_id(provider_id or f"{self._seed} call of {name}")
+        self._pending_calls.append((name, provider_id, call_id))
+        self.calls[call_id] = (name, provider_id)
+        return call_id
 
-    def answered(self, name: str, provider_id: str) -> str:
+    def match_result(self, name: str, provider_id: str) -> str:
         """Our id for the call that a result answers: the one of that id, else the first of that name, or at all."""
-        of_that_id = [call for call in self._waiting if provider_id and call[1] == provider_id]
-        if not of_that_id and provider_id in self._tool_ids:
-            return self.answered_id(provider_id)
-        of_that_name = [call for call in self._waiting if call[0] == name and not (provider_id and call[1])]
-        of_any_name = self._waiting if not provider_id else []  # some clients answer under a name of their own
-        for call in of_that_id or of_that_name or of_any_name:
-            self._waiting.remove(call)
+        same_id = [call for call in self._pending_calls if provider_id and call[1] == provider_id]
+        if not same_id and provider_id in self._tool_ids:
+            return self.result_id(provider_id)
+        same_name = [call for call in self._pending_calls if call[0] == name and not (provider_id and call[1])]
+        any_name = self._pending_calls if not provider_id else []  # some clients answer under a name of their own
+        for call in same_id or same_name or any_name:
+            self._pending_calls.remove(call)
             return call[2]
-        return self.answered_id(provider_id or f"{self._seed} call of {name}")
+        return self.result_id(provider_id or f"{self._seed} call of {name}")
 
 
-def read_part(item: Any, role: str, turns: Turns, where: str) -> ContentBlock:
+def read_part(item: Any, role: str, builder: GeminiMessageBuilder, where: str) -> ContentBlock:
     """A part as we know it, with what is left over; else the whole of it, opaque."""
-    part, snake = in_camel(an_object(item, where))
+    part, snake = to_camel(expect_object(item, where))
     notes: dict[str, Any] = {"snake": snake or None}
-    block = _known_part(part, role, turns, notes)
+    block = _match_part(part, role, builder, notes)
     if block is None:
         return OpaqueBlock(NAME, item)
-    return block.replace(provider_raw=noted(NAME, natural_part(block, notes), part, **notes))
+    return block.replace(provider_raw=make_notes(NAME, default_part(block, notes), part, **notes))
 
 
-def _known_part(part: dict[str, Any], role: str, turns: Turns, notes: dict[str, Any]) -> ContentBlock | None:
+def _match_part(
+    part: dict[str, Any], role: str, builder: GeminiMessageBuilder, notes: dict[str, Any]
+) -> ContentBlock | None:
     is_thought = part.get("thought") is True
     match part:
         case {"functionCall": {"name": str(name)} as call} if role == "model" and isinstance(call.get("id", ""), str):
-            return _read_call(name, call, turns, notes)
+            return _read_call(name, call, builder, notes)
         case {"text": str(text)} if is_thought and role == "model":
             notes["form"] = "thought"  # proof of where it came from
             return ThinkingBlock(text, text_or_none(part.get("thoughtSignature")))
@@ -115,21 +117,21 @@ def _known_part(part: dict[str, Any], role: str, turns: Turns, notes: dict[str, 
             return None
 
 
-def _read_call(name: str, call: dict[str, Any], turns: Turns, notes: dict[str, Any]) -> ContentBlock:
+def _read_call(name: str, call: dict[str, Any], builder: GeminiMessageBuilder, notes: dict[str, Any]) -> ContentBlock:
     """A call, if it can be made: with arguments that are no object, or are still arriving, it cannot."""
     provider_id = call.get("id", "")
-    made = turns.called(name, provider_id)
-    notes["id"] = provider_id if provider_id != made else None
+    call_id = builder.add_call(name, provider_id)
+    notes["id"] = provider_id if provider_id != call_id else None
     args = call.get("args")
     if is_partial(call):
         notes["form"] = "unusable"
-        pieces = {key: value for key, value in call.items() if key not in ("id", "name")}
-        return InvalidToolUseBlock(made, name, _json_text(pieces), "its arguments are still arriving")
+        fields = {key: value for key, value in call.items() if key not in ("id", "name")}
+        return InvalidToolUseBlock(call_id, name, _json_text(fields), "its arguments are still arriving")
     if args is not None and type(args) is not dict:
         notes["form"] = "unusable"
-        return InvalidToolUseBlock(made, name, _json_text(args), "its arguments are not a JSON object")
+        return InvalidToolUseBlock(call_id, name, _json_text(args), "its arguments are not a JSON object")
     notes["form"] = "absent" if "args" not in call else None
-    return ToolUseBlock(made, name, args or {})
+    return ToolUseBlock(call_id, name, args or {})
 
 
 def is_partial(call: dict[str, Any]) -> bool:
@@ -144,7 +146,7 @@ def _json_text(value: Any) -> str:
 def _read_media(part: dict[str, Any], notes: dict[str, Any]) -> ContentBlock | None:
     match part:
         case {"inlineData": {"mimeType": str(media_type), "data": str(data)}}:
-            source = ImageSource("base64", _standard(data, notes))
+            source = ImageSource("base64", _to_standard_base64(data, notes))
         case {"fileData": {"fileUri": str(address), "mimeType": str(media_type)}}:
             source = ImageSource("url", address)
         case {"fileData": {"fileUri": str(address)}} if _YOUTUBE.match(address):
@@ -152,42 +154,42 @@ def _read_media(part: dict[str, Any], notes: dict[str, Any]) -> ContentBlock | N
         case _:
             return None
     kind: Any = _MEDIA.get(media_type.partition("/")[0], DocumentBlock)
-    made: ContentBlock = kind(source, media_type)
-    return made
+    block: ContentBlock = kind(source, media_type)
+    return block
 
 
-def _standard(data: str, notes: dict[str, Any]) -> str:
+def _to_standard_base64(data: str, notes: dict[str, Any]) -> str:
     """Base64 in the usual alphabet; the API takes and Google's own clients send the one for URLs as well."""
     if "-" not in data and "_" not in data:
         return data
     notes["alphabet"] = "urlsafe"
-    made = data.translate(_STANDARD)
-    if len(made) % 4:
+    standard = data.translate(_TO_STANDARD)
+    if len(standard) % 4:
         notes["alphabet"] = "urlsafe, unpadded"
-        made += "=" * (-len(made) % 4)
-    return made
+        standard += "=" * (-len(standard) % 4)
+    return standard
 
 
-def read_result(item: dict[str, Any], turns: Turns, where: str) -> ToolResultBlock:
-    part, snake = in_camel(item)
+def read_result(item: dict[str, Any], builder: GeminiMessageBuilder, where: str) -> ToolResultBlock:
+    part, snake = to_camel(item)
     wire = part["functionResponse"]
     name, provider_id, response = wire["name"], wire.get("id", ""), wire.get("response", {})
-    tool_use_id = turns.answered(name, provider_id)
+    tool_use_id = builder.match_result(name, provider_id)
     text, is_error, form = _read_response(response)
     form = form if "response" in wire else "absent"
     content: list[ContentBlock] = [] if text is None else [TextBlock(text)]
     for inner in wire["parts"] if isinstance(wire.get("parts"), list) else []:
-        block = read_part(inner, "user", turns, f"{where}.parts")
+        block = read_part(inner, "user", builder, f"{where}.parts")
         content.append(OpaqueBlock(NAME, inner) if isinstance(block, TextBlock) else block)
     result = ToolResultBlock(tool_use_id, tuple(content), is_error)
-    called, known_id = turns.calls.get(tool_use_id, ("", tool_use_id))
+    call_name, call_wire_id = builder.calls.get(tool_use_id, ("", tool_use_id))
     notes = {
         "snake": snake or None,
-        "id": provider_id if provider_id != known_id else None,
-        "name": name if name != called else None,
+        "id": provider_id if provider_id != call_wire_id else None,
+        "name": name if name != call_name else None,
         "form": form,
     }
-    return result.replace(provider_raw=noted(NAME, _natural_result(result, notes, turns.calls), part, **notes))
+    return result.replace(provider_raw=make_notes(NAME, _default_result(result, notes, builder.calls), part, **notes))
 
 
 def _read_response(response: dict[str, Any]) -> tuple[str | None, bool, str | None]:
@@ -202,7 +204,7 @@ def _read_response(response: dict[str, Any]) -> tuple[str | None, bool, str | No
     return _json_text(response), is_error, "json"
 
 
-def _natural_response(result: ToolResultBlock, form: str | None) -> dict[str, Any]:
+def _default_response(result: ToolResultBlock, form: str | None) -> dict[str, Any]:
     texts = [block.text for block in result.content if isinstance(block, TextBlock)]
     if not texts and not result.is_error:
         return {}
@@ -218,52 +220,52 @@ def _natural_response(result: ToolResultBlock, form: str | None) -> dict[str, An
     return {str(key): text}
 
 
-def _natural_result(result: ToolResultBlock, notes: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
+def _default_result(result: ToolResultBlock, notes: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
     """A result has the name and the id of its call, unless it came with others."""
-    called, known_id = calls.get(result.tool_use_id, (spell(result.tool_use_id, AS_IT_IS), None))
-    identified = wire_id(result.tool_use_id, {"id": notes["id"] if notes.get("id") is not None else known_id})
-    wire: dict[str, Any] = {**identified, "name": notes.get("name") or called}
-    response = _natural_response(result, notes.get("form"))
+    call_name, call_wire_id = calls.get(result.tool_use_id, (format_id(result.tool_use_id, DEFAULT_ID_FORMAT), None))
+    id_field = wire_id(result.tool_use_id, {"id": notes["id"] if notes.get("id") is not None else call_wire_id})
+    wire: dict[str, Any] = {**id_field, "name": notes.get("name") or call_name}
+    response = _default_response(result, notes.get("form"))
     if response or notes.get("form") != "absent":
         wire["response"] = response
     parts = [
-        written_part(block)
+        write_part(block)
         for block in result.content
-        if not isinstance(block, TextBlock) and cannot_say(block) is None
+        if not isinstance(block, TextBlock) and unsupported_reason(block) is None
     ]
     return {"functionResponse": {**wire, "parts": parts} if parts else wire}
 
 
 def wire_id(tool_id: str, notes: Mapping[str, Any]) -> dict[str, str]:
     """The id on the wire; a call that came without one goes without one."""
-    known = notes.get("id")
-    if known == "":
+    noted_id = notes.get("id")
+    if noted_id == "":
         return {}
-    return {"id": known or spell(tool_id, AS_IT_IS)}
+    return {"id": noted_id or format_id(tool_id, DEFAULT_ID_FORMAT)}
 
 
-def written_parts(message: Message, calls: Calls, losses: list[Loss]) -> list[dict[str, Any]]:
+def write_parts(message: Message, calls: Calls, losses: list[Loss]) -> list[dict[str, Any]]:
     parts = []
     for block in message.content:
         inner = block.content if isinstance(block, ToolResultBlock) else ()
-        for each in (block, *inner):
-            reason = cannot_say(each)
+        for candidate in (block, *inner):
+            reason = unsupported_reason(candidate)
             if reason is not None:
-                losses.append(Loss(message.session_id, message.id, each.type, NAME, reason))
-            elif isinstance(each, DocumentBlock) and each.name is not None:
+                losses.append(Loss(message.session_id, message.id, candidate.type, NAME, reason))
+            elif isinstance(candidate, DocumentBlock) and candidate.name is not None:
                 losses.append(Loss(message.session_id, message.id, "document.name", NAME, "a file has no name here"))
-        if cannot_say(block) is None:
-            parts.append(written_part(block, calls))
+        if unsupported_reason(block) is None:
+            parts.append(write_part(block, calls))
     return parts
 
 
-def cannot_say(block: ContentBlock) -> str | None:
+def unsupported_reason(block: ContentBlock) -> str | None:
     """Why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
             return f"a block that only {dialect} understands" if dialect != NAME else None
         case ThinkingBlock(provider_raw=raw):
-            return None if notes_of(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another origin"
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
             return "a file of the workspace, which the provider cannot read" if source.kind == "file_ref" else None
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
@@ -272,15 +274,15 @@ def cannot_say(block: ContentBlock) -> str | None:
             return "this API takes no such block"
 
 
-def written_part(block: ContentBlock, calls: Calls | None = None) -> dict[str, Any]:
+def write_part(block: ContentBlock, calls: Calls | None = None) -> dict[str, Any]:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made = restored(natural_part(block, notes, calls or {}), notes.get("residue"))
-    return respelled(made, notes.get("snake"))
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    part = apply_diff(default_part(block, notes, calls or {}), notes.get("residue"))
+    return restore_case(part, notes.get("snake"))
 
 
-def natural_part(block: ContentBlock, notes: Mapping[str, Any], calls: Calls | None = None) -> dict[str, Any]:
+def default_part(block: ContentBlock, notes: Mapping[str, Any], calls: Calls | None = None) -> dict[str, Any]:
     """What we would write for a block if nobody had noted more than its form about it."""
     match block:
         case TextBlock(text):
@@ -291,35 +293,35 @@ def natural_part(block: ContentBlock, notes: Mapping[str, Any], calls: Calls | N
         case InvalidToolUseBlock(call_id, name, input_text):
             return {"functionCall": {**wire_id(call_id, notes), "name": name, "args": {"invalid_input": input_text}}}
         case ThinkingBlock(text, signature):
-            signed = {"thoughtSignature": signature} if signature is not None else {}
-            said = {"text": text} if text or notes.get("form") != "absent" else {}
-            return {**said, "thought": True, **signed}
+            signature_field = {"thoughtSignature": signature} if signature is not None else {}
+            text_field = {"text": text} if text or notes.get("form") != "absent" else {}
+            return {**text_field, "thought": True, **signature_field}
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
-            return _natural_media(block.source, block.media_type, notes)
+            return _default_media(block.source, block.media_type, notes)
         case ToolResultBlock():
-            return _natural_result(block, notes, calls or {})
+            return _default_result(block, notes, calls or {})
         case _:
             return {"text": f"[{block.type}]"}
 
 
-def _natural_media(source: ImageSource, media_type: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _default_media(source: ImageSource, media_type: str, notes: Mapping[str, Any]) -> dict[str, Any]:
     data = source.data
     if source.kind == "url" and data.startswith("data:") and ";base64," in data:
         head, _, data = data.partition(";base64,")
         media_type = head.removeprefix("data:") or media_type
     elif source.kind == "url":
-        typed = {"mimeType": media_type}
+        type_field = {"mimeType": media_type}
         if media_type.endswith("/*"):  # nobody said which kind of picture; the API wants to know
-            typed = {} if _YOUTUBE.match(data) else {"mimeType": _guessed_type(data, media_type)}
-        return {"fileData": {"fileUri": data, **typed}}
+            type_field = {} if _YOUTUBE.match(data) else {"mimeType": _guess_type(data, media_type)}
+        return {"fileData": {"fileUri": data, **type_field}}
     alphabet = notes.get("alphabet")
     if alphabet:
-        data = data.translate(_URLSAFE)
+        data = data.translate(_TO_URLSAFE)
         data = data.rstrip("=") if alphabet != "urlsafe" else data
     return {"inlineData": {"mimeType": media_type, "data": data}}
 
 
-def _guessed_type(address: str, kind: str) -> str:
+def _guess_type(address: str, kind: str) -> str:
     """A media type by the ending of an address, if it is of that kind; else a common one of it."""
-    known = _BY_ENDING.get(address.partition("?")[0].rpartition(".")[2].lower(), "")
-    return known if known.startswith(kind.removesuffix("*")) else _GUESSES.get(kind, kind)
+    media_type = _TYPES_BY_EXTENSION.get(address.partition("?")[0].rpartition(".")[2].lower(), "")
+    return media_type if media_type.startswith(kind.removesuffix("*")) else _DEFAULT_TYPES.get(kind, kind)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.spelling import NAME
-from dragoman.dialects.parts.faults import by_status, error_in, fault_of
+from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.scalars import integer_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
@@ -33,39 +33,39 @@ _STATUSES: Final = {
     "UNKNOWN": ("server_error", ErrorClass.SERVER_ERROR, 500),
     "DATA_LOSS": ("server_error", ErrorClass.SERVER_ERROR, 500),
 }
-_SECONDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
-_TOO_LONG: Final = re.compile(
+_RETRY_DELAY: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
+_OVERFLOW: Final = re.compile(
     r"exceeds the maximum number of tokens|context (window|length)|input.{0,20}too long", re.I
 )
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side."""
-    body = error_in(body)
+    body = parse_error_body(body)
     if isinstance(body, list) and body:  # streams that are one JSON array fail in one, too
         body = body[0]
-    said = body.get("error") if isinstance(body, dict) else None
-    error = said if isinstance(said, dict) else {"message": said} if isinstance(said, str) else {}
+    value = body.get("error") if isinstance(body, dict) else None
+    error = value if isinstance(value, dict) else {"message": value} if isinstance(value, str) else {}
     kind, message = str(error.get("status", "")), str(error.get("message", "no message"))
     status = status if status is not None else integer_or_none(error.get("code"))
-    code, error_class = _STATUSES[kind][:2] if kind in _STATUSES else by_status(status)
+    code, error_class = _STATUSES[kind][:2] if kind in _STATUSES else classify_status(status)
     items = error.get("details")
     details = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     if any(item.get("reason") in ("API_KEY_INVALID", "API_KEY_EXPIRED") for item in details):
         code, error_class = "unauthorized", ErrorClass.AUTH
-    if error_class is ErrorClass.INVALID_REQUEST and _TOO_LONG.search(message):
+    if error_class is ErrorClass.INVALID_REQUEST and _OVERFLOW.search(message):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    more = {
+    fields = {
         "provider_code": kind or None,
         "request_id": next((item["requestId"] for item in details if isinstance(item.get("requestId"), str)), None),
         "retry_after_s": _retry_after(details, headers),
     }
-    return fault_of(NAME, (code, error_class), message, status, headers, **more)
+    return make_fault(NAME, (code, error_class), message, status, headers, **fields)
 
 
 def _retry_after(details: list[dict[str, Any]], headers: Mapping[str, str]) -> float | None:
     for item in details:
-        delay = _SECONDS.fullmatch(str(item.get("retryDelay", "")))
+        delay = _RETRY_DELAY.fullmatch(str(item.get("retryDelay", "")))
         if delay:
             return float(delay[1])
     return retry_after_s(headers)
@@ -81,6 +81,6 @@ def write_error(fault: Fault) -> Written:
         delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{fault.retry_after_s:g}s"}
         error["details"] = [delay]
     if fault.request_id is not None:
-        named = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": fault.request_id}
-        error["details"] = [*error.get("details", ()), named]
+        request_info = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": fault.request_id}
+        error["details"] = [*error.get("details", ()), request_info]
     return Written({"error": error})

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from dragoman.dialects.gemini.schema import lowered, raised
+from dragoman.dialects.gemini.schema import from_json_schema, to_json_schema
 from dragoman.dialects.gemini.spelling import NAME
-from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
-_CHOICE_WORDS: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
+_MODES: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
 
 
 def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str, Any]) -> Options:
@@ -23,7 +23,7 @@ def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str,
         temperature=number_or_none(config.get("temperature")),
         top_p=number_or_none(config.get("topP")),
         top_k=integer_or_none(config.get("topK")),
-        stop_sequences=texts_of(config.get("stopSequences")),
+        stop_sequences=text_tuple(config.get("stopSequences")),
         seed=integer_or_none(config.get("seed")),
         presence_penalty=number_or_none(config.get("presencePenalty")),
         frequency_penalty=number_or_none(config.get("frequencyPenalty")),
@@ -34,10 +34,10 @@ def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str,
     )
 
 
-def allowed(choice: dict[str, Any]) -> dict[str, Any] | None:
+def allowed_functions(choice: dict[str, Any]) -> dict[str, Any] | None:
     """The functions that may be called, if several; in the form of a residue, which other dialects name as lost."""
     config = choice.get("functionCallingConfig")
-    names = list(texts_of(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
+    names = list(text_tuple(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
     return {"set": {"allowedFunctionNames": names}} if len(names) > 1 else None
 
 
@@ -46,7 +46,7 @@ def _read_choice(choice: dict[str, Any]) -> ToolChoice | None:
     config = config if isinstance(config, dict) else {}
     mode, names = (
         _CHOICES.get((text_or_none(config.get("mode")) or "").upper()),
-        texts_of(config.get("allowedFunctionNames")),
+        text_tuple(config.get("allowedFunctionNames")),
     )
     if mode is None:
         return None
@@ -55,10 +55,10 @@ def _read_choice(choice: dict[str, Any]) -> ToolChoice | None:
     return ToolChoice(mode)  # type: ignore[arg-type]
 
 
-def natural_choice(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
+def default_choice(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
     if options.tool_choice is None:
         return {}
-    config: dict[str, Any] = {"mode": _CHOICE_WORDS[options.tool_choice.mode]}
+    config: dict[str, Any] = {"mode": _MODES[options.tool_choice.mode]}
     if options.tool_choice.name is not None:
         config["allowedFunctionNames"] = [options.tool_choice.name]
     elif options.tool_choice.mode == "required" and notes.get("allowed"):
@@ -73,21 +73,21 @@ def _read_format(config: dict[str, Any]) -> ResponseFormat | None:
     if kind != "application/json":
         return None
     if isinstance(config.get("responseSchema"), dict):
-        return ResponseFormat("json_schema", lowered(config["responseSchema"]))
+        return ResponseFormat("json_schema", to_json_schema(config["responseSchema"]))
     if isinstance(config.get("responseJsonSchema"), dict):
         return ResponseFormat("json_schema", config["responseJsonSchema"])
     return ResponseFormat("json") if "responseMimeType" in config else None
 
 
-def _natural_format(asked: ResponseFormat, notes: Mapping[str, Any]) -> dict[str, Any]:
-    if asked.kind == "text":
+def _default_format(response_format: ResponseFormat, notes: Mapping[str, Any]) -> dict[str, Any]:
+    if response_format.kind == "text":
         return {"responseMimeType": "text/plain"}
     wire: dict[str, Any] = {"responseMimeType": "application/json"}
-    if asked.kind == "json_schema" and asked.json_schema is not None:
+    if response_format.kind == "json_schema" and response_format.json_schema is not None:
         if notes.get("schema") == "responseSchema":
-            wire["responseSchema"] = raised(asked.json_schema)
+            wire["responseSchema"] = from_json_schema(response_format.json_schema)
         else:
-            wire["responseJsonSchema"] = asked.json_schema
+            wire["responseJsonSchema"] = response_format.json_schema
     return wire
 
 
@@ -111,7 +111,7 @@ _LEVELS: Final = {
 }
 
 
-def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
+def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
     if reasoning.enabled is False or reasoning.effort == "none":
         return {"thinkingBudget": 0}
     wire: dict[str, Any] = {"includeThoughts": True} if reasoning.enabled else {}
@@ -122,7 +122,7 @@ def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
     return wire
 
 
-def natural_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
+def default_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
     wire: dict[str, Any] = {}
     for key, value in (
         ("temperature", options.temperature),
@@ -137,8 +137,8 @@ def natural_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]
         if value is not None:
             wire[key] = value
     if options.response_format is not None:
-        wire.update(_natural_format(options.response_format, notes))
-    thinking = _natural_thinking(options.reasoning) if options.reasoning is not None else {}
+        wire.update(_default_format(options.response_format, notes))
+    thinking = _default_thinking(options.reasoning) if options.reasoning is not None else {}
     return {**wire, "thinkingConfig": thinking} if thinking else wire
 
 
@@ -150,21 +150,21 @@ def service_tier(options: Options) -> str | None:
     return _TIERS.get((options.service_tier or "").lower())
 
 
-def lost_options(options: Options, config: Mapping[str, Any]) -> Iterator[Loss]:
+def option_losses(options: Options, config: Mapping[str, Any]) -> Iterator[Loss]:
     """What was asked for and stands nowhere in what was written."""
-    unsaid = "this API has no such option"
+    reason = "this API has no such option"
     if options.user is not None:
-        yield Loss("", "", "user", NAME, unsaid)
+        yield Loss("", "", "user", NAME, reason)
     if options.parallel_tool_calls is False:
-        yield Loss("", "", "parallel_tool_calls", NAME, unsaid)
+        yield Loss("", "", "parallel_tool_calls", NAME, reason)
     if options.response_format is not None and options.response_format.name is not None:
         yield Loss("", "", "response_format.name", NAME, "this API takes a schema without a name")
     if options.reasoning is not None:
         thinking = config.get("thinkingConfig")
-        yield from _lost_reasoning(options.reasoning, thinking if isinstance(thinking, dict) else {})
+        yield from _reasoning_losses(options.reasoning, thinking if isinstance(thinking, dict) else {})
 
 
-def _lost_reasoning(reasoning: Reasoning, thinking: Mapping[str, Any]) -> Iterator[Loss]:
+def _reasoning_losses(reasoning: Reasoning, thinking: Mapping[str, Any]) -> Iterator[Loss]:
     effort, level = reasoning.effort, thinking.get("thinkingLevel")
     if reasoning.budget_tokens is not None and thinking.get("thinkingBudget") != reasoning.budget_tokens:
         yield Loss("", "", "reasoning.budget_tokens", NAME, "the model is told not to think")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.body import expect_list, expect_object
 from dragoman.errors import FormatError
 
 
@@ -39,7 +39,7 @@ class _RawChunk(msgspec.Struct):
     candidates: list[_RawCandidate] | None = None
 
 
-_read_raw: Final = msgspec.json.Decoder(_RawChunk).decode
+_decode_raw: Final = msgspec.json.Decoder(_RawChunk).decode
 
 
 def raw_arguments(data: bytes) -> list[str]:
@@ -47,7 +47,7 @@ def raw_arguments(data: bytes) -> list[str]:
     if b"functionCall" not in data and b"function_call" not in data:
         return []
     try:
-        chunk = _read_raw(data)
+        chunk = _decode_raw(data)
     except msgspec.DecodeError:
         return []
     parts = [
@@ -72,20 +72,20 @@ class PartialCall:
         self.index, self.name, self.provider_id, self.id = index, call["name"], call.get("id", ""), ""
         self.args: dict[str, Any] = {}
         self._part = {key: value for key, value in part.items() if key != "functionCall"}
-        self._continued: str | None = None
+        self._open_path: str | None = None
 
-    def take(self, part: dict[str, Any], call: dict[str, Any]) -> bool:
+    def add(self, part: dict[str, Any], call: dict[str, Any]) -> bool:
         """Take a piece; whether it was the last one."""
         if call.get("name") not in (None, "", self.name) or call.get("id") not in (None, "", self.provider_id):
             raise FormatError("a call begins before another one has ended", where="functionCall")
         self._part.update((key, value) for key, value in part.items() if key != "functionCall")
         if isinstance(call.get("args"), dict):
             self.args.update(call["args"])
-        for piece in a_list(call.get("partialArgs") or [], "partialArgs"):
-            self._place(an_object(piece, "partialArgs"))
+        for piece in expect_list(call.get("partialArgs") or [], "partialArgs"):
+            self._set_argument(expect_object(piece, "partialArgs"))
         return not call.get("willContinue")
 
-    def _place(self, piece: dict[str, Any]) -> None:
+    def _set_argument(self, piece: dict[str, Any]) -> None:
         path = str(piece.get("jsonPath", ""))
         steps = [
             int(match[4]) if match[4] else match[1] or match[2] or match[3] or "" for match in _STEP.finditer(path)
@@ -94,28 +94,28 @@ class PartialCall:
             raise FormatError(f"no path of an argument: {path!r}", where="partialArgs")
         kinds = ("stringValue", "numberValue", "boolValue")
         value = next((piece[kind] for kind in kinds if kind in piece), None)
-        holder: Any = self.args
-        for step, following in zip(steps, [*steps[1:], None], strict=True):
-            _make_room(holder, step, path)
-            if following is None:
-                known = holder[step]
-                continues = self._continued == path and isinstance(known, str) and isinstance(value, str)
-                holder[step] = known + value if continues else value
-            elif holder[step] is None:
-                holder[step] = [] if type(following) is int else {}
-            holder = holder[step]
-        self._continued = path if piece.get("willContinue") else None
+        container: Any = self.args
+        for step, next_step in zip(steps, [*steps[1:], None], strict=True):
+            _add_slot(container, step, path)
+            if next_step is None:
+                current = container[step]
+                continues = self._open_path == path and isinstance(current, str) and isinstance(value, str)
+                container[step] = current + value if continues else value
+            elif container[step] is None:
+                container[step] = [] if type(next_step) is int else {}
+            container = container[step]
+        self._open_path = path if piece.get("willContinue") else None
 
-    def part(self) -> dict[str, Any]:
+    def to_part(self) -> dict[str, Any]:
         """The whole call, as it would have come in one piece."""
-        identified = {"id": self.provider_id} if self.provider_id else {}
-        return {"functionCall": {**identified, "name": self.name, "args": self.args}, **self._part}
+        id_field = {"id": self.provider_id} if self.provider_id else {}
+        return {"functionCall": {**id_field, "name": self.name, "args": self.args}, **self._part}
 
 
-def _make_room(holder: Any, step: int | str, path: str) -> None:
-    if type(holder) is list and type(step) is int and step <= len(holder):
-        holder.extend([None] * (step + 1 - len(holder)))
-    elif type(holder) is dict and type(step) is str:
-        holder.setdefault(step, None)
+def _add_slot(container: Any, step: int | str, path: str) -> None:
+    if type(container) is list and type(step) is int and step <= len(container):
+        container.extend([None] * (step + 1 - len(container)))
+    elif type(container) is dict and type(step) is str:
+        container.setdefault(step, None)
     else:
         raise FormatError(f"an argument that fits nowhere: {path!r}", where="partialArgs")

@@ -9,97 +9,103 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from dragoman.dialects.gemini.blocks import Turns, read_part, read_result, wire_id, written_parts
+from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, read_part, read_result, wire_id, write_parts
 from dragoman.dialects.gemini.options import (
-    allowed,
-    lost_options,
-    natural_choice,
-    natural_config,
+    allowed_functions,
+    default_choice,
+    default_config,
+    option_losses,
     read_options,
     service_tier,
 )
-from dragoman.dialects.gemini.spelling import NAME, in_camel, listed, respelled
-from dragoman.dialects.gemini.tools import read_tools, written_tools
-from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import worth_sending
-from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.gemini.spelling import NAME, as_list, restore_case, to_camel
+from dragoman.dialects.gemini.tools import read_tools, write_tools
+from dragoman.dialects.parts.asides import foreign_option_losses
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import drop_failed_turns
+from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, Written
 from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
 
 _GENERATION: Final = re.compile(r"(?:.*/)?gemini-(\d+)")
-_NOT_SIGNED: Final = "skip_thought_signature_validator"  # as its guide to thought signatures says (November 2025)
-_APART: Final = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig")  # read one by one
+_SKIP_SIGNATURE: Final = "skip_thought_signature_validator"  # as its guide to thought signatures says (November 2025)
+_SEPARATE_FIELDS: Final = (
+    "contents",
+    "systemInstruction",
+    "tools",
+    "toolConfig",
+    "generationConfig",
+)  # read one by one
 
 
-@from_body
+@accepts_json_text
 def read_request(wire: dict[str, Any]) -> Request:
     """A request as generateContent takes it."""
-    body, snake = in_camel(wire)
-    turns = Turns()
+    body, snake = to_camel(wire)
+    builder = GeminiMessageBuilder()
     if body.get("systemInstruction"):
-        _read_system(body["systemInstruction"], turns)
-    for index, content in enumerate(listed(body.get("contents"), "$.contents")):
-        _read_content(an_object(content, f"$.contents[{index}]"), f"$.contents[{index}]", turns)
-    config = an_object(body.get("generationConfig") or {}, "$.generationConfig")
-    choice = an_object(body.get("toolConfig") or {}, "$.toolConfig")
+        _read_system(body["systemInstruction"], builder)
+    for index, content in enumerate(as_list(body.get("contents"), "$.contents")):
+        _read_content(expect_object(content, f"$.contents[{index}]"), f"$.contents[{index}]", builder)
+    config = expect_object(body.get("generationConfig") or {}, "$.generationConfig")
+    choice = expect_object(body.get("toolConfig") or {}, "$.toolConfig")
     request = Request(
         model=text_or_none(body.get("model")),
-        messages=tuple(turns.messages),
-        tools=read_tools(listed(body.get("tools") or [], "$.tools")),
+        messages=tuple(builder.messages),
+        tools=read_tools(as_list(body.get("tools") or [], "$.tools")),
         options=read_options(config, choice, body),
     )
     notes: dict[str, Any] = {
         "snake": snake or None,
         "model": True if request.model is not None else None,
         "objects": [key for key in ("contents", "tools") if type(body.get(key)) is dict] or None,
-        "empty": {key: body[key] for key in _APART if key in body and not body[key]} or None,
+        "empty": {key: body[key] for key in _SEPARATE_FIELDS if key in body and not body[key]} or None,
         "schema": "responseSchema" if isinstance(config.get("responseSchema"), dict) else None,
-        "allowed": allowed(choice),
+        "allowed": allowed_functions(choice),
     }
-    notes["config"] = difference(natural_config(request.options, notes), config)
-    notes["choice"] = difference(natural_choice(request.options, notes), choice)
-    rest = {key: value for key, value in body.items() if key not in _APART}
-    return request.replace(provider_raw=noted(NAME, _natural_top(request, notes), rest, **notes))
+    notes["config"] = diff(default_config(request.options, notes), config)
+    notes["choice"] = diff(default_choice(request.options, notes), choice)
+    rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
+    return request.replace(provider_raw=make_notes(NAME, _default_top(request, notes), rest, **notes))
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as generateContent takes it, and what it cannot take. The model belongs in the URL."""
     losses: list[Loss] = []
-    notes = notes_of(request.provider_raw, NAME)
-    request = worth_sending(request, NAME, losses, may_end_in_reasoning=True)
-    wire: dict[str, Any] = {"contents": _written_contents(request.messages, losses)}
-    if _begins_with_a_call(wire["contents"]) and any(message.session_id for message in request.messages):
+    notes = get_notes(request.provider_raw, NAME)
+    request = drop_failed_turns(request, NAME, losses, may_end_in_reasoning=True)
+    wire: dict[str, Any] = {"contents": _write_contents(request.messages, losses)}
+    if _starts_with_call(wire["contents"]) and any(message.session_id for message in request.messages):
         wire["contents"].insert(0, {"role": "user", "parts": [{"text": ""}]})  # a call is refused where nobody asked
-    if not notes and _wants_signatures(request.model):
-        _sign_calls_of_others(wire["contents"])
-    system = _written_system(request.messages, losses)
+    if not notes and _requires_signatures(request.model):
+        _sign_foreign_calls(wire["contents"])
+    system = _write_system(request.messages, losses)
     if system is not None:
         wire["systemInstruction"] = system
-    tools = written_tools(request.tools, losses)
+    tools = write_tools(request.tools, losses)
     if tools:
         wire["tools"] = tools
-    choice = restored(natural_choice(request.options, notes), notes.get("choice"))
+    choice = apply_diff(default_choice(request.options, notes), notes.get("choice"))
     if choice:
         wire["toolConfig"] = choice
-    config = restored(natural_config(request.options, notes), notes.get("config"))
+    config = apply_diff(default_config(request.options, notes), notes.get("config"))
     if config:
         wire["generationConfig"] = config
     for key in notes.get("objects", ()):
         if len(wire.get(key, ())) == 1:
             wire[key] = wire[key][0]
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
-    wire.update(restored(_natural_top(request, notes), notes.get("residue")))
-    losses.extend(lost_options(request.options, config))
+    wire.update(apply_diff(_default_top(request, notes), notes.get("residue")))
+    losses.extend(option_losses(request.options, config))
     if request.options.service_tier is not None and "serviceTier" not in wire:
         losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
-    losses.extend(lost_asides(request, NAME))
-    return Written(respelled(wire, notes.get("snake")), tuple(losses))
+    losses.extend(foreign_option_losses(request, NAME))
+    return Written(restore_case(wire, notes.get("snake")), tuple(losses))
 
 
-def _natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _default_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     wire: dict[str, Any] = {}
     if request.model is not None and notes.get("model"):
         wire["model"] = request.model
@@ -109,36 +115,36 @@ def _natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     return wire
 
 
-def _read_system(system: Any, turns: Turns) -> None:
+def _read_system(system: Any, builder: GeminiMessageBuilder) -> None:
     if isinstance(system, str):
-        turns.add(Role.SYSTEM, [TextBlock(system)], {"dialect": NAME, "form": "string"})
+        builder.add(Role.SYSTEM, [TextBlock(system)], {"dialect": NAME, "form": "string"})
         return
-    wire = an_object(system, "$.systemInstruction")
-    parts, form = _parts_of(wire, "$.systemInstruction")
-    blocks = [read_part(part, "user", turns, "$.systemInstruction.parts") for part in parts]
+    wire = expect_object(system, "$.systemInstruction")
+    parts, form = _get_parts(wire, "$.systemInstruction")
+    blocks = [read_part(part, "user", builder, "$.systemInstruction.parts") for part in parts]
     rest = {key: value for key, value in wire.items() if key != "parts"}
-    turns.add(Role.SYSTEM, blocks, noted(NAME, {}, rest, form=form or "hoisted"))
+    builder.add(Role.SYSTEM, blocks, make_notes(NAME, {}, rest, form=form or "hoisted"))
 
 
-def _parts_of(wire: dict[str, Any], where: str) -> tuple[list[Any], str | None]:
+def _get_parts(wire: dict[str, Any], where: str) -> tuple[list[Any], str | None]:
     """The parts of a content, and how they were given if not as a list."""
     if "parts" not in wire:
         return [], "absent"
     if type(wire["parts"]) is dict:
         return [wire["parts"]], "object"
-    return a_list(wire["parts"], f"{where}.parts"), None
+    return expect_list(wire["parts"], f"{where}.parts"), None
 
 
-def _written_system(messages: tuple[Message, ...], losses: list[Loss]) -> Any:
+def _write_system(messages: tuple[Message, ...], losses: list[Loss]) -> Any:
     """System prompts stand beside the list, all of them in one."""
     system = [message for message in messages if message.role is Role.SYSTEM]
-    parts = [part for message in system for part in written_parts(message, {}, losses)]
-    notes = notes_of(system[0].metadata.provider_raw, NAME) if system else {}
+    parts = [part for message in system for part in write_parts(message, {}, losses)]
+    notes = get_notes(system[0].metadata.provider_raw, NAME) if system else {}
     if not parts and "form" not in notes:
         return None
     if notes.get("form") == "string" and len(parts) == 1 and set(parts[0]) == {"text"}:
         return parts[0]["text"]
-    return restored(_with_parts({}, parts, notes.get("form")), notes.get("residue"))
+    return apply_diff(_with_parts({}, parts, notes.get("form")), notes.get("residue"))
 
 
 def _with_parts(wire: dict[str, Any], parts: list[dict[str, Any]], form: str | None) -> dict[str, Any]:
@@ -147,30 +153,30 @@ def _with_parts(wire: dict[str, Any], parts: list[dict[str, Any]], form: str | N
     return {**wire, "parts": parts[0] if form == "object" and len(parts) == 1 else parts}
 
 
-def _read_content(wire: dict[str, Any], where: str, turns: Turns) -> None:
+def _read_content(wire: dict[str, Any], where: str, builder: GeminiMessageBuilder) -> None:
     role = wire.get("role") or "user"
     if role not in ("user", "model", "function"):
         raise FormatError(f"a role is user, model or function, not {role!r}", where=f"{where}.role")
-    parts, form = _parts_of(wire, where)
+    parts, form = _get_parts(wire, where)
     rest = {key: value for key, value in wire.items() if key != "parts"}
-    raw = noted(NAME, {"role": "model" if role == "model" else "user"}, rest, form=form) or {"dialect": NAME}
-    groups = _groups(parts, role)
+    raw = make_notes(NAME, {"role": "model" if role == "model" else "user"}, rest, form=form) or {"dialect": NAME}
+    groups = _group_parts(parts, role)
     for index, (kind, group) in enumerate(groups):
         notes: dict[str, Any] = dict(raw) if index == 0 else {"dialect": NAME}
         if index and "tool" in (kind, groups[index - 1][0]) and kind != groups[index - 1][0]:
             notes["joined"] = True
-        if index == 0 and kind == "tool" and turns.messages and turns.messages[-1].role is Role.TOOL:
+        if index == 0 and kind == "tool" and builder.messages and builder.messages[-1].role is Role.TOOL:
             notes["joined"] = False
-        kept = notes if len(notes) > 1 else None
+        message_notes = notes if len(notes) > 1 else None
         if kind == "tool":
-            result = read_result(group[0], turns, f"{where}.parts")
-            turns.add(Role.TOOL, [result], kept, answers=result.tool_use_id)
+            result = read_result(group[0], builder, f"{where}.parts")
+            builder.add(Role.TOOL, [result], message_notes, parent_id=result.tool_use_id)
         else:
-            blocks = [read_part(part, role, turns, f"{where}.parts") for part in group]
-            turns.add(Role.ASSISTANT if role == "model" else Role.USER, blocks, kept)
+            blocks = [read_part(part, role, builder, f"{where}.parts") for part in group]
+            builder.add(Role.ASSISTANT if role == "model" else Role.USER, blocks, message_notes)
 
 
-def _groups(parts: list[Any], role: str) -> list[tuple[str, list[Any]]]:
+def _group_parts(parts: list[Any], role: str) -> list[tuple[str, list[Any]]]:
     """A user's content is cut where results begin and end; each result is a group of its own."""
     groups: list[tuple[str, list[Any]]] = []
     for part in parts:
@@ -184,18 +190,18 @@ def _groups(parts: list[Any], role: str) -> list[tuple[str, list[Any]]]:
 
 
 def _is_result(part: Any) -> bool:
-    answer = part.get("functionResponse", part.get("function_response")) if type(part) is dict else None
+    response = part.get("functionResponse", part.get("function_response")) if type(part) is dict else None
     return (
-        type(answer) is dict
-        and isinstance(answer.get("name"), str)
-        and type(answer.get("response", {})) is dict
-        and isinstance(answer.get("id", ""), str)
+        type(response) is dict
+        and isinstance(response.get("name"), str)
+        and type(response.get("response", {})) is dict
+        and isinstance(response.get("id", ""), str)
     )
 
 
-def _written_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
     calls = {
-        block.id: (block.name, wire_id(block.id, notes_of(block.provider_raw, NAME)).get("id", ""))
+        block.id: (block.name, wire_id(block.id, get_notes(block.provider_raw, NAME)).get("id", ""))
         for message in messages
         for block in message.content
         if isinstance(block, ToolUseBlock | InvalidToolUseBlock)
@@ -205,34 +211,34 @@ def _written_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list
     for message in messages:
         if message.role is Role.SYSTEM:
             continue
-        notes = notes_of(message.metadata.provider_raw, NAME)
-        parts = written_parts(message, calls, losses)
-        joins = previous is not None and _joins(previous, message, notes)
+        notes = get_notes(message.metadata.provider_raw, NAME)
+        parts = write_parts(message, calls, losses)
+        is_joined = previous is not None and _is_joined(previous, message, notes)
         previous = message
         if not parts and message.content:
             continue  # nothing of it can be said here; the losses name it
-        if joins and wire:
-            known = wire[-1].get("parts", [])
-            wire[-1]["parts"] = [*([known] if type(known) is dict else known), *parts]
+        if is_joined and wire:
+            existing = wire[-1].get("parts", [])
+            wire[-1]["parts"] = [*([existing] if type(existing) is dict else existing), *parts]
             continue
-        content = restored({"role": "model" if message.role is Role.ASSISTANT else "user"}, notes.get("residue"))
+        content = apply_diff({"role": "model" if message.role is Role.ASSISTANT else "user"}, notes.get("residue"))
         wire.append(_with_parts(content, parts, notes.get("form")))
     return wire
 
 
-def _begins_with_a_call(contents: list[dict[str, Any]]) -> bool:
+def _starts_with_call(contents: list[dict[str, Any]]) -> bool:
     first = contents[0] if contents else {}
     parts = first.get("parts", [])
     return first.get("role") == "model" and type(parts) is list and any("functionCall" in part for part in parts)
 
 
-def _wants_signatures(model: str | None) -> bool:
+def _requires_signatures(model: str | None) -> bool:
     """Whether the model refuses calls without a signature: those from the third generation on."""
-    found = _GENERATION.match(model or "")
-    return found is not None and int(found[1]) >= 3
+    generation = _GENERATION.match(model or "")
+    return generation is not None and int(generation[1]) >= 3
 
 
-def _sign_calls_of_others(contents: list[dict[str, Any]]) -> None:
+def _sign_foreign_calls(contents: list[dict[str, Any]]) -> None:
     """Calls of the current turn that another model made have no signature; say so in the word that Google has for it.
 
     The current turn begins with the last question. In each of its steps the first call must be signed.
@@ -243,10 +249,10 @@ def _sign_calls_of_others(contents: list[dict[str, Any]]) -> None:
             return
         first = next((index for index, part in enumerate(parts) if "functionCall" in part), None)
         if first is not None and content.get("role") == "model" and "thoughtSignature" not in parts[first]:
-            parts[first] = {**parts[first], "thoughtSignature": _NOT_SIGNED}
+            parts[first] = {**parts[first], "thoughtSignature": _SKIP_SIGNATURE}
 
 
-def _joins(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:
+def _is_joined(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:
     """Whether two messages are one on the wire: results next to each other are, unless they came apart."""
     if "joined" in notes:
         return bool(notes["joined"]) and previous.role in (Role.TOOL, Role.USER)

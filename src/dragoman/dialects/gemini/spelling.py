@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.dialects.parts.body import a_list
+from dragoman.dialects.parts.body import expect_list
 
 NAME: Final = "gemini"
 
@@ -48,7 +48,7 @@ _CAMEL: Final = {
     "finish_reason": "finishReason",
 }
 _SNAKE: Final = {camel: snake for snake, camel in _CAMEL.items()}
-_DEEPER: Final = frozenset(  # objects of the API itself; in all others the keys are somebody's own
+_NESTED_OBJECTS: Final = frozenset(  # objects of the API itself; in all others the keys are somebody's own
     {
         "generationConfig",
         "thinkingConfig",
@@ -62,35 +62,35 @@ _DEEPER: Final = frozenset(  # objects of the API itself; in all others the keys
 )
 
 
-def in_camel(wire: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def to_camel(wire: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The object with the keys that we know in camelCase, and those that were in snake_case."""
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     snake: list[str] = []
     for key, value in wire.items():
-        known = _CAMEL.get(key, key)
-        if known != key and known in wire:  # both spellings at once: the second is not ours to read
-            known = key
-        if known != key:
+        name = _CAMEL.get(key, key)
+        if name != key and name in wire:  # both spellings at once: the second is not ours to read
+            name = key
+        if name != key:
             snake.append(key)
-        if known in _DEEPER and type(value) is dict:
-            value, inner = in_camel(value)  # noqa: PLW2901
+        if name in _NESTED_OBJECTS and type(value) is dict:
+            value, inner = to_camel(value)  # noqa: PLW2901
             snake.extend(inner)
-        made[known] = value
-    return made, snake
+        result[name] = value
+    return result, snake
 
 
-def respelled(wire: dict[str, Any], snake: Any) -> dict[str, Any]:
+def restore_case(wire: dict[str, Any], snake: Any) -> dict[str, Any]:
     """The object with its keys as they were spelled."""
     if not snake:
         return wire
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in wire.items():
-        spelled = _SNAKE.get(key, key)
-        inner = respelled(value, snake) if key in _DEEPER and type(value) is dict else value
-        made[spelled if spelled in snake else key] = inner
-    return made
+        name = _SNAKE.get(key, key)
+        inner = restore_case(value, snake) if key in _NESTED_OBJECTS and type(value) is dict else value
+        result[name if name in snake else key] = inner
+    return result
 
 
-def listed(value: Any, where: str) -> list[Any]:
+def as_list(value: Any, where: str) -> list[Any]:
     """A list; the API also takes a single object in place of a list of one."""
-    return [value] if type(value) is dict else a_list(value, where)
+    return [value] if type(value) is dict else expect_list(value, where)

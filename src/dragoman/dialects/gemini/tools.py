@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.dialects.gemini.schema import lowered, raised
-from dragoman.dialects.gemini.spelling import NAME, in_camel, respelled
-from dragoman.dialects.parts.body import an_object
-from dragoman.dialects.parts.functions import NO_INPUT
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.gemini.schema import from_json_schema, to_json_schema
+from dragoman.dialects.gemini.spelling import NAME, restore_case, to_camel
+from dragoman.dialects.parts.body import expect_object
+from dragoman.dialects.parts.functions import EMPTY_SCHEMA
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.exchange import Loss, OpaqueTool, SideEffects, ToolDefinition
 
 
@@ -20,24 +20,24 @@ def read_tools(items: list[Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
     """Each function of each group is a tool. What else stands in a group is noted at its first function."""
     tools: list[ToolDefinition | OpaqueTool] = []
     for index, item in enumerate(items):
-        wire, snake = in_camel(an_object(item, f"$.tools[{index}]"))
+        wire, snake = to_camel(expect_object(item, f"$.tools[{index}]"))
         functions = wire.get("functionDeclarations")
         if not isinstance(functions, list) or not functions or not all(_is_function(item) for item in functions):
             tools.append(OpaqueTool(NAME, item))
             continue
-        beside = {key: value for key, value in wire.items() if key != "functionDeclarations"}
+        other_fields = {key: value for key, value in wire.items() if key != "functionDeclarations"}
         group = {
             "begins": True if tools and isinstance(tools[-1], ToolDefinition) else None,
             "group_snake": snake or None,
-            "beside": {key: value for key, value in beside.items() if not value and value != {}} or None,
+            "beside": {key: value for key, value in other_fields.items() if not value and value != {}} or None,
         }
-        others = {key: value for key, value in beside.items() if value or value == {}}
-        if others:
+        provider_tools = {key: value for key, value in other_fields.items() if value or value == {}}
+        if provider_tools:
             group["absorbs"] = True
         tools.append(_read_tool(functions[0], group))
         tools.extend(_read_tool(function, {}) for function in functions[1:])
-        if others:
-            tools.append(OpaqueTool(NAME, others))
+        if provider_tools:
+            tools.append(OpaqueTool(NAME, provider_tools))
     return tuple(tools)
 
 
@@ -46,35 +46,35 @@ def _is_function(wire: Any) -> bool:
 
 
 def _read_tool(item: dict[str, Any], group: dict[str, Any]) -> ToolDefinition:
-    wire, snake = in_camel(item)
+    wire, snake = to_camel(item)
     description = wire.get("description")
     key: str | None = "absent"
-    schema: dict[str, Any] = NO_INPUT
+    schema: dict[str, Any] = EMPTY_SCHEMA
     if isinstance(wire.get("parametersJsonSchema"), dict):
         key, schema = None, wire["parametersJsonSchema"]
     elif isinstance(wire.get("parameters"), dict):
-        key, schema = "parameters", lowered(wire["parameters"])
-    said = description if isinstance(description, str) else ""
-    tool = ToolDefinition(wire["name"], said, schema, SideEffects.EXECUTE)
+        key, schema = "parameters", to_json_schema(wire["parameters"])
+    text = description if isinstance(description, str) else ""
+    tool = ToolDefinition(wire["name"], text, schema, SideEffects.EXECUTE)
     notes = {"schema": key, "snake": snake or None, **group}
-    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool, notes), wire, **notes))
+    return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool, notes), wire, **notes))
 
 
-def _natural_tool(tool: ToolDefinition, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _default_tool(tool: ToolDefinition, notes: Mapping[str, Any]) -> dict[str, Any]:
     wire: dict[str, Any] = {"name": tool.name}
     if tool.description:
         wire["description"] = tool.description
     match notes.get("schema"):
         case "parameters":
-            wire["parameters"] = raised(tool.input_schema)
-        case "absent" if tool.input_schema == NO_INPUT:
+            wire["parameters"] = from_json_schema(tool.input_schema)
+        case "absent" if tool.input_schema == EMPTY_SCHEMA:
             pass
         case _:
             wire["parametersJsonSchema"] = tool.input_schema
     return wire
 
 
-def written_tools(tools: tuple[ToolDefinition | OpaqueTool, ...], losses: list[Loss]) -> list[dict[str, Any]]:
+def write_tools(tools: tuple[ToolDefinition | OpaqueTool, ...], losses: list[Loss]) -> list[dict[str, Any]]:
     """Functions next to each other are one group, unless they came apart."""
     wire: list[dict[str, Any]] = []
     group: dict[str, Any] | None = None
@@ -90,12 +90,12 @@ def written_tools(tools: tuple[ToolDefinition | OpaqueTool, ...], losses: list[L
                 wire.append(tool.wire)
                 group = None
             continue
-        notes = notes_of(tool.provider_raw, NAME)
-        made = respelled(restored(_natural_tool(tool, notes), notes.get("residue")), notes.get("snake"))
+        notes = get_notes(tool.provider_raw, NAME)
+        function = restore_case(apply_diff(_default_tool(tool, notes), notes.get("residue")), notes.get("snake"))
         if group is None or notes.get("begins"):
             key = "function_declarations" if notes.get("group_snake") else "functionDeclarations"
             functions: list[Any] = []
             group, group_notes = {key: functions, **notes.get("beside", {})}, notes
             wire.append(group)
-        functions.append(made)
+        functions.append(function)
     return wire

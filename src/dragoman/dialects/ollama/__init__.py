@@ -15,19 +15,19 @@ from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import read_reply, write_reply
 from dragoman.dialects.ollama.request import read_request, write_request
 from dragoman.dialects.ollama.stream import stream_reader, stream_writer
-from dragoman.dialects.parts.asking import Asking
+from dragoman.dialects.parts.asking import HttpEndpoint
 
-OVER_HTTP: Final = Asking("/api/chat", stream_type="application/x-ndjson")
+HTTP: Final = HttpEndpoint("/api/chat", stream_type="application/x-ndjson")
 
 # Options that a request does not say here, and why nothing is lost by that.
-UNSPOKEN: Final = {
+IMPLIED_OPTIONS: Final = {
     "response_format.strict": "a schema is always enforced here",
 }
 
 __all__ = [
+    "HTTP",
+    "IMPLIED_OPTIONS",
     "NAME",
-    "OVER_HTTP",
-    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

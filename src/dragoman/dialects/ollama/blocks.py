@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import a_list, an_object
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.body import expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.dialects.parts.functions import read_arguments
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.errors import FormatError
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
@@ -28,8 +28,8 @@ from dragoman.message import (
 )
 
 NAME: Final = "ollama"
-OF_OURS: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # what a model of ours thought or drew: nothing else tells
-_PICTURES: Final = {  # how the bytes of a picture begin, in base64: the wire does not say what kind it is
+NATIVE: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # what a model of ours thought or drew: nothing else tells
+_IMAGE_PREFIXES: Final = {  # how the bytes of a picture begin, in base64: the wire does not say what kind it is
     "iVBORw0KGgo": "image/png",
     "/9j/": "image/jpeg",
     "R0lGOD": "image/gif",
@@ -38,22 +38,22 @@ _PICTURES: Final = {  # how the bytes of a picture begin, in base64: the wire do
 }
 
 
-def read_blocks(wire: dict[str, Any], where: str, conversation: Conversation, seed: str) -> list[ContentBlock]:
+def read_blocks(wire: dict[str, Any], where: str, builder: MessageBuilder, seed: str) -> list[ContentBlock]:
     """What a message says: its reasoning, its text, its pictures and its calls."""
     blocks: list[ContentBlock] = []
     thinking, content = text_at(wire, "thinking", where), text_at(wire, "content", where)
     if thinking:
-        blocks.append(ThinkingBlock(thinking, provider_raw=dict(OF_OURS)))
+        blocks.append(ThinkingBlock(thinking, provider_raw=dict(NATIVE)))
     if content:
         blocks.append(TextBlock(content))
-    for index, image in enumerate(a_list(wire.get("images") or [], f"{where}.images")):
+    for index, image in enumerate(expect_list(wire.get("images") or [], f"{where}.images")):
         if not isinstance(image, str):
             raise FormatError("a picture is base64 text", where=f"{where}.images[{index}]")
-        made = dict(OF_OURS) if wire.get("role") == "assistant" else None
-        blocks.append(ImageBlock(ImageSource("base64", image), _picture_type(image), made))
-    for index, call in enumerate(a_list(wire.get("tool_calls") or [], f"{where}.tool_calls")):
+        notes = dict(NATIVE) if wire.get("role") == "assistant" else None
+        blocks.append(ImageBlock(ImageSource("base64", image), _image_type(image), notes))
+    for index, call in enumerate(expect_list(wire.get("tool_calls") or [], f"{where}.tool_calls")):
         place = f"{where}.tool_calls[{index}]"
-        blocks.append(read_call(an_object(call, place), place, conversation, f"{seed}{index}"))
+        blocks.append(read_call(expect_object(call, place), place, builder, f"{seed}{index}"))
     return blocks
 
 
@@ -65,28 +65,28 @@ def text_at(wire: dict[str, Any], key: str, where: str) -> str:
     return value or ""
 
 
-def _picture_type(data: str) -> str:
-    return next((kind for beginning, kind in _PICTURES.items() if data.startswith(beginning)), "image/*")
+def _image_type(data: str) -> str:
+    return next((kind for prefix, kind in _IMAGE_PREFIXES.items() if data.startswith(prefix)), "image/*")
 
 
 def read_call(
-    wire: dict[str, Any], where: str, conversation: Conversation, seed: str
+    wire: dict[str, Any], where: str, builder: MessageBuilder, seed: str
 ) -> ToolUseBlock | InvalidToolUseBlock:
     """A call. One without an id gets ours from ``seed`` and the name of its tool."""
-    function = an_object(wire.get("function"), f"{where}.function")
+    function = expect_object(wire.get("function"), f"{where}.function")
     name, provider_id = function.get("name"), wire.get("id")
     if not isinstance(name, str):
         raise FormatError("a call has the name of its tool", where=f"{where}.function.name")
-    is_named = isinstance(provider_id, str) and provider_id != ""
-    call_id = conversation.call_id(str(provider_id) if is_named else f"{seed}#{name}")
+    has_id = isinstance(provider_id, str) and provider_id != ""
+    call_id = builder.call_id(str(provider_id) if has_id else f"{seed}#{name}")
     text = arguments_text(function.get("arguments"))
     value, problem = _read_arguments(function.get("arguments"))
     block: ToolUseBlock | InvalidToolUseBlock = ToolUseBlock(call_id, name, value)
     if problem is not None:
         block = InvalidToolUseBlock(call_id, name, text, problem)
-    note = str(provider_id) if is_named and provider_id != call_id else None
-    form = None if is_named else "anonymous"
-    return block.replace(provider_raw=noted(NAME, _natural_call(block, note, form), wire, id=note, form=form))
+    note = str(provider_id) if has_id and provider_id != call_id else None
+    form = None if has_id else "anonymous"
+    return block.replace(provider_raw=make_notes(NAME, _default_call(block, note, form), wire, id=note, form=form))
 
 
 def _read_arguments(arguments: Any) -> tuple[dict[str, Any], str | None]:
@@ -105,12 +105,12 @@ def arguments_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
 
 
-def form_of(wire: dict[str, Any]) -> str | None:
+def content_form(wire: dict[str, Any]) -> str | None:
     """A word for a message without any content, which is not the same as an empty one."""
     return None if "content" in wire else "absent"
 
 
-def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
     """What we would write for a message if nobody had noted anything about it."""
     texts: list[str] = []
     thoughts: list[str] = []
@@ -125,7 +125,7 @@ def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None)
             case ImageBlock(source):
                 images.append(source.data)
             case ToolUseBlock() | InvalidToolUseBlock():
-                calls.append(written_call(block))
+                calls.append(write_call(block))
     wire: dict[str, Any] = {"role": role}
     if texts or form != "absent":
         wire["content"] = "\n".join(texts)
@@ -138,48 +138,48 @@ def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None)
     return wire
 
 
-def written_call(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
+def write_call(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
     """A call as it stands on the wire."""
-    notes = notes_of(block.provider_raw, NAME)
+    notes = get_notes(block.provider_raw, NAME)
     if isinstance(block, InvalidToolUseBlock) and notes and not block.input_text:
         block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # cut before its input: nothing stood there
-    made: dict[str, Any] = restored(_natural_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
-    return made
+    call: dict[str, Any] = apply_diff(_default_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
+    return call
 
 
-def _natural_call(
+def _default_call(
     block: ToolUseBlock | InvalidToolUseBlock, provider_id: str | None, form: str | None
 ) -> dict[str, Any]:
-    wire: dict[str, Any] = {} if form == "anonymous" else {"id": provider_id or spell(block.id, AS_IT_IS)}
+    wire: dict[str, Any] = {} if form == "anonymous" else {"id": provider_id or format_id(block.id, DEFAULT_ID_FORMAT)}
     value = block.input if isinstance(block, ToolUseBlock) else {"invalid_input": block.input_text}
     return {**wire, "function": {"name": block.name, "arguments": value}}
 
 
-def was_silent(block: ToolUseBlock) -> bool:
+def has_no_input(block: ToolUseBlock) -> bool:
     """Whether a call came without any input, not even an empty one."""
-    return not arguments_text(written_call(block)["function"].get("arguments")).strip()
+    return not arguments_text(write_call(block)["function"].get("arguments")).strip()
 
 
-def is_own(block: ContentBlock) -> bool:
+def is_native(block: ContentBlock) -> bool:
     """Whether something was noted about a block here."""
-    return bool(notes_of(getattr(block, "provider_raw", None), NAME))
+    return bool(get_notes(getattr(block, "provider_raw", None), NAME))
 
 
-def cannot_say(block: ContentBlock) -> str | None:
+def unsupported_reason(block: ContentBlock) -> str | None:
     """Why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
             return None
         case ThinkingBlock(provider_raw=raw):
-            return None if notes_of(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another origin"
         case ImageBlock(source):
             return None if source.kind == "base64" else "this API takes the bytes of a picture, not where they are"
         case _:
             return "this API takes no such block"
 
 
-def cannot_answer(block: ContentBlock) -> str | None:
+def unsupported_reply_reason(block: ContentBlock) -> str | None:
     """Why an answer on this wire cannot carry a block; ``None`` if it can."""
-    if isinstance(block, ImageBlock) and not is_own(block):
+    if isinstance(block, ImageBlock) and not is_native(block):
         return "clients of this API do not read pictures in an answer"  # its own SDK refuses the whole answer
-    return cannot_say(block)
+    return unsupported_reason(block)

@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.ollama.blocks import NAME
-from dragoman.dialects.parts.faults import by_status, error_in, fault_of
+from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.exchange import ErrorClass, Fault, Written
 
 _OVERFLOW: Final = ("context length", "context size", "context window", "input length exceeds", "prompt too long")
-_IN_A_STREAM: Final = ("server_error", ErrorClass.SERVER_ERROR)  # there is no status, and the model was running
+_STREAM_FAULT: Final = ("server_error", ErrorClass.SERVER_ERROR)  # there is no status, and the model was running
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side: a sentence, and hardly ever more."""
-    body = error_in(body)
+    body = parse_error_body(body)
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
         error = error.get("message")
     message = error if isinstance(error, str) and error else "no message"
-    code, error_class = by_status(status) if status is not None else _IN_A_STREAM
-    if any(sign in message.lower() for sign in _OVERFLOW):
+    code, error_class = classify_status(status) if status is not None else _STREAM_FAULT
+    if any(phrase in message.lower() for phrase in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return fault_of(NAME, (code, error_class), message, status, headers)
+    return make_fault(NAME, (code, error_class), message, status, headers)
 
 
 def write_error(fault: Fault) -> Written:

@@ -10,28 +10,28 @@ from typing import Any, Final
 
 from dragoman.dialects.ollama.blocks import (
     NAME,
-    cannot_answer,
-    form_of,
-    natural_message,
+    content_form,
+    default_message,
+    has_no_input,
     read_blocks,
-    was_silent,
+    unsupported_reply_reason,
 )
 from dragoman.dialects.ollama.error import read_error, write_error
-from dragoman.dialects.parts.body import an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.body import accepts_json_text, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.dialects.parts.counts import Counts
-from dragoman.dialects.parts.details import Said, lost_details
+from dragoman.dialects.parts.details import SupportedDetails, detail_losses
 from dragoman.dialects.parts.faults import stream_error
-from dragoman.dialects.parts.functions import ended_unusable, without_silence
-from dragoman.dialects.parts.losses import sayable
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.functions import is_unusable, mark_cut_calls
+from dragoman.dialects.parts.losses import supported_blocks
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
-from dragoman.event import judged
+from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
 
 STOP_REASONS: Final = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
-NO_TIME: Final = "1970-01-01T00:00:00Z"  # the wire wants to know when; a reply does not
+PLACEHOLDER_TIME: Final = "1970-01-01T00:00:00Z"  # the wire wants to know when; a reply does not
 _UNUSABLE: Final = {  # faults that we found in an answer which ended like any other, and with what word
     "tool_input_truncated": "length",
     "tool_input_invalid": "stop",
@@ -39,67 +39,67 @@ _UNUSABLE: Final = {  # faults that we found in an answer which ended like any o
 }
 
 
-@from_body
+@accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
     """An answer of ``/api/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
     if body.get("message") is None and body.get("error") is not None:
         fault = read_error(None, {}, body)
-        raw = noted(NAME, write_error(fault).wire, body, form="error")
+        raw = make_notes(NAME, write_error(fault).wire, body, form="error")
         return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
-    return _judged(reply_from(body))
+    return _mark_unusable(reply_from(body))
 
 
 def reply_from(body: dict[str, Any]) -> Reply:
     """The answer as it ends, not judged yet: of a stream, the events are judged."""
-    message = an_object(body.get("message"), "$.message")
-    content = read_blocks(message, "$.message", Conversation(), f"{body.get('created_at')}#")
+    message = expect_object(body.get("message"), "$.message")
+    content = read_blocks(message, "$.message", MessageBuilder(), f"{body.get('created_at')}#")
     is_cut = body.get("done") is False
     fault = stream_error(NAME, "stream_incomplete", "the answer says that it is not done").fault
     reply = Reply(
         content=tuple(content),
-        stop_reason=StopReason.ERROR if is_cut else _read_stop(body.get("done_reason"), content),
+        stop_reason=StopReason.ERROR if is_cut else _read_stop_reason(body.get("done_reason"), content),
         usage=_read_usage(body),
         model=text_or_none(body.get("model")),
         fault=fault if is_cut else None,
     )
-    form, known = form_of(message), _judged(reply)
-    return reply.replace(provider_raw=noted(NAME, natural_reply(known, known.content, form), body, form=form))
+    form, marked = content_form(message), _mark_unusable(reply)
+    return reply.replace(provider_raw=make_notes(NAME, default_reply(marked, marked.content, form), body, form=form))
 
 
-def _judged(reply: Reply) -> Reply:
-    return judged(without_silence(reply, was_silent))
+def _mark_unusable(reply: Reply) -> Reply:
+    return mark_unusable(mark_cut_calls(reply, has_no_input))
 
 
-def _read_stop(reason: Any, content: Iterable[ContentBlock]) -> StopReason:
+def _read_stop_reason(reason: Any, content: Iterable[ContentBlock]) -> StopReason:
     """Calls end with "stop" like everything else, and an answer may be done without a reason."""
-    read = STOP_REASONS.get(str(reason), StopReason.UNKNOWN)
+    stop_reason = STOP_REASONS.get(str(reason), StopReason.UNKNOWN)
     calls = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in content)
-    return StopReason.TOOL_USE if calls and read is not StopReason.MAX_TOKENS else read
+    return StopReason.TOOL_USE if calls and stop_reason is not StopReason.MAX_TOKENS else stop_reason
 
 
-_SAID: Final = Said(ends=("end_turn", "max_tokens", "tool_use"), counts=())
+_SUPPORTED: Final = SupportedDetails(stop_reasons=("end_turn", "max_tokens", "tool_use"), usage_fields=())
 
 
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/api/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
-    notes = notes_of(reply.provider_raw, NAME)
+    notes = get_notes(reply.provider_raw, NAME)
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
-        return Written(restored(write_error(reply.fault).wire, notes.get("residue")))
-    content = sayable(reply.content, cannot_answer, NAME, losses)
-    losses.extend(lost_details(reply, NAME, _SAID))
-    return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
+        return Written(apply_diff(write_error(reply.fault).wire, notes.get("residue")))
+    content = supported_blocks(reply.content, unsupported_reply_reason, NAME, losses)
+    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    return Written(apply_diff(default_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 
-def natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
     """What we would write for a reply if nobody had noted anything about it."""
     wire: dict[str, Any] = {"model": reply.model} if reply.model is not None else {}
-    wire["created_at"] = NO_TIME
-    wire["message"] = natural_message("assistant", content, form)
-    wire["done"] = reply.fault is None or ended_unusable(reply, NAME)
-    word = _natural_word(reply)
-    if word is not None:
-        wire["done_reason"] = word
+    wire["created_at"] = PLACEHOLDER_TIME
+    wire["message"] = default_message("assistant", content, form)
+    wire["done"] = reply.fault is None or is_unusable(reply, NAME)
+    done_reason = _default_done_reason(reply)
+    if done_reason is not None:
+        wire["done_reason"] = done_reason
     if reply.usage is not None:
         usage = reply.usage
         cached = usage.cached_input_tokens + usage.cache_creation_input_tokens
@@ -108,9 +108,9 @@ def natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | Non
     return wire
 
 
-def _natural_word(reply: Reply) -> str | None:
+def _default_done_reason(reply: Reply) -> str | None:
     if reply.fault is not None:
-        return _UNUSABLE[reply.fault.code] if ended_unusable(reply, NAME) else None
+        return _UNUSABLE[reply.fault.code] if is_unusable(reply, NAME) else None
     if reply.stop_reason is StopReason.UNKNOWN:
         return None
     return "length" if reply.stop_reason is StopReason.MAX_TOKENS else "stop"
@@ -121,7 +121,7 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     if prompt is None and output is None:
         return None
     counts = Counts(NAME)
-    counted = TokenUsage(
+    token_usage = TokenUsage(
         input_tokens=counts.read(body, "prompt_eval_count"), output_tokens=counts.read(body, "eval_count")
     )
-    return counts.check(counted)
+    return counts.drop_impossible(token_usage)

@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from dragoman.dialects.ollama.blocks import NAME, cannot_say, form_of, natural_message, read_blocks, written_call
-from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, worth_sending
-from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tools
-from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
-from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.dialects.ollama.blocks import (
+    NAME,
+    content_form,
+    default_message,
+    read_blocks,
+    unsupported_reason,
+    write_call,
+)
+from dragoman.dialects.parts.asides import foreign_option_losses
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns
+from dragoman.dialects.parts.functions import default_tool, read_tool, write_tools
+from dragoman.dialects.parts.losses import error_flag_losses, option_losses, supported_blocks
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -26,147 +33,150 @@ from dragoman.exchange import (
     ResponseFormat,
     Written,
 )
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 
-_APART: Final = ("messages", "tools")  # parts of a request that are read one by one
+_SEPARATE_FIELDS: Final = ("messages", "tools")  # parts of a request that are read one by one
 _LEVELS: Final = ("low", "medium", "high")  # how much to think, for the models that take more than yes and no
 
 
-@from_body
+@accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
     """A request as ``/api/chat`` takes it."""
     if "messages" not in body:
         raise FormatError("a request has messages", where="$.messages")
-    conversation, calls = Conversation(), _Calls()
-    for index, message in enumerate(a_list(body["messages"] or [], "$.messages")):
-        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation, calls)
-    tools = a_list(body.get("tools") or [], "$.tools")
+    builder, calls = MessageBuilder(), _CallIndex()
+    for index, message in enumerate(expect_list(body["messages"] or [], "$.messages")):
+        _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder, calls)
+    tools = expect_list(body.get("tools") or [], "$.tools")
     model = body.get("model")
     request = Request(
         model=model if isinstance(model, str) else None,
-        messages=tuple(conversation.messages),
-        tools=tuple(read_tool(an_object(tool, f"$.tools[{index}]"), NAME) for index, tool in enumerate(tools)),
+        messages=tuple(builder.messages),
+        tools=tuple(read_tool(expect_object(tool, f"$.tools[{index}]"), NAME) for index, tool in enumerate(tools)),
         options=_read_options(body),
     )
-    rest = {key: value for key, value in body.items() if key not in _APART}
-    empty = {key: body[key] for key in _APART if key in body and not body[key]}
+    rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
+    empty = {key: body[key] for key in _SEPARATE_FIELDS if key in body and not body[key]}
     form = None if "stream" in body else "implicit"
-    natural = _written_options(request, form)
-    return request.replace(provider_raw=noted(NAME, natural, rest, empty=empty or None, form=form))
+    default = _write_options(request, form)
+    return request.replace(provider_raw=make_notes(NAME, default, rest, empty=empty or None, form=form))
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as ``/api/chat`` takes it, and what it cannot take."""
-    losses = _lost_options(request.options)
-    request = worth_sending(request, NAME, losses)
-    notes = notes_of(request.provider_raw, NAME)
-    top = restored(_written_options(request, notes.get("form")), notes.get("residue"))
+    losses = _option_losses(request.options)
+    request = drop_failed_turns(request, NAME, losses)
+    notes = get_notes(request.provider_raw, NAME)
+    top = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
-    wire["messages"] = _written_messages(request.messages, losses)
-    tools = written_tools(request.tools, natural_tool, NAME, losses)
+    wire["messages"] = _write_messages(request.messages, losses)
+    tools = write_tools(request.tools, default_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     wire.update(top)
     if wire.get("think") is True and request.options.reasoning is not None and request.options.reasoning.effort:
         losses.append(Loss("", "", "reasoning.effort", NAME, "this API knows no such level; it is told to think"))
-    losses.extend(lost_asides(request, NAME))
+    losses.extend(foreign_option_losses(request, NAME))
     return Written(wire, tuple(losses))
 
 
-class _Calls:
+class _CallIndex:
     """The calls so far: what they are named on the wire, and which of them still wait for their results."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, str | None]] = {}
-        self._open: dict[str, str] = {}
+        self._by_id: dict[str, tuple[str, str | None]] = {}
+        self._unanswered: dict[str, str] = {}
 
     def add(self, blocks: Iterable[ContentBlock]) -> None:
         """The calls among these blocks."""
         for block in blocks:
             if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-                self._known[block.id] = (block.name, written_call(block).get("id"))
-                self._open[block.id] = block.name
+                self._by_id[block.id] = (block.name, write_call(block).get("id"))
+                self._unanswered[block.id] = block.name
 
     def find(self, call_id: str) -> tuple[str, str | None] | None:
         """The name and, if it has one, the id that a call has on the wire."""
-        return self._known.get(call_id)
+        return self._by_id.get(call_id)
 
-    def waiting(self, name: str | None) -> str | None:
+    def find_unanswered(self, name: str | None) -> str | None:
         """The oldest call of that name without a result; else the oldest of any name."""
-        return next((call_id for call_id, named in self._open.items() if named == name), next(iter(self._open), None))
+        return next(
+            (call_id for call_id, call_name in self._unanswered.items() if call_name == name),
+            next(iter(self._unanswered), None),
+        )
 
-    def answered(self, call_id: str) -> None:
+    def mark_answered(self, call_id: str) -> None:
         """A call that has its result."""
-        self._open.pop(call_id, None)
+        self._unanswered.pop(call_id, None)
 
 
-def _read_message(wire: dict[str, Any], where: str, conversation: Conversation, calls: _Calls) -> None:
+def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder, calls: _CallIndex) -> None:
     role = wire.get("role")
     if role == "tool":
-        result = _read_result(wire, where, conversation, calls)
-        conversation.add(Role.TOOL, [result], answers=result.tool_use_id)
+        result = _read_result(wire, where, builder, calls)
+        builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
     if role not in ("user", "assistant", "system"):
         raise FormatError(f"a role is user, assistant, system or tool, not {role!r}", where=f"{where}.role")
-    blocks = read_blocks(wire, where, conversation, f"{len(conversation.messages)}#")
+    blocks = read_blocks(wire, where, builder, f"{len(builder.messages)}#")
     if not blocks and role != "assistant":
         blocks = [TextBlock("")]
     calls.add(blocks)
-    form = form_of(wire)
-    conversation.add(Role(role), blocks, noted(NAME, natural_message(role, blocks, form), wire, form=form))
+    form = content_form(wire)
+    builder.add(Role(role), blocks, make_notes(NAME, default_message(role, blocks, form), wire, form=form))
 
 
-def _read_result(wire: dict[str, Any], where: str, conversation: Conversation, calls: _Calls) -> ToolResultBlock:
+def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder, calls: _CallIndex) -> ToolResultBlock:
     provider_id, name = (
         text_or_none(wire.get("tool_call_id")),
         text_or_none(wire.get("tool_name")) or text_or_none(wire.get("name")),
     )
-    call_id = conversation.answered_id(provider_id) if provider_id else calls.waiting(name)
-    call_id = call_id or conversation.call_id(f"{len(conversation.messages)}#{name}")  # it answers nothing that we know
-    calls.answered(call_id)
-    blocks = read_blocks({key: wire[key] for key in ("content", "images") if key in wire}, where, conversation, "")
+    call_id = builder.result_id(provider_id) if provider_id else calls.find_unanswered(name)
+    call_id = call_id or builder.call_id(f"{len(builder.messages)}#{name}")  # it answers nothing that we know
+    calls.mark_answered(call_id)
+    blocks = read_blocks({key: wire[key] for key in ("content", "images") if key in wire}, where, builder, "")
     result = ToolResultBlock(call_id, tuple(blocks))
-    note, form = provider_id if provider_id != call_id else None, form_of(wire)
-    natural = _natural_result(result, calls, note, form)
-    return result.replace(provider_raw=noted(NAME, natural, wire, id=note, form=form))
+    note, form = provider_id if provider_id != call_id else None, content_form(wire)
+    default = _default_result(result, calls, note, form)
+    return result.replace(provider_raw=make_notes(NAME, default, wire, id=note, form=form))
 
 
-def _natural_result(
-    result: ToolResultBlock, calls: _Calls, provider_id: str | None, form: str | None
+def _default_result(
+    result: ToolResultBlock, calls: _CallIndex, provider_id: str | None, form: str | None
 ) -> dict[str, Any]:
-    wire = natural_message("tool", [block for block in result.content if cannot_say(block) is None], form)
-    known = calls.find(result.tool_use_id)
-    if known is None:
-        return {**wire, "tool_call_id": provider_id or spell(result.tool_use_id, AS_IT_IS)}
-    name, known_id = known
-    return {**wire, "tool_name": name, **({"tool_call_id": known_id} if known_id is not None else {})}
+    wire = default_message("tool", [block for block in result.content if unsupported_reason(block) is None], form)
+    call = calls.find(result.tool_use_id)
+    if call is None:
+        return {**wire, "tool_call_id": provider_id or format_id(result.tool_use_id, DEFAULT_ID_FORMAT)}
+    name, call_wire_id = call
+    return {**wire, "tool_name": name, **({"tool_call_id": call_wire_id} if call_wire_id is not None else {})}
 
 
-def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    calls = _Calls()
+    calls = _CallIndex()
     for message in messages:
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
-        wire.extend(_written_result(result, calls, message, losses) for result in results)
+        wire.extend(_write_result(result, calls, message, losses) for result in results)
         others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
-        blocks = sayable(others, cannot_say, NAME, losses, message)
+        blocks = supported_blocks(others, unsupported_reason, NAME, losses, message)
         calls.add(blocks)
         if blocks or not message.content:  # else nothing of it can be said here; the losses name it
-            notes = notes_of(message.metadata.provider_raw, NAME)
-            natural = natural_message(message.role.value, blocks, notes.get("form"))
-            wire.append(restored(natural, notes.get("residue")))
+            notes = get_notes(message.metadata.provider_raw, NAME)
+            default = default_message(message.role.value, blocks, notes.get("form"))
+            wire.append(apply_diff(default, notes.get("residue")))
     return wire
 
 
-def _written_result(result: ToolResultBlock, calls: _Calls, message: Message, losses: list[Loss]) -> dict[str, Any]:
-    sayable(result.content, cannot_say, NAME, losses, message)
-    losses.extend(lost_failure(result, message, NAME))
-    notes = notes_of(result.provider_raw, NAME)
-    natural = _natural_result(result, calls, notes.get("id"), notes.get("form"))
-    made: dict[str, Any] = restored(natural, notes.get("residue"))
-    return made
+def _write_result(result: ToolResultBlock, calls: _CallIndex, message: Message, losses: list[Loss]) -> dict[str, Any]:
+    supported_blocks(result.content, unsupported_reason, NAME, losses, message)
+    losses.extend(error_flag_losses(result, message, NAME))
+    notes = get_notes(result.provider_raw, NAME)
+    default = _default_result(result, calls, notes.get("id"), notes.get("form"))
+    wire: dict[str, Any] = apply_diff(default, notes.get("residue"))
+    return wire
 
 
 def _read_options(body: dict[str, Any]) -> Options:
@@ -178,7 +188,7 @@ def _read_options(body: dict[str, Any]) -> Options:
         temperature=number_or_none(options.get("temperature")),
         top_p=number_or_none(options.get("top_p")),
         top_k=integer_or_none(options.get("top_k")),
-        stop_sequences=texts_of([stop] if isinstance(stop, str) else stop),
+        stop_sequences=text_tuple([stop] if isinstance(stop, str) else stop),
         seed=integer_or_none(options.get("seed")),
         presence_penalty=number_or_none(options.get("presence_penalty")),
         frequency_penalty=number_or_none(options.get("frequency_penalty")),
@@ -188,10 +198,10 @@ def _read_options(body: dict[str, Any]) -> Options:
     )
 
 
-def _read_format(asked: Any) -> ResponseFormat | None:
-    if isinstance(asked, dict):
-        return ResponseFormat("json_schema", asked)
-    return ResponseFormat("json") if asked == "json" else None
+def _read_format(value: Any) -> ResponseFormat | None:
+    if isinstance(value, dict):
+        return ResponseFormat("json_schema", value)
+    return ResponseFormat("json") if value == "json" else None
 
 
 def _read_reasoning(think: Any) -> Reasoning | None:
@@ -200,7 +210,7 @@ def _read_reasoning(think: Any) -> Reasoning | None:
     return Reasoning(effort=think) if isinstance(think, str) and think else None
 
 
-def _written_options(request: Request, form: str | None) -> dict[str, Any]:
+def _write_options(request: Request, form: str | None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
     inner: dict[str, Any] = {
@@ -221,7 +231,7 @@ def _written_options(request: Request, form: str | None) -> dict[str, Any]:
         wire["options"] = inner
     if options.response_format is not None and options.response_format.kind != "text":
         wire["format"] = options.response_format.json_schema or "json"
-    think = _written_think(options.reasoning)
+    think = _write_think(options.reasoning)
     if think is not None:
         wire["think"] = think
     if form != "implicit" or options.stream is not True:
@@ -229,7 +239,7 @@ def _written_options(request: Request, form: str | None) -> dict[str, Any]:
     return wire
 
 
-def _written_think(reasoning: Reasoning | None) -> bool | str | None:
+def _write_think(reasoning: Reasoning | None) -> bool | str | None:
     if reasoning is None:
         return None
     if reasoning.enabled is False or reasoning.effort == "none":
@@ -239,9 +249,9 @@ def _written_think(reasoning: Reasoning | None) -> bool | str | None:
     return True if reasoning.enabled or reasoning.effort or reasoning.budget_tokens is not None else None
 
 
-def _lost_options(options: Options) -> list[Loss]:
+def _option_losses(options: Options) -> list[Loss]:
     reasoning = options.reasoning or Reasoning()
-    lost = {
+    conditions = {
         "tool_choice": options.tool_choice is not None and options.tool_choice.mode != "auto",
         "parallel_tool_calls": options.parallel_tool_calls is False,
         "response_format.name": options.response_format is not None and options.response_format.name is not None,
@@ -249,4 +259,4 @@ def _lost_options(options: Options) -> list[Loss]:
         "service_tier": options.service_tier is not None,
         "user": options.user is not None,
     }
-    return lost_options(lost, NAME)
+    return option_losses(conditions, NAME)

@@ -17,13 +17,13 @@ from dragoman.dialects.openai_chat.reader import stream_reader
 from dragoman.dialects.openai_chat.reply import read_reply, write_reply
 from dragoman.dialects.openai_chat.request import read_request, write_request
 from dragoman.dialects.openai_chat.writer import stream_writer
-from dragoman.dialects.parts.asking import Asking
+from dragoman.dialects.parts.asking import HttpEndpoint
 
-OVER_HTTP: Final = Asking("/chat/completions")
+HTTP: Final = HttpEndpoint("/chat/completions")
 
 __all__ = [
+    "HTTP",
     "NAME",
-    "OVER_HTTP",
     "QUIRKS",
     "read_error",
     "read_reply",

@@ -18,13 +18,13 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, origin_of_thinking, thinking_texts
-from dragoman.dialects.parts.body import a_list, an_object
-from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.residue import kept, noted, notes_of, restored
+from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, find_thinking_key, thinking_texts
+from dragoman.dialects.parts.body import expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes, wrap_residue
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     AudioBlock,
@@ -48,28 +48,28 @@ LEGACY_ID: Final = "function_call:"  # calls had no ids once: a result named the
 ABSENT: Final = object()
 _DATA_URI: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 _AUDIO_TYPES: Final = {"wav": "audio/wav", "mp3": "audio/mpeg"}
-_AUDIO_WORDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+_AUDIO_FORMATS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
-def notes_of_message(role: Role, blocks: list[ContentBlock], wire: dict[str, Any], *, reply: bool = False) -> Any:
+def make_message_notes(role: Role, blocks: list[ContentBlock], wire: dict[str, Any], *, reply: bool = False) -> Any:
     """What to remember about a message: the form of its content, and what else stood in it."""
     if _is_plain_text(role, blocks, wire):
         added = {key: value for key, value in wire.items() if key not in ("role", "content")}
-        return kept(NAME, {"set": added} if added else None)
+        return wrap_residue(NAME, {"set": added} if added else None)
     notes: dict[str, Any] = {"role": "developer"} if wire.get("role") == "developer" else {}
-    shown = _shown_again(blocks, wire)
-    if shown:
-        notes["shown"] = shown
+    repeated_keys = _repeated_keys(blocks, wire)
+    if repeated_keys:
+        notes["shown"] = repeated_keys
     content = wire.get("content", ABSENT)
-    natural = natural_message(role, blocks, notes, reply=reply)
+    default = default_message(role, blocks, notes, reply=reply)
     if isinstance(content, list) and (role is not Role.USER or len(content) < 2):
         notes["form"] = "list"
-    elif content != natural["content"]:
+    elif content != default["content"]:
         forms = {ABSENT: "absent", None: "null", "": "empty"}
         notes["form"] = forms.get(content) if not isinstance(content, list) else "list"
     if "form" in notes:
-        natural = natural_message(role, blocks, notes, reply=reply)
-    return noted(NAME, natural, wire, **notes)
+        default = default_message(role, blocks, notes, reply=reply)
+    return make_notes(NAME, default, wire, **notes)
 
 
 def _is_plain_text(role: Role, blocks: list[ContentBlock], wire: dict[str, Any]) -> bool:
@@ -80,54 +80,54 @@ def _is_plain_text(role: Role, blocks: list[ContentBlock], wire: dict[str, Any])
     return type(block) is TextBlock and block.provider_raw is None and wire.get("content") == block.text != ""
 
 
-def _shown_again(blocks: list[ContentBlock], wire: dict[str, Any]) -> list[str]:
+def _repeated_keys(blocks: list[ContentBlock], wire: dict[str, Any]) -> list[str]:
     """The fields that repeat the text of the reasoning details."""
-    text = _detailed_text(blocks)
+    text = _join_details(blocks)
     return [key for key in THINKING_FIELDS if text and wire.get(key) == text]
 
 
-def _detailed_text(blocks: Iterable[ContentBlock]) -> str:
-    detailed = (b for b in blocks if isinstance(b, ThinkingBlock) and place_of(b) == "reasoning_details")
-    return "".join(block.text for block in detailed)
+def _join_details(blocks: Iterable[ContentBlock]) -> str:
+    thinking_blocks = (b for b in blocks if isinstance(b, ThinkingBlock) and place_of(b) == "reasoning_details")
+    return "".join(block.text for block in thinking_blocks)
 
 
 def read_blocks(
-    message: dict[str, Any], where: str, conversation: Conversation, *, is_answer: bool, origin: str | None = None
+    message: dict[str, Any], where: str, builder: MessageBuilder, *, is_answer: bool, origin: str | None = None
 ) -> list[tuple[Place, ContentBlock]]:
     """Everything that a message says, each with its place: reasoning first, calls last."""
     if not is_answer:
         return read_parts(message, where)
-    placed = _read_thinking(message, origin or origin_of_thinking(message))
-    placed.extend(read_parts(message, where))
+    placed_blocks = _read_thinking(message, origin or find_thinking_key(message))
+    placed_blocks.extend(read_parts(message, where))
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal:
-        placed.append((("refusal", 0), TextBlock(refusal, {"dialect": NAME, "at": "refusal"})))
+        placed_blocks.append((("refusal", 0), TextBlock(refusal, {"dialect": NAME, "at": "refusal"})))
     calls = message.get("tool_calls")
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
-        placed.append((("tool_calls", index), read_call(an_object(call, f"{where}.tool_calls"), conversation)))
+        placed_blocks.append((("tool_calls", index), read_call(expect_object(call, f"{where}.tool_calls"), builder)))
     legacy = message.get("function_call")
     if isinstance(legacy, dict) and isinstance(legacy.get("name"), str) and legacy["name"]:
-        placed.append((("function_call", 0), _read_legacy_call(legacy, conversation)))
-    return placed
+        placed_blocks.append((("function_call", 0), _read_legacy_call(legacy, builder)))
+    return placed_blocks
 
 
 def _read_thinking(message: dict[str, Any], origin: str | None) -> list[tuple[Place, ContentBlock]]:
-    placed: list[tuple[Place, ContentBlock]] = []
+    placed_blocks: list[tuple[Place, ContentBlock]] = []
     if origin in THINKING_FIELDS:
         text = message[origin]
         also = [key for key in THINKING_FIELDS if key != origin and message.get(key) == text]
         raw = {"dialect": NAME, "at": origin, **({"also": also} if also else {})}
-        placed.append(((origin, 0), ThinkingBlock(text, None, raw)))
+        placed_blocks.append(((origin, 0), ThinkingBlock(text, None, raw)))
     details = message.get("reasoning_details")
     if isinstance(details, list) and all(isinstance(detail, dict) for detail in details):
         for index, detail in enumerate(details):
             block = _read_detail(detail, is_repeated=origin in THINKING_FIELDS)
-            placed.append((("reasoning_details", index), block))
+            placed_blocks.append((("reasoning_details", index), block))
     opaque = message.get("reasoning_opaque")
     if isinstance(opaque, str) and opaque:
         raw = {"dialect": NAME, "at": "reasoning_opaque"}
-        placed.append((("reasoning_opaque", 0), RedactedThinkingBlock(opaque, raw)))
-    return placed
+        placed_blocks.append((("reasoning_opaque", 0), RedactedThinkingBlock(opaque, raw)))
+    return placed_blocks
 
 
 def _read_detail(wire: dict[str, Any], *, is_repeated: bool) -> ContentBlock:
@@ -143,8 +143,8 @@ def _read_detail(wire: dict[str, Any], *, is_repeated: bool) -> ContentBlock:
             block = RedactedThinkingBlock(data)
         case _:
             return OpaqueBlock(NAME, wire, {"dialect": NAME, "at": "reasoning_details"})
-    natural = _natural_detail(block, form)
-    return block.replace(provider_raw=noted(NAME, natural, wire, at="reasoning_details", form=form))
+    default = _default_detail(block, form)
+    return block.replace(provider_raw=make_notes(NAME, default, wire, at="reasoning_details", form=form))
 
 
 def read_parts(message: dict[str, Any], where: str) -> list[tuple[Place, ContentBlock]]:
@@ -153,19 +153,19 @@ def read_parts(message: dict[str, Any], where: str) -> list[tuple[Place, Content
         return []
     if isinstance(content, str):
         return [(("content", 0), TextBlock(content))]
-    parts = enumerate(a_list(content, f"{where}.content"))
-    return [(("content", at), _read_part(an_object(part, f"{where}.content[{at}]"))) for at, part in parts]
+    parts = enumerate(expect_list(content, f"{where}.content"))
+    return [(("content", at), _read_part(expect_object(part, f"{where}.content[{at}]"))) for at, part in parts]
 
 
 def _read_part(wire: dict[str, Any]) -> ContentBlock:
     """A part as we know it, with what is left over; else the whole of it, opaque."""
-    block, notes = _known_part(wire)
+    block, notes = _read_known_part(wire)
     if block is None:
         return OpaqueBlock(NAME, wire)
-    return block.replace(provider_raw=noted(NAME, _natural_part(block, notes), wire, **notes))
+    return block.replace(provider_raw=make_notes(NAME, _default_part(block, notes), wire, **notes))
 
 
-def _known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[str, Any]]:
+def _read_known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[str, Any]]:
     match wire:
         case {"type": "text", "text": str(text)}:
             return TextBlock(text), {}
@@ -205,24 +205,24 @@ def _source(url: str, media_type: str) -> tuple[ImageSource, str]:
     return (ImageSource("base64", inline[2]), inline[1]) if inline else (ImageSource("url", url), media_type)
 
 
-def read_call(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
+def read_call(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
     function, provider_id = wire.get("function"), text_or_none(wire.get("id"))
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return OpaqueBlock(NAME, wire, {"dialect": NAME, "at": "tool_calls"})
-    call_id = conversation.call_id(provider_id or "")
-    block, form = _call_from(call_id, function["name"], function.get("arguments"))
+    call_id = builder.call_id(provider_id or "")
+    block, form = _parse_call(call_id, function["name"], function.get("arguments"))
     notes = {"id": provider_id if provider_id != call_id else None, "form": form}
-    return block.replace(provider_raw=noted(NAME, _natural_call(block, notes), wire, **notes))
+    return block.replace(provider_raw=make_notes(NAME, _default_call(block, notes), wire, **notes))
 
 
-def _read_legacy_call(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
-    call_id = conversation.call_id(LEGACY_ID + wire["name"])
-    block, form = _call_from(call_id, wire["name"], wire.get("arguments"))
-    natural = _natural_call(block, {"form": form})["function"]
-    return block.replace(provider_raw=noted(NAME, natural, wire, at="function_call", form=form))
+def _read_legacy_call(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
+    call_id = builder.call_id(LEGACY_ID + wire["name"])
+    block, form = _parse_call(call_id, wire["name"], wire.get("arguments"))
+    default = _default_call(block, {"form": form})["function"]
+    return block.replace(provider_raw=make_notes(NAME, default, wire, at="function_call", form=form))
 
 
-def _call_from(call_id: str, name: str, arguments: Any) -> tuple[ToolUseBlock | InvalidToolUseBlock, str | None]:
+def _parse_call(call_id: str, name: str, arguments: Any) -> tuple[ToolUseBlock | InvalidToolUseBlock, str | None]:
     """The call, if its arguments are a JSON object. No text at all is how vendors send no arguments."""
     if isinstance(arguments, dict):
         return ToolUseBlock(call_id, name, arguments), "object"
@@ -238,12 +238,12 @@ def _call_from(call_id: str, name: str, arguments: Any) -> tuple[ToolUseBlock | 
         return InvalidToolUseBlock(call_id, name, arguments or "", str(error)), None
 
 
-def cannot_say(block: ContentBlock, role: Role, *, is_own: bool) -> str | None:
+def unsupported_reason(block: ContentBlock, role: Role, *, is_native: bool) -> str | None:
     """Why this wire cannot carry a block in a message of that role; ``None`` if it can.
 
     Only users may send media. Some vendors allow more: what came so, goes so.
     """
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
     match block:
         case TextBlock():
             return None
@@ -254,14 +254,14 @@ def cannot_say(block: ContentBlock, role: Role, *, is_own: bool) -> str | None:
         case ToolUseBlock() | InvalidToolUseBlock():
             return None if role is Role.ASSISTANT else "only an assistant calls tools here"
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            if role is not Role.USER and not is_own:
+            if role is not Role.USER and not is_native:
                 return f"only users send such blocks here, not a message of role {role.value}"
-            return _cannot_send(block, notes.get("form"))
+            return _unsupported_media(block, notes.get("form"))
         case _:
             return "this API takes no such block"
 
 
-def _cannot_send(block: ImageBlock | AudioBlock | VideoBlock | DocumentBlock, form: str | None) -> str | None:
+def _unsupported_media(block: ImageBlock | AudioBlock | VideoBlock | DocumentBlock, form: str | None) -> str | None:
     if block.source.kind == "file_ref":
         return "a file of the workspace, which this API cannot read"
     if block.source.kind == "url" and isinstance(block, AudioBlock | DocumentBlock) and form is None:
@@ -272,10 +272,10 @@ def _cannot_send(block: ImageBlock | AudioBlock | VideoBlock | DocumentBlock, fo
 def place_of(block: ContentBlock) -> str:
     """The key of the message under which a block stands."""
     default = "tool_calls" if isinstance(block, ToolUseBlock | InvalidToolUseBlock) else "content"
-    return str(notes_of(getattr(block, "provider_raw", None), NAME).get("at", default))
+    return str(get_notes(getattr(block, "provider_raw", None), NAME).get("at", default))
 
 
-def natural_message(
+def default_message(
     role: Role, blocks: Iterable[ContentBlock], notes: Mapping[str, Any], *, reply: bool = False
 ) -> dict[str, Any]:
     """What we would write for a message, its blocks with what was noted about them."""
@@ -284,19 +284,19 @@ def natural_message(
     for block in blocks:
         match place_of(block):
             case "content":
-                parts.append(written_part(block))
+                parts.append(write_part(block))
             case "reasoning_details":
-                details.append(_written_detail(block))
+                details.append(_write_detail(block))
             case "tool_calls":
-                calls.append(written_call(block))
+                calls.append(write_call(block))
             case "function_call":
-                fields["function_call"] = written_call(block)
+                fields["function_call"] = write_call(block)
             case field:
-                words = block.data if isinstance(block, RedactedThinkingBlock) else getattr(block, "text", "")
-                for key in (field, *notes_of(getattr(block, "provider_raw", None), NAME).get("also", ())):
-                    fields[key] = fields.get(key, "") + words
-    fields.update((key, _detailed_text(blocks)) for key in notes.get("shown", ()) if details)
-    content = natural_content(parts, notes.get("form"), role, reply=reply)
+                text = block.data if isinstance(block, RedactedThinkingBlock) else getattr(block, "text", "")
+                for key in (field, *get_notes(getattr(block, "provider_raw", None), NAME).get("also", ())):
+                    fields[key] = fields.get(key, "") + text
+    fields.update((key, _join_details(blocks)) for key in notes.get("shown", ()) if details)
+    content = default_content(parts, notes.get("form"), role, reply=reply)
     wire: dict[str, Any] = {"role": notes.get("role", role.value)}
     if content is not ABSENT:
         wire["content"] = content
@@ -306,7 +306,7 @@ def natural_message(
     return {**wire, "tool_calls": calls} if calls else wire
 
 
-def natural_content(parts: list[dict[str, Any]], form: str | None, role: Role, *, reply: bool = False) -> Any:
+def default_content(parts: list[dict[str, Any]], form: str | None, role: Role, *, reply: bool = False) -> Any:
     """One text is a string, several parts are a list; a reply is always a string, unless it came as a list."""
     if not parts:
         empty: Any = {"absent": ABSENT, "null": None, "empty": "", "list": []}
@@ -321,42 +321,42 @@ def _is_plain_part(part: dict[str, Any]) -> bool:
     return set(part) == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str)
 
 
-def written_part(block: ContentBlock) -> dict[str, Any]:
+def write_part(block: ContentBlock) -> dict[str, Any]:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(_natural_part(block, notes), notes.get("residue"))
-    return made
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: dict[str, Any] = apply_diff(_default_part(block, notes), notes.get("residue"))
+    return wire
 
 
-def _natural_part(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _default_part(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
     """What we would write for a part if nobody had noted more than its form."""
     form = notes.get("form")
     match block:
         case TextBlock(text):
             return {"type": "refusal", "refusal": text} if form == "refusal" else {"type": "text", "text": text}
         case ImageBlock(source, media_type):
-            url = _url(source, media_type)
+            url = _to_url(source, media_type)
             return {"type": "image_url", "image_url": url if form == "string" else {"url": url}}
         case AudioBlock(source, media_type):
-            word = _AUDIO_WORDS.get(media_type, media_type.removeprefix("audio/"))
+            word = _AUDIO_FORMATS.get(media_type, media_type.removeprefix("audio/"))
             return {"type": "input_audio", "input_audio": {"data": source.data, "format": word}}
         case VideoBlock(source, media_type):
-            return {"type": "video_url", "video_url": {"url": _url(source, media_type)}}
+            return {"type": "video_url", "video_url": {"url": _to_url(source, media_type)}}
         case DocumentBlock():
-            return _natural_document(block, form)
+            return _default_document(block, form)
         case ThinkingBlock(text):
-            texts = _cut(text, notes.get("pieces"))
+            texts = _split_text(text, notes.get("pieces"))
             return {"type": "thinking", "thinking": [{"type": "text", "text": piece} for piece in texts]}
         case _:
             return {"type": "text", "text": f"[{block.type}]"}
 
 
-def _natural_document(block: DocumentBlock, form: str | None) -> dict[str, Any]:
-    url = _url(block.source, block.media_type)
+def _default_document(block: DocumentBlock, form: str | None) -> dict[str, Any]:
+    url = _to_url(block.source, block.media_type)
     if form == "document_url":
-        named = {"document_name": block.name} if block.name is not None else {}
-        return {"type": "document_url", "document_url": url, **named}
+        name = {"document_name": block.name} if block.name is not None else {}
+        return {"type": "document_url", "document_url": url, **name}
     if form == "file_url":
         return {"type": "file_url", "file_url": {"url": url}}
     text = _plain_text(block) if form is None else None
@@ -375,61 +375,61 @@ def _plain_text(block: DocumentBlock) -> str | None:
         return None
 
 
-def is_said_as_text(block: DocumentBlock) -> bool:
+def is_written_as_text(block: DocumentBlock) -> bool:
     """Whether a document is written as a text and not as a file."""
-    return notes_of(block.provider_raw, NAME).get("form") is None and _plain_text(block) is not None
+    return get_notes(block.provider_raw, NAME).get("form") is None and _plain_text(block) is not None
 
 
-def _url(source: ImageSource, media_type: str) -> str:
+def _to_url(source: ImageSource, media_type: str) -> str:
     return source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
 
 
-def _cut(text: str, lengths: list[int] | None) -> list[str]:
+def _split_text(text: str, lengths: list[int] | None) -> list[str]:
     if lengths is None or sum(lengths) != len(text):
         return [text]
     ends = [sum(lengths[: count + 1]) for count in range(len(lengths))]
     return [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
-def _written_detail(block: ContentBlock) -> dict[str, Any]:
+def _write_detail(block: ContentBlock) -> dict[str, Any]:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(_natural_detail(block, notes.get("form")), notes.get("residue"))
-    return made
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: dict[str, Any] = apply_diff(_default_detail(block, notes.get("form")), notes.get("residue"))
+    return wire
 
 
-def _natural_detail(block: ContentBlock, form: str | None) -> dict[str, Any]:
+def _default_detail(block: ContentBlock, form: str | None) -> dict[str, Any]:
     match block:
         case ThinkingBlock(text, signature):
             if form == "summary":
                 return {"type": "reasoning.summary", "summary": text}
-            signed = {"signature": signature} if signature is not None else {}
-            return {"type": "reasoning.text", "text": text, **signed}
+            signature_field = {"signature": signature} if signature is not None else {}
+            return {"type": "reasoning.text", "text": text, **signature_field}
         case RedactedThinkingBlock(data):
             return {"type": "reasoning.encrypted", "data": data}
         case _:
             return {"type": "reasoning.text", "text": ""}
 
 
-def written_call(block: ContentBlock) -> dict[str, Any]:
+def write_call(block: ContentBlock) -> dict[str, Any]:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    natural = _natural_call(block, notes)
-    made: dict[str, Any] = natural["function"] if notes.get("at") == "function_call" else natural
-    made = restored(made, notes.get("residue"))
-    return made
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    default = _default_call(block, notes)
+    wire: dict[str, Any] = default["function"] if notes.get("at") == "function_call" else default
+    wire = apply_diff(wire, notes.get("residue"))
+    return wire
 
 
-def _natural_call(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _default_call(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
     arguments: Any = getattr(block, "input_text", "")
     if isinstance(block, ToolUseBlock):
         arguments = block.input if notes.get("form") == "object" else msgspec.json.encode(block.input).decode()
     call_id, name = getattr(block, "id", ""), getattr(block, "name", "")
     provider_id = notes.get("id")
     return {
-        "id": provider_id if provider_id is not None else spell(call_id, AS_IT_IS),
+        "id": provider_id if provider_id is not None else format_id(call_id, DEFAULT_ID_FORMAT),
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }

@@ -26,10 +26,14 @@ Place = tuple[str, int]
 
 THINKING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text")  # the same, by vendor
 _TEXT_FIELDS: Final = (*THINKING_FIELDS, "refusal", "reasoning_opaque")
-_FIRST: Final = ("id", "created", "model")  # the first chunk that has one counts; Groq gives every chunk another id
-_REPEATED: Final = (*_FIRST, "system_fingerprint", "service_tier", "provider")
-_PADDING: Final = ("object", "choices", "usage", "obfuscation", "p", "stream_options")
-_BESIDE_DELTA: Final = (
+_STABLE_KEYS: Final = (
+    "id",
+    "created",
+    "model",
+)  # the first chunk that has one counts; Groq gives every chunk another id
+_REPEATED_KEYS: Final = (*_STABLE_KEYS, "system_fingerprint", "service_tier", "provider")
+_IGNORED_KEYS: Final = ("object", "choices", "usage", "obfuscation", "p", "stream_options")
+_CHOICE_KEYS: Final = (
     "index",
     "delta",
     "finish_reason",
@@ -37,8 +41,8 @@ _BESIDE_DELTA: Final = (
     "text",
     "logprobs",
 )  # Perplexity repeats the whole
-_CALLS: Final = ("tool_calls", "function_call")
-_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # an escape for half of a character
+_CALL_KEYS: Final = ("tool_calls", "function_call")
+_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # an escape for half of a character
 _DETAIL_TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
@@ -50,7 +54,7 @@ class Piece(msgspec.Struct, frozen=True):
     text: str
 
 
-def origin_of_thinking(message: dict[str, Any]) -> str | None:
+def find_thinking_key(message: dict[str, Any]) -> str | None:
     """The key that the reasoning is read from, where several say the same: the one that can be replayed."""
     details = message.get("reasoning_details")
     if isinstance(details, list) and any(detail_text(detail) for detail in details):
@@ -64,25 +68,25 @@ def detail_text(detail: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def chunk_from(data: bytes) -> dict[str, Any] | None:
+def decode_chunk(data: bytes) -> dict[str, Any] | None:
     """The object in an event; ``None`` if there is none. Half a character is let through: its other half may follow."""
     try:
         wire = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            wire = json.loads(data) if _HALF.search(data) else None
+            wire = json.loads(data) if _SURROGATE_ESCAPE.search(data) else None
         except (ValueError, RecursionError):
             return None
     return wire if isinstance(wire, dict) else None
 
 
-def _with_whole_characters(value: Any) -> Any:
+def _join_surrogates(value: Any) -> Any:
     """The value, the halves of characters in its texts joined. A half that stayed alone is left out."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
     if isinstance(value, list):
-        return [_with_whole_characters(item) for item in value]
-    return {key: _with_whole_characters(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_join_surrogates(item) for item in value]
+    return {key: _join_surrogates(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 class Completion:
@@ -90,48 +94,48 @@ class Completion:
 
     def __init__(self) -> None:
         self.top: dict[str, Any] = {}
-        self.choices: dict[int, ChoiceSoFar] = {}
+        self.choices: dict[int, PartialChoice] = {}
 
     def add(self, chunk: dict[str, Any]) -> list[Piece]:
         """Take one chunk; what it adds to the first choice. A chunk in disorder is a ``FormatError``."""
         for key, value in chunk.items():
             if key == "usage" and isinstance(value, dict):
                 self.top[key] = value
-            elif key in _FIRST:
+            elif key in _STABLE_KEYS:
                 self.top[key] = self.top.get(key) or value
-            elif key not in _PADDING and (key not in self.top or value not in (None, "")):
+            elif key not in _IGNORED_KEYS and (key not in self.top or value not in (None, "")):
                 self.top[key] = value
         pieces: list[Piece] = []
-        for choice in _objects(chunk.get("choices") or [], "choices"):
+        for choice in _expect_objects(chunk.get("choices") or [], "choices"):
             index = choice.get("index") if type(choice.get("index")) is int else 0
             if index is None or index < 0:
                 raise FormatError(f"choices are counted from 0, not {index}", where="choices")
-            added = self.choices.setdefault(index, ChoiceSoFar()).add(choice)
-            pieces.extend(added if not index else ())
+            new_pieces = self.choices.setdefault(index, PartialChoice()).add(choice)
+            pieces.extend(new_pieces if not index else ())
         return pieces
 
     @property
-    def is_settled(self) -> bool:
+    def has_stable_keys(self) -> bool:
         """Whether what only counts the first time has come."""
-        return all(self.top.get(key) for key in _FIRST)
+        return all(self.top.get(key) for key in _STABLE_KEYS)
 
     @property
-    def first(self) -> ChoiceSoFar:
+    def first(self) -> PartialChoice:
         """The choice that becomes the reply."""
-        return self.choices.get(0) or ChoiceSoFar()
+        return self.choices.get(0) or PartialChoice()
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         """The whole completion."""
-        choices = [{"index": index, **self.choices[index].wire()} for index in sorted(self.choices)]
-        whole = {**self.top, "object": "chat.completion", "choices": choices}
+        choices = [{"index": index, **self.choices[index].to_wire()} for index in sorted(self.choices)]
+        completion = {**self.top, "object": "chat.completion", "choices": choices}
         try:
-            msgspec.json.encode(whole)
+            msgspec.json.encode(completion)
         except UnicodeEncodeError:  # a character was cut between two chunks
-            whole = _with_whole_characters(whole)
-        return whole
+            completion = _join_surrogates(completion)
+        return completion
 
 
-class ChoiceSoFar:
+class PartialChoice:
     """One choice, put together from its deltas."""
 
     def __init__(self) -> None:
@@ -139,33 +143,33 @@ class ChoiceSoFar:
         self.rest: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.origin: str | None = None  # where the reasoning is read from
-        self.late: list[str] = []  # what came after the end
-        self.words: dict[Place, list[str]] = {}  # what came of the text that stands at a place
+        self.trailing: list[str] = []  # what came after the end
+        self.texts: dict[Place, list[str]] = {}  # what came of the text that stands at a place
         self._call_keys: list[int | None] = []
 
     def add(self, choice: dict[str, Any]) -> list[Piece]:
         """Take what one chunk says about this choice."""
         for key, value in choice.items():
-            if key not in _BESIDE_DELTA and (key not in self.rest or value not in (None, "", {}, [])):
+            if key not in _CHOICE_KEYS and (key not in self.rest or value not in (None, "", {}, [])):
                 self.rest[key] = value
         if "logprobs" in choice:
-            self.rest["logprobs"] = _merged_logprobs(self.rest.get("logprobs"), choice["logprobs"])
+            self.rest["logprobs"] = _merge_logprobs(self.rest.get("logprobs"), choice["logprobs"])
         pieces: list[Piece] = []
         delta = choice.get("delta")
         if isinstance(delta, dict):
             if self.finish_reason is None:
-                self.origin = self.origin or origin_of_thinking(delta)
+                self.origin = self.origin or find_thinking_key(delta)
             for key, value in delta.items():
-                pieces.extend(self._add(key, value))
+                pieces.extend(self._add_field(key, value))
         reason = choice.get("finish_reason")
         self.finish_reason = reason if isinstance(reason, str) and reason else self.finish_reason
         return pieces
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         """The whole choice."""
         message = dict(self.message)
-        for (key, at), words in self.words.items():
-            text = "".join(words)
+        for (key, at), fragments in self.texts.items():
+            text = "".join(fragments)
             match key:
                 case "tool_calls":
                     message[key][at]["function"]["arguments"] = text
@@ -174,108 +178,108 @@ class ChoiceSoFar:
                 case "reasoning_details":
                     message[key][at][_DETAIL_TEXTS[message[key][at]["type"]]] = text
                 case "content" if isinstance(message[key], list):
-                    _put_words(message[key][at], text)
+                    _set_part_text(message[key][at], text)
                 case "audio.data" | "audio.transcript":
                     message["audio"][key.removeprefix("audio.")] = text
                 case _:
                     message[key] = text
         return {"message": message, **self.rest, "finish_reason": self.finish_reason}
 
-    def call(self, place: Place) -> dict[str, Any]:
+    def get_call(self, place: Place) -> dict[str, Any]:
         """The call at a place, without its arguments, as far as it has come."""
         if place[0] == "function_call":
             return {"function": self.message["function_call"]}
-        made: dict[str, Any] = self.message["tool_calls"][place[1]]
-        return made
+        call: dict[str, Any] = self.message["tool_calls"][place[1]]
+        return call
 
-    def detail(self, at: int) -> dict[str, Any]:
+    def get_detail(self, at: int) -> dict[str, Any]:
         """One of the reasoning details, without its words, as far as it has come."""
-        made: dict[str, Any] = self.message["reasoning_details"][at]
-        return made
+        detail: dict[str, Any] = self.message["reasoning_details"][at]
+        return detail
 
-    def part(self, at: int) -> dict[str, Any] | None:
+    def get_part(self, at: int) -> dict[str, Any] | None:
         """A part of the content, without its words; ``None`` if the content is a text and has no parts."""
         content = self.message.get("content")
         return content[at] if isinstance(content, list) else None
 
-    def position(self, index: int) -> int | None:
+    def find_call(self, index: int) -> int | None:
         """Where the call stands to which a fragment of that index, and without an id, belongs."""
-        known = [at for at, key in enumerate(self._call_keys) if key == index]
-        return known[-1] if known else None
+        positions = [at for at, key in enumerate(self._call_keys) if key == index]
+        return positions[-1] if positions else None
 
-    def _grow(self, place: Place, text: str) -> None:
-        self.words.setdefault(place, []).append(text)
+    def _append_text(self, place: Place, text: str) -> None:
+        self.texts.setdefault(place, []).append(text)
 
-    def _add(self, key: str, value: Any) -> Iterator[Piece]:
+    def _add_field(self, key: str, value: Any) -> Iterator[Piece]:
         if key == "token_id":
             return
         if value is None or value == "" or (value == [] and key not in self.message):
             if self.message.get(key) is None:
                 self.message[key] = value
             return
-        if self.finish_reason is not None and self._is_late(key):
-            self.late.append(str(value))
+        if self.finish_reason is not None and self._is_trailing(key):
+            self.trailing.append(str(value))
         elif key == "content":
             yield from self._add_content(value)
         elif key in _TEXT_FIELDS:
-            self._grow((key, 0), _a_text(value, key))
+            self._append_text((key, 0), _expect_text(value, key))
             self.message[key] = ""
             if key not in THINKING_FIELDS or key == self.origin:
                 kind = "text" if key == "refusal" else "grows" if key == "reasoning_opaque" else "thinking"
                 yield Piece((key, 0), kind, value)  # type: ignore[arg-type]
         elif key == "tool_calls":
-            for call in _objects(value, key):
+            for call in _expect_objects(value, key):
                 yield self._add_call(call)
         elif key == "function_call":
-            function = _with_text(value, key)
-            known = self.message[key] = self.message.get(key) or {}
-            self._merge_function((key, 0), known, function)
+            function = _encode_arguments(value, key)
+            function_call = self.message[key] = self.message.get(key) or {}
+            self._merge_function((key, 0), function_call, function)
             yield Piece((key, 0), "call", function.get("arguments") or "")
         elif key == "reasoning_details":
-            for detail in _objects(value, key):
+            for detail in _expect_objects(value, key):
                 yield from self._add_detail(detail)
         elif key == "audio" and isinstance(value, dict):
             self._add_audio(value)
         else:
-            self.message[key] = _merged_value(self.message.get(key), value)
+            self.message[key] = _merge_value(self.message.get(key), value)
 
-    def _is_late(self, key: str) -> bool:
+    def _is_trailing(self, key: str) -> bool:
         """Text after the end is late. Another call is not: Together ends each of several calls by itself."""
-        return key in ("content", *_TEXT_FIELDS) or (key in _CALLS and self.finish_reason not in _CALLS)
+        return key in ("content", *_TEXT_FIELDS) or (key in _CALL_KEYS and self.finish_reason not in _CALL_KEYS)
 
     def _add_content(self, value: Any) -> Iterator[Piece]:
-        known = self.message.get("content")
-        if isinstance(value, str) and not isinstance(known, list):
+        parts = self.message.get("content")
+        if isinstance(value, str) and not isinstance(parts, list):
             self.message["content"] = ""
-            self._grow(("content", 0), value)
+            self._append_text(("content", 0), value)
             yield Piece(("content", 0), "text", value)
             return
-        if not isinstance(known, list):
-            known = self.message["content"] = [{"type": "text", "text": ""}] if ("content", 0) in self.words else []
-        for part in _objects([{"type": "text", "text": value}] if isinstance(value, str) else value, "content"):
-            yield self._add_part(known, part)
+        if not isinstance(parts, list):
+            parts = self.message["content"] = [{"type": "text", "text": ""}] if ("content", 0) in self.texts else []
+        for part in _expect_objects([{"type": "text", "text": value}] if isinstance(value, str) else value, "content"):
+            yield self._add_part(parts, part)
 
     def _add_part(self, parts: list[dict[str, Any]], part: dict[str, Any]) -> Piece:
         last = parts[-1] if parts else {}
-        kind, words = part.get("type"), _words_of(part)
-        if words is None:
+        kind, text = part.get("type"), _part_text(part)
+        if text is None:
             parts.append(part)
             return Piece(("content", len(parts) - 1), "whole", "")
-        if last.get("type") != kind or _words_of(last) is None:
+        if last.get("type") != kind or _part_text(last) is None:
             parts.append({**part})
         else:
             last.update(part)
-        _put_words(parts[-1], "")
+        _set_part_text(parts[-1], "")
         place = ("content", len(parts) - 1)
-        self._grow(place, words)
-        return Piece(place, "text" if kind == "text" else "thinking", words)
+        self._append_text(place, text)
+        return Piece(place, "text" if kind == "text" else "thinking", text)
 
     def _add_call(self, delta: dict[str, Any]) -> Piece:
         function: dict[str, Any] | None = None
         if delta.get("function") is not None:
-            function = _with_text(delta["function"], "tool_calls")
+            function = _encode_arguments(delta["function"], "tool_calls")
         calls = self.message["tool_calls"] = self.message.get("tool_calls") or []
-        at = self._position(delta, function, calls)
+        at = self._call_position(delta, function, calls)
         if at == len(calls):
             if not delta.get("id") and function is not None and not function.get("name"):
                 raise FormatError(f"a fragment of call {delta.get('index')}, which has not begun", where="tool_calls")
@@ -293,14 +297,16 @@ class ChoiceSoFar:
         kind: Literal["call", "grows"] = "call" if isinstance(call.get("function"), dict) else "grows"
         return Piece(place, kind, (function or {}).get("arguments") or "")
 
-    def _merge_function(self, place: Place, known: dict[str, Any], function: dict[str, Any]) -> None:
+    def _merge_function(self, place: Place, target: dict[str, Any], function: dict[str, Any]) -> None:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
-            self._grow(place, arguments)
-            known["arguments"] = ""
-        _merge_call(known, {key: value for key, value in function.items() if key != "arguments" or value is None})
+            self._append_text(place, arguments)
+            target["arguments"] = ""
+        _merge_call(target, {key: value for key, value in function.items() if key != "arguments" or value is None})
 
-    def _position(self, delta: dict[str, Any], function: dict[str, Any] | None, calls: list[dict[str, Any]]) -> int:
+    def _call_position(
+        self, delta: dict[str, Any], function: dict[str, Any] | None, calls: list[dict[str, Any]]
+    ) -> int:
         """Which call a delta belongs to: by index, or by id where there is no index; the number of calls for a new one.
 
         Some vendors give every call of a chunk the index 0, so another id with another name begins another call, once
@@ -309,11 +315,11 @@ class ChoiceSoFar:
         index, call_id = delta.get("index"), delta.get("id")
         name = function.get("name") if function is not None else None
         if type(index) is int:
-            known = self.position(index)
-            if known is None:
+            position = self.find_call(index)
+            if position is None:
                 return len(calls)
-            is_other = name and call_id and call_id != calls[known].get("id")
-            return len(calls) if is_other and self._is_complete(known) else known
+            is_other = name and call_id and call_id != calls[position].get("id")
+            return len(calls) if is_other and self._is_complete(position) else position
         if call_id:
             same = [at for at, call in enumerate(calls) if call.get("id") == call_id]
             return same[-1] if same else len(calls)
@@ -323,7 +329,7 @@ class ChoiceSoFar:
         if not isinstance(self.message["tool_calls"][at].get("function"), dict):
             return False
         try:
-            return isinstance(read_json("".join(self.words.get(("tool_calls", at), ())), OWN), dict)
+            return isinstance(read_json("".join(self.texts.get(("tool_calls", at), ())), OWN), dict)
         except JsonError:
             return False
 
@@ -334,59 +340,59 @@ class ChoiceSoFar:
             details.append(detail)
             yield Piece(("reasoning_details", len(details) - 1), "whole", "")
             return
-        at = _same_detail(details, detail)
+        at = _find_detail(details, detail)
         if at is None:
             at = len(details)
             details.append({})
-        known, text, place = details[at], detail_text(detail), ("reasoning_details", at)
-        said = {field: known[field]} if field in known else {}
-        known.update({key: value for key, value in detail.items() if value is not None or key not in known})
+        target, text, place = details[at], detail_text(detail), ("reasoning_details", at)
+        previous_text = {field: target[field]} if field in target else {}
+        target.update({key: value for key, value in detail.items() if value is not None or key not in target})
         if text:
-            self._grow(place, text)
-            known[field] = ""
+            self._append_text(place, text)
+            target[field] = ""
         else:
-            known.update(said)
+            target.update(previous_text)
         yield Piece(place, "thinking" if self.origin in (None, "reasoning_details") else "grows", text)
 
     def _add_audio(self, value: dict[str, Any]) -> None:
-        known = self.message["audio"] = self.message.get("audio") or {}
-        known.update(value)
+        audio = self.message["audio"] = self.message.get("audio") or {}
+        audio.update(value)
         for name in ("data", "transcript"):
             if isinstance(value.get(name), str):
-                self._grow((f"audio.{name}", 0), value[name])
+                self._append_text((f"audio.{name}", 0), value[name])
 
 
-def _objects(value: Any, where: str) -> list[dict[str, Any]]:
+def _expect_objects(value: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise FormatError("a list of objects belongs here", where=where)
     return value
 
 
-def _a_text(value: Any, where: str) -> str:
+def _expect_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise FormatError(f"a text belongs here, not {type(value).__name__}", where=where)
     return value
 
 
-def _with_text(function: Any, where: str) -> dict[str, Any]:
+def _encode_arguments(function: Any, where: str) -> dict[str, Any]:
     """A function whose arguments are a text: some vendors send the object itself, in one piece."""
-    made = dict(_objects([function], where)[0])
-    if isinstance(made.get("arguments"), dict):
-        made["arguments"] = msgspec.json.encode(made["arguments"]).decode()
-    if made.get("arguments") is not None:
-        _a_text(made["arguments"], f"{where}.arguments")
-    return made
+    result = dict(_expect_objects([function], where)[0])
+    if isinstance(result.get("arguments"), dict):
+        result["arguments"] = msgspec.json.encode(result["arguments"]).decode()
+    if result.get("arguments") is not None:
+        _expect_text(result["arguments"], f"{where}.arguments")
+    return result
 
 
-def _same_detail(details: list[dict[str, Any]], detail: dict[str, Any]) -> int | None:
+def _find_detail(details: list[dict[str, Any]], detail: dict[str, Any]) -> int | None:
     """The detail that a delta goes on with: of the same type, and of the same index or the last one."""
     kind, index = detail.get("type"), detail.get("index")
     start = max(len(details) - 1, 0) if index is None else 0
-    same = (known.get("type") == kind and known.get("index") == index for known in details[start:])
-    return next((at for at, is_same in enumerate(same, start) if is_same), None)
+    matches = (known.get("type") == kind and known.get("index") == index for known in details[start:])
+    return next((at for at, is_match in enumerate(matches, start) if is_match), None)
 
 
-def _words_of(part: dict[str, Any]) -> str | None:
+def _part_text(part: dict[str, Any]) -> str | None:
     """The words of a part that may grow, a text or Mistral's thinking; ``None`` if it is another."""
     if part.get("type") == "text":
         text = part.get("text")
@@ -395,7 +401,7 @@ def _words_of(part: dict[str, Any]) -> str | None:
     return None if texts is None else "".join(texts)
 
 
-def _put_words(part: dict[str, Any], text: str) -> None:
+def _set_part_text(part: dict[str, Any], text: str) -> None:
     if part["type"] == "text":
         part["text"] = text
     else:
@@ -407,44 +413,50 @@ def thinking_texts(part: dict[str, Any]) -> list[str] | None:
     items = part.get("thinking")
     if not isinstance(items, list):
         return None
-    plain = all(isinstance(item, dict) and set(item) == {"type", "text"} and item["type"] == "text" for item in items)
-    return [item["text"] for item in items] if plain and all(isinstance(item["text"], str) for item in items) else None
+    is_plain = all(
+        isinstance(item, dict) and set(item) == {"type", "text"} and item["type"] == "text" for item in items
+    )
+    return (
+        [item["text"] for item in items] if is_plain and all(isinstance(item["text"], str) for item in items) else None
+    )
 
 
-def _merge_call(known: dict[str, Any], delta: dict[str, Any]) -> None:
+def _merge_call(target: dict[str, Any], delta: dict[str, Any]) -> None:
     """An id or a name that is said again, or empty, changes nothing; the input of a custom tool grows."""
     for key, value in delta.items():
         if isinstance(value, dict):
-            if not isinstance(known.get(key), dict):
-                known[key] = {}
-            _merge_call(known[key], value)
+            if not isinstance(target.get(key), dict):
+                target[key] = {}
+            _merge_call(target[key], value)
         elif key == "input" and isinstance(value, str):
-            known[key] = value if not isinstance(known.get(key), str) else known[key] + value
-        elif not known.get(key):
-            known[key] = value
+            target[key] = value if not isinstance(target.get(key), str) else target[key] + value
+        elif not target.get(key):
+            target[key] = value
 
 
-def _merged_value(known: Any, value: Any) -> Any:
+def _merge_value(previous: Any, value: Any) -> Any:
     """What nobody here understands: lists grow, the items of one index are the same item, and the last word counts."""
-    if not isinstance(known, list) or not isinstance(value, list):
+    if not isinstance(previous, list) or not isinstance(value, list):
         return value
     for item in value:
         index = item.get("index") if isinstance(item, dict) else None
-        same = [] if index is None else [old for old in known if isinstance(old, dict) and old.get("index") == index]
-        if same:
-            same[0].update(item)
+        matches = (
+            [] if index is None else [old for old in previous if isinstance(old, dict) and old.get("index") == index]
+        )
+        if matches:
+            matches[0].update(item)
         else:
-            known.append(item)
-    return known
+            previous.append(item)
+    return previous
 
 
-def _merged_logprobs(known: Any, value: Any) -> Any:
-    if not isinstance(known, dict) or not isinstance(value, dict):
-        return known if value is None else value
+def _merge_logprobs(previous: Any, value: Any) -> Any:
+    if not isinstance(previous, dict) or not isinstance(value, dict):
+        return previous if value is None else value
     for key, items in value.items():
-        if isinstance(items, list) and isinstance(known.get(key) or [], list):
-            known[key] = known.get(key) or []
-            known[key].extend(items)
-        elif key not in known:
-            known[key] = items
-    return known
+        if isinstance(items, list) and isinstance(previous.get(key) or [], list):
+            previous[key] = previous.get(key) or []
+            previous[key].extend(items)
+        elif key not in previous:
+            previous[key] = items
+    return previous

@@ -11,11 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.blocks import NAME
-from dragoman.dialects.parts.faults import by_status, error_in, fault_of
+from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
-_ERROR_WORDS: Final = {
+_ERROR_TYPES: Final = {
     "rate_limit_exceeded": ("rate_limited", ErrorClass.RATE_LIMIT),
     "rate_limit_error": ("rate_limited", ErrorClass.RATE_LIMIT),
     "tokens": ("rate_limited", ErrorClass.RATE_LIMIT),
@@ -40,7 +40,7 @@ _ERROR_WORDS: Final = {
     "server_error": ("server_error", ErrorClass.SERVER_ERROR),
     "api_error": ("server_error", ErrorClass.SERVER_ERROR),
 }
-_WRITTEN_WORDS: Final = {  # type and code, as OpenAI pairs them
+_WIRE_TYPES: Final = {  # type and code, as OpenAI pairs them
     "rate_limited": ("requests", "rate_limit_exceeded"),
     "unauthorized": ("invalid_request_error", "invalid_api_key"),
     "context_overflow": ("invalid_request_error", "context_length_exceeded"),
@@ -50,7 +50,7 @@ _WRITTEN_WORDS: Final = {  # type and code, as OpenAI pairs them
     "overloaded": ("server_error", "engine_overloaded"),
     "timeout": ("server_error", "timeout"),
 }
-_OVERFLOW: Final = (
+_OVERFLOW_PHRASES: Final = (
     "context length",
     "context size",
     "context window",
@@ -62,27 +62,29 @@ _OVERFLOW: Final = (
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side."""
-    error = _error_object(body)
+    error = _find_error(body)
     kind, code, message = error.get("type"), error.get("code"), str(error.get("message") or "no message")
-    said = next((value for value in (status, code, error.get("status")) if type(value) is int), None)
+    http_status = next((value for value in (status, code, error.get("status")) if type(value) is int), None)
     words = [word for word in (code, kind) if isinstance(word, str) and word]
-    found = next((_ERROR_WORDS[word] for word in words if word in _ERROR_WORDS), None)
-    if found is None or (found[0] == "invalid_request" and said in (401, 402, 403, 404, 408, 413, 429)):
-        found = by_status(said)
-    if found[1] is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _OVERFLOW):
-        found = ("context_overflow", ErrorClass.CONTEXT_OVERFLOW)
-    more = {
+    classification = next((_ERROR_TYPES[word] for word in words if word in _ERROR_TYPES), None)
+    if classification is None or (
+        classification[0] == "invalid_request" and http_status in (401, 402, 403, 404, 408, 413, 429)
+    ):
+        classification = classify_status(http_status)
+    if classification[1] is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _OVERFLOW_PHRASES):
+        classification = ("context_overflow", ErrorClass.CONTEXT_OVERFLOW)
+    fields = {
         "provider_code": words[0] if words else str(code) if code is not None else None,
         "request_id": headers.get("x-request-id") or text_or_none(error.get("request_id")),
     }
-    return fault_of(NAME, found, message, status, headers, **more)
+    return make_fault(NAME, classification, message, status, headers, **fields)
 
 
-def _error_object(body: Any) -> dict[str, Any]:
+def _find_error(body: Any) -> dict[str, Any]:
     """The error, wherever vendors put it: under ``error``, as a text, under ``detail``, in a list, or bare."""
-    given, body = body, error_in(body)
-    if body is None and isinstance(given, bytes | str):
-        text = given if isinstance(given, str) else given.decode("utf-8", "replace")
+    raw_body, body = body, parse_error_body(body)
+    if body is None and isinstance(raw_body, bytes | str):
+        text = raw_body if isinstance(raw_body, str) else raw_body.decode("utf-8", "replace")
         return {"message": text[:1024]}
     if isinstance(body, list) and body:
         body = body[0]
@@ -101,6 +103,6 @@ def _error_object(body: Any) -> dict[str, Any]:
 
 def write_error(fault: Fault) -> Written:
     """The fault as this API says it."""
-    kind, code = _WRITTEN_WORDS.get(fault.code, ("server_error", fault.code))
-    known = fault.provider_code if fault.provider == NAME else None
-    return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": known or code}})
+    kind, code = _WIRE_TYPES.get(fault.code, ("server_error", fault.code))
+    native_code = fault.provider_code if fault.provider == NAME else None
+    return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": native_code or code}})

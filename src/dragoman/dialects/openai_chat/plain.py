@@ -17,20 +17,20 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.blocks import NAME
-from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.plainness import is_json, is_sound
+from dragoman.dialects.parts.conversation import MessageBuilder
+from dragoman.dialects.parts.plainness import is_encodable, is_json
 from dragoman.exchange import Options, SideEffects, ToolDefinition
 from dragoman.message import ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
-from dragoman.value import unchecked
+from dragoman.value import unvalidated
 
-_text: Final = unchecked(TextBlock)
-_tool_use: Final = unchecked(ToolUseBlock)
-_tool_result: Final = unchecked(ToolResultBlock)
-_tool: Final = unchecked(ToolDefinition)
+_text: Final = unvalidated(TextBlock)
+_tool_use: Final = unvalidated(ToolUseBlock)
+_tool_result: Final = unvalidated(ToolResultBlock)
+_tool: Final = unvalidated(ToolDefinition)
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
-_SPEAKERS: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
-_FEW: Final = 64  # brackets, so that nothing is nested too deep
+_ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
+_MAX_BRACKETS: Final = 64  # brackets, so that nothing is nested too deep
 _TYPES: Final = {
     "model": (str,),
     "max_tokens": (int,),
@@ -39,68 +39,68 @@ _TYPES: Final = {
     "top_p": (int, float),
     "stream": (bool,),
 }
-_BESIDE: Final = ("messages", "tools")
-LongWay = Callable[[Any, str, Conversation], None]
+_SEPARATE_KEYS: Final = ("messages", "tools")
+GeneralReader = Callable[[Any, str, MessageBuilder], None]
 
 
-def read_messages(listed: list[Any], conversation: Conversation, long_way: LongWay) -> None:
+def read_messages(items: list[Any], builder: MessageBuilder, read_message: GeneralReader) -> None:
     """Read the list of messages: a text, a text with calls, calls alone, a result in words here, the rest elsewhere."""
-    say = conversation.say
-    for index, wire in enumerate(listed):
+    add_message = builder.add_message
+    for index, wire in enumerate(items):
         if type(wire) is dict:
             role, content, size = wire.get("role"), wire.get("content"), len(wire)
             if size == 2:
-                if type(content) is str and content and (content.isascii() or is_sound(content)):
-                    speaker = _SPEAKERS.get(role) if type(role) is str else None
-                    if speaker is not None:
-                        say(speaker, (_text(content),))
+                if type(content) is str and content and (content.isascii() or is_encodable(content)):
+                    message_role = _ROLES.get(role) if type(role) is str else None
+                    if message_role is not None:
+                        add_message(message_role, (_text(content),))
                         continue
             elif size == 3:
                 if role == "tool":
-                    if _plain_result(wire.get("tool_call_id"), content, conversation):
+                    if _read_result(wire.get("tool_call_id"), content, builder):
                         continue
-                elif role == "assistant" and _plain_calls(wire, content, conversation):
+                elif role == "assistant" and _read_calls(wire, content, builder):
                     continue
-        long_way(wire, f"$.messages[{index}]", conversation)
+        read_message(wire, f"$.messages[{index}]", builder)
 
 
-def _plain_result(provider_id: Any, content: Any, conversation: Conversation) -> bool:
+def _read_result(provider_id: Any, content: Any, builder: MessageBuilder) -> bool:
     if type(provider_id) is not str or type(content) is not str or not content:
         return False
-    if not (content.isascii() or is_sound(content)) or not provider_id.isascii() or ":" in provider_id:
+    if not (content.isascii() or is_encodable(content)) or not provider_id.isascii() or ":" in provider_id:
         return False  # a colon may be that of a call without an id
-    tool_use_id = conversation.answered_id(provider_id)
+    tool_use_id = builder.result_id(provider_id)
     raw = {"dialect": NAME, "id": provider_id} if provider_id != tool_use_id else None
-    conversation.answer(_tool_result(tool_use_id, (_text(content),), False, raw))
+    builder.add_result(_tool_result(tool_use_id, (_text(content),), False, raw))
     return True
 
 
-def _plain_calls(wire: dict[str, Any], content: Any, conversation: Conversation) -> bool:
+def _read_calls(wire: dict[str, Any], content: Any, builder: MessageBuilder) -> bool:
     calls = wire.get("tool_calls")
     if type(calls) is not list or not calls:
         return False
     blocks: list[ContentBlock] = []
     if type(content) is str:
-        if not content or not (content.isascii() or is_sound(content)):
+        if not content or not (content.isascii() or is_encodable(content)):
             return False
         blocks.append(_text(content))
     elif content is not None or "content" not in wire:
         return False
-    plain = []
+    fields = []
     for call in calls:
-        read = _plain_call(call)
-        if read is None:
+        call_fields = _read_call(call)
+        if call_fields is None:
             return False
-        plain.append(read)
-    for provider_id, name, value in plain:  # no id is given before
-        call_id = conversation.call_id(provider_id)
+        fields.append(call_fields)
+    for provider_id, name, value in fields:  # no id is given before
+        call_id = builder.call_id(provider_id)
         raw = {"dialect": NAME, "id": provider_id} if provider_id != call_id else None
         blocks.append(_tool_use(call_id, name, value, raw))
-    conversation.say(Role.ASSISTANT, tuple(blocks))
+    builder.add_message(Role.ASSISTANT, tuple(blocks))
     return True
 
 
-def _plain_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
+def _read_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
     """Id, name and input of a call whose arguments are spelled as we would spell them."""
     try:
         provider_id, kind, function = wire["id"], wire["type"], wire["function"]
@@ -111,7 +111,7 @@ def _plain_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
         return None
     if not type(provider_id) is type(name) is type(arguments) is str or not (provider_id + name).isascii():
         return None
-    if len(arguments) > 2 * _FEW and arguments.count("{") + arguments.count("[") > _FEW:
+    if len(arguments) > 2 * _MAX_BRACKETS and arguments.count("{") + arguments.count("[") > _MAX_BRACKETS:
         return None
     try:
         value = _decode(arguments)
@@ -122,7 +122,7 @@ def _plain_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
     return None
 
 
-def plain_tool(wire: Any) -> ToolDefinition | None:
+def read_plain_tool(wire: Any) -> ToolDefinition | None:
     """A function with a name, a description and parameters."""
     if type(wire) is not dict or len(wire) != 2 or wire.get("type") != "function":
         return None
@@ -132,21 +132,21 @@ def plain_tool(wire: Any) -> ToolDefinition | None:
     name, description, schema = function.get("name"), function.get("description"), function.get("parameters")
     if type(name) is not str or type(description) is not str or not description or type(schema) is not dict:
         return None
-    if not is_sound(name) or not is_sound(description) or not is_json(schema):
+    if not is_encodable(name) or not is_encodable(description) or not is_json(schema):
         return None
     return _tool(name, description, schema, SideEffects.EXECUTE)
 
 
-def plain_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None:
+def read_plain_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None:
     """The options, if they are few and usual, and how the limit on tokens is spelled."""
     for key, value in body.items():
-        if key not in _BESIDE and type(value) not in _TYPES.get(key, ()):
+        if key not in _SEPARATE_KEYS and type(value) not in _TYPES.get(key, ()):
             return None
-    limit, spelled = body.get("max_completion_tokens"), {}
+    limit, option_keys = body.get("max_completion_tokens"), {}
     if "max_tokens" in body:
         if limit is not None:
             return None
-        limit, spelled = body["max_tokens"], {"max_output_tokens": "max_tokens"}
+        limit, option_keys = body["max_tokens"], {"max_output_tokens": "max_tokens"}
     if "tools" in body and not body["tools"]:
         return None
     options = Options(
@@ -155,4 +155,4 @@ def plain_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None
         top_p=body.get("top_p"),
         stream=body.get("stream"),
     )
-    return options, spelled
+    return options, option_keys

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import NAME
-from dragoman.dialects.parts.quirks import REFUSALS, without_refused
+from dragoman.dialects.parts.quirks import REFUSALS, drop_refused_options
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 
-_SPELLED: Final = {
+_OPTION_KEYS: Final = {
     "max_tokens": ("max_output_tokens", "max_tokens"),
     "random_seed": ("seed", "random_seed"),
     "top_k": ("top_k", "top_k"),
@@ -22,7 +22,7 @@ _SPELLED: Final = {
     "reasoning_object": ("reasoning", "reasoning"),
 }
 QUIRKS: Final = (
-    *_SPELLED,
+    *_OPTION_KEYS,
     *REFUSALS,
     "any_for_required",
     "thinking_object",
@@ -39,70 +39,72 @@ QUIRKS: Final = (
 )
 
 
-def fitted(
-    options: Options, spelled: Mapping[str, str], quirks: Collection[str], losses: list[Loss]
+def apply_quirks(
+    options: Options, option_keys: Mapping[str, str], quirks: Collection[str], losses: list[Loss]
 ) -> tuple[Options, dict[str, str], dict[str, Any]]:
     """The options that the provider takes, the keys that they go under, and what it is told in words of its own.
 
     The provider's word counts more than that of whoever the request came from.
     """
-    options = _taken(options, quirks, losses)
-    theirs = {**spelled, **dict(_SPELLED[quirk] for quirk in quirks if quirk in _SPELLED)}
+    options = _drop_unsupported(options, quirks, losses)
+    provider_keys = {**option_keys, **dict(_OPTION_KEYS[quirk] for quirk in quirks if quirk in _OPTION_KEYS)}
     fields: dict[str, Any] = {}
     choice, reasoning = options.tool_choice, options.reasoning
     if "any_for_required" in quirks and choice is not None and choice.mode == "required":
-        fields[theirs.get("tool_choice", "tool_choice")] = "any"
+        fields[provider_keys.get("tool_choice", "tool_choice")] = "any"
     if reasoning is not None and ("thinking_object" in quirks or "enable_thinking" in quirks):
-        fields.update(_switched(reasoning, quirks, losses))
+        fields.update(_write_switch(reasoning, quirks, losses))
         options = options.replace(reasoning=None)
-    return options, theirs, fields
+    return options, provider_keys, fields
 
 
-def _taken(options: Options, quirks: Collection[str], losses: list[Loss]) -> Options:
-    options = without_refused(options, quirks, NAME, losses)
-    kept: dict[str, Any] = {}
+def _drop_unsupported(options: Options, quirks: Collection[str], losses: list[Loss]) -> Options:
+    options = drop_refused_options(options, quirks, NAME, losses)
+    changes: dict[str, Any] = {}
     if options.tool_choice is not None:
-        kept["tool_choice"] = _choice_for(options.tool_choice, quirks, losses)
+        changes["tool_choice"] = _reduce_choice(options.tool_choice, quirks, losses)
     if options.response_format is not None:
-        kept["response_format"] = _format_for(options.response_format, quirks, losses)
-    return options.replace(**kept) if kept else options
+        changes["response_format"] = _reduce_format(options.response_format, quirks, losses)
+    return options.replace(**changes) if changes else options
 
 
-def _choice_for(choice: ToolChoice, quirks: Collection[str], losses: list[Loss]) -> ToolChoice | None:
+def _reduce_choice(choice: ToolChoice, quirks: Collection[str], losses: list[Loss]) -> ToolChoice | None:
     if "auto_tool_choice_only" in quirks and choice.mode != "auto":
-        losses.append(_lost("tool_choice", "this provider leaves it to the model whether to call a tool"))
+        losses.append(_make_loss("tool_choice", "this provider leaves it to the model whether to call a tool"))
         return None
     if "no_named_tool" in quirks and choice.mode == "tool":
-        losses.append(_lost("tool_choice", "this provider cannot be told which tool; that it calls one is asked for"))
+        losses.append(
+            _make_loss("tool_choice", "this provider cannot be told which tool; that it calls one is asked for")
+        )
         return ToolChoice("required")
     return choice
 
 
-def _format_for(asked: ResponseFormat, quirks: Collection[str], losses: list[Loss]) -> ResponseFormat:
-    if "no_json_schema" in quirks and asked.kind == "json_schema":
-        losses.append(_lost("response_format", "this provider takes no schema; any JSON is asked for"))
+def _reduce_format(response_format: ResponseFormat, quirks: Collection[str], losses: list[Loss]) -> ResponseFormat:
+    if "no_json_schema" in quirks and response_format.kind == "json_schema":
+        losses.append(_make_loss("response_format", "this provider takes no schema; any JSON is asked for"))
         return ResponseFormat("json")
-    if "no_strict" in quirks and asked.strict is not None:
-        losses.append(_lost("response_format", "this provider takes no word on how strictly a schema holds"))
-        return asked.replace(strict=None)
-    return asked
+    if "no_strict" in quirks and response_format.strict is not None:
+        losses.append(_make_loss("response_format", "this provider takes no word on how strictly a schema holds"))
+        return response_format.replace(strict=None)
+    return response_format
 
 
-def _switched(reasoning: Reasoning, quirks: Collection[str], losses: list[Loss]) -> dict[str, Any]:
+def _write_switch(reasoning: Reasoning, quirks: Collection[str], losses: list[Loss]) -> dict[str, Any]:
     """Reasoning, asked of one who has a switch for it. Whoever asks for some of it wants it on."""
     fields: dict[str, Any] = {}
     effort, budget, is_on = reasoning.effort, reasoning.budget_tokens, reasoning.enabled
     if effort == "none":
         effort, is_on = None, False
     if effort is not None and "no_effort" in quirks:
-        losses.append(_lost("reasoning", "this provider takes a switch, not an effort"))
+        losses.append(_make_loss("reasoning", "this provider takes a switch, not an effort"))
         effort, is_on = None, is_on is not False
     if budget is not None and is_on is not False:
         is_on = True
         if "thinking_budget" in quirks:
             fields["thinking_budget"] = budget
         else:
-            losses.append(_lost("reasoning", "this provider takes no number of tokens"))
+            losses.append(_make_loss("reasoning", "this provider takes no number of tokens"))
     if is_on is not None:
         is_object = "thinking_object" in quirks
         fields["thinking" if is_object else "enable_thinking"] = (
@@ -113,26 +115,28 @@ def _switched(reasoning: Reasoning, quirks: Collection[str], losses: list[Loss])
     return fields
 
 
-def finish(wire: dict[str, Any], quirks: Collection[str], losses: list[Loss]) -> None:
+def apply_wire_quirks(wire: dict[str, Any], quirks: Collection[str], losses: list[Loss]) -> None:
     """Change what stands in a request that is otherwise written: what was put back from where it came included."""
     if "no_stream_options" in quirks:
         if wire.pop("stream_options", None) is not None:
-            losses.append(_lost("stream_options", "this provider has no such option"))
+            losses.append(_make_loss("stream_options", "this provider has no such option"))
     elif "usage_when_asked" in quirks and wire.get("stream") is True:
         wire.setdefault("stream_options", {"include_usage": True})
     if "no_strict" in quirks:
-        wire.update((key, [_lax(tool, losses) for tool in wire[key]]) for key in ("tools", "functions") if key in wire)
+        wire.update(
+            (key, [_drop_strict(tool, losses) for tool in wire[key]]) for key in ("tools", "functions") if key in wire
+        )
 
 
-def _lax(tool: Any, losses: list[Loss]) -> Any:
+def _drop_strict(tool: Any, losses: list[Loss]) -> Any:
     """The tool without ``strict``, which stands beside its name."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or "strict" not in function:
         return tool
-    losses.append(_lost("tool", "this provider takes no word on how strictly a schema holds"))
-    lax = {key: value for key, value in function.items() if key != "strict"}
-    return {**tool, "function": lax} if "function" in tool else lax
+    losses.append(_make_loss("tool", "this provider takes no word on how strictly a schema holds"))
+    relaxed = {key: value for key, value in function.items() if key != "strict"}
+    return {**tool, "function": relaxed} if "function" in tool else relaxed
 
 
-def _lost(name: str, reason: str) -> Loss:
+def _make_loss(name: str, reason: str) -> Loss:
     return Loss("", "", name, NAME, reason)

@@ -66,7 +66,7 @@ class _Chunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     p: str = ""  # padding of Mistral's
 
 
-typed_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+decode_plain_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 EVENTS: Final[dict[str, Callable[[int, str], StreamEvent]]] = {
     "content": TextDelta,
     "reasoning_content": ThinkingDelta,
@@ -86,14 +86,14 @@ class Pattern(msgspec.Struct):
     chunk: _Chunk
     choice: _Choice  # without its words
     index: int  # of the events
-    words: list[str]
+    texts: list[str]
     event: Callable[[int, str], StreamEvent]
     before: bytes = b""
     after: bytes = b""
     is_padded: bool = False
     tries: int = 4  # at learning the bytes
 
-    def repeats(self, chunk: _Chunk, choice: _Choice) -> bool:
+    def matches(self, chunk: _Chunk, choice: _Choice) -> bool:
         """Whether a chunk, its words taken out, says nothing else than the last one."""
         last = self.chunk
         return (
@@ -103,7 +103,7 @@ class Pattern(msgspec.Struct):
             and chunk.provider == last.provider
         )
 
-    def words_in(self, data: bytes) -> str:
+    def find_text(self, data: bytes) -> str:
         """The words of a chunk that has the same bytes around them; nothing if it has others."""
         end = len(data)
         if self.is_padded:
@@ -117,23 +117,23 @@ class Pattern(msgspec.Struct):
         except (msgspec.DecodeError, UnicodeDecodeError):
             return ""
 
-    def learn(self, data: bytes, frame: bytes, words: str) -> None:
+    def learn(self, data: bytes, frame: bytes, text: str) -> None:
         """See which bytes stand around the words, and prove it by other words in their place."""
         self.tries -= 1
-        said = msgspec.json.encode(words)
-        at = data.find(said)
-        before, after = data[: at + 1], data[at + len(said) - 1 :]
-        padding = typed_chunk(frame).obfuscation.encode()
+        encoded = msgspec.json.encode(text)
+        at = data.find(encoded)
+        before, after = data[: at + 1], data[at + len(encoded) - 1 :]
+        padding = decode_plain_chunk(frame).obfuscation.encode()
         is_padded = padding.isalnum() and after.endswith(padding + _AFTER_PADDING)
         if is_padded:
             after = after[: -len(padding) - len(_AFTER_PADDING)]
         probe = before + b"probe" + after + (b"padding" + _AFTER_PADDING if is_padded else b"")
         try:
-            chunk = typed_chunk(probe[data.find(frame) :])
+            chunk = decode_plain_chunk(probe[data.find(frame) :])
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
         (choice,) = chunk.choices
-        if taken_out(choice.delta, self.key) == "probe" and self.repeats(chunk, choice):
+        if pop_text(choice.delta, self.key) == "probe" and self.matches(chunk, choice):
             self.before, self.after, self.is_padded = before, after, is_padded
 
 
@@ -141,19 +141,19 @@ _AFTER_PADDING: Final = b'"}\n\n'
 _text_from: Final = msgspec.json.Decoder(str).decode
 
 
-def taken_out(delta: _Delta, key: str) -> str | None:
+def pop_text(delta: _Delta, key: str) -> str | None:
     """The words under a key, which are no longer there then: what remains can be compared."""
-    words: _Quiet
+    text: _Quiet
     match key:
         case "content":
-            words, delta.content = delta.content, None
+            text, delta.content = delta.content, None
         case "reasoning_content":
-            words, delta.reasoning_content = delta.reasoning_content, None
+            text, delta.reasoning_content = delta.reasoning_content, None
         case "reasoning":
-            words, delta.reasoning = delta.reasoning, None
+            text, delta.reasoning = delta.reasoning, None
         case _:
             if not delta.tool_calls:
                 return None
             function = delta.tool_calls[0].function
-            words, function.arguments = function.arguments, ""
-    return words if isinstance(words, str) else None
+            text, function.arguments = function.arguments, ""
+    return text if isinstance(text, str) else None

@@ -14,24 +14,24 @@ from dragoman.dialects.openai_chat.blocks import (
     LEGACY_ID,
     NAME,
     TIERS,
-    cannot_say,
-    is_said_as_text,
-    natural_content,
-    natural_message,
-    notes_of_message,
+    default_content,
+    default_message,
+    is_written_as_text,
+    make_message_notes,
     read_blocks,
     read_parts,
-    written_part,
+    unsupported_reason,
+    write_part,
 )
-from dragoman.dialects.openai_chat.plain import plain_options, plain_tool, read_messages
-from dragoman.dialects.openai_chat.quirks import finish, fitted
-from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
-from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tool
-from dragoman.dialects.parts.losses import lost_failure, sayable
-from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.dialects.openai_chat.plain import read_messages, read_plain_options, read_plain_tool
+from dragoman.dialects.openai_chat.quirks import apply_quirks, apply_wire_quirks
+from dragoman.dialects.parts.asides import foreign_option_losses
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.dialects.parts.functions import default_tool, read_tool, write_tool
+from dragoman.dialects.parts.losses import error_flag_losses, supported_blocks
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
+from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -44,146 +44,148 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _FORMATS: Final = {"text": "text", "json_object": "json"}
-_APART: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
+_SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
 
 
-@from_body
+@accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
     """A request as Chat Completions takes it."""
-    conversation = Conversation()
-    read_messages(a_list(body.get("messages"), "$.messages"), conversation, _read_message)
-    messages, tools = tuple(conversation.messages), _read_tools(body)
-    plain = plain_options(body)
+    builder = MessageBuilder()
+    read_messages(expect_list(body.get("messages"), "$.messages"), builder, _read_message)
+    messages, tools = tuple(builder.messages), _read_tools(body)
+    plain = read_plain_options(body)
     if plain is not None:
         raw = {"dialect": NAME, "spelled": plain[1]} if plain[1] else None
         return Request(model=body.get("model"), messages=messages, tools=tools, options=plain[0], provider_raw=raw)
-    spelled = _spelled(body)
+    option_keys = _find_option_keys(body)
     model = body.get("model")
     request = Request(
         model=model if isinstance(model, str) else None,
         messages=messages,
         tools=tools,
-        options=_read_options(body, spelled),
+        options=_read_options(body, option_keys),
     )
-    rest = {key: value for key, value in body.items() if key not in _APART}
+    rest = {key: value for key, value in body.items() if key not in _SEPARATE_KEYS}
     empty = {key: body[key] for key in ("tools", "functions") if key in body and not body[key]}
-    natural = _written_options(request, spelled)
-    return request.replace(provider_raw=noted(NAME, natural, rest, spelled=spelled or None, empty=empty or None))
+    default = _write_options(request, option_keys)
+    return request.replace(
+        provider_raw=make_notes(NAME, default, rest, spelled=option_keys or None, empty=empty or None)
+    )
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     """The request as Chat Completions takes it, or one who speaks it with these quirks, and what they cannot take."""
     losses: list[Loss] = []
-    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
-    notes = notes_of(request.provider_raw, NAME)
-    spelled = notes.get("spelled", {})
-    theirs: dict[str, Any] = {}
+    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    notes = get_notes(request.provider_raw, NAME)
+    option_keys = notes.get("spelled", {})
+    provider_fields: dict[str, Any] = {}
     if quirks:
-        options, spelled, theirs = fitted(request.options, spelled, quirks, losses)
+        options, option_keys, provider_fields = apply_quirks(request.options, option_keys, quirks, losses)
         request = request.replace(options=options)
-    losses.extend(_lost_options(request.options, spelled))
-    top = restored({**_written_options(request, spelled), **theirs}, notes.get("residue"))
-    wire = {key: top[key] for key in ("model",) if key in top}
-    wire["messages"] = [made for message in request.messages for made in _written_messages(message, losses)]
+    losses.extend(_option_losses(request.options, option_keys))
+    options_wire = apply_diff({**_write_options(request, option_keys), **provider_fields}, notes.get("residue"))
+    wire = {key: options_wire[key] for key in ("model",) if key in options_wire}
+    wire["messages"] = [made for message in request.messages for made in _write_messages(message, losses)]
     for tool in request.tools:
-        made = written_tool(tool, NAME, losses, _natural_tool)
-        legacy = isinstance(tool, ToolDefinition) and notes_of(tool.provider_raw, NAME).get("form") == "function"
+        made = write_tool(tool, NAME, losses, _default_tool)
+        is_legacy = isinstance(tool, ToolDefinition) and get_notes(tool.provider_raw, NAME).get("form") == "function"
         if made is not None:
-            wire.setdefault("functions" if legacy else "tools", []).append(made)
-    whole = {**notes.get("empty", {}), **wire, **top}
+            wire.setdefault("functions" if is_legacy else "tools", []).append(made)
+    whole = {**notes.get("empty", {}), **wire, **options_wire}
     if quirks:
-        finish(whole, quirks, losses)
-    losses.extend(lost_asides(request, NAME))
+        apply_wire_quirks(whole, quirks, losses)
+    losses.extend(foreign_option_losses(request, NAME))
     return Written(whole, tuple(losses))
 
 
-def _read_message(message: Any, where: str, conversation: Conversation) -> None:
-    wire = an_object(message, where)
+def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
+    wire = expect_object(message, where)
     word = wire.get("role")
     if word in ("tool", "function"):
-        result = _read_result(wire, where, conversation)
-        conversation.add(Role.TOOL, [result], answers=result.tool_use_id)
+        result = _read_result(wire, where, builder)
+        builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
     role = _ROLES.get(str(word))
     if role is None:
         raise FormatError(f"a role is system, developer, user, assistant or tool, not {word!r}", where=f"{where}.role")
-    blocks = [block for _, block in read_blocks(wire, where, conversation, is_answer=role is Role.ASSISTANT)]
+    blocks = [block for _, block in read_blocks(wire, where, builder, is_answer=role is Role.ASSISTANT)]
     if not blocks and wire.get("content") == "":
         blocks = [TextBlock("")]
-    conversation.add(role, blocks, notes_of_message(role, blocks, wire))
+    builder.add(role, blocks, make_message_notes(role, blocks, wire))
 
 
-def _written_messages(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_messages(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     """A message as it stands on the wire; several for several results, none if nothing of it can be said here."""
     if message.role is Role.TOOL:
-        return [made for block in message.content for made in _written_results(block, message, losses)]
-    notes = notes_of(message.metadata.provider_raw, NAME)
-    unsayable = partial(cannot_say, role=message.role, is_own=notes.get("form") == "list")
-    blocks = sayable(message.content, unsayable, NAME, losses, message)
-    losses.extend(_lost_names(blocks, message))
+        return [made for block in message.content for made in _write_results(block, message, losses)]
+    notes = get_notes(message.metadata.provider_raw, NAME)
+    find_reason = partial(unsupported_reason, role=message.role, is_native=notes.get("form") == "list")
+    blocks = supported_blocks(message.content, find_reason, NAME, losses, message)
+    losses.extend(_name_losses(blocks, message))
     if message.content and not blocks:
         return []
-    return [restored(natural_message(message.role, blocks, notes), notes.get("residue"))]
+    return [apply_diff(default_message(message.role, blocks, notes), notes.get("residue"))]
 
 
-def _written_results(block: ContentBlock, message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_results(block: ContentBlock, message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     if not isinstance(block, ToolResultBlock):
         losses.append(Loss(message.session_id, message.id, block.type, NAME, "a tool message holds results only"))
         return []
-    notes = notes_of(block.provider_raw, NAME)
-    unsayable = partial(cannot_say, role=Role.TOOL, is_own=notes.get("form") == "list")
-    parts = sayable(block.content, unsayable, NAME, losses, message)
-    losses.extend(lost_failure(block, message, NAME))
-    losses.extend(_lost_names(parts, message))
-    kept = block if len(parts) == len(block.content) else block.replace(content=tuple(parts))
-    return [restored(_natural_result(kept, notes), notes.get("residue"))]
+    notes = get_notes(block.provider_raw, NAME)
+    find_reason = partial(unsupported_reason, role=Role.TOOL, is_native=notes.get("form") == "list")
+    parts = supported_blocks(block.content, find_reason, NAME, losses, message)
+    losses.extend(error_flag_losses(block, message, NAME))
+    losses.extend(_name_losses(parts, message))
+    result = block if len(parts) == len(block.content) else block.replace(content=tuple(parts))
+    return [apply_diff(_default_result(result, notes), notes.get("residue"))]
 
 
-def _lost_names(blocks: Iterable[ContentBlock], message: Message) -> Iterator[Loss]:
+def _name_losses(blocks: Iterable[ContentBlock], message: Message) -> Iterator[Loss]:
     for block in blocks:
-        if isinstance(block, DocumentBlock) and block.name is not None and is_said_as_text(block):
+        if isinstance(block, DocumentBlock) and block.name is not None and is_written_as_text(block):
             reason = "a document that is said as text has no name"
             yield Loss(message.session_id, message.id, "document.name", NAME, reason)
 
 
-def _read_result(wire: dict[str, Any], where: str, conversation: Conversation) -> ToolResultBlock:
+def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> ToolResultBlock:
     provider_id = wire.get("tool_call_id")
     if wire["role"] == "function":
         provider_id = f"{LEGACY_ID}{wire.get('name')}"
     if not isinstance(provider_id, str):
         raise FormatError("a result names the call that it answers", where=f"{where}.tool_call_id")
     blocks = [block for _, block in read_parts(wire, where)]
-    result = ToolResultBlock(conversation.answered_id(provider_id), tuple(blocks))
+    result = ToolResultBlock(builder.result_id(provider_id), tuple(blocks))
     content = wire.get("content", ABSENT)
     notes: dict[str, Any] = {} if provider_id == result.tool_use_id else {"id": provider_id}
     if not isinstance(content, str):
         notes["form"] = "list" if isinstance(content, list) else "null" if content is None else "absent"
-    return result.replace(provider_raw=noted(NAME, _natural_result(result, notes), wire, **notes))
+    return result.replace(provider_raw=make_notes(NAME, _default_result(result, notes), wire, **notes))
 
 
-def _natural_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
-    provider_id: str = notes.get("id", spell(result.tool_use_id, AS_IT_IS))
+def _default_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
+    provider_id: str = notes.get("id", format_id(result.tool_use_id, DEFAULT_ID_FORMAT))
     wire: dict[str, Any] = {"role": "tool", "tool_call_id": provider_id}
     if provider_id.startswith(LEGACY_ID):
         wire = {"role": "function", "name": provider_id.removeprefix(LEGACY_ID)}
-    parts = [written_part(block) for block in result.content]
-    content = natural_content(parts, notes.get("form"), Role.TOOL)
+    parts = [write_part(block) for block in result.content]
+    content = default_content(parts, notes.get("form"), Role.TOOL)
     return wire if content is ABSENT else {**wire, "content": content}
 
 
 def _read_tools(body: dict[str, Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
     tools = [
-        plain_tool(tool) or read_tool(an_object(tool, "$.tools"), NAME)
-        for tool in a_list(body.get("tools") or [], "$.tools")
+        read_plain_tool(tool) or read_tool(expect_object(tool, "$.tools"), NAME)
+        for tool in expect_list(body.get("tools") or [], "$.tools")
     ]
-    functions = a_list(body.get("functions") or [], "$.functions")
-    return (*tools, *(_read_function(an_object(tool, "$.functions")) for tool in functions))
+    functions = expect_list(body.get("functions") or [], "$.functions")
+    return (*tools, *(_read_function(expect_object(tool, "$.functions")) for tool in functions))
 
 
 def _read_function(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
@@ -191,17 +193,17 @@ def _read_function(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     tool = read_tool({"type": "function", "function": wire}, NAME)
     if isinstance(tool, OpaqueTool):
         raise FormatError("a function has a name", where="$.functions")
-    return tool.replace(provider_raw=noted(NAME, natural_tool(tool)["function"], wire, form="function"))
+    return tool.replace(provider_raw=make_notes(NAME, default_tool(tool)["function"], wire, form="function"))
 
 
-def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
-    function: dict[str, Any] = natural_tool(tool)
-    return function["function"] if notes_of(tool.provider_raw, NAME).get("form") == "function" else function
+def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
+    function: dict[str, Any] = default_tool(tool)
+    return function["function"] if get_notes(tool.provider_raw, NAME).get("form") == "function" else function
 
 
-def _spelled(body: dict[str, Any]) -> dict[str, str]:
+def _find_option_keys(body: dict[str, Any]) -> dict[str, str]:
     """Under which key an option came, where vendors and years differ and it is not the one that we would write."""
-    spelled = {}
+    option_keys = {}
     for option, keys in (
         ("max_output_tokens", ("max_completion_tokens", "max_tokens")),
         ("seed", ("seed", "random_seed")),
@@ -209,31 +211,31 @@ def _spelled(body: dict[str, Any]) -> dict[str, str]:
         ("tool_choice", ("tool_choice", "function_call")),
         ("top_k", ("", "top_k")),
     ):
-        found = next((key for key in keys if body.get(key) is not None), keys[0])
-        if found != keys[0]:
-            spelled[option] = found
+        used_key = next((key for key in keys if body.get(key) is not None), keys[0])
+        if used_key != keys[0]:
+            option_keys[option] = used_key
     if isinstance(body.get("stop"), str):
-        spelled["stop_sequences"] = "string"
+        option_keys["stop_sequences"] = "string"
     if isinstance(body.get("service_tier"), str) and body["service_tier"] not in TIERS:
-        spelled["service_tier"] = "service_tier"
-    return spelled
+        option_keys["service_tier"] = "service_tier"
+    return option_keys
 
 
-def _read_options(body: dict[str, Any], spelled: Mapping[str, str]) -> Options:
+def _read_options(body: dict[str, Any], option_keys: Mapping[str, str]) -> Options:
     stop = body.get("stop")
     return Options(
-        max_output_tokens=integer_or_none(body.get(spelled.get("max_output_tokens", "max_completion_tokens"))),
+        max_output_tokens=integer_or_none(body.get(option_keys.get("max_output_tokens", "max_completion_tokens"))),
         temperature=number_or_none(body.get("temperature")),
         top_p=number_or_none(body.get("top_p")),
         top_k=integer_or_none(body.get("top_k")),
-        stop_sequences=(stop,) if isinstance(stop, str) else texts_of(stop),
-        seed=integer_or_none(body.get(spelled.get("seed", "seed"))),
+        stop_sequences=(stop,) if isinstance(stop, str) else text_tuple(stop),
+        seed=integer_or_none(body.get(option_keys.get("seed", "seed"))),
         presence_penalty=number_or_none(body.get("presence_penalty")),
         frequency_penalty=number_or_none(body.get("frequency_penalty")),
-        tool_choice=_read_choice(body.get(spelled.get("tool_choice", "tool_choice"))),
+        tool_choice=_read_choice(body.get(option_keys.get("tool_choice", "tool_choice"))),
         parallel_tool_calls=flag_or_none(body.get("parallel_tool_calls")),
         response_format=_read_format(body.get("response_format")),
-        reasoning=_read_reasoning(body.get(spelled.get("reasoning", "reasoning_effort"))),
+        reasoning=_read_reasoning(body.get(option_keys.get("reasoning", "reasoning_effort"))),
         service_tier=text_or_none(body.get("service_tier")),
         user=text_or_none(body.get("user")),
         stream=flag_or_none(body.get("stream")),
@@ -250,11 +252,11 @@ def _read_choice(choice: Any) -> ToolChoice | None:
             return None
 
 
-def _read_format(asked: Any) -> ResponseFormat | None:
-    match asked:
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as named}:
+def _read_format(value: Any) -> ResponseFormat | None:
+    match value:
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as schema_wire}:
             return ResponseFormat(
-                "json_schema", schema, text_or_none(named.get("name")), flag_or_none(named.get("strict"))
+                "json_schema", schema, text_or_none(schema_wire.get("name")), flag_or_none(schema_wire.get("strict"))
             )
         case {"type": str(kind)} if kind in _FORMATS:
             return ResponseFormat(_FORMATS[kind])  # type: ignore[arg-type]
@@ -262,68 +264,68 @@ def _read_format(asked: Any) -> ResponseFormat | None:
             return None
 
 
-def _read_reasoning(asked: Any) -> Reasoning | None:
-    match asked:
+def _read_reasoning(value: Any) -> Reasoning | None:
+    match value:
         case str():
-            return Reasoning(effort=asked)
+            return Reasoning(effort=value)
         case bool():
-            return Reasoning(enabled=asked)
+            return Reasoning(enabled=value)
         case {"type": "enabled" | "disabled" as kind}:
-            return Reasoning(enabled=kind == "enabled", budget_tokens=integer_or_none(asked.get("budget_tokens")))
+            return Reasoning(enabled=kind == "enabled", budget_tokens=integer_or_none(value.get("budget_tokens")))
         case dict():
-            effort, budget = text_or_none(asked.get("effort")), integer_or_none(asked.get("max_tokens"))
-            return Reasoning(enabled=flag_or_none(asked.get("enabled")), effort=effort, budget_tokens=budget)
+            effort, budget = text_or_none(value.get("effort")), integer_or_none(value.get("max_tokens"))
+            return Reasoning(enabled=flag_or_none(value.get("enabled")), effort=effort, budget_tokens=budget)
         case _:
             return None
 
 
-def _written_options(request: Request, spelled: Mapping[str, str]) -> dict[str, Any]:
+def _write_options(request: Request, option_keys: Mapping[str, str]) -> dict[str, Any]:
     options = request.options
     stop = list(options.stop_sequences)
     wire = {
         "model": request.model,
-        spelled.get("max_output_tokens", "max_completion_tokens"): options.max_output_tokens,
+        option_keys.get("max_output_tokens", "max_completion_tokens"): options.max_output_tokens,
         "temperature": options.temperature,
         "top_p": options.top_p,
-        spelled.get("top_k", ""): options.top_k,
-        "stop": (stop[0] if len(stop) == 1 and "stop_sequences" in spelled else stop) or None,
-        spelled.get("seed", "seed"): options.seed,
+        option_keys.get("top_k", ""): options.top_k,
+        "stop": (stop[0] if len(stop) == 1 and "stop_sequences" in option_keys else stop) or None,
+        option_keys.get("seed", "seed"): options.seed,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
-        spelled.get("tool_choice", "tool_choice"): _written_choice(options.tool_choice, spelled),
+        option_keys.get("tool_choice", "tool_choice"): _write_choice(options.tool_choice, option_keys),
         "parallel_tool_calls": options.parallel_tool_calls,
-        "response_format": _written_format(options.response_format),
-        spelled.get("reasoning", "reasoning_effort"): _written_reasoning(options.reasoning, spelled),
-        spelled.get("service_tier", "service_tier" if options.service_tier in TIERS else ""): options.service_tier,
+        "response_format": _write_format(options.response_format),
+        option_keys.get("reasoning", "reasoning_effort"): _write_reasoning(options.reasoning, option_keys),
+        option_keys.get("service_tier", "service_tier" if options.service_tier in TIERS else ""): options.service_tier,
         "user": options.user,
         "stream": options.stream,
     }
     return {key: value for key, value in wire.items() if key and value is not None}
 
 
-def _written_choice(choice: ToolChoice | None, spelled: Mapping[str, str]) -> Any:
+def _write_choice(choice: ToolChoice | None, option_keys: Mapping[str, str]) -> Any:
     if choice is None or choice.mode != "tool":
         return choice and choice.mode
-    named = {"name": choice.name}
-    return named if "tool_choice" in spelled else {"type": "function", "function": named}
+    function = {"name": choice.name}
+    return function if "tool_choice" in option_keys else {"type": "function", "function": function}
 
 
-def _written_format(asked: ResponseFormat | None) -> Any:
-    if asked is None or asked.kind != "json_schema":
-        return asked and {"type": "json_object" if asked.kind == "json" else asked.kind}
-    strict = {"strict": asked.strict} if asked.strict is not None else {}
-    named = {"name": asked.name or "answer", "schema": asked.json_schema, **strict}
-    return {"type": "json_schema", "json_schema": named}
+def _write_format(response_format: ResponseFormat | None) -> Any:
+    if response_format is None or response_format.kind != "json_schema":
+        return response_format and {"type": "json_object" if response_format.kind == "json" else response_format.kind}
+    strict = {"strict": response_format.strict} if response_format.strict is not None else {}
+    schema_wire = {"name": response_format.name or "answer", "schema": response_format.json_schema, **strict}
+    return {"type": "json_schema", "json_schema": schema_wire}
 
 
-def _written_reasoning(reasoning: Reasoning | None, spelled: Mapping[str, str]) -> Any:
+def _write_reasoning(reasoning: Reasoning | None, option_keys: Mapping[str, str]) -> Any:
     if reasoning is None:
         return None
-    match spelled.get("reasoning"):
+    match option_keys.get("reasoning"):
         case "reasoning":
             pairs = (("enabled", reasoning.enabled), ("effort", reasoning.effort))
-            asked = {key: value for key, value in pairs if value is not None}
-            return {**asked, "max_tokens": reasoning.budget_tokens} if reasoning.budget_tokens is not None else asked
+            fields = {key: value for key, value in pairs if value is not None}
+            return {**fields, "max_tokens": reasoning.budget_tokens} if reasoning.budget_tokens is not None else fields
         case "thinking":
             switch = {"type": "disabled" if reasoning.enabled is False else "enabled"}
             budget = reasoning.budget_tokens
@@ -334,14 +336,14 @@ def _written_reasoning(reasoning: Reasoning | None, spelled: Mapping[str, str]) 
             return reasoning.effort
 
 
-def _lost_options(options: Options, spelled: Mapping[str, str]) -> list[Loss]:
+def _option_losses(options: Options, option_keys: Mapping[str, str]) -> list[Loss]:
     losses = []
-    if options.top_k is not None and "top_k" not in spelled:
+    if options.top_k is not None and "top_k" not in option_keys:
         losses.append(Loss("", "", "top_k", NAME, "this API has no such option"))
-    if options.service_tier not in (None, *TIERS) and "service_tier" not in spelled:
+    if options.service_tier not in (None, *TIERS) and "service_tier" not in option_keys:
         losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
     reasoning = options.reasoning
-    if reasoning is not None and "reasoning" not in spelled:
+    if reasoning is not None and "reasoning" not in option_keys:
         if reasoning.budget_tokens is not None:
             losses.append(Loss("", "", "reasoning", NAME, "this API takes an effort, not a number of tokens"))
         elif reasoning.enabled is not None and reasoning.effort is None:

@@ -29,13 +29,13 @@ from dragoman.dialects.openai_responses.reader import stream_reader
 from dragoman.dialects.openai_responses.reply import read_reply, write_reply
 from dragoman.dialects.openai_responses.request import QUIRKS, read_request, write_request
 from dragoman.dialects.openai_responses.writer import stream_writer
-from dragoman.dialects.parts.asking import Asking
+from dragoman.dialects.parts.asking import HttpEndpoint
 
-OVER_HTTP: Final = Asking("/responses")
+HTTP: Final = HttpEndpoint("/responses")
 
 __all__ = [
+    "HTTP",
     "NAME",
-    "OVER_HTTP",
     "QUIRKS",
     "read_error",
     "read_reply",

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import an_object
-from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.body import expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
+from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
@@ -38,37 +38,39 @@ from dragoman.message import (
 )
 
 NAME: Final = "openai_responses"
-ROLE_WORDS: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
-BETWEEN: Final = "\n\n"  # what stands between the summaries of one reasoning item when they are shown as one text
+ROLE_NAMES: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
+SUMMARY_SEPARATOR: Final = (
+    "\n\n"  # what stands between the summaries of one reasoning item when they are shown as one text
+)
 TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 
-Lose = Callable[[str, str], None]  # (what, why): takes note of a loss
+AddLoss = Callable[[str, str], None]  # (what, why): takes note of a loss
 
 
 def read_item(
-    wire: dict[str, Any], where: str, conversation: Conversation, after: list[ContentBlock]
+    wire: dict[str, Any], where: str, builder: MessageBuilder, after: list[ContentBlock]
 ) -> list[ContentBlock]:
     """The blocks of one item of the model's; one that only this API understands is opaque."""
     match wire:
         case {"type": "function_call", "call_id": str(call_id), "name": str(), "arguments": str()}:
-            return [read_call(wire, conversation.call_id(call_id))]
+            return [read_call(wire, builder.call_id(call_id))]
         case {"type": "reasoning"}:
             return [read_reasoning(wire) or OpaqueBlock(NAME, wire)]
         case {"role": "assistant", "content": str() | [_, *_]} if wire.get("type", "message") == "message":
-            return read_said(wire, where, joins=bool(after) and is_part(after[-1]))
+            return read_content(wire, where, is_continued=bool(after) and is_part(after[-1]))
         case _:
             return [OpaqueBlock(NAME, wire)]
 
 
-def read_said(wire: dict[str, Any], where: str, joins: bool) -> list[ContentBlock]:
+def read_content(wire: dict[str, Any], where: str, is_continued: bool) -> list[ContentBlock]:
     """A message of the model's. Its first block remembers the item; the others join it by themselves."""
     content = wire["content"]
     shape = "string" if isinstance(content, str) else None
     parts = [{"type": "output_text", "text": content}] if shape else content
-    blocks = [read_part(an_object(part, f"{where}.content"), Role.ASSISTANT) for part in parts]
+    blocks = [read_part(expect_object(part, f"{where}.content"), Role.ASSISTANT) for part in parts]
     envelope = {key: value for key, value in wire.items() if key != "content"}
-    item = difference({"role": "assistant"}, envelope)
-    notes = noted_down(item=item or ({} if joins else None), content=shape)
+    item = diff({"role": "assistant"}, envelope)
+    notes = item_notes(item=item or ({} if is_continued else None), content=shape)
     if notes is not None:
         blocks[0] = blocks[0].replace(provider_raw={**notes, **(getattr(blocks[0], "provider_raw", None) or {})})
     return blocks
@@ -85,12 +87,12 @@ def read_call(wire: dict[str, Any], call_id: str) -> ToolUseBlock | InvalidToolU
     except (JsonError, ValueError) as error:
         block = InvalidToolUseBlock(call_id, name, text, str(error))
     note = wire["call_id"] if wire["call_id"] != call_id else None
-    return block.replace(provider_raw=noted(NAME, _natural_call(block, note), wire, id=note))
+    return block.replace(provider_raw=make_notes(NAME, _default_call(block, note), wire, id=note))
 
 
-def _natural_call(block: ToolUseBlock | InvalidToolUseBlock, provider_id: str | None) -> dict[str, Any]:
+def _default_call(block: ToolUseBlock | InvalidToolUseBlock, provider_id: str | None) -> dict[str, Any]:
     text = block.input_text if isinstance(block, InvalidToolUseBlock) else _json_text(block.input)
-    call_id = provider_id or spell(block.id, AS_IT_IS)
+    call_id = provider_id or format_id(block.id, DEFAULT_ID_FORMAT)
     return {"type": "function_call", "call_id": call_id, "name": block.name, "arguments": text}
 
 
@@ -117,28 +119,28 @@ def read_reasoning(wire: dict[str, Any], source: str | None = None) -> ThinkingB
     summary, content = wire.get("summary"), wire.get("content")
     if source is None:
         source = "content" if content and not summary else "summary"
-    texts = texts_of_parts(content if source == "content" else summary)
+    texts = part_texts(content if source == "content" else summary)
     if texts is None:
         return None
-    text, secret = BETWEEN.join(texts), text_or_none(wire.get("encrypted_content"))
+    text, secret = SUMMARY_SEPARATOR.join(texts), text_or_none(wire.get("encrypted_content"))
     form = "content" if source == "content" else None
     cuts = None if len(texts) == bool(text) else [len(part) for part in texts]
-    raw = noted(NAME, _natural_reasoning(text, secret, form, cuts), wire, form=form, cuts=cuts)
+    raw = make_notes(NAME, _default_reasoning(text, secret, form, cuts), wire, form=form, cuts=cuts)
     raw = raw or {"dialect": NAME}  # where it comes from is what allows to write it again
     if secret is not None and not texts:
         return RedactedThinkingBlock(secret, raw)
     return ThinkingBlock(text, secret, raw)
 
 
-def texts_of_parts(parts: Any) -> list[str] | None:
+def part_texts(parts: Any) -> list[str] | None:
     if not isinstance(parts, list | None):
         return None
     texts = [part.get("text") if isinstance(part, dict) else None for part in parts or []]
     return texts if all(isinstance(text, str) for text in texts) else None  # type: ignore[return-value]
 
 
-def _natural_reasoning(text: str, secret: str | None, form: str | None, cuts: list[int] | None) -> dict[str, Any]:
-    texts = cut_text(text, cuts)
+def _default_reasoning(text: str, secret: str | None, form: str | None, cuts: list[int] | None) -> dict[str, Any]:
+    texts = split_text(text, cuts)
     wire: dict[str, Any] = {"type": "reasoning", "summary": []}
     if form == "content":
         wire["content"] = [{"type": "reasoning_text", "text": part} for part in texts]
@@ -147,57 +149,59 @@ def _natural_reasoning(text: str, secret: str | None, form: str | None, cuts: li
     return wire if secret is None else {**wire, "encrypted_content": secret}
 
 
-def cut_text(text: str, cuts: list[int] | None) -> list[str]:
+def split_text(text: str, cuts: list[int] | None) -> list[str]:
     """The parts that a text was joined from, as long as it is still that text."""
     parts, at = [], 0
     for length in cuts or ():
         parts.append(text[at : at + length])
-        at += length + len(BETWEEN)
-    if cuts is not None and BETWEEN.join(parts) == text:
+        at += length + len(SUMMARY_SEPARATOR)
+    if cuts is not None and SUMMARY_SEPARATOR.join(parts) == text:
         return parts
     return [text] if text else []
 
 
-def read_result(wire: dict[str, Any], where: str, conversation: Conversation) -> ToolResultBlock:
+def read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> ToolResultBlock:
     output, provider_id = wire["output"], wire["call_id"]
     form = None if isinstance(output, str) else "list"
     parts = output if form else [{"type": "input_text", "text": output}]
-    blocks = [read_part(an_object(part, f"{where}.output"), Role.TOOL) for part in parts]
-    tool_use_id = conversation.answered_id(provider_id)
+    blocks = [read_part(expect_object(part, f"{where}.output"), Role.TOOL) for part in parts]
+    tool_use_id = builder.result_id(provider_id)
     result = ToolResultBlock(tool_use_id, tuple(blocks))
     note = provider_id if provider_id != tool_use_id else None
-    natural = _natural_result(result, note, form, nobody_minds)
-    return result.replace(provider_raw=noted(NAME, natural, wire, id=note, form=form))
+    default = _default_result(result, note, form, is_ignorable)
+    return result.replace(provider_raw=make_notes(NAME, default, wire, id=note, form=form))
 
 
-def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str | None, lose: Lose) -> dict[str, Any]:
+def _default_result(
+    result: ToolResultBlock, provider_id: str | None, form: str | None, add_loss: AddLoss
+) -> dict[str, Any]:
     output: Any = []
     for block in result.content:
-        reason = cannot_say(block, Role.TOOL)
+        reason = unsupported_reason(block, Role.TOOL)
         if reason is None and not is_part(block):
             reason = "a result holds only texts, images and files"
         if reason is None:
-            output.append(written_part(block, Role.TOOL))
+            output.append(write_part(block, Role.TOOL))
         else:
-            lose(block.type, reason)
+            add_loss(block.type, reason)
     if form is None and (not output or (len(output) == 1 and set(output[0]) == {"type", "text"})):
         output = output[0]["text"] if output else ""
-    call_id = provider_id or spell(result.tool_use_id, AS_IT_IS)
+    call_id = provider_id or format_id(result.tool_use_id, DEFAULT_ID_FORMAT)
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-def nobody_minds(_what: str, _why: str) -> None:
+def is_ignorable(_what: str, _why: str) -> None:
     """What was just read here can be written here."""
 
 
 def read_part(wire: dict[str, Any], role: Role) -> ContentBlock:
-    block, form = _known_part(wire, role)
+    block, form = _read_known_part(wire, role)
     if block is None:
         return OpaqueBlock(NAME, wire, {"dialect": NAME, "form": "part"})
-    return block.replace(provider_raw=noted(NAME, _natural_part(block, role, form), wire, form=form))
+    return block.replace(provider_raw=make_notes(NAME, _default_part(block, role, form), wire, form=form))
 
 
-def _known_part(wire: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
+def _read_known_part(wire: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
     match wire:
         case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
             return TextBlock(text), None
@@ -219,59 +223,59 @@ def _known_part(wire: dict[str, Any], role: Role) -> tuple[ContentBlock | None, 
             return None, None
 
 
-def _read_url(url: str, otherwise: str) -> tuple[str, ImageSource]:
+def _read_url(url: str, default_type: str) -> tuple[str, ImageSource]:
     head, comma, data = url.partition(",")
     media_type = head.removeprefix("data:").removesuffix(";base64")
     if comma and head == f"data:{media_type};base64" and media_type:
         return media_type, ImageSource("base64", data)
-    return otherwise, ImageSource("url", url)
+    return default_type, ImageSource("url", url)
 
 
-def _natural_part(block: ContentBlock, role: Role, form: str | None) -> dict[str, Any]:
+def _default_part(block: ContentBlock, role: Role, form: str | None) -> dict[str, Any]:
     match block:
         case TextBlock(text) if form == "refusal":
             return {"type": "refusal", "refusal": text}
         case TextBlock(text):
             return {"type": "output_text" if role is Role.ASSISTANT else "input_text", "text": text}
         case ImageBlock(source, media_type):
-            return {"type": "input_image", "image_url": _written_url(source, media_type)}
+            return {"type": "input_image", "image_url": _write_url(source, media_type)}
         case DocumentBlock(ImageSource("url", data), _, name):
             wire = {"type": "input_file", "file_url": data}
             return wire if name is None else {**wire, "filename": name}
         case DocumentBlock(source, media_type, name):
-            data = source.data if form == "bare" else _written_url(source, media_type)
+            data = source.data if form == "bare" else _write_url(source, media_type)
             default = "document.pdf" if media_type == "application/pdf" else "document"
             return {"type": "input_file", "filename": default if name is None else name, "file_data": data}
         case _:
             return {"type": "input_text", "text": f"[{block.type}]"}
 
 
-def _written_url(source: ImageSource, media_type: str) -> str:
+def _write_url(source: ImageSource, media_type: str) -> str:
     return source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
 
 
-def written_part(block: ContentBlock, role: Role) -> dict[str, Any]:
+def write_part(block: ContentBlock, role: Role) -> dict[str, Any]:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(_natural_part(block, role, notes.get("form")), notes.get("residue"))
-    return made
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: dict[str, Any] = apply_diff(_default_part(block, role, notes.get("form")), notes.get("residue"))
+    return wire
 
 
 def is_part(block: ContentBlock) -> bool:
     """Whether a block stands inside a message item; else it is an item."""
     if isinstance(block, OpaqueBlock):
-        return notes_of(block.provider_raw, NAME).get("form") == "part"
+        return get_notes(block.provider_raw, NAME).get("form") == "part"
     return isinstance(block, TextBlock | ImageBlock | DocumentBlock)
 
 
-def cannot_say(block: ContentBlock, role: Role) -> str | None:
+def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
     """Why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
             return None if dialect == NAME else f"a block that only {dialect} understands"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
-            return None if notes_of(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another origin"
         case ImageBlock(source=source) | DocumentBlock(source=source):
             if role is Role.ASSISTANT:
                 return "here a model says nothing but words"
@@ -282,8 +286,8 @@ def cannot_say(block: ContentBlock, role: Role) -> str | None:
             return "this API takes no such block"
 
 
-def written_items(
-    content: Iterable[ContentBlock], role: Role, raw: ProviderRaw | None, lose: Lose
+def write_items(
+    content: Iterable[ContentBlock], role: Role, raw: ProviderRaw | None, add_loss: AddLoss
 ) -> list[dict[str, Any]]:
     """The items for the blocks of one message: neighbouring parts are one item, unless they came as several.
 
@@ -293,19 +297,19 @@ def written_items(
     run: list[ContentBlock] = []
     has_lost_reasoning = False
     for block in content:
-        reason = cannot_say(block, role)
+        reason = unsupported_reason(block, role)
         if reason is not None:
-            lose(block.type, reason)
+            add_loss(block.type, reason)
             has_lost_reasoning |= isinstance(block, ThinkingBlock | RedactedThinkingBlock)
             continue
-        begins = notes_of(getattr(block, "provider_raw", None), NAME).get("item") is not None
-        if run and (begins or not is_part(block)):
+        is_start = get_notes(getattr(block, "provider_raw", None), NAME).get("item") is not None
+        if run and (is_start or not is_part(block)):
             items.append(_message_item(run, role, raw))
             run = []
         if is_part(block):
             run.append(block)
         else:
-            items.append(_written_item(block, lose))
+            items.append(_write_item(block, add_loss))
     if run:
         items.append(_message_item(run, role, raw))
     if has_lost_reasoning:
@@ -315,43 +319,43 @@ def written_items(
 
 def _message_item(blocks: list[ContentBlock], role: Role, raw: ProviderRaw | None) -> dict[str, Any]:
     """What was said, as one item; a model's is remembered by its first block, anybody else's by the message."""
-    notes = notes_of(getattr(blocks[0], "provider_raw", None) if role is Role.ASSISTANT else raw, NAME)
-    parts = [written_part(block, role) for block in blocks]
+    notes = get_notes(getattr(blocks[0], "provider_raw", None) if role is Role.ASSISTANT else raw, NAME)
+    parts = [write_part(block, role) for block in blocks]
     content: Any = parts
     if notes.get("content") == "string" and len(parts) == 1 and set(parts[0]) == {"type", "text"}:
         content = parts[0]["text"]
-    envelope = restored({"role": ROLE_WORDS.get(role, "user")}, notes.get("item"))
+    envelope = apply_diff({"role": ROLE_NAMES.get(role, "user")}, notes.get("item"))
     return {**envelope, "content": content}
 
 
-def _written_item(block: ContentBlock, lose: Lose) -> dict[str, Any]:
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+def _write_item(block: ContentBlock, add_loss: AddLoss) -> dict[str, Any]:
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
     form, provider_id = notes.get("form"), notes.get("id")
-    natural: dict[str, Any]
+    default: dict[str, Any]
     match block:
         case ToolUseBlock() | InvalidToolUseBlock():
-            natural = _natural_call(block, provider_id)
+            default = _default_call(block, provider_id)
         case ThinkingBlock(text, signature):
-            natural = _natural_reasoning(text, signature, form, notes.get("cuts"))
+            default = _default_reasoning(text, signature, form, notes.get("cuts"))
         case RedactedThinkingBlock(data):
-            natural = _natural_reasoning("", data, form, notes.get("cuts"))
+            default = _default_reasoning("", data, form, notes.get("cuts"))
         case ToolResultBlock():
-            natural = _natural_result(block, provider_id, form, lose)
+            default = _default_result(block, provider_id, form, add_loss)
             if block.is_error:
-                lose("is_error", "that a tool failed; what it said about it is kept")
+                add_loss("is_error", "that a tool failed; what it said about it is kept")
         case OpaqueBlock(wire=wire):
             return wire
         case _:
             raise AssertionError(block.type)
-    made: dict[str, Any] = restored(natural, notes.get("residue"))
-    if isinstance(block, InvalidToolUseBlock) and "status" not in made and is_input(block.input_text):
-        made["status"] = "incomplete"  # without a word it would look like a whole one
-    return made
+    item: dict[str, Any] = apply_diff(default, notes.get("residue"))
+    if isinstance(block, InvalidToolUseBlock) and "status" not in item and is_input(block.input_text):
+        item["status"] = "incomplete"  # without a word it would look like a whole one
+    return item
 
 
-def noted_down(**notes: Any) -> ProviderRaw | None:
-    kept = {name: note for name, note in notes.items() if note is not None}
-    return {"dialect": NAME, **kept} if kept else None
+def item_notes(**notes: Any) -> ProviderRaw | None:
+    present = {name: note for name, note in notes.items() if note is not None}
+    return {"dialect": NAME, **present} if present else None
 
 
 def part_text(part: Any) -> str | None:
@@ -361,5 +365,5 @@ def part_text(part: Any) -> str | None:
     return text_or_none(part.get("refusal") if part.get("type") == "refusal" else part.get("text"))
 
 
-def known_tier(tier: str | None) -> str | None:
+def supported_tier(tier: str | None) -> str | None:
     return tier if tier in TIERS else None

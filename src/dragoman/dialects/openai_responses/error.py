@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.openai_responses.blocks import NAME
-from dragoman.dialects.parts.faults import by_status, error_in, fault_of
+from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
@@ -37,46 +37,46 @@ _ERROR_CODES: Final = {
     "api_error": ("server_error", ErrorClass.SERVER_ERROR),
     "invalid_request_error": ("invalid_request", ErrorClass.INVALID_REQUEST),
 }
-_CODE_WORDS: Final = {code: word for word, (code, _) in reversed(_ERROR_CODES.items())}
-_KINDS: Final = {  # what the wire calls the type of an error, beside its code
+_WIRE_CODES: Final = {code: word for word, (code, _) in reversed(_ERROR_CODES.items())}
+_WIRE_TYPES: Final = {  # what the wire calls the type of an error, beside its code
     ErrorClass.RATE_LIMIT: "rate_limit_error",
     ErrorClass.AUTH: "authentication_error",
     ErrorClass.INVALID_REQUEST: "invalid_request_error",
     ErrorClass.CONTEXT_OVERFLOW: "invalid_request_error",
 }
-_NAMED_REQUEST: Final = re.compile(r"request ID (req_\w+)")  # inside a stream only the message names it
+_REQUEST_ID: Final = re.compile(r"request ID (req_\w+)")  # inside a stream only the message names it
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side."""
-    body = error_in(body)
-    words, message = _said_of_error(body)
-    known = [_ERROR_CODES[word] for word in words if word in _ERROR_CODES]
-    code, error_class = known[0] if known else by_status(status)
+    body = parse_error_body(body)
+    words, message = _describe_error(body)
+    classifications = [_ERROR_CODES[word] for word in words if word in _ERROR_CODES]
+    code, error_class = classifications[0] if classifications else classify_status(status)
     if status in (401, 403) and error_class is ErrorClass.INVALID_REQUEST:
-        code, error_class = by_status(status)
+        code, error_class = classify_status(status)
     if error_class is ErrorClass.INVALID_REQUEST and any(
         sign in message.lower() for sign in ("context window", "context length", "maximum context")
     ):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    more = {
+    fields = {
         "provider_code": words[0] if words else None,
-        "request_id": headers.get("x-request-id") or _request_id(body, message),
+        "request_id": headers.get("x-request-id") or _find_request_id(body, message),
     }
-    return fault_of(NAME, (code, error_class), message, status, headers, **more)
+    return make_fault(NAME, (code, error_class), message, status, headers, **fields)
 
 
-def _request_id(body: Any, message: str) -> str | None:
-    named = _NAMED_REQUEST.search(message)
-    if named is not None or not isinstance(body, dict):
-        return named.group(1) if named is not None else None
+def _find_request_id(body: Any, message: str) -> str | None:
+    match = _REQUEST_ID.search(message)
+    if match is not None or not isinstance(body, dict):
+        return match.group(1) if match is not None else None
     inner = body.get("error")
     return text_or_none(body.get("request_id")) or text_or_none(
         inner.get("request_id") if isinstance(inner, dict) else None
     )
 
 
-def _said_of_error(body: Any) -> tuple[list[str], str]:
+def _describe_error(body: Any) -> tuple[list[str], str]:
     """What the body calls the error, the narrowest word first, and what it says to people.
 
     OpenAI: {"error": {code, type, message}}, and as an event also without the "error"; xAI: {code, "error": text};
@@ -86,18 +86,18 @@ def _said_of_error(body: Any) -> tuple[list[str], str]:
     inner = outer.get("error")
     error = inner if isinstance(inner, dict) else outer
     words = [word for key in ("code", "type") if isinstance(word := error.get(key), str) and word and word != "error"]
-    said = (error.get("message"), inner, outer.get("detail"))
-    return words, next((text for text in said if isinstance(text, str) and text), "no message")
+    texts = (error.get("message"), inner, outer.get("detail"))
+    return words, next((text for text in texts if isinstance(text, str) and text), "no message")
 
 
 def provider_code(fault: Fault) -> str:
     """What this API calls it; the word that it used itself, if it did."""
     if fault.provider == NAME and fault.provider_code is not None:
         return fault.provider_code
-    return _CODE_WORDS.get(fault.code, "server_error")
+    return _WIRE_CODES.get(fault.code, "server_error")
 
 
 def write_error(fault: Fault) -> Written:
     """The fault as this API says it."""
-    kind = _KINDS.get(fault.error_class, "server_error")
+    kind = _WIRE_TYPES.get(fault.error_class, "server_error")
     return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": provider_code(fault)}})

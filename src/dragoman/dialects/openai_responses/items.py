@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.openai_responses.blocks import cut_text
+from dragoman.dialects.openai_responses.blocks import split_text
 from dragoman.errors import JsonError
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import ProviderRaw
@@ -30,11 +30,11 @@ class Item:
         self.kind = str(wire.get("type", "message"))
         self.indexes = [index]  # of its blocks, by part
         self.numbers: dict[int, int] = {}  # what the wire calls each part of a message
-        self.begun: dict[int, dict[str, Any]] = {}  # the parts of a message as they began
+        self.started_parts: dict[int, dict[str, Any]] = {}  # the parts of a message as they began
         self.pieces: dict[int, list[str]] = {}  # what was passed on, by part
-        self.halves: dict[int, str] = {}  # of characters, the other halves of which are still to come
+        self.pending_surrogates: dict[int, str] = {}  # of characters, the other halves of which are still to come
         self.cuts = [0]  # the lengths of the parts of reasoning so far
-        self.closed: set[int] = set()  # the parts that have ended
+        self.closed_parts: set[int] = set()  # the parts that have ended
         self.call_id: str | None = None  # our id, for a call that has begun
         self.source: str | None = None  # what is shown of reasoning: "summary" or "content"
         self.raws: dict[int, ProviderRaw | None] = {}  # the residue that was passed on, by part
@@ -46,22 +46,22 @@ class Item:
         content = self.wire.get("content") if self.kind == "message" else None
         return content if isinstance(content, list) else []
 
-    def part(self, wire: dict[str, Any]) -> int:
+    def part_number(self, wire: dict[str, Any]) -> int:
         """The part that an event is about. Some servers count on from the item before, so the order counts."""
-        return self.numbers.setdefault(place_of(wire, "content_index"), len(self.numbers))
+        return self.numbers.setdefault(index_or_zero(wire, "content_index"), len(self.numbers))
 
-    def said(self, part: int) -> str:
+    def get_text(self, part: int) -> str:
         """What was passed on of a part."""
         return "".join(self.pieces.get(part, ()))
 
-    def whole(self, part: int, text: str) -> str:
+    def join_text(self, part: int, text: str) -> str:
         """What can be passed on of a text: half a character waits for the other half, and a lone one is an error."""
-        text = self.halves.pop(part, "") + text
+        text = self.pending_surrogates.pop(part, "") + text
         try:
             text.encode()
         except UnicodeEncodeError:
             if "\ud800" <= text[-1] <= "\udbff":
-                self.halves[part], text = text[-1], text[:-1]
+                self.pending_surrogates[part], text = text[-1], text[:-1]
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         return text
 
@@ -70,48 +70,48 @@ class ViolationError(Exception):
     """An event that cannot come here."""
 
 
-class Numbers:
+class SequenceNumbers:
     """The sequence numbers so far: the highest one, and those that were left out."""
 
     def __init__(self) -> None:
         self._highest: int | None = None
         self._first: bytes | None = None  # the first numbered event, until there is a second
-        self._left_out: list[range] = []
-        self._count = True
+        self._gaps: list[range] = []
+        self._is_counting = True
 
-    def are_repeated(self, number: Any, data: bytes) -> bool:
+    def is_repeat(self, number: Any, data: bytes) -> bool:
         """Whether this event came before. Some servers number nothing, or everything alike: then nobody can say."""
-        if type(number) is not int or not self._count:
+        if type(number) is not int or not self._is_counting:
             return False
         if self._highest is None:
             self._highest, self._first = number, data
             return False
         if number == self._highest and self._first is not None and data != self._first:
-            self._count = False
+            self._is_counting = False
             return False
         if number <= self._highest:
-            if any(number in gap for gap in self._left_out):
+            if any(number in gap for gap in self._gaps):
                 raise ViolationError(f"event {number} came after event {self._highest}")
             return True
         self._first = None
         if number > self._highest + 1:
-            self._left_out.append(range(self._highest + 1, number))
+            self._gaps.append(range(self._highest + 1, number))
         self._highest = number
         return False
 
 
-def place_of(wire: dict[str, Any], key: str) -> int:
+def index_or_zero(wire: dict[str, Any], key: str) -> int:
     """A number that tells where something belongs: the first place, unless it is said."""
     place = wire.get(key, 0)
     return place if type(place) is int else -1
 
 
-def names_of(wire: dict[str, Any]) -> set[str]:
+def item_names(wire: dict[str, Any]) -> set[str]:
     """What an item is called."""
     return {name for key in ("id", "call_id") if isinstance(name := wire.get(key), str)}
 
 
-def decoded(data: bytes) -> Any:
+def decode_event(data: bytes) -> Any:
     """The JSON of an event. A character may be cut in two between two of them, which only the slow reader takes."""
     try:
         return msgspec.json.decode(data)
@@ -119,28 +119,31 @@ def decoded(data: bytes) -> Any:
         if b"\\ud" not in data.lower():
             return None
     try:
-        return json.loads(data, parse_constant=_refused)
+        return json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return None
 
 
-def _refused(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def as_far_as_it_came(item: Item) -> dict[str, Any]:
+def partial_item(item: Item) -> dict[str, Any]:
     """An item that was cut off, as a whole one would stand on the wire."""
     if item.kind == "message" and item.pieces:
-        return {**item.wire, "content": [_part_so_far(item, part) for part in range(len(item.indexes))]}
+        return {**item.wire, "content": [_partial_part(item, part) for part in range(len(item.indexes))]}
     if item.kind == "reasoning" and item.source is not None:
         kind = "summary_text" if item.source == "summary" else "reasoning_text"
-        return {**item.wire, item.source: [{"type": kind, "text": text} for text in cut_text(item.said(0), item.cuts)]}
+        return {
+            **item.wire,
+            item.source: [{"type": kind, "text": text} for text in split_text(item.get_text(0), item.cuts)],
+        }
     return item.wire
 
 
-def _part_so_far(item: Item, part: int) -> dict[str, Any]:
-    begun = item.begun.get(part) or EMPTY_PARTS["response.output_text.delta"]
-    return {**begun, "refusal" if begun.get("type") == "refusal" else "text": item.said(part)}
+def _partial_part(item: Item, part: int) -> dict[str, Any]:
+    start = item.started_parts.get(part) or EMPTY_PARTS["response.output_text.delta"]
+    return {**start, "refusal" if start.get("type") == "refusal" else "text": item.get_text(part)}
 
 
 def is_same_json(text: Any, other: str) -> bool:
@@ -153,6 +156,6 @@ def is_same_json(text: Any, other: str) -> bool:
         return False
 
 
-def replacing(old: ProviderRaw | None, new: ProviderRaw | None) -> ProviderRaw | None:
+def replace_notes(old: ProviderRaw | None, new: ProviderRaw | None) -> ProviderRaw | None:
     """The new notes, so that nothing remains of the old ones when both are laid over each other."""
     return {**dict.fromkeys(old), **(new or {})} if old else new

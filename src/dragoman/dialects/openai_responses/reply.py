@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, Final
 
-from dragoman.dialects.openai_responses.blocks import NAME, TIERS, known_tier, read_item, written_items
+from dragoman.dialects.openai_responses.blocks import NAME, TIERS, read_item, supported_tier, write_items
 from dragoman.dialects.openai_responses.error import provider_code, read_error
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.dialects.parts.counts import Counts
-from dragoman.dialects.parts.details import Said, lost_details
-from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import count_of, text_or_none
-from dragoman.event import judged
+from dragoman.dialects.parts.details import SupportedDetails, detail_losses
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
+from dragoman.dialects.parts.scalars import count_or_zero, text_or_none
+from dragoman.event import mark_unusable
 from dragoman.exchange import (
     ErrorClass,
     Fault,
@@ -37,7 +37,7 @@ from dragoman.message import (
 )
 
 _INCOMPLETE: Final = {"max_output_tokens": StopReason.MAX_TOKENS, "content_filter": StopReason.REFUSAL}
-_INCOMPLETE_WORDS: Final = {reason: word for word, reason in _INCOMPLETE.items()}
+_INCOMPLETE_REASONS: Final = {reason: word for word, reason in _INCOMPLETE.items()}
 _STATUSES: Final = {
     StopReason.ERROR: "failed",
     StopReason.CANCELLED: "cancelled",
@@ -56,7 +56,7 @@ _CLIENT_CALLS: Final = frozenset(
 )
 
 # What a reply repeats of its request, where nobody said anything.
-_ECHOED: Final[dict[str, Any]] = {
+_ECHO_DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
     "frequency_penalty": 0.0,
     "instructions": None,
@@ -81,13 +81,13 @@ _ECHOED: Final[dict[str, Any]] = {
 }
 
 
-@from_body
+@accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
     """A response as the Responses API answers it."""
-    return judged(reply_from(body, a_list(body.get("output"), "$.output")))
+    return mark_unusable(make_reply(body, expect_list(body.get("output"), "$.output")))
 
 
-def reply_from(body: dict[str, Any], output: list[Any], revised: dict[str, Any] | None = None) -> Reply:
+def make_reply(body: dict[str, Any], output: list[Any], revisions: dict[str, Any] | None = None) -> Reply:
     """The reply, not judged yet. What it keeps of the wire is what it takes to write the judged one."""
     content = _read_output(output, at_limit=_read_limit(body) is StopReason.MAX_TOKENS)
     fault = _read_failure(body)
@@ -99,38 +99,40 @@ def reply_from(body: dict[str, Any], output: list[Any], revised: dict[str, Any] 
         fault=fault,
     )
     rest = {key: value for key, value in body.items() if key != "output"}
-    repeated = rest.get("output_text") == _said(content) or None
-    if repeated:
+    has_output_text = rest.get("output_text") == _join_text(content) or None
+    if has_output_text:
         del rest["output_text"]
-    raw = noted(NAME, natural_reply(judged(reply)), rest, output_text=repeated, revised=revised or None)
+    raw = make_notes(
+        NAME, default_reply(mark_unusable(reply)), rest, output_text=has_output_text, revised=revisions or None
+    )
     return reply.replace(provider_raw=raw)
 
 
 def _read_output(output: list[Any], *, at_limit: bool) -> list[ContentBlock]:
-    conversation = Conversation()
+    builder = MessageBuilder()
     content: list[ContentBlock] = []
     for index, item in enumerate(output):
         where = f"$.output[{index}]"
-        blocks = read_item(an_object(item, where), where, conversation, after=content)
-        content.extend(_as_cut(block, item, at_limit=at_limit) for block in blocks)
+        blocks = read_item(expect_object(item, where), where, builder, after=content)
+        content.extend(_mark_cut_call(block, item, at_limit=at_limit) for block in blocks)
     return content
 
 
-def _as_cut(block: ContentBlock, item: dict[str, Any], *, at_limit: bool) -> ContentBlock:
+def _mark_cut_call(block: ContentBlock, item: dict[str, Any], *, at_limit: bool) -> ContentBlock:
     """A call that was cut off is none, even if what came of its input can be read, or nothing came of it."""
     if not isinstance(block, ToolUseBlock):
         return block
     is_silent = at_limit and not item["arguments"].strip()
     if not is_silent and item.get("status") != "incomplete":
         return block
-    why = "the output limit came before its input" if is_silent else "the call was cut off"
-    return InvalidToolUseBlock(block.id, block.name, item["arguments"], why, block.provider_raw)
+    reason = "the output limit came before its input" if is_silent else "the call was cut off"
+    return InvalidToolUseBlock(block.id, block.name, item["arguments"], reason, block.provider_raw)
 
 
-_SAID: Final = Said(
-    ends=("end_turn", "max_tokens", "tool_use", "refusal", "cancelled"),
-    counts=("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens", "service_tier"),
-    tiers=TIERS,
+_SUPPORTED: Final = SupportedDetails(
+    stop_reasons=("end_turn", "max_tokens", "tool_use", "refusal", "cancelled"),
+    usage_fields=("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens", "service_tier"),
+    service_tiers=TIERS,
 )
 
 
@@ -138,21 +140,21 @@ def write_reply(reply: Reply) -> Written:
     """A response as the Responses API answers it, and what it cannot say."""
     losses: list[Loss] = []
 
-    def lose(what: str, why: str) -> None:
+    def add_loss(what: str, why: str) -> None:
         losses.append(Loss("", "", what, NAME, why))
 
-    notes = notes_of(reply.provider_raw, NAME)
-    wire: dict[str, Any] = restored(natural_reply(reply), notes.get("residue"))
-    items = written_items(reply.content, Role.ASSISTANT, None, lose)
+    notes = get_notes(reply.provider_raw, NAME)
+    wire: dict[str, Any] = apply_diff(default_reply(reply), notes.get("residue"))
+    items = write_items(reply.content, Role.ASSISTANT, None, add_loss)
     if not notes:  # of another origin: this API gives every item a name and a status
-        cut = len(items) - 1 if wire["status"] != "completed" and not _ends_in_a_call(reply) else None
-        items = [named_item(place, item, is_cut=place == cut) for place, item in enumerate(items)]
-    elif revised := notes.get("revised"):
-        items = [restored(item, revised.get(item.get("id"))) for item in items]
+        cut_index = len(items) - 1 if wire["status"] != "completed" and not _ends_in_a_call(reply) else None
+        items = [complete_item(place, item, is_cut=place == cut_index) for place, item in enumerate(items)]
+    elif revisions := notes.get("revised"):
+        items = [apply_diff(item, revisions.get(item.get("id"))) for item in items]
     wire["output"] = items
     if notes.get("output_text"):
-        wire["output_text"] = _said(reply.content)
-    losses.extend(lost_details(reply, NAME, _SAID))
+        wire["output_text"] = _join_text(reply.content)
+    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
     return Written(wire, tuple(losses))
 
 
@@ -164,22 +166,22 @@ def _ends_in_a_call(reply: Reply) -> bool:
 _ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 
 
-def named_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> dict[str, Any]:
+def complete_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> dict[str, Any]:
     """An item of another origin, as this API would have it: with a name and a status."""
     kind = item.get("type", "message")
-    named = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_dragoman_{place}", "type": kind}
+    fields = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_dragoman_{place}", "type": kind}
     if kind in ("message", "function_call"):
-        named["status"] = "incomplete" if is_cut else "completed"
+        fields["status"] = "incomplete" if is_cut else "completed"
     if kind == "message" and isinstance(item.get("content"), list):
-        item = {**item, "content": [whole_part(part) for part in item["content"]]}
-    return {**named, **item}
+        item = {**item, "content": [complete_part(part) for part in item["content"]]}
+    return {**fields, **item}
 
 
-def whole_part(part: dict[str, Any]) -> dict[str, Any]:
+def complete_part(part: dict[str, Any]) -> dict[str, Any]:
     return {"annotations": [], "logprobs": [], **part} if part.get("type") == "output_text" else part
 
 
-def _said(content: Iterable[ContentBlock]) -> str:
+def _join_text(content: Iterable[ContentBlock]) -> str:
     return "".join(block.text for block in content if isinstance(block, TextBlock))
 
 
@@ -228,29 +230,29 @@ def _awaits_result(block: ContentBlock) -> bool:
 
 
 def _is_refusal(block: ContentBlock) -> bool:
-    return isinstance(block, TextBlock) and notes_of(block.provider_raw, NAME).get("form") == "refusal"
+    return isinstance(block, TextBlock) and get_notes(block.provider_raw, NAME).get("form") == "refusal"
 
 
-def natural_reply(reply: Reply) -> dict[str, Any]:
+def default_reply(reply: Reply) -> dict[str, Any]:
     """All of a response but its output, as it is written if nobody noted anything."""
-    wire: dict[str, Any] = {"id": "resp_dragoman", "object": "response", "created_at": 0, **_ECHOED}
+    wire: dict[str, Any] = {"id": "resp_dragoman", "object": "response", "created_at": 0, **_ECHO_DEFAULTS}
     wire["model"] = "unknown" if reply.model is None else reply.model  # demanded; not every wire names it
     usage = reply.usage
-    wire["service_tier"] = known_tier(usage.service_tier if usage is not None else None) or "default"
-    wire["usage"] = _written_usage(usage) if usage is not None else None
-    stop_reason = _end_of(reply)
+    wire["service_tier"] = supported_tier(usage.service_tier if usage is not None else None) or "default"
+    wire["usage"] = _write_usage(usage) if usage is not None else None
+    stop_reason = _wire_stop_reason(reply)
     status = _STATUSES.get(stop_reason, "completed")
     if stop_reason is StopReason.REFUSAL and any(_is_refusal(block) for block in reply.content):
         status = "completed"
     wire["status"], wire["error"], wire["incomplete_details"] = status, None, None
     if stop_reason is StopReason.ERROR and reply.fault is not None:
         wire["error"] = {"code": provider_code(reply.fault), "message": reply.fault.message}
-    elif status == "incomplete" and stop_reason in _INCOMPLETE_WORDS:
-        wire["incomplete_details"] = {"reason": _INCOMPLETE_WORDS[stop_reason]}
+    elif status == "incomplete" and stop_reason in _INCOMPLETE_REASONS:
+        wire["incomplete_details"] = {"reason": _INCOMPLETE_REASONS[stop_reason]}
     return wire
 
 
-def _end_of(reply: Reply) -> StopReason:
+def _wire_stop_reason(reply: Reply) -> StopReason:
     """Why it stopped. An answer that nobody can use has ended like any other, and only its reader finds that out."""
     return _UNUSABLE.get(reply.fault.code, StopReason.ERROR) if reply.fault is not None else reply.stop_reason
 
@@ -260,36 +262,39 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     wire = body.get("usage")
     if not isinstance(wire, dict):
         return None
-    inside, outside = _details(wire, "input_tokens_details"), _details(wire, "output_tokens_details")
+    input_details, output_details = (
+        _object_or_empty(wire, "input_tokens_details"),
+        _object_or_empty(wire, "output_tokens_details"),
+    )
     counts = Counts(NAME)
     fresh, cached, created = counts.split_prompt(
         counts.read(wire, "input_tokens"),
-        counts.read(inside, "cached_tokens"),
-        counts.read(inside, "cache_write_tokens"),
+        counts.read(input_details, "cached_tokens"),
+        counts.read(input_details, "cache_write_tokens"),
     )
-    counted = TokenUsage(
+    token_usage = TokenUsage(
         input_tokens=fresh,
         output_tokens=counts.read(wire, "output_tokens"),
         cached_input_tokens=cached,
         cache_creation_input_tokens=created,
-        reasoning_tokens=counts.read(outside, "reasoning_tokens"),
+        reasoning_tokens=counts.read(output_details, "reasoning_tokens"),
         server_tool_calls=_read_server_calls(body, wire) or None,
         service_tier=text_or_none(body.get("service_tier")),
         provider_cost_usd=_read_cost(wire),
     )
-    return counts.check(counted)
+    return counts.drop_impossible(token_usage)
 
 
-def _details(wire: dict[str, Any], key: str) -> dict[str, Any]:
-    found = wire.get(key)
-    return found if isinstance(found, dict) else {}
+def _object_or_empty(wire: dict[str, Any], key: str) -> dict[str, Any]:
+    value = wire.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _read_server_calls(body: dict[str, Any], usage: dict[str, Any]) -> dict[str, int]:
     """xAI counts them with the usage, OpenAI beside it."""
-    counted = _details(usage, "server_side_tool_usage_details").items()
-    calls = {name.removesuffix("_calls"): count for name, value in counted if (count := count_of(value))}
-    searches = count_of(_details(_details(body, "tool_usage"), "web_search").get("num_requests"))
+    details = _object_or_empty(usage, "server_side_tool_usage_details").items()
+    calls = {name.removesuffix("_calls"): count for name, value in details if (count := count_or_zero(value))}
+    searches = count_or_zero(_object_or_empty(_object_or_empty(body, "tool_usage"), "web_search").get("num_requests"))
     return {**calls, "web_search": searches} if searches else calls
 
 
@@ -300,13 +305,13 @@ def _read_cost(usage: dict[str, Any]) -> Decimal | None:
     return Decimal(repr(cost)) if type(cost) in (int, float) else None  # OpenRouter
 
 
-def _written_usage(usage: TokenUsage) -> dict[str, Any]:
+def _write_usage(usage: TokenUsage) -> dict[str, Any]:
     cached, created = usage.cached_input_tokens, usage.cache_creation_input_tokens
-    whole = usage.input_tokens + cached + created
+    input_tokens = usage.input_tokens + cached + created
     return {
-        "input_tokens": whole,
+        "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": created},
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": whole + usage.output_tokens,
+        "total_tokens": input_tokens + usage.output_tokens,
     }

@@ -9,22 +9,22 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from dragoman.dialects.openai_responses.blocks import (
-    BETWEEN,
     NAME,
-    ROLE_WORDS,
-    known_tier,
-    noted_down,
+    ROLE_NAMES,
+    SUMMARY_SEPARATOR,
+    item_notes,
     read_item,
     read_part,
     read_result,
-    written_items,
+    supported_tier,
+    write_items,
 )
-from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
-from dragoman.dialects.parts.functions import NO_INPUT, written_tools
-from dragoman.dialects.parts.quirks import REFUSALS, without_refused
-from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.asides import foreign_option_losses
+from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
+from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.dialects.parts.functions import EMPTY_SCHEMA, write_tools
+from dragoman.dialects.parts.quirks import REFUSALS, drop_refused_options
+from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none
 from dragoman.errors import FormatError
 from dragoman.exchange import (
@@ -55,88 +55,90 @@ _ROLES: Final = {
 }
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 QUIRKS: Final = (*REFUSALS, "store_nothing")
-_APART: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
+_SEPARATE_KEYS: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
 
 
-@from_body
+@accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
     """A request as the Responses API takes it."""
-    conversation = Conversation()
+    builder = MessageBuilder()
     instructions = body.get("instructions")
     if instructions and not isinstance(instructions, str):
         raise FormatError(f"a text belongs here, not {type(instructions).__name__}", where="$.instructions")
     if instructions:
-        conversation.add(Role.SYSTEM, [TextBlock(instructions)], {"dialect": NAME, "form": "instructions"})
-    _read_input(body.get("input"), conversation)
-    tools = tuple(_read_tool(an_object(tool, "$.tools")) for tool in a_list(body.get("tools") or [], "$.tools"))
+        builder.add(Role.SYSTEM, [TextBlock(instructions)], {"dialect": NAME, "form": "instructions"})
+    _read_input(body.get("input"), builder)
+    tools = tuple(
+        _read_tool(expect_object(tool, "$.tools")) for tool in expect_list(body.get("tools") or [], "$.tools")
+    )
     request = Request(
         model=text_or_none(body.get("model")),
-        messages=tuple(conversation.messages),
+        messages=tuple(builder.messages),
         tools=tools,
         options=_read_options(body),
     )
-    rest = {key: value for key, value in body.items() if key not in _APART}
-    empty = {key: body[key] for key in _APART if key in body and not body[key]}
+    rest = {key: value for key, value in body.items() if key not in _SEPARATE_KEYS}
+    empty = {key: body[key] for key in _SEPARATE_KEYS if key in body and not body[key]}
     absent = None if "input" in body else True
-    raw = noted(NAME, _written_options(request), rest, empty=empty or None, absent=absent)
+    raw = make_notes(NAME, _write_options(request), rest, empty=empty or None, absent=absent)
     return request.replace(provider_raw=raw)
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     """The request as the Responses API takes it, or one who speaks it with these quirks, and what they cannot take."""
     losses: list[Loss] = []
-    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
+    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
     if quirks:
-        request = request.replace(options=without_refused(request.options, quirks, NAME, losses))
-    notes = notes_of(request.provider_raw, NAME)
-    top = restored(_written_options(request), notes.get("residue"))
+        request = request.replace(options=drop_refused_options(request.options, quirks, NAME, losses))
+    notes = get_notes(request.provider_raw, NAME)
+    options_wire = apply_diff(_write_options(request), notes.get("residue"))
     if "store_nothing" in quirks:
-        _store_nothing(top, losses)
-    wire: dict[str, Any] = {"model": top["model"]} if "model" in top else {}
-    instructions, messages = _hoisted(request.messages)
+        _disable_storage(options_wire, losses)
+    wire: dict[str, Any] = {"model": options_wire["model"]} if "model" in options_wire else {}
+    instructions, messages = _split_instructions(request.messages)
     if instructions is not None:
-        wire["instructions"] = _joined_text(instructions)
-    items = _written_input(messages, losses)
+        wire["instructions"] = _join_text(instructions)
+    items = _write_input(messages, losses)
     if items or not notes.get("absent"):
         wire["input"] = items
-    tools = written_tools(request.tools, _natural_tool, NAME, losses)
+    tools = write_tools(request.tools, _default_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
-    losses.extend(_lost_options(request.options, top))
-    losses.extend(lost_asides(request, NAME))
-    return Written({**wire, **top}, tuple(losses))
+    losses.extend(_option_losses(request.options, options_wire))
+    losses.extend(foreign_option_losses(request, NAME))
+    return Written({**wire, **options_wire}, tuple(losses))
 
 
-def _store_nothing(top: dict[str, Any], losses: list[Loss]) -> None:
-    if top.get("store"):
+def _disable_storage(options_wire: dict[str, Any], losses: list[Loss]) -> None:
+    if options_wire.get("store"):
         losses.append(Loss("", "", "store", NAME, "this provider keeps no answers"))
-    top["store"] = False
+    options_wire["store"] = False
 
 
-def _read_input(value: Any, conversation: Conversation) -> None:
+def _read_input(value: Any, builder: MessageBuilder) -> None:
     if not value and not isinstance(value, list):
         return  # none at all, or the empty text: noted by the request
     if isinstance(value, str):
-        conversation.add(Role.USER, [TextBlock(value)], {"dialect": NAME, "form": "input"})
+        builder.add(Role.USER, [TextBlock(value)], {"dialect": NAME, "form": "input"})
         return
     turn: list[ContentBlock] = []
-    for index, item in enumerate(a_list(value, "$.input")):
+    for index, item in enumerate(expect_list(value, "$.input")):
         where = f"$.input[{index}]"
-        wire = an_object(item, where)
-        role = _side(wire, where)
+        wire = expect_object(item, where)
+        role = _item_role(wire, where)
         if role is Role.ASSISTANT:
-            turn.extend(read_item(wire, where, conversation, after=turn))
+            turn.extend(read_item(wire, where, builder, after=turn))
             continue
         if turn:
-            conversation.add(Role.ASSISTANT, turn)
+            builder.add(Role.ASSISTANT, turn)
             turn = []
-        _read_message(wire, role, where, conversation)
+        _read_message(wire, role, where, builder)
     if turn:
-        conversation.add(Role.ASSISTANT, turn)
+        builder.add(Role.ASSISTANT, turn)
 
 
-def _side(wire: dict[str, Any], where: str) -> Role:
+def _item_role(wire: dict[str, Any], where: str) -> Role:
     """Who an item comes from. What a client ran and sends back is the user's; all else without a role the model's."""
     kind, role = wire.get("type"), wire.get("role")
     if role is not None or kind == "message":
@@ -145,33 +147,35 @@ def _side(wire: dict[str, Any], where: str) -> Role:
         return _ROLES[role]
     if kind == "function_call_output" and isinstance(wire.get("call_id"), str):
         return Role.TOOL if isinstance(wire.get("output"), str | list) else Role.USER
-    answers = isinstance(kind, str) and kind.endswith(("_output", "_response")) and wire.get("execution") != "server"
-    return Role.USER if answers else Role.ASSISTANT
+    is_client_output = (
+        isinstance(kind, str) and kind.endswith(("_output", "_response")) and wire.get("execution") != "server"
+    )
+    return Role.USER if is_client_output else Role.ASSISTANT
 
 
-def _read_message(wire: dict[str, Any], role: Role, where: str, conversation: Conversation) -> None:
+def _read_message(wire: dict[str, Any], role: Role, where: str, builder: MessageBuilder) -> None:
     if role is Role.TOOL:
-        result = read_result(wire, where, conversation)
-        conversation.add(Role.TOOL, [result], answers=result.tool_use_id)
+        result = read_result(wire, where, builder)
+        builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
     content = wire.get("content")
     form = "listed" if role is Role.SYSTEM else None
     if wire.get("type", "message") != "message" or content == []:
         raw = {"dialect": NAME, "form": form} if form else None
-        conversation.add(role, [OpaqueBlock(NAME, wire)], raw)
+        builder.add(role, [OpaqueBlock(NAME, wire)], raw)
         return
     shape = "string" if isinstance(content, str) else None
-    parts = [{"type": "input_text", "text": content}] if shape else a_list(content, f"{where}.content")
-    blocks = [read_part(an_object(part, f"{where}.content"), role) for part in parts]
+    parts = [{"type": "input_text", "text": content}] if shape else expect_list(content, f"{where}.content")
+    blocks = [read_part(expect_object(part, f"{where}.content"), role) for part in parts]
     envelope = {key: value for key, value in wire.items() if key != "content"}
-    item = difference({"role": ROLE_WORDS.get(role, "user")}, envelope)
-    conversation.add(role, blocks, noted_down(item=item, content=shape, form=form))
+    item = diff({"role": ROLE_NAMES.get(role, "user")}, envelope)
+    builder.add(role, blocks, item_notes(item=item, content=shape, form=form))
 
 
-def _hoisted(messages: tuple[Message, ...]) -> tuple[Message | None, list[Message]]:
+def _split_instructions(messages: tuple[Message, ...]) -> tuple[Message | None, list[Message]]:
     """The system message that stands beside the list: the one that stood there, else one that leads the others."""
-    forms = [notes_of(message.metadata.provider_raw, NAME).get("form") for message in messages]
-    fit = [
+    forms = [get_notes(message.metadata.provider_raw, NAME).get("form") for message in messages]
+    candidates = [
         index
         for index, (message, form) in enumerate(zip(messages, forms, strict=True))
         if message.role is Role.SYSTEM
@@ -179,25 +183,27 @@ def _hoisted(messages: tuple[Message, ...]) -> tuple[Message | None, list[Messag
         and message.content
         and all(isinstance(block, TextBlock) for block in message.content)
     ]
-    if not fit:
+    if not candidates:
         return None, list(messages)
-    chosen = next((index for index in fit if forms[index] == "instructions"), fit[0])
-    return messages[chosen], [message for index, message in enumerate(messages) if index != chosen]
+    index_of_instructions = next((index for index in candidates if forms[index] == "instructions"), candidates[0])
+    return messages[index_of_instructions], [
+        message for index, message in enumerate(messages) if index != index_of_instructions
+    ]
 
 
-def _joined_text(message: Message) -> str:
-    return BETWEEN.join(block.text for block in message.content if isinstance(block, TextBlock))
+def _join_text(message: Message) -> str:
+    return SUMMARY_SEPARATOR.join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
-def _written_input(messages: list[Message], losses: list[Loss]) -> Any:
+def _write_input(messages: list[Message], losses: list[Loss]) -> Any:
     items: list[dict[str, Any]] = []
     for message in messages:
 
-        def lose(what: str, why: str, message: Message = message) -> None:
+        def add_loss(what: str, why: str, message: Message = message) -> None:
             losses.append(Loss(message.session_id, message.id, what, NAME, why))
 
-        items.extend(written_items(message.content, message.role, message.metadata.provider_raw, lose))
-    if len(messages) == 1 and notes_of(messages[0].metadata.provider_raw, NAME).get("form") == "input":
+        items.extend(write_items(message.content, message.role, message.metadata.provider_raw, add_loss))
+    if len(messages) == 1 and get_notes(messages[0].metadata.provider_raw, NAME).get("form") == "input":
         content = items[0].get("content") if len(items) == 1 else None
         if isinstance(content, list) and len(content) == 1 and set(content[0]) == {"type", "text"}:
             return content[0]["text"]
@@ -209,11 +215,11 @@ def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     if wire.get("type") != "function" or not isinstance(name, str) or not isinstance(schema, dict | None):
         return OpaqueTool(NAME, wire)
     description = text_or_none(wire.get("description")) or ""
-    tool = ToolDefinition(name, description, dict(NO_INPUT) if schema is None else schema, SideEffects.EXECUTE)
-    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
+    tool = ToolDefinition(name, description, dict(EMPTY_SCHEMA) if schema is None else schema, SideEffects.EXECUTE)
+    return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
 
 
-def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
     wire: dict[str, Any] = {"type": "function", "name": tool.name}
     if tool.description:
         wire["description"] = tool.description
@@ -252,9 +258,9 @@ def _read_choice(choice: Any) -> ToolChoice | None:
 
 def _read_format(text: Any) -> ResponseFormat | None:
     match text:
-        case {"format": {"type": "json_schema", "schema": dict(schema)} as asked}:
+        case {"format": {"type": "json_schema", "schema": dict(schema)} as schema_wire}:
             return ResponseFormat(
-                "json_schema", schema, text_or_none(asked.get("name")), flag_or_none(asked.get("strict"))
+                "json_schema", schema, text_or_none(schema_wire.get("name")), flag_or_none(schema_wire.get("strict"))
             )
         case {"format": {"type": "json_object"}}:
             return ResponseFormat("json")
@@ -271,22 +277,22 @@ def _read_effort(reasoning: Any) -> Reasoning | None:
     return Reasoning(effort=effort) if effort else None
 
 
-def _written_options(request: Request) -> dict[str, Any]:
+def _write_options(request: Request) -> dict[str, Any]:
     options = request.options
-    asked = {
+    fields = {
         "model": request.model,
         "max_output_tokens": options.max_output_tokens,
         "temperature": options.temperature,
         "top_p": options.top_p,
-        "tool_choice": _written_choice(options.tool_choice),
+        "tool_choice": _write_choice(options.tool_choice),
         "parallel_tool_calls": options.parallel_tool_calls,
-        "service_tier": known_tier(options.service_tier),
+        "service_tier": supported_tier(options.service_tier),
         "user": options.user,
         "stream": options.stream,
     }
-    wire = {key: value for key, value in asked.items() if value is not None}
+    wire = {key: value for key, value in fields.items() if value is not None}
     if options.response_format is not None:
-        wire["text"] = {"format": _written_format(options.response_format)}
+        wire["text"] = {"format": _write_format(options.response_format)}
     if options.reasoning is not None:
         effort = options.reasoning.effort or ("none" if options.reasoning.enabled is False else None)
         if effort in _EFFORTS:
@@ -294,20 +300,24 @@ def _written_options(request: Request) -> dict[str, Any]:
     return wire
 
 
-def _written_choice(choice: ToolChoice | None) -> Any:
+def _write_choice(choice: ToolChoice | None) -> Any:
     if choice is None or choice.mode != "tool":
         return choice.mode if choice is not None else None
     return {"type": "function", "name": choice.name}
 
 
-def _written_format(asked: ResponseFormat) -> dict[str, Any]:
-    if asked.kind != "json_schema":
-        return {"type": "json_object" if asked.kind == "json" else "text"}
-    wire = {"type": "json_schema", "name": asked.name or "response", "schema": asked.json_schema or {}}
-    return wire if asked.strict is None else {**wire, "strict": asked.strict}
+def _write_format(response_format: ResponseFormat) -> dict[str, Any]:
+    if response_format.kind != "json_schema":
+        return {"type": "json_object" if response_format.kind == "json" else "text"}
+    wire = {
+        "type": "json_schema",
+        "name": response_format.name or "response",
+        "schema": response_format.json_schema or {},
+    }
+    return wire if response_format.strict is None else {**wire, "strict": response_format.strict}
 
 
-def _lost_options(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
+def _option_losses(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
     """What was asked for and cannot be asked for here, but for what this very wire said in words of its own."""
     budget = options.reasoning.budget_tokens if options.reasoning is not None else None
     switch = options.reasoning.enabled if options.reasoning is not None else None

@@ -18,53 +18,53 @@ from typing import Any, Final
 from dragoman.exchange import Loss, Request, ToolDefinition
 from dragoman.message import ProviderRaw
 
-_PARTS_OF_RESIDUE: Final = frozenset({"set", "drop", "in", "at", "is", "was"})
+_RESIDUE_KEYS: Final = frozenset({"set", "drop", "in", "at", "is", "was"})
 _DEFAULTS: Final = {"n": 1, "candidateCount": 1, "candidate_count": 1}  # one answer, which is what everybody gives
 
 
-def lost_asides(request: Request, dialect: str) -> Iterator[Loss]:
+def foreign_option_losses(request: Request, dialect: str) -> Iterator[Loss]:
     """A loss for everything that was asked for in words that this dialect does not have."""
-    for name, origin in asides_of(request, dialect).items():
+    for name, origin in foreign_options(request, dialect).items():
         yield Loss("", "", name, dialect, f"only {origin} has such an option")
 
 
-def asides_of(request: Request, dialect: str) -> dict[str, str]:
+def foreign_options(request: Request, dialect: str) -> dict[str, str]:
     """What was asked for in words of another dialect, by name, and whose words these are; each once."""
-    found = dict(_asides(request.provider_raw, dialect))
+    options = dict(_foreign_names(request.provider_raw, dialect))
     for tool in request.tools:
         if isinstance(tool, ToolDefinition) and tool.provider_raw is not None:
-            found.update((f"tool.{name}", origin) for name, origin in _asides(tool.provider_raw, dialect))
-    return found
+            options.update((f"tool.{name}", origin) for name, origin in _foreign_names(tool.provider_raw, dialect))
+    return options
 
 
-def hints_of(raw: ProviderRaw | None, dialect: str) -> list[str]:
+def foreign_hints(raw: ProviderRaw | None, dialect: str) -> list[str]:
     """What was noted about a block or a message in words of another dialect, by name."""
-    return [name for name, _ in _asides(raw, dialect)]
+    return [name for name, _ in _foreign_names(raw, dialect)]
 
 
-def _asides(raw: ProviderRaw | None, dialect: str) -> Iterator[tuple[str, str]]:
+def _foreign_names(raw: ProviderRaw | None, dialect: str) -> Iterator[tuple[str, str]]:
     if raw is None or raw.get("dialect") in (None, dialect):
         return
     for note in raw.values():
-        if isinstance(note, dict) and note and note.keys() <= _PARTS_OF_RESIDUE:
-            for name in _names_added(note):
+        if isinstance(note, dict) and note and note.keys() <= _RESIDUE_KEYS:
+            for name in _added_names(note):
                 yield name, raw["dialect"]
 
 
-def _names_added(residue: dict[str, Any], before: str = "") -> Iterator[str]:
+def _added_names(residue: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """What stood on the wire and we would not have written, by name, as far as it says something.
 
     Another spelling of the same word says nothing new, and an object in the place of a word does.
     """
     for key, value in residue.get("set", {}).items():
-        if _says_something(value) and _DEFAULTS.get(key) != value:
-            yield f"{before}{key}"
+        if _is_meaningful(value) and _DEFAULTS.get(key) != value:
+            yield f"{prefix}{key}"
     for key, part in residue.get("in", {}).items():
-        yield from _names_added(part, f"{before}{key}.")
-    if isinstance(residue.get("is"), dict | list) and _says_something(residue["is"]):
-        yield before.removesuffix(".")
+        yield from _added_names(part, f"{prefix}{key}.")
+    if isinstance(residue.get("is"), dict | list) and _is_meaningful(residue["is"]):
+        yield prefix.removesuffix(".")
 
 
-def _says_something(value: Any) -> bool:
+def _is_meaningful(value: Any) -> bool:
     """Whether a value is more than nothing, an empty one, or no."""
     return value is not None and value is not False and value not in ("", [], {})

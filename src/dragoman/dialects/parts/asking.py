@@ -12,12 +12,12 @@ import msgspec
 BEARER: Final = "authorization"
 
 
-class Asking(msgspec.Struct, frozen=True):
+class HttpEndpoint(msgspec.Struct, frozen=True):
     """How a dialect is asked. ``{model}`` in a path stands for the model."""
 
-    whole: str  # the path
-    streamed: str | None = None  # the same, where it differs for a stream
+    path: str  # the path
+    stream_path: str | None = None  # the same, where it differs for a stream
     key_header: str = BEARER  # with ``Bearer`` before the key; any other has the key alone
     headers: tuple[tuple[str, str], ...] = ()
-    says_stream: bool = True  # whether a request says itself, by ``stream``, that it wants one
+    has_stream_field: bool = True  # whether a request says itself, by ``stream``, that it wants one
     stream_type: str = "text/event-stream"

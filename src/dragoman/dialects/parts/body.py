@@ -21,55 +21,55 @@ import msgspec
 
 from dragoman.errors import DragomanError, FormatError, JsonError
 from dragoman.jsontext import OWN, has_every_key, read_json
-from dragoman.value import check_plain
+from dragoman.value import validate_json
 
-_SHOWN: Final = 12  # steps of the way to a place that is too deep
+_MAX_STEPS: Final = 12  # steps of the way to a place that is too deep
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
-Read = TypeVar("Read")
+Result = TypeVar("Result")
 
 
-def from_body(read: Callable[[dict[str, Any]], Read]) -> Callable[[Any], Read]:
+def accepts_json_text(read: Callable[[dict[str, Any]], Result]) -> Callable[[Any], Result]:
     """The same function, for the object or its JSON text. What cannot be kept of it is a ``FormatError``."""
 
-    def unguarded(wire: Any) -> Read:
-        body = body_of(wire)
+    def read_unchecked(wire: Any) -> Result:
+        body = parse_object(wire)
         try:
             if body is wire:  # not read from a text: it may hold what no JSON can say
-                check_plain(body, "$")
+                validate_json(body, "$")
             return read(body)
         except (ValueError, RecursionError) as error:
-            code, what = unkept(error)
-            where = _deepest(body) if code == "too_deep" else "$"
-            raise FormatError(what, where=where, code=code) from error
+            code, reason = storage_problem(error)
+            where = _deepest_path(body) if code == "too_deep" else "$"
+            raise FormatError(reason, where=where, code=code) from error
 
     @functools.wraps(read)
-    def read_wire(wire: Any) -> Read:
+    def read_wire(wire: Any) -> Result:
         try:
-            return unguarded(wire)
+            return read_unchecked(wire)
         except DragomanError:
             raise
         except Exception as error:
-            log_unforeseen(error)
-            raise FormatError(unforeseen(error), where="$") from error
+            log_unexpected(error)
+            raise FormatError(describe_unexpected(error), where="$") from error
 
-    setattr(read_wire, "unguarded", unguarded)  # noqa: B010  for the fuzzer: the guard hides what it catches
+    setattr(read_wire, "read_unchecked", read_unchecked)  # noqa: B010  for the fuzzer: the guard hides what it catches
     return read_wire
 
 
-def unforeseen(error: Exception) -> str:
+def describe_unexpected(error: Exception) -> str:
     """What to say about an exception that a reader did not foresee."""
     return f"this version of Dragoman cannot read it ({type(error).__name__})"
 
 
-def log_unforeseen(error: Exception) -> None:
+def log_unexpected(error: Exception) -> None:
     """Log an exception that a reader did not foresee: a defect of ours, whatever was sent."""
     import logging  # noqa: PLC0415  see dragoman.codec
 
     logging.getLogger("dragoman.dialects").error("a reader failed on an unforeseen input", exc_info=error)
 
 
-def unkept(error: ValueError | RecursionError) -> tuple[str, str]:
+def storage_problem(error: ValueError | RecursionError) -> tuple[str, str]:
     """Why a part of a wire cannot be kept: a code, and what to say."""
     if isinstance(error, RecursionError) or "nested deeper" in str(error):
         return "too_deep", "nested too deep to be kept"
@@ -78,7 +78,7 @@ def unkept(error: ValueError | RecursionError) -> tuple[str, str]:
     return "invalid_message", str(error)
 
 
-def _deepest(body: dict[str, Any]) -> str:
+def _deepest_path(body: dict[str, Any]) -> str:
     """The way to the deepest place, or its beginning. It is looked for without a call in a call."""
     depth, deepest = 0, "$"
     level: list[tuple[str, Any]] = [("$", body)]
@@ -86,38 +86,38 @@ def _deepest(body: dict[str, Any]) -> str:
         inner: list[tuple[str, Any]] = []
         for where, value in level:
             steps = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
-            inner.extend((_step(where, key, depth), item) for key, item in steps if type(item) in (dict, list))
+            inner.extend((_append_step(where, key, depth), item) for key, item in steps if type(item) in (dict, list))
         if inner:
             deepest = inner[0][0]
         level, depth = inner, depth + 1
     return deepest
 
 
-def _step(where: str, key: str | int, depth: int) -> str:
-    if depth >= _SHOWN:
-        return where if depth > _SHOWN else f"{where}…"
+def _append_step(where: str, key: str | int, depth: int) -> str:
+    if depth >= _MAX_STEPS:
+        return where if depth > _MAX_STEPS else f"{where}…"
     return f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
 
 
-def body_of(wire: Any) -> dict[str, Any]:
+def parse_object(wire: Any) -> dict[str, Any]:
     """The whole of a wire: an object, or the JSON text of one, of which no key may be doubled."""
     if type(wire) is bytes:
         try:
             body = _decode(wire)
-            again = _encode(body)
-            if type(body) is dict and (again == wire or _is_read(wire, again)):
+            encoded = _encode(body)
+            if type(body) is dict and (encoded == wire or _is_lossless(wire, encoded)):
                 return body  # how deep its parts are is looked at where they are read
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # the careful reader knows what to say about it
-    return an_object(_value_of(wire) if isinstance(wire, bytes | str) else wire, "$")
+    return expect_object(_parse_text(wire) if isinstance(wire, bytes | str) else wire, "$")
 
 
-def _is_read(wire: bytes, again: bytes) -> bool:
+def _is_lossless(wire: bytes, encoded: bytes) -> bool:
     """Whether a text with other spaces than ours was read whole, and is not too deep."""
-    return wire.count(b"[") + wire.count(b"{") <= OWN.max_depth and has_every_key(wire, again)
+    return wire.count(b"[") + wire.count(b"{") <= OWN.max_depth and has_every_key(wire, encoded)
 
 
-def _value_of(text: bytes | str) -> Any:
+def _parse_text(text: bytes | str) -> Any:
     try:
         return read_json(text, OWN)
     except JsonError as error:
@@ -126,14 +126,14 @@ def _value_of(text: bytes | str) -> Any:
         raise FormatError(error.what, where="$", remedy=error.remedy, code=error.code) from None
 
 
-def an_object(value: Any, where: str) -> dict[str, Any]:
+def expect_object(value: Any, where: str) -> dict[str, Any]:
     """The value, if it is an object."""
     if type(value) is not dict:
         raise FormatError(f"an object belongs here, not {type(value).__name__}", where=where)
     return value
 
 
-def a_list(value: Any, where: str) -> list[Any]:
+def expect_list(value: Any, where: str) -> list[Any]:
     """The value, if it is a list."""
     if type(value) is not list:
         raise FormatError(f"a list belongs here, not {type(value).__name__}", where=where)

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from dragoman.dialects.parts.residue import notes_of
+from dragoman.dialects.parts.residue import get_notes
 from dragoman.exchange import Loss, Reply, Request
-from dragoman.ids import TOOL_ID, derived_ulid
+from dragoman.ids import TOOL_ID, derive_ulid
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -25,20 +25,20 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.value import unchecked
+from dragoman.value import unvalidated
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
 _ASSISTANT: Final = Role.ASSISTANT
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _REASONING: Final = (ThinkingBlock, RedactedThinkingBlock)
 _COMPLETE: Final = MessageStatus.COMPLETE
-_NOTHING: Final = MessageMetadata()
+_NO_METADATA: Final = MessageMetadata()
 _NUMBERS: Final = tuple(str(number).zfill(26) for number in range(512))
-_message: Final = unchecked(Message)  # its blocks have been looked at
-_metadata: Final = unchecked(MessageMetadata)
+_message: Final = unvalidated(Message)  # its blocks have been looked at
+_metadata: Final = unvalidated(MessageMetadata)
 
 
-class Conversation:
+class MessageBuilder:
     """Messages in the making, read from one request."""
 
     def __init__(self) -> None:
@@ -47,86 +47,90 @@ class Conversation:
         self._uses: dict[str, int] = {}  # of ids that were used more than once
 
     def add(
-        self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, answers: str | None = None
+        self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, parent_id: str | None = None
     ) -> None:
         """One more message."""
-        metadata = _NOTHING
-        if raw is not None or answers is not None:
-            metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=answers)
-        self.say(role, tuple(blocks), metadata)
+        metadata = _NO_METADATA
+        if raw is not None or parent_id is not None:
+            metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=parent_id)
+        self.add_message(role, tuple(blocks), metadata)
 
-    def say(self, role: Role, blocks: tuple[ContentBlock, ...], metadata: MessageMetadata = _NOTHING) -> None:
+    def add_message(
+        self, role: Role, blocks: tuple[ContentBlock, ...], metadata: MessageMetadata = _NO_METADATA
+    ) -> None:
         """One more message, of blocks and with metadata that have been looked at."""
         messages = self.messages
         count = len(messages)
-        made_id = _NUMBERS[count] if count < 512 else str(count).zfill(26)
-        messages.append(_message(made_id, "", role, blocks, metadata, UNKNOWN_TIME))
+        message_id = _NUMBERS[count] if count < 512 else str(count).zfill(26)
+        messages.append(_message(message_id, "", role, blocks, metadata, UNKNOWN_TIME))
 
-    def answer(self, result: ToolResultBlock) -> None:
+    def add_result(self, result: ToolResultBlock) -> None:
         """One more message, with a result that has been looked at."""
-        self.say(Role.TOOL, (result,), _answering(result.tool_use_id))
+        self.add_message(Role.TOOL, (result,), _result_metadata(result.tool_use_id))
 
     def call_id(self, provider_id: str) -> str:
         """Our id for a call. A provider that uses an id again means another call by it."""
         if provider_id in self._tool_ids:
             self._uses[provider_id] = self._uses.get(provider_id, 1) + 1
-            made = tool_id_for(provider_id, self._uses[provider_id])
+            tool_id = tool_id_for(provider_id, self._uses[provider_id])
         else:
-            made = tool_id_for(provider_id)
-        self._tool_ids[provider_id] = made
-        return made
+            tool_id = tool_id_for(provider_id)
+        self._tool_ids[provider_id] = tool_id
+        return tool_id
 
-    def answered_id(self, provider_id: str) -> str:
+    def result_id(self, provider_id: str) -> str:
         """Our id for the call that a result answers: the latest one of that id."""
         return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
 
 
 @functools.lru_cache(maxsize=4096)  # a history is read again in every turn
-def _answering(tool_use_id: str) -> MessageMetadata:
+def _result_metadata(tool_use_id: str) -> MessageMetadata:
     return _metadata(parent_tool_use_id=tool_use_id)
 
 
-def with_ids_of_calls(request: Request, dialect: str) -> Request:
+def fill_result_ids(request: Request, dialect: str) -> Request:
     """The request, with each result under the id that the provider gave its call, as far as the result says none.
 
     A result that was just made knows our id alone; its call came from the wire and is written under the wire's.
     """
-    theirs: dict[str, str] = {}
+    provider_ids: dict[str, str] = {}
     for message in request.messages:
         if message.role is _ASSISTANT:
             for block in message.content:
-                if type(block) in _CALLS and "id" in (notes := notes_of(block.provider_raw, dialect)):  # type: ignore[union-attr]
-                    theirs[block.id] = notes["id"]  # type: ignore[union-attr]
-    if not theirs:
+                if type(block) in _CALLS and "id" in (notes := get_notes(block.provider_raw, dialect)):  # type: ignore[union-attr]
+                    provider_ids[block.id] = notes["id"]  # type: ignore[union-attr]
+    if not provider_ids:
         return request
-    messages = tuple(_named(message, theirs, dialect) for message in request.messages)
+    messages = tuple(_fill_message(message, provider_ids, dialect) for message in request.messages)
     return msgspec.structs.replace(request, messages=messages)
 
 
-def _named(message: Message, theirs: dict[str, str], dialect: str) -> Message:
+def _fill_message(message: Message, provider_ids: dict[str, str], dialect: str) -> Message:
     if message.role is not Role.TOOL:
         return message
-    blocks = tuple(_named_result(block, theirs, dialect) for block in message.content)
+    blocks = tuple(_fill_result(block, provider_ids, dialect) for block in message.content)
     return msgspec.structs.replace(message, content=blocks)
 
 
-def _named_result(block: ContentBlock, theirs: dict[str, str], dialect: str) -> ContentBlock:
-    if not isinstance(block, ToolResultBlock) or block.tool_use_id not in theirs:
+def _fill_result(block: ContentBlock, provider_ids: dict[str, str], dialect: str) -> ContentBlock:
+    if not isinstance(block, ToolResultBlock) or block.tool_use_id not in provider_ids:
         return block
-    notes = notes_of(block.provider_raw, dialect)
+    notes = get_notes(block.provider_raw, dialect)
     if "id" in notes:
         return block
-    raw = {"dialect": dialect, **notes, "id": theirs[block.tool_use_id]}
+    raw = {"dialect": dialect, **notes, "id": provider_ids[block.tool_use_id]}
     return msgspec.structs.replace(block, provider_raw=raw)
 
 
-def worth_sending(request: Request, dialect: str, losses: list[Loss], *, may_end_in_reasoning: bool = False) -> Request:
+def drop_failed_turns(
+    request: Request, dialect: str, losses: list[Loss], *, may_end_in_reasoning: bool = False
+) -> Request:
     """The request without what a cancelled or failed turn of a session leaves behind, and providers refuse.
 
     That is messages that say nothing, and reasoning that led to nothing. Those read from a wire stay as they came:
     they are complete, and name no provider.
     """
-    kept, is_changed = [], False
+    messages, is_changed = [], False
     for message in request.messages:
         content = message.content
         if content and not may_end_in_reasoning and message.metadata.provider is not None:
@@ -135,15 +139,15 @@ def worth_sending(request: Request, dialect: str, losses: list[Loss], *, may_end
                 losses.append(loss)
                 content = content[:-1]
         if content is message.content and (content or message.metadata.status is _COMPLETE):
-            kept.append(message)
+            messages.append(message)
             continue
         is_changed = True
         if content:
-            kept.append(msgspec.structs.replace(message, content=content))
-    return msgspec.structs.replace(request, messages=tuple(kept)) if is_changed else request
+            messages.append(msgspec.structs.replace(message, content=content))
+    return msgspec.structs.replace(request, messages=tuple(messages)) if is_changed else request
 
 
-def lost_fault(reply: Reply, dialect: str) -> tuple[Loss, ...]:
+def fault_loss(reply: Reply, dialect: str) -> tuple[Loss, ...]:
     """A whole reply has no place for a fault: it is to be written as an error, or as the end of a stream."""
     if reply.fault is None:
         return ()
@@ -155,4 +159,4 @@ def tool_id_for(provider_id: str, count: int = 1) -> str:
     """Always the same id of ours for the same id of theirs; one of ours stays what it is."""
     if count == 1 and TOOL_ID.fullmatch(provider_id):
         return provider_id
-    return "tu_" + derived_ulid(0, provider_id, str(count))
+    return "tu_" + derive_ulid(0, provider_id, str(count))

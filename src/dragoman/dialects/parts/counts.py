@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dragoman.message import AnyUsage, TokenUsage, usage_problems, without_figures
 
-MOST_CALL_TOKENS: Final = 10**8  # in one call: a hundred times the context of the largest models
+MAX_CALL_TOKENS: Final = 10**8  # in one call: a hundred times the context of the largest models
 _WHOLES: Final = (  # parts, and what each is a part of
     ("reasoning_tokens", "output_tokens"),
     ("output_audio_tokens", "output_tokens"),
@@ -40,43 +40,43 @@ class Counts:
                 continue
             count = _count_from(value)
             if count is None:
-                self._problems.append(f"{name} is not a whole number from 0 to {MOST_CALL_TOKENS}")
+                self._problems.append(f"{name} is not a whole number from 0 to {MAX_CALL_TOKENS}")
             elif count:
                 return count
         return 0
 
-    def split_prompt(self, prompt: int, cached: int, written: int = 0) -> tuple[int, int, int]:
+    def split_prompt(self, prompt: int, cached: int, created: int = 0) -> tuple[int, int, int]:
         """What of a prompt was fresh, read from a cache, and written to one. Parts that exceed it are dropped."""
-        if cached + written > prompt:
-            self._problems.append(f"{cached} cached and {written} cache creation tokens are more than the prompt")
+        if cached + created > prompt:
+            self._problems.append(f"{cached} cached and {created} cache creation tokens are more than the prompt")
             return prompt, 0, 0
-        return prompt - cached - written, cached, written
+        return prompt - cached - created, cached, created
 
-    def check(self, usage: AnyUsage) -> AnyUsage:
+    def drop_impossible(self, usage: AnyUsage) -> AnyUsage:
         """The usage without impossible figures, marked as estimated if a count was impossible."""
-        problems = usage_problems(usage, MOST_CALL_TOKENS) | _part_problems(usage)
+        problems = usage_problems(usage, MAX_CALL_TOKENS) | _part_problems(usage)
         if not problems and not self._problems:
             return usage
         import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
-        what = "; ".join([*self._problems, *problems.values()])
+        description = "; ".join([*self._problems, *problems.values()])
         logging.getLogger("dragoman.dialects").warning(
-            "%s: an impossible usage is not counted (%s)", self._dialect, what, extra={"dialect": self._dialect}
+            "%s: an impossible usage is not counted (%s)", self._dialect, description, extra={"dialect": self._dialect}
         )
-        is_counted = not self._problems and problems.keys() <= {"provider_cost_usd"}
-        return without_figures(usage, problems).replace(estimated=usage.estimated or not is_counted)
+        has_valid_counts = not self._problems and problems.keys() <= {"provider_cost_usd"}
+        return without_figures(usage, problems).replace(estimated=usage.estimated or not has_valid_counts)
 
 
-def possible_usage(usage: AnyUsage, dialect: str) -> AnyUsage:
+def drop_impossible_counts(usage: AnyUsage, dialect: str) -> AnyUsage:
     """The usage without its impossible figures."""
-    return Counts(dialect).check(usage)
+    return Counts(dialect).drop_impossible(usage)
 
 
 def _count_from(value: Any) -> int | None:
     """A whole number, which some providers write as a float; nothing if it is not a possible count."""
     if type(value) is float and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 <= value <= MOST_CALL_TOKENS else None
+    return value if type(value) is int and 0 <= value <= MAX_CALL_TOKENS else None
 
 
 def _part_problems(usage: TokenUsage) -> dict[str, str]:

@@ -28,14 +28,14 @@ _SECRET: Final = re.compile(
     r"(?i)(bearer\s+|\b(?:sk|pk|gsk|xai|key)[-_]|api[-_ ]?key[\"']?\s*[:=]\s*[\"']?)[\w.~+/-]{6,}"
 )
 _RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
-_OF_THE_NETWORK: Final = ("stream_incomplete", "stream_broken")
+_NETWORK_CODES: Final = ("stream_incomplete", "stream_broken")
 
 
-def stream_error(dialect: str, code: str, message: str, **kept: str | None) -> StreamError:
+def stream_error(dialect: str, code: str, message: str, **excerpts: str | None) -> StreamError:
     """The end of a damaged stream. What was ``kept`` of it stands in ``provider_raw``."""
-    error_class = ErrorClass.NETWORK if code in _OF_THE_NETWORK else ErrorClass.SERVER_ERROR
+    error_class = ErrorClass.NETWORK if code in _NETWORK_CODES else ErrorClass.SERVER_ERROR
     fault = Fault(code=code, message=message, error_class=error_class, retryable=True, provider=dialect)
-    raw = {name: text for name, text in kept.items() if text}
+    raw = {name: text for name, text in excerpts.items() if text}
     return StreamError(fault, {"dialect": dialect, **raw} if raw else None)
 
 
@@ -45,22 +45,22 @@ def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
     ``head`` holds the first bytes if no event ever came out of them, ``tail`` those of an unfinished event.
     """
     head = head and head.removeprefix(BYTE_ORDER_MARK)
-    begin = b"" if head is None else head.lstrip()[:1]
-    if head is not None and not begin:
+    first_byte = b"" if head is None else head.lstrip()[:1]
+    if head is not None and not first_byte:
         return stream_error(dialect, "empty_response", "nothing came")
-    if head is not None and begin in (b"<", b"{"):
-        what = "a page" if begin == b"<" else "a JSON object"
-        return stream_error(dialect, "bad_content_type", f"{what} came instead of a stream", head=redacted(head))
-    kept = tail[:_TAIL_BYTES].decode("utf-8", "backslashreplace")
-    return stream_error(dialect, "stream_incomplete", "the stream ended before the message did", tail=kept)
+    if head is not None and first_byte in (b"<", b"{"):
+        content = "a page" if first_byte == b"<" else "a JSON object"
+        return stream_error(dialect, "bad_content_type", f"{content} came instead of a stream", head=redact(head))
+    tail_text = tail[:_TAIL_BYTES].decode("utf-8", "backslashreplace")
+    return stream_error(dialect, "stream_incomplete", "the stream ended before the message did", tail=tail_text)
 
 
-def redacted(head: bytes) -> str:
+def redact(head: bytes) -> str:
     """The first kilobyte as text, without what looks like a key."""
     return _SECRET.sub(r"\1***", head[:HEAD_BYTES].decode("utf-8", "backslashreplace"))
 
 
-def error_in(body: Any) -> Any:
+def parse_error_body(body: Any) -> Any:
     """What the body of an error says: as it was given, or as it reads; ``None`` if it is no JSON."""
     if not isinstance(body, bytes | str):
         return body
@@ -70,17 +70,17 @@ def error_in(body: Any) -> Any:
         return None
 
 
-def fault_of(
+def make_fault(
     dialect: str,
-    found: tuple[str, ErrorClass],
+    classification: tuple[str, ErrorClass],
     message: str,
     status: int | None,
     headers: Mapping[str, str],
     **more: Any,
 ) -> Fault:
     """The fault that an answer tells of. ``found`` is its code and its class."""
-    code, error_class = found
-    known = {"retry_after_s": retry_after_s(headers), **more}
+    code, error_class = classification
+    fields = {"retry_after_s": retry_after_s(headers), **more}
     return Fault(
         code=code,
         message=message,
@@ -88,11 +88,11 @@ def fault_of(
         retryable=error_class in _RETRYABLE,
         status=status,
         provider=dialect,
-        **known,
+        **fields,
     )
 
 
-def by_status(status: int | None) -> tuple[str, ErrorClass]:
+def classify_status(status: int | None) -> tuple[str, ErrorClass]:
     """What an HTTP status alone says."""
     match status:
         case 401:

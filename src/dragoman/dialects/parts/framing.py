@@ -32,7 +32,7 @@ class Frame(msgspec.Struct, frozen=True):
     is_failure: bool = False  # AWS marks what tells of one
 
 
-_LARGEST_AWS_FRAME: Final = 24 * 2**20  # what AWS's own SDKs accept
+_MAX_AWS_FRAME: Final = 24 * 2**20  # what AWS's own SDKs accept
 
 
 class FramingError(InputError):
@@ -48,36 +48,39 @@ class SseSplitter:
         self._rest: list[bytes] = []  # of a line that has not ended
         self._data: list[bytes] = []
         self._event: str | None = None
-        self._named = (b"", "")  # the last line that named an event, and that name: most often the next one is the same
-        self._before = b"data: "  # what stood before the data of the last event
-        self._begun = False
+        self._event_line = (
+            b"",
+            "",
+        )  # the last line that named an event, and that name: most often the next one is the same
+        self._prefix = b"data: "  # what stood before the data of the last event
+        self._is_started = False
         self._is_idle = False  # whether every line that has begun has ended, and every event
 
     def feed(self, data: bytes) -> list[Frame]:
         """The events that are complete now."""
         if self._rest:
-            if not _may_end_a_line(self._rest[-1], data):
+            if not _completes_line(self._rest[-1], data):
                 self._rest.append(data)
                 return []
             data = b"".join([*self._rest, data])
             self._rest = []
-        if not self._begun:
-            data = self._without_mark(data)
+        if not self._is_started:
+            data = self._strip_mark(data)
         lines = data.split(b"\n") if _CARRIAGE_RETURN not in data else _LINE_END.split(data)
         rest = lines.pop()
         if rest:
             self._rest = [rest]
         frames = self._frames(lines)
-        self._is_idle = self._begun and not self._rest and not self._data and self._event is None
+        self._is_idle = self._is_started and not self._rest and not self._data and self._event is None
         return frames
 
-    def only(self, data: bytes) -> bytes | None:
+    def single_event(self, data: bytes) -> bytes | None:
         """The data of the event, if these bytes are exactly one and look like the last one; else they are to be fed."""
-        start = len(self._before)
+        start = len(self._prefix)
         if (
             self._is_idle
             and data.find(b"\n", start) == len(data) - 2
-            and data.startswith(self._before)
+            and data.startswith(self._prefix)
             and data[-1] == _NEWLINE
             and _CARRIAGE_RETURN not in data
         ):
@@ -97,12 +100,12 @@ class SseSplitter:
         """What was left over: lines of an event that was never completed."""
         return b"\n".join([*self._data, b"".join(self._rest)]) if self._data else b"".join(self._rest)
 
-    def _without_mark(self, data: bytes) -> bytes:
+    def _strip_mark(self, data: bytes) -> bytes:
         """The bytes without the mark that may stand at the very beginning, of which a part may have come so far."""
         if len(data) < 3 and data == _MARK[: len(data)]:
             self._rest = [data] if data else []
             return b""
-        self._begun = True
+        self._is_started = True
         return data.removeprefix(_MARK)
 
     def _frames(self, lines: list[bytes]) -> list[Frame]:
@@ -115,22 +118,22 @@ class SseSplitter:
                     data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
                     frames.append(Frame(data, self._event))
                     self._data = []
-                    self._before = b"data: " if self._event is None else self._named[0] + b"\ndata: "
+                    self._prefix = b"data: " if self._event is None else self._event_line[0] + b"\ndata: "
                 self._event = None
-            elif line == self._named[0]:
-                self._event = self._named[1]
+            elif line == self._event_line[0]:
+                self._event = self._event_line[1]
             else:
-                self._take(line)
+                self._read_line(line)
         return frames
 
-    def _take(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         name, _, value = line.partition(b":")  # a comment has no name
         value = value[1:] if value[:1] == b" " else value
         if name == b"data":
             self._data.append(value)
         elif name == b"event":
             self._event = value.decode("utf-8", "replace")
-            self._named = (line, self._event)
+            self._event_line = (line, self._event)
 
 
 _NEWLINE: Final = 10
@@ -139,8 +142,8 @@ _MARK: Final = b"\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the very end may be half of a CRLF
 
 
-def _may_end_a_line(before: bytes, data: bytes) -> bool:
-    return b"\n" in data or b"\r" in data or before[-1:] == b"\r" or before in (_MARK[:1], _MARK[:2])
+def _completes_line(previous: bytes, data: bytes) -> bool:
+    return b"\n" in data or b"\r" in data or previous[-1:] == b"\r" or previous in (_MARK[:1], _MARK[:2])
 
 
 class LineSplitter:
@@ -173,26 +176,26 @@ class DecodedAwsSplitter(LineSplitter):
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are complete now, one by one: what stands before a damaged one is not lost with it."""
-        yield from (_decoded_aws_frame(frame.data) for frame in super().feed(data))
+        yield from (_parse_decoded_aws_frame(frame.data) for frame in super().feed(data))
 
     def close(self) -> Iterator[Frame]:
         """A last line needs no newline, if it is whole."""
-        yield from (_decoded_aws_frame(frame.data) for frame in super().close())
+        yield from (_parse_decoded_aws_frame(frame.data) for frame in super().close())
 
 
-def _decoded_aws_frame(line: bytes) -> Frame:
+def _parse_decoded_aws_frame(line: bytes) -> Frame:
     try:
         frame = json.loads(line)
-        return _aws_event(frame["headers"], json.dumps(frame["payload"]).encode())
+        return _to_frame(frame["headers"], json.dumps(frame["payload"]).encode())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FramingError("not a decoded AWS frame", where="stream") from None
 
 
-_IN_AN_ITEM: Final = re.compile(rb'["{}\[\]]')
-_IN_A_STRING: Final = re.compile(rb'["\\]')
-_BETWEEN: Final = re.compile(rb"[^ \t\r\n]")
-_BEGIN, _FIRST, _AFTER_ITEM, _AFTER_COMMA, _NOTHING = b"[", b"{[]", b",]", b"{[", b""  # what may come between items
-_LATE_BYTES: Final = 4096
+_ITEM_TOKEN: Final = re.compile(rb'["{}\[\]]')
+_STRING_TOKEN: Final = re.compile(rb'["\\]')
+_NON_SPACE: Final = re.compile(rb"[^ \t\r\n]")
+_BEGIN, _FIRST, _AFTER_ITEM, _AFTER_COMMA, _CLOSED = b"[", b"{[]", b",]", b"{[", b""  # what may come between items
+_TRAILING_BYTES: Final = 4096
 
 
 class JsonArraySplitter:
@@ -202,45 +205,45 @@ class JsonArraySplitter:
         self._item = bytearray()
         self._depth = 0
         self._in_string = False
-        self._escaped = False
-        self._expected = _BEGIN
-        self.late = b""  # what came after the array, cut to a few kilobytes
+        self._is_escaped = False
+        self._allowed = _BEGIN
+        self.trailing = b""  # what came after the array, cut to a few kilobytes
 
     @property
     def is_closed(self) -> bool:
         """Whether the array has ended."""
-        return self._expected is _NOTHING
+        return self._allowed is _CLOSED
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The items that are complete now, one by one; what is neither an item nor a comma is a ``FramingError``."""
         if self.is_closed:
-            self._keep_late(data)
+            self._keep_trailing(data)
             return
         at = 0
         while at < len(data):
             if not self._depth:
-                at = self._between(data, at)
+                at = self._find_item(data, at)
             if self._depth:
                 start, at = at, self._item_end(data, at)
                 self._item += data[start:at]
                 if not self._depth:
                     item, self._item = bytes(self._item), bytearray()
-                    self._expected = _AFTER_ITEM
+                    self._allowed = _AFTER_ITEM
                     yield Frame(item)
 
-    def _between(self, data: bytes, at: int) -> int:
+    def _find_item(self, data: bytes, at: int) -> int:
         """Where the next item begins, or the end of these bytes."""
-        while (found := _BETWEEN.search(data, at)) is not None:
-            mark, at = found[0], found.end()
-            if mark not in self._expected:
+        while (token := _NON_SPACE.search(data, at)) is not None:
+            mark, at = token[0], token.end()
+            if mark not in self._allowed:
                 raise FramingError(f"{mark!r} between the items of an array", where="stream")
-            if self._expected is _BEGIN:
-                self._expected = _FIRST
+            if self._allowed is _BEGIN:
+                self._allowed = _FIRST
             elif mark == b",":
-                self._expected = _AFTER_COMMA
+                self._allowed = _AFTER_COMMA
             elif mark == b"]":
-                self._expected = _NOTHING
-                self._keep_late(data[at:])
+                self._allowed = _CLOSED
+                self._keep_trailing(data[at:])
                 break
             else:
                 self._depth = 1
@@ -248,26 +251,26 @@ class JsonArraySplitter:
                 return at
         return len(data)
 
-    def _keep_late(self, data: bytes) -> None:
-        kept = self.late + data if self.late else data.lstrip()
-        self.late = kept[:_LATE_BYTES]
+    def _keep_trailing(self, data: bytes) -> None:
+        trailing = self.trailing + data if self.trailing else data.lstrip()
+        self.trailing = trailing[:_TRAILING_BYTES]
 
     def _item_end(self, data: bytes, at: int) -> int:
         """Where the item ends, or the end of these bytes."""
         while at < len(data) and self._depth:
-            if self._escaped:
-                self._escaped = False
+            if self._is_escaped:
+                self._is_escaped = False
                 at += 1
                 continue
-            found = (_IN_A_STRING if self._in_string else _IN_AN_ITEM).search(data, at)
-            if found is None:
+            token = (_STRING_TOKEN if self._in_string else _ITEM_TOKEN).search(data, at)
+            if token is None:
                 return len(data)
-            at = found.end()
-            match found[0]:
+            at = token.end()
+            match token[0]:
                 case b'"':
                     self._in_string = not self._in_string
                 case b"\\":
-                    self._escaped = True
+                    self._is_escaped = True
                 case b"{" | b"[":
                     self._depth += 1
                 case _:
@@ -298,7 +301,7 @@ class AwsSplitter:
             total, header_length, prelude_sum = struct.unpack_from(">III", self._buffer, self._start)
             if binascii.crc32(self._buffer[self._start : self._start + 8]) != prelude_sum:
                 raise FramingError("an AWS frame with a wrong checksum", where="stream")
-            if not 16 + header_length <= total <= _LARGEST_AWS_FRAME:
+            if not 16 + header_length <= total <= _MAX_AWS_FRAME:
                 raise FramingError("an AWS frame with a wrong size", where="stream")
             if len(self._buffer) - self._start < total:
                 break
@@ -306,7 +309,7 @@ class AwsSplitter:
             if binascii.crc32(frame[:-4]) != struct.unpack(">I", frame[-4:])[0]:
                 raise FramingError("an AWS frame with a wrong checksum", where="stream")
             self._start += total
-            yield _aws_event(_aws_headers(frame[12 : 12 + header_length]), frame[12 + header_length : -4])
+            yield _to_frame(_aws_headers(frame[12 : 12 + header_length]), frame[12 + header_length : -4])
 
     def close(self) -> list[Frame]:
         """Nothing more can become complete."""
@@ -318,7 +321,7 @@ class AwsSplitter:
         return self._buffer[self._start :]
 
 
-def _aws_event(headers: dict[str, Any], payload: bytes) -> Frame:
+def _to_frame(headers: dict[str, Any], payload: bytes) -> Frame:
     """A frame of AWS. A failure that no service foresaw has a code and a text in its headers, and no payload."""
     texts = {name: value for name, value in headers.items() if isinstance(value, str)}
     if ":error-code" in texts:
@@ -365,7 +368,7 @@ SPLITTERS: Final[dict[str, type[Any]]] = {
 }
 
 
-def splitter(framing: str) -> Any:
+def make_splitter(framing: str) -> Any:
     """A splitter for a framing, by its name."""
     if framing not in SPLITTERS:
         raise LookupError(f"no framing {framing!r}; there are {', '.join(SPLITTERS)}")
@@ -386,19 +389,19 @@ def sse_frame(wire: Any, event: str | None = None) -> bytes:
 
 def json_line(wire: Any) -> bytes:
     """JSON on one line, also for readers that take U+2028 for the end of one."""
-    return _on_one_line(_encode(wire))
+    return _escape_line_ends(_encode(wire))
 
 
 def json_text(text: str) -> bytes:
     """The same for a text, which stands between bytes that are always the same."""
     data = _encode(text)
-    return data if text.isascii() else _on_one_line(data)
+    return data if text.isascii() else _escape_line_ends(data)
 
 
-def _on_one_line(data: bytes) -> bytes:
-    for raw, escaped in _LINE_ENDS:
+def _escape_line_ends(data: bytes) -> bytes:
+    for raw, replacement in _LINE_ENDS:
         if raw in data:
-            data = data.replace(raw, escaped)
+            data = data.replace(raw, replacement)
     return data
 
 
@@ -422,7 +425,7 @@ def aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
     return body + struct.pack(">I", binascii.crc32(body))
 
 
-def decoded_aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
+def aws_frame_as_json(wire: Any, event: str, kind: str = "event") -> bytes:
     """The same as recorders keep it."""
     return json_line({"headers": {f":{kind}-type": event, ":message-type": kind}, "payload": wire}) + b"\n"
 

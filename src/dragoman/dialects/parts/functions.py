@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.errors import JsonError
 from dragoman.exchange import Loss, OpaqueTool, Reply, SideEffects, StopReason, ToolDefinition
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import ContentBlock, InvalidToolUseBlock, ToolUseBlock
 
 Tool = ToolDefinition | OpaqueTool
-Natural = Callable[[ToolDefinition], dict[str, Any]]
+ToolWriter = Callable[[ToolDefinition], dict[str, Any]]
 UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # what only we find wrong
-NO_INPUT: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # the schema of a tool that came without one
+EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # the schema of a tool that came without one
 
 
 def read_tool(wire: dict[str, Any], dialect: str) -> Tool:
@@ -35,26 +35,26 @@ def read_tool(wire: dict[str, Any], dialect: str) -> Tool:
     name, description, schema = function.get("name"), function.get("description"), function.get("parameters")
     if not isinstance(name, str):
         return OpaqueTool(dialect, wire)
-    described = description if isinstance(description, str) else ""
-    schema = schema if isinstance(schema, dict) else dict(NO_INPUT)
-    tool = ToolDefinition(name, described, schema, SideEffects.EXECUTE)
-    return tool.replace(provider_raw=noted(dialect, natural_tool(tool), wire))
+    text = description if isinstance(description, str) else ""
+    schema = schema if isinstance(schema, dict) else dict(EMPTY_SCHEMA)
+    tool = ToolDefinition(name, text, schema, SideEffects.EXECUTE)
+    return tool.replace(provider_raw=make_notes(dialect, default_tool(tool), wire))
 
 
-def natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+def default_tool(tool: ToolDefinition) -> dict[str, Any]:
     """What we would write for a tool if nobody had noted anything about it."""
-    described = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "function": {"name": tool.name, **described, "parameters": tool.input_schema}}
+    description = {"description": tool.description} if tool.description else {}
+    return {"type": "function", "function": {"name": tool.name, **description, "parameters": tool.input_schema}}
 
 
-def written_tools(tools: Iterable[Tool], natural: Natural, dialect: str, losses: list[Loss]) -> list[dict[str, Any]]:
+def write_tools(tools: Iterable[Tool], default: ToolWriter, dialect: str, losses: list[Loss]) -> list[dict[str, Any]]:
     """The tools as they stand on the wire. ``natural`` is what we would write if nobody had noted anything."""
-    made = (written_tool(tool, dialect, losses, natural) for tool in tools)
-    return [wire for wire in made if wire is not None]
+    wires = (write_tool(tool, dialect, losses, default) for tool in tools)
+    return [wire for wire in wires if wire is not None]
 
 
-def written_tool(
-    tool: Tool, dialect: str, losses: list[Loss], natural: Natural = natural_tool
+def write_tool(
+    tool: Tool, dialect: str, losses: list[Loss], default: ToolWriter = default_tool
 ) -> dict[str, Any] | None:
     """The tool as it stands on the wire."""
     if isinstance(tool, OpaqueTool):
@@ -62,8 +62,8 @@ def written_tool(
             return tool.wire
         losses.append(Loss("", "", "tool", dialect, f"a tool that only {tool.dialect} understands"))
         return None
-    made: dict[str, Any] = restored(natural(tool), notes_of(tool.provider_raw, dialect).get("residue"))
-    return made
+    wire: dict[str, Any] = apply_diff(default(tool), get_notes(tool.provider_raw, dialect).get("residue"))
+    return wire
 
 
 def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
@@ -77,26 +77,26 @@ def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     return {}, f"a tool's input is a JSON object, not {type(value).__name__}"
 
 
-def without_silence(reply: Reply, was_silent: Callable[[ToolUseBlock], bool]) -> Reply:
+def mark_cut_calls(reply: Reply, has_no_input: Callable[[ToolUseBlock], bool]) -> Reply:
     """The reply; where it met its limit, a call whose input had not begun is one that cannot be used."""
     if reply.stop_reason is not StopReason.MAX_TOKENS:
         return reply
-    return reply.replace(content=tuple(_spoken(block, was_silent) for block in reply.content))
+    return reply.replace(content=tuple(_mark_cut_call(block, has_no_input) for block in reply.content))
 
 
-def _spoken(block: ContentBlock, was_silent: Callable[[ToolUseBlock], bool]) -> ContentBlock:
-    if not isinstance(block, ToolUseBlock) or block.input or not was_silent(block):
+def _mark_cut_call(block: ContentBlock, has_no_input: Callable[[ToolUseBlock], bool]) -> ContentBlock:
+    if not isinstance(block, ToolUseBlock) or block.input or not has_no_input(block):
         return block
     reason = "the output limit came before its input"
     return InvalidToolUseBlock(block.id, block.name, "", reason, block.provider_raw)
 
 
-def ended_unusable(reply: Reply, dialect: str) -> bool:
+def is_unusable(reply: Reply, dialect: str) -> bool:
     """Whether a reply ended like any other and it was we who found that it cannot be used, as it came on this wire.
 
     Of another wire, a call that cannot be used would not look like that here: then the reply has to say that it failed.
     """
     if reply.fault is None or reply.fault.code not in UNUSABLE:
         return False
-    unusable = (block for block in reply.content if isinstance(block, InvalidToolUseBlock))
-    return all(notes_of(block.provider_raw, dialect) for block in unusable)
+    invalid_calls = (block for block in reply.content if isinstance(block, InvalidToolUseBlock))
+    return all(get_notes(block.provider_raw, dialect) for block in invalid_calls)

@@ -11,9 +11,9 @@ _SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """How long the other side asked us to wait. A date needs a clock, and is for the one who has it."""
-    known = {name.lower(): value.strip() for name, value in headers.items()}
+    lowered = {name.lower(): value.strip() for name, value in headers.items()}
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        value = known.get(name, "")
+        value = lowered.get(name, "")
         if _SECONDS.fullmatch(value):
             return float(value) / unit
     return None

@@ -15,31 +15,31 @@ from dragoman.exchange import Loss
 from dragoman.message import ContentBlock, Message, ToolResultBlock
 
 
-def sayable(
+def supported_blocks(
     blocks: Iterable[ContentBlock],
-    cannot_say: Callable[[ContentBlock], str | None],
+    unsupported_reason: Callable[[ContentBlock], str | None],
     dialect: str,
     losses: list[Loss],
     message: Message | None = None,
 ) -> list[ContentBlock]:
     """The blocks that this wire can carry. ``cannot_say`` gives the reason for which it cannot, and that is a loss."""
     session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
-    kept: list[ContentBlock] = []
+    supported: list[ContentBlock] = []
     for block in blocks:
-        reason = cannot_say(block)
+        reason = unsupported_reason(block)
         if reason is None:
-            kept.append(block)
+            supported.append(block)
         else:
             losses.append(Loss(session_id, message_id, block.type, dialect, reason))
-    return kept
+    return supported
 
 
-def lost_options(lost: Mapping[str, bool], dialect: str) -> list[Loss]:
+def option_losses(lost: Mapping[str, bool], dialect: str) -> list[Loss]:
     """A loss for each option that was asked for and that the API does not have."""
     return [Loss("", "", name, dialect, "this API has no such option") for name, is_lost in lost.items() if is_lost]
 
 
-def lost_failure(result: ToolResultBlock, message: Message, dialect: str) -> Iterator[Loss]:
+def error_flag_losses(result: ToolResultBlock, message: Message, dialect: str) -> Iterator[Loss]:
     """Where a result has no mark for it, that the tool failed is only in what it says."""
     if result.is_error:
         reason = "that a tool failed; what it said about it is kept"

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-_FEW: Final = 64  # brackets, so that nothing is nested too deep
+_MAX_BRACKETS: Final = 64  # brackets, so that nothing is nested too deep
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def is_sound(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """Whether bytes can say it: a lone surrogate they cannot."""
     if text.isascii():
         return True
@@ -40,4 +40,4 @@ def is_json(value: dict[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=1024)  # the same tools come in every turn
 def _is_simple(data: bytes) -> bool:
-    return b"null" not in data and data.count(b"{") + data.count(b"[") <= _FEW
+    return b"null" not in data and data.count(b"{") + data.count(b"[") <= _MAX_BRACKETS

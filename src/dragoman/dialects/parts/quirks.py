@@ -21,12 +21,12 @@ REFUSALS: Final = {
 }
 
 
-def without_refused(options: Options, quirks: Collection[str], dialect: str, losses: list[Loss]) -> Options:
+def drop_refused_options(options: Options, quirks: Collection[str], dialect: str, losses: list[Loss]) -> Options:
     """The options that a provider of these quirks takes."""
-    left_out: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for quirk in quirks:
         for name in REFUSALS.get(quirk, ()):
             if getattr(options, name) not in (None, ()):
-                left_out[name] = () if name == "stop_sequences" else None
+                changes[name] = () if name == "stop_sequences" else None
                 losses.append(Loss("", "", name, dialect, "this provider has no such option"))
-    return options.replace(**left_out) if left_out else options
+    return options.replace(**changes) if changes else options

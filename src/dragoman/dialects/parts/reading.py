@@ -19,15 +19,15 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import log_unforeseen, unforeseen, unkept
-from dragoman.dialects.parts.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redacted, stream_error
-from dragoman.dialects.parts.framing import Frame, FramingError, splitter
-from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.body import describe_unexpected, log_unexpected, storage_problem
+from dragoman.dialects.parts.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redact, stream_error
+from dragoman.dialects.parts.framing import Frame, FramingError, make_splitter
+from dragoman.dialects.parts.late import TrailingData
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import MessageComplete, StreamError, StreamEvent
 
-_KEPT_BYTES: Final = 4096
-_DONE: Final = (b"[DONE]", b'"[DONE]"')
+_MAX_TAIL_BYTES: Final = 4096
+_DONE_MARKERS: Final = (b"[DONE]", b'"[DONE]"')
 
 
 class EventReader:
@@ -70,32 +70,32 @@ class EventReader:
 
     def _break(self, error: Exception, events: list[StreamEvent]) -> None:
         self._is_broken = True
-        log_unforeseen(error)
-        events.append(stream_error(self._dialect, "bad_event", unforeseen(error)))
+        log_unexpected(error)
+        events.append(stream_error(self._dialect, "bad_event", describe_unexpected(error)))
 
 
-class FrameReader(EventReader):
+class BaseStreamReader(EventReader):
     """Events in frames, each of which is a JSON object."""
 
     def __init__(self, dialect: str, framing: str) -> None:
         self._dialect = dialect
-        self._splitter = splitter(framing)
-        self._is_by_line = framing == "ndjson"
+        self._splitter = make_splitter(framing)
+        self._is_line_based = framing == "ndjson"
         self._head: bytes | None = b""  # how it begins, as long as nothing has been understood
-        self._is_strange = False  # no stream at all, and its first kilobyte is not there yet
+        self._is_foreign = False  # no stream at all, and its first kilobyte is not there yet
         self._end: MessageComplete | None = None
-        self._late = Late(dialect)
+        self._trailing = TrailingData(dialect)
         self._is_over = False
 
-    def take(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+    def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
         """One object of the stream."""
         raise NotImplementedError
 
-    def words(self, _data: bytes) -> StreamEvent | None:
+    def decode_text_delta(self, _data: bytes) -> StreamEvent | None:
         """The next words of a text that goes on; ``None`` if there is anything else to see. A short way, for most."""
         return None
 
-    def decoded(self, data: bytes) -> Any:
+    def decode_event(self, data: bytes) -> Any:
         """The value in an event. What is no JSON is a ``DecodeError`` of msgspec, or a ``JsonError``."""
         return msgspec.json.decode(data)
 
@@ -106,111 +106,111 @@ class FrameReader(EventReader):
         if self._head is not None and len(self._head) < HEAD_BYTES:
             self._head += data[: HEAD_BYTES - len(self._head)]
         try:
-            if not self._is_strange:
-                self._take_frames(self._splitter.feed(data), events)
+            if not self._is_foreign:
+                self._read_frames(self._splitter.feed(data), events)
         except FramingError as error:
             self._fail(stream_error(self._dialect, "bad_event", str(error)), events)
-        if self._is_strange and len(self._head or b"") == HEAD_BYTES:
-            self._refuse(events)
+        if self._is_foreign and len(self._head or b"") == HEAD_BYTES:
+            self._fail_as_foreign(events)
 
     def finish(self, events: list[StreamEvent]) -> None:
         """Append the events at the end of the stream; a fault, if it ended too early."""
-        if not self._is_over and not self._is_strange:
-            self._take_frames(self._splitter.close(), events)
+        if not self._is_over and not self._is_foreign:
+            self._read_frames(self._splitter.close(), events)
         if self._is_over:
             return
         if self._end is not None:
             self._complete(events)
-        elif self._is_strange:
-            self._refuse(events)
+        elif self._is_foreign:
+            self._fail_as_foreign(events)
         else:
-            self._fail(self._cut(), events)
+            self._fail(self._early_end(), events)
 
-    def understood(self) -> None:
+    def mark_recognized(self) -> None:
         """What comes is a stream of this dialect."""
         self._head = None
 
-    def _take_frames(self, frames: Any, events: list[StreamEvent]) -> None:
+    def _read_frames(self, frames: Any, events: list[StreamEvent]) -> None:
         for frame in frames:
-            words = self.words(frame.data) if self._head is None and self._end is None else None
-            if words is not None:
-                events.append(words)
+            delta = self.decode_text_delta(frame.data) if self._head is None and self._end is None else None
+            if delta is not None:
+                events.append(delta)
                 continue
-            self._take(frame, events)
-            if self._is_over or self._is_strange:
+            self._read_frame(frame, events)
+            if self._is_over or self._is_foreign:
                 break
 
-    def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
+    def _read_frame(self, frame: Frame, events: list[StreamEvent]) -> None:
         data = frame.data.removeprefix(BYTE_ORDER_MARK) if self._head is not None else frame.data
-        if data.strip() in _DONE:
-            self._take_done(events)
+        if data.strip() in _DONE_MARKERS:
+            self._handle_done(events)
         elif self._end is not None:
-            self._late.add(_text(data[:_KEPT_BYTES]))
+            self._trailing.add(_to_text(data[:_MAX_TAIL_BYTES]))
         else:
-            wire = self._object_in(data)
+            wire = self._decode_object(data)
             if wire is None:
-                self._take_no_object(data, events)
+                self._handle_invalid_event(data, events)
             else:
-                self._take_object(wire, frame.event, events)
+                self._read_object(wire, frame.event, events)
 
-    def _object_in(self, data: bytes) -> dict[str, Any] | None:
+    def _decode_object(self, data: bytes) -> dict[str, Any] | None:
         try:
-            wire = self.decoded(data)
+            wire = self.decode_event(data)
         except (JsonError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return wire if isinstance(wire, dict) else None
 
-    def _take_object(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
-        taken: list[StreamEvent] = []
+    def _read_object(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+        new_events: list[StreamEvent] = []
         try:
-            self.take(wire, name, taken)
+            self.read_event(wire, name, new_events)
         except FormatError as error:
-            taken.append(stream_error(self._dialect, "protocol_violation", str(error)))
+            new_events.append(stream_error(self._dialect, "protocol_violation", str(error)))
         except (ValueError, RecursionError) as error:
-            taken.append(stream_error(self._dialect, "bad_event", unkept(error)[1]))
-        if taken and isinstance(taken[-1], MessageComplete):
-            self._end = taken.pop()  # type: ignore[assignment]
-        self._is_over = bool(taken) and isinstance(taken[-1], StreamError)
-        events.extend(taken)
+            new_events.append(stream_error(self._dialect, "bad_event", storage_problem(error)[1]))
+        if new_events and isinstance(new_events[-1], MessageComplete):
+            self._end = new_events.pop()  # type: ignore[assignment]
+        self._is_over = bool(new_events) and isinstance(new_events[-1], StreamError)
+        events.extend(new_events)
 
-    def _take_no_object(self, data: bytes, events: list[StreamEvent]) -> None:
-        begin = data.lstrip()
-        if self._head is not None and self._is_by_line and (begin[:1] == b"<" or begin == b"{"):
-            self._is_strange = True
+    def _handle_invalid_event(self, data: bytes, events: list[StreamEvent]) -> None:
+        start = data.lstrip()
+        if self._head is not None and self._is_line_based and (start[:1] == b"<" or start == b"{"):
+            self._is_foreign = True
             return
-        kept = _text(data[:_KEPT_BYTES])
-        self._fail(stream_error(self._dialect, "bad_event", "an event that is not a JSON object", tail=kept), events)
+        tail = _to_text(data[:_MAX_TAIL_BYTES])
+        self._fail(stream_error(self._dialect, "bad_event", "an event that is not a JSON object", tail=tail), events)
 
-    def _take_done(self, events: list[StreamEvent]) -> None:
+    def _handle_done(self, events: list[StreamEvent]) -> None:
         if self._end is not None:
             self._complete(events)
         else:
-            self.understood()
+            self.mark_recognized()
             self._fail(early_end(self._dialect, None, b""), events)
 
     def _complete(self, events: list[StreamEvent]) -> None:
         if self._end is not None:
-            events.append(self._end.replace(provider_raw=self._late.noted(self._end.provider_raw)))
+            events.append(self._end.replace(provider_raw=self._trailing.add_to(self._end.provider_raw)))
         self._is_over = True
 
-    def _cut(self) -> StreamError:
+    def _early_end(self) -> StreamError:
         head, tail = self._head, self._splitter.tail
-        if self._is_by_line and tail.removeprefix(BYTE_ORDER_MARK)[:1] == b"{":
+        if self._is_line_based and tail.removeprefix(BYTE_ORDER_MARK)[:1] == b"{":
             head = None  # the first line, cut
         return early_end(self._dialect, head, tail)
 
-    def _refuse(self, events: list[StreamEvent]) -> None:
-        kept = redacted(self._head or b"")
-        what = "something else came instead of a stream"
-        self._fail(stream_error(self._dialect, "bad_content_type", what, head=kept), events)
+    def _fail_as_foreign(self, events: list[StreamEvent]) -> None:
+        head = redact(self._head or b"")
+        message = "something else came instead of a stream"
+        self._fail(stream_error(self._dialect, "bad_content_type", message, head=head), events)
 
     def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
         events.append(error)
         self._is_over = True
 
 
-def _text(data: bytes) -> str:
+def _to_text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-__all__ = ["EventReader", "FrameReader"]
+__all__ = ["BaseStreamReader", "EventReader"]

@@ -30,38 +30,38 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.message import ProviderRaw
-from dragoman.value import check_plain
+from dragoman.value import validate_json
 
 Residue = dict[str, Any]
 
 
-def noted(dialect: str, written: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
+def make_notes(dialect: str, default: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
     """What to keep in ``provider_raw``: the residue, and whatever else the dialect wants to remember."""
-    return kept(dialect, None if _are_the_same(written, wire) else difference(written, wire), **notes)
+    return wrap_residue(dialect, None if _is_same_json(default, wire) else diff(default, wire), **notes)
 
 
-def kept(dialect: str, residue: Residue | None, **notes: Any) -> ProviderRaw | None:
+def wrap_residue(dialect: str, residue: Residue | None, **notes: Any) -> ProviderRaw | None:
     """The same with a residue that is known."""
-    noted = {name: note for name, note in notes.items() if note is not None}
+    present = {name: note for name, note in notes.items() if note is not None}
     if residue is not None:
-        noted["residue"] = residue
-    if not noted:
+        present["residue"] = residue
+    if not present:
         return None
-    raw = {"dialect": dialect, **noted}
-    if any(type(note) is dict or type(note) is list for note in noted.values()):
-        check_plain(raw, "provider_raw")  # not every value of ours does, nor does an event
+    raw = {"dialect": dialect, **present}
+    if any(type(note) is dict or type(note) is list for note in present.values()):
+        validate_json(raw, "provider_raw")  # not every value of ours does, nor does an event
     return raw
 
 
-def notes_of(raw: ProviderRaw | None, dialect: str) -> ProviderRaw:
+def get_notes(raw: ProviderRaw | None, dialect: str) -> ProviderRaw:
     """What this dialect noted; nothing if another one did."""
     return raw if raw is not None and raw.get("dialect") == dialect else {}
 
 
-def _are_the_same(written: Any, wire: Any) -> bool:
+def _is_same_json(default: Any, wire: Any) -> bool:
     """Most often there is no difference, and that is quickly seen; if not, ``difference`` looks closely."""
     try:
-        return _sorted_json(written) == _sorted_json(wire)
+        return _sorted_json(default) == _sorted_json(wire)
     except (ValueError, OverflowError, TypeError):  # what msgspec cannot write, such as a lone surrogate
         return False
 
@@ -69,59 +69,59 @@ def _are_the_same(written: Any, wire: Any) -> bool:
 _sorted_json: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def difference(written: Any, wire: Any) -> Residue | None:
+def diff(default: Any, wire: Any) -> Residue | None:
     """What makes the wire out of what we would have written."""
-    if type(written) is dict and type(wire) is dict:
-        return _object_difference(written, wire)
-    if type(written) is list and type(wire) is list and len(written) == len(wire):
+    if type(default) is dict and type(wire) is dict:
+        return _diff_objects(default, wire)
+    if type(default) is list and type(wire) is list and len(default) == len(wire):
         parts = {
             str(index): part
-            for index, (ours, theirs) in enumerate(zip(written, wire, strict=True))
-            if (part := difference(ours, theirs)) is not None
+            for index, (ours, theirs) in enumerate(zip(default, wire, strict=True))
+            if (part := diff(ours, theirs)) is not None
         }
         return {"at": parts} if parts else None
     kind = type(wire)
     if kind is str or kind is int:
-        if type(written) is kind and written == wire:
+        if type(default) is kind and default == wire:
             return None
-    elif type(written) is kind and kind is not list and repr(written) == repr(wire):  # 0.0 is not -0.0
+    elif type(default) is kind and kind is not list and repr(default) == repr(wire):  # 0.0 is not -0.0
         return None
-    return {"is": wire, "was": fingerprint(written)}
+    return {"is": wire, "was": fingerprint(default)}
 
 
-def _object_difference(written: dict[str, Any], wire: dict[str, Any]) -> Residue | None:
+def _diff_objects(default: dict[str, Any], wire: dict[str, Any]) -> Residue | None:
     residue: Residue = {}
-    added = {key: value for key, value in wire.items() if key not in written}
-    dropped = {key: fingerprint(value) for key, value in written.items() if key not in wire}
-    inside = {key: part for key in written if key in wire and (part := difference(written[key], wire[key])) is not None}
+    added = {key: value for key, value in wire.items() if key not in default}
+    removed = {key: fingerprint(value) for key, value in default.items() if key not in wire}
+    inside = {key: part for key in default if key in wire and (part := diff(default[key], wire[key])) is not None}
     if added:
         residue["set"] = added
-    if dropped:
-        residue["drop"] = dropped
+    if removed:
+        residue["drop"] = removed
     if inside:
         residue["in"] = inside
     return residue or None
 
 
-def restored(written: Any, residue: Residue | None) -> Any:
+def apply_diff(default: Any, residue: Residue | None) -> Any:
     """What stood on the wire, as far as what we would write now is still what we would have written then."""
     if type(residue) is not dict:  # there is none, or somebody else wrote it
-        return written
+        return default
     if "was" in residue:
-        return residue.get("is") if residue["was"] == fingerprint(written) else written
-    if type(written) is list:
+        return residue.get("is") if residue["was"] == fingerprint(default) else default
+    if type(default) is list:
         parts = _part(residue, "at")
-        return [restored(item, parts.get(str(index))) for index, item in enumerate(written)]
-    if type(written) is not dict:
-        return written
-    inside, dropped = _part(residue, "in"), _part(residue, "drop")
-    made = {
-        key: restored(value, inside.get(key))
-        for key, value in written.items()
-        if key not in dropped or dropped[key] != fingerprint(value)
+        return [apply_diff(item, parts.get(str(index))) for index, item in enumerate(default)]
+    if type(default) is not dict:
+        return default
+    inside, removed = _part(residue, "in"), _part(residue, "drop")
+    result = {
+        key: apply_diff(value, inside.get(key))
+        for key, value in default.items()
+        if key not in removed or removed[key] != fingerprint(value)
     }
-    made.update((key, value) for key, value in _part(residue, "set").items() if key not in made)
-    return made
+    result.update((key, value) for key, value in _part(residue, "set").items() if key not in result)
+    return result
 
 
 def _part(residue: Residue, name: str) -> dict[str, Any]:
@@ -132,15 +132,15 @@ def _part(residue: Residue, name: str) -> dict[str, Any]:
 def fingerprint(value: Any) -> str:
     """What a value is recognised by, short and the same everywhere."""
     if (type(value) is str and len(value) < _LONG) or value is None or type(value) is int:
-        return _known_fingerprint(value)  # what we would write is most often one of a few words
+        return _cached_fingerprint(value)  # what we would write is most often one of a few words
     return _fingerprint(value)
 
 
 def _fingerprint(value: Any) -> str:
-    return hashlib.sha256(_text_of(value).encode()).hexdigest()[:16]
+    return hashlib.sha256(_to_json(value).encode()).hexdigest()[:16]
 
 
 _LONG: Final = 64
-_known_fingerprint: Final = functools.lru_cache(maxsize=512, typed=True)(_fingerprint)
+_cached_fingerprint: Final = functools.lru_cache(maxsize=512, typed=True)(_fingerprint)
 # Takes what a wire may hold and msgspec does not.
-_text_of: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_to_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

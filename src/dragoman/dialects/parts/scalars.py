@@ -10,12 +10,12 @@ def text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def texts_of(value: Any) -> tuple[str, ...]:
+def text_tuple(value: Any) -> tuple[str, ...]:
     """A list of texts; nothing if it is anything else."""
     return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
 
 
-def list_in(value: Any) -> list[Any]:
+def list_or_empty(value: Any) -> list[Any]:
     """A list; an empty one if it is anything else."""
     return value if isinstance(value, list) else []
 
@@ -30,7 +30,7 @@ def number_or_none(value: Any) -> int | float | None:
     return value if type(value) in (int, float) else None
 
 
-def count_of(value: Any) -> int:
+def count_or_zero(value: Any) -> int:
     """How many; 0 if it is no count."""
     return value if type(value) is int and value >= 0 else 0
 

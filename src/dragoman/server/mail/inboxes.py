@@ -27,42 +27,42 @@ from starlette.responses import Response
 
 from dragoman.letters import write_letter
 from dragoman.mail import Delivery, Mail
-from dragoman.mail.measures import MailboxMeasures
-from dragoman.server.answers import answer, answer_large
-from dragoman.server.asking import json_body, read_as, text_param, whole_number
+from dragoman.mail.measures import MailboxMetrics
+from dragoman.server.answers import json_response, large_json_response
+from dragoman.server.asking import int_param, json_body, parse_as, text_param
 from dragoman.server.endpoint import Endpoint, Query
-from dragoman.server.mail.letter_page import SLICE, read_page, within_size
-from dragoman.server.mail.values import JsonObject, Letters, answer_letters, invalid_cursor, plain_letter
-from dragoman.server.mailroom import SCOPE, agents_of, mail_of, refuse_mailbox_of
-from dragoman.server.principal import principal_of
-from dragoman.server.refusing import Refusal
-from dragoman.server.state import doors_of
-from dragoman.store.mail import Standing
+from dragoman.server.mail.letter_page import SLICE, count_within_size, read_page
+from dragoman.server.mail.values import JsonObject, Letters, encode_masked, invalid_cursor_error, letters_response
+from dragoman.server.mailroom import SCOPE, key_agents, require_mailbox, team_mail
+from dragoman.server.principal import get_principal
+from dragoman.server.refusing import ApiError
+from dragoman.server.state import app_state
+from dragoman.store.mail import LetterStatus
 
 _PATH: Final = "/api/v1/mail/inbox/{recipient}"
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
-_MOST_S: Final = 3_600.0
-_MOST_WAIT_S: Final = 30.0
-Seconds = Annotated[float, Meta(gt=0, le=_MOST_S)]
-Asked = TypeVar("Asked")
+_MAX_LEASE_S: Final = 3_600.0
+_MAX_WAIT_S: Final = 30.0
+Seconds = Annotated[float, Meta(gt=0, le=_MAX_LEASE_S)]
+Body = TypeVar("Body")
 
 
 class Mailboxes(msgspec.Struct, frozen=True):
     """The caller's mailboxes, and how much is in them."""
 
-    mailboxes: list[MailboxMeasures]
+    mailboxes: list[MailboxMetrics]
 
 
-class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many letters for how long, and how long to wait for the first."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     lease_s: Seconds = 60.0
-    wait_s: Annotated[float, Meta(ge=0, le=_MOST_WAIT_S)] = 0.0
+    wait_s: Annotated[float, Meta(ge=0, le=_MAX_WAIT_S)] = 0.0
     letter_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")] | None = None  # this one alone, if it is free
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class LeasedLetterResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A letter in the caller's hands."""
 
     letter_id: str
@@ -75,16 +75,16 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 class Deliveries(msgspec.Struct, frozen=True):
     """Letters in the caller's hands, in their order, of each task one."""
 
-    deliveries: list[Held]
+    deliveries: list[LeasedLetterResponse]
 
 
-class ByLease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whoever holds a letter."""
 
     lease: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class Nack(ByLease, frozen=True, kw_only=True):
+class NackRequest(LeaseRequest, frozen=True, kw_only=True):
     """Why a letter could not be handled, and when it is worth another try."""
 
     error: Annotated[str, Meta(max_length=2_000)] = ""
@@ -92,26 +92,26 @@ class Nack(ByLease, frozen=True, kw_only=True):
     retry_after_s: Annotated[float, Meta(ge=0, le=7 * 86_400)] | None = None
 
 
-class Extend(ByLease, frozen=True, kw_only=True):
+class ExtendRequest(LeaseRequest, frozen=True, kw_only=True):
     """For how long from now."""
 
     lease_s: Seconds = 60.0
 
 
-class AnswerInputs(ByLease, frozen=True, kw_only=True):
+class AnswerRequest(LeaseRequest, frozen=True, kw_only=True):
     """What a letter asks for, by the ids of its inputs."""
 
     inputs: dict[str, Any]
     output: Annotated[str, Meta(max_length=10_000)] = "Input given"
 
 
-class AckTold(msgspec.Struct, frozen=True):
+class AckResponse(msgspec.Struct, frozen=True):
     """The letter is done."""
 
     is_first: bool  # false if it had been done before
 
 
-class NackTold(msgspec.Struct, frozen=True, kw_only=True):
+class NackResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the letter."""
 
     retry_at: datetime | None  # none if it was given up, or done before
@@ -119,19 +119,19 @@ class NackTold(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_id: str | None = None
 
 
-class ExtendTold(msgspec.Struct, frozen=True):
+class ExtendResponse(msgspec.Struct, frozen=True):
     """Until when it is kept."""
 
     until: datetime
 
 
-class OpenTold(msgspec.Struct, frozen=True):
+class OpenResponse(msgspec.Struct, frozen=True):
     """The letter with what is sensitive in it."""
 
     letter: JsonObject
 
 
-class AnswerTold(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer is on its way."""
 
     letter_id: str  # of the answer
@@ -141,200 +141,204 @@ class AnswerTold(msgspec.Struct, frozen=True, kw_only=True):
 # --- what is in them -------------------------------------------------------------------------------------------------
 
 
-async def mailboxes(request: Request) -> Response:
+async def list_mailboxes(request: Request) -> Response:
     """The caller's mailboxes."""
-    own = agents_of(principal_of(request))
-    found = [
-        MailboxMeasures(**{name: getattr(counts, name) for name in MailboxMeasures.__struct_fields__})
-        for counts in await mail_of(request).counts()
-        if counts.recipient_id and (not own or counts.recipient_id in own)
+    agents = key_agents(get_principal(request))
+    metrics = [
+        MailboxMetrics(**{name: getattr(counts, name) for name in MailboxMetrics.__struct_fields__})
+        for counts in await team_mail(request).counts()
+        if counts.recipient_id and (not agents or counts.recipient_id in agents)
     ]
-    return answer(Mailboxes(found))
+    return json_response(Mailboxes(metrics))
 
 
-async def look(request: Request) -> Response:
+async def list_letters(request: Request) -> Response:
     """The newest letters of a mailbox, without a lease."""
-    recipient = _recipient(request)
-    limit = whole_number(request, "limit", default=50, most=200)
-    begin = _number_from(text_param(request, "cursor", None))
-    mail = mail_of(request)
+    recipient = _get_recipient(request)
+    limit = int_param(request, "limit", default=50, maximum=200)
+    begin = _parse_cursor(text_param(request, "cursor", None))
+    mail = team_mail(request)
 
-    async def read(last: tuple[int, Standing] | None, count: int) -> list[tuple[int, Standing]]:
+    async def read(last: tuple[int, LetterStatus] | None, count: int) -> list[tuple[int, LetterStatus]]:
         before = begin if last is None else last[0]
         return await mail.store.mail.newest(recipient, mail.team_id, count, before=before)
 
-    page = await read_page(read, limit, lambda item: len(item[1].posted.text))
+    page = await read_page(read, limit, lambda item: len(item[1].letter.text))
     cursor = str(page.items[-1][0]) if page.has_more else None
-    return await answer_letters([standing for _, standing in page.items], cursor)
+    return await letters_response([standing for _, standing in page.items], cursor)
 
 
-async def receive(request: Request) -> Response:
+async def receive_letters(request: Request) -> Response:
     """The next letters of a mailbox, for a while."""
-    recipient = _recipient(request)
-    asked = read_as(await json_body(request), Receive)
-    mail = mail_of(request)
-    until = asyncio.get_running_loop().time() + asked.wait_s
-    with mail.waking.wait_for(f"{mail.team_id}/{recipient}") as wait:
+    recipient = _get_recipient(request)
+    body = parse_as(await json_body(request), ReceiveRequest)
+    mail = team_mail(request)
+    until = asyncio.get_running_loop().time() + body.wait_s
+    with mail.notifier.waiter(f"{mail.team_id}/{recipient}") as waiter:
         while True:
-            found = await _take(mail, recipient, asked)
-            left = until - asyncio.get_running_loop().time()
-            if found or left <= 0 or doors_of(request).runs.is_stopping or await request.is_disconnected():
+            deliveries = await _lease_letters(mail, recipient, body)
+            remaining_s = until - asyncio.get_running_loop().time()
+            if deliveries or remaining_s <= 0 or app_state(request).runs.is_stopping or await request.is_disconnected():
                 break
-            await wait.pause(left)
-    size = sum(map(_size, found))
-    return await answer_large(size, lambda: Deliveries([_held(delivery) for delivery in found]))
+            await waiter.wait(remaining_s)
+    size = sum(map(_size, deliveries))
+    return await large_json_response(size, lambda: Deliveries([_to_response(delivery) for delivery in deliveries]))
 
 
-async def _take(mail: Mail, recipient: str, asked: Receive) -> list[Delivery]:
+async def _lease_letters(mail: Mail, recipient: str, body: ReceiveRequest) -> list[Delivery]:
     """Lease letters until there are enough, by count or by size; give back what does not fit into the answer."""
-    taken: list[Delivery] = []
-    while len(taken) < asked.limit:
-        wanted = min(SLICE, asked.limit - len(taken))
-        found = await mail.receive(recipient, lease_s=asked.lease_s, limit=wanted, letter_id=asked.letter_id)
-        taken.extend(found)
-        room = within_size(taken, _size)
-        for delivery in taken[room:]:
-            await mail.give_back(delivery)
-        if room < len(taken):
-            return taken[:room]
-        if len(found) < wanted:
+    deliveries: list[Delivery] = []
+    while len(deliveries) < body.limit:
+        count = min(SLICE, body.limit - len(deliveries))
+        batch = await mail.receive(recipient, lease_s=body.lease_s, limit=count, letter_id=body.letter_id)
+        deliveries.extend(batch)
+        room = count_within_size(deliveries, _size)
+        for delivery in deliveries[room:]:
+            await mail.release(delivery)
+        if room < len(deliveries):
+            return deliveries[:room]
+        if len(batch) < count:
             break
-    return taken
+    return deliveries
 
 
 def _size(delivery: Delivery) -> int:
-    return len(delivery.handed.posted.text)
+    return len(delivery.leased.letter.text)
 
 
-def _held(delivery: Delivery) -> Held:
-    return Held(
+def _to_response(delivery: Delivery) -> LeasedLetterResponse:
+    return LeasedLetterResponse(
         letter_id=delivery.letter_id,
         lease=delivery.lease,
         until=delivery.until,
         attempts=delivery.attempts,
-        letter=plain_letter(delivery.handed.posted, delivery.attempts),
+        letter=encode_masked(delivery.leased.letter, delivery.attempts),
     )
 
 
 # --- what is held ----------------------------------------------------------------------------------------------------
 
 
-async def ack(request: Request) -> Response:
+async def ack_letter(request: Request) -> Response:
     """A letter is done."""
-    delivery, _ = await _delivery(request, ByLease)
-    done = await delivery.ack()
-    return answer(AckTold(done.is_first))
+    delivery, _ = await _find_delivery(request, LeaseRequest)
+    result = await delivery.ack()
+    return json_response(AckResponse(result.is_first))
 
 
-async def nack(request: Request) -> Response:
+async def nack_letter(request: Request) -> Response:
     """A letter could not be handled."""
-    delivery, asked = await _delivery(request, Nack)
-    outcome = await delivery.nack(asked.error, error_class=asked.error_class, retry_after_s=asked.retry_after_s)
+    delivery, body = await _find_delivery(request, NackRequest)
+    outcome = await delivery.nack(body.error, error_class=body.error_class, retry_after_s=body.retry_after_s)
     if outcome is None:
-        return answer(NackTold(retry_at=None, attempts=0))
-    return answer(NackTold(retry_at=outcome.retry_at, attempts=outcome.attempts, dead_letter_id=outcome.dead_letter_id))
+        return json_response(NackResponse(retry_at=None, attempts=0))
+    return json_response(
+        NackResponse(retry_at=outcome.retry_at, attempts=outcome.attempts, dead_letter_id=outcome.dead_letter_id)
+    )
 
 
-async def extend(request: Request) -> Response:
+async def extend_lease(request: Request) -> Response:
     """Keep a letter for longer."""
-    delivery, asked = await _delivery(request, Extend)
-    return answer(ExtendTold(await delivery.extend(asked.lease_s)))
+    delivery, body = await _find_delivery(request, ExtendRequest)
+    return json_response(ExtendResponse(await delivery.extend(body.lease_s)))
 
 
-async def give_back(request: Request) -> Response:
+async def release_letter(request: Request) -> Response:
     """Let somebody else have a letter."""
-    delivery, _ = await _delivery(request, ByLease)
-    await mail_of(request).give_back(delivery)
+    delivery, _ = await _find_delivery(request, LeaseRequest)
+    await team_mail(request).release(delivery)
     return Response(status_code=204)
 
 
 async def open_letter(request: Request) -> Response:
     """A letter with what is sensitive in it."""
-    delivery, _ = await _delivery(request, ByLease)
-    letter = await delivery.opened()
-    return await answer_large(_size(delivery), lambda: OpenTold(msgspec.Raw(write_letter(letter))))
+    delivery, _ = await _find_delivery(request, LeaseRequest)
+    letter = await delivery.decrypt()
+    return await large_json_response(_size(delivery), lambda: OpenResponse(msgspec.Raw(write_letter(letter))))
 
 
 async def answer_letter(request: Request) -> Response:
     """The inputs that a letter asks for, and the letter is done."""
-    delivery, asked = await _delivery(request, AnswerInputs)
+    delivery, body = await _find_delivery(request, AnswerRequest)
     await delivery.extend()  # which only its holder can
-    receipt = await mail_of(request).answer(delivery, asked.inputs, output=asked.output)
+    receipt = await team_mail(request).answer(delivery, body.inputs, output=body.output)
     await delivery.ack()
-    return answer(AnswerTold(letter_id=receipt.letter_id, recipient_id=receipt.recipient_id), 201)
+    return json_response(AnswerResponse(letter_id=receipt.letter_id, recipient_id=receipt.recipient_id), 201)
 
 
-async def _delivery(request: Request, wanted: type[Asked]) -> tuple[Delivery, Asked]:
+async def _find_delivery(request: Request, body_type: type[Body]) -> tuple[Delivery, Body]:
     """A letter that the caller says to hold, and what else they say."""
-    recipient = _recipient(request)
-    asked = read_as(await json_body(request), wanted)
-    lease: str = getattr(asked, "lease", "")
-    return await mail_of(request).delivery(recipient, request.path_params["letter_id"], lease), asked
+    recipient = _get_recipient(request)
+    body = parse_as(await json_body(request), body_type)
+    lease: str = getattr(body, "lease", "")
+    return await team_mail(request).delivery(recipient, request.path_params["letter_id"], lease), body
 
 
-def _number_from(cursor: str | None) -> int | None:
+def _parse_cursor(cursor: str | None) -> int | None:
     """The place in a mailbox that a cursor names."""
     if cursor is None:
         return None
     if not _NUMBER.fullmatch(cursor):
-        raise invalid_cursor()
+        raise invalid_cursor_error()
     return int(cursor)
 
 
-def _recipient(request: Request) -> str:
+def _get_recipient(request: Request) -> str:
     recipient: str = request.path_params["recipient"]
     if "\0" in recipient:
-        raise Refusal(422, "invalid_character", "recipient holds a NUL.")
-    refuse_mailbox_of(request, recipient)
+        raise ApiError(422, "invalid_character", "recipient holds a NUL.")
+    require_mailbox(request, recipient)
     return recipient
 
 
-def _of_letter(
+def _letter_endpoint(
     verb: str, respond: Callable[[Request], Awaitable[Response]], summary: str, asks: Any, answers: dict[int, Any]
 ) -> Endpoint:
     name = f"{verb.replace('-', '_')}_letter"
     path = f"{_PATH}/{{letter_id}}/{verb}"
-    return Endpoint("POST", path, respond, name=name, summary=summary, asks=asks, answers=answers, scope=SCOPE)
+    return Endpoint(
+        "POST", path, respond, name=name, summary=summary, request_body=asks, responses=answers, scope=SCOPE
+    )
 
 
 ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/mail",
-        mailboxes,
+        list_mailboxes,
         name="mailboxes",
         summary="The mailboxes of your team, and how much is in them",
-        answers={200: Mailboxes},
+        responses={200: Mailboxes},
         scope=SCOPE,
     ),
     Endpoint(
         "GET",
         _PATH,
-        look,
+        list_letters,
         name="look_into_mailbox",
         summary="The newest letters of a mailbox, without taking them",
         query=(
             Query("limit", {"type": "integer", "minimum": 1}, "how many letters at most"),
             Query("cursor", {"type": "string"}, "where to begin: the cursor of the page before"),
         ),
-        answers={200: Letters},
+        responses={200: Letters},
         scope=SCOPE,
     ),
     Endpoint(
         "POST",
         f"{_PATH}/receive",
-        receive,
+        receive_letters,
         name="receive_letters",
         summary="Take the next letters of a mailbox, for a while",
         description="In their order, of each task one. Nobody else gets them until the lease is over.",
-        asks=Receive,
-        answers={200: Deliveries},
+        request_body=ReceiveRequest,
+        responses={200: Deliveries},
         scope=SCOPE,
     ),
-    _of_letter("ack", ack, "A letter is done", ByLease, {200: AckTold}),
-    _of_letter("nack", nack, "A letter could not be handled", Nack, {200: NackTold}),
-    _of_letter("extend", extend, "Keep a letter for longer", Extend, {200: ExtendTold}),
-    _of_letter("give-back", give_back, "Let somebody else have a letter", ByLease, {204: None}),
-    _of_letter("open", open_letter, "A letter with what is sensitive in it", ByLease, {200: OpenTold}),
-    _of_letter("answer", answer_letter, "Answer a request for input", AnswerInputs, {201: AnswerTold}),
+    _letter_endpoint("ack", ack_letter, "A letter is done", LeaseRequest, {200: AckResponse}),
+    _letter_endpoint("nack", nack_letter, "A letter could not be handled", NackRequest, {200: NackResponse}),
+    _letter_endpoint("extend", extend_lease, "Keep a letter for longer", ExtendRequest, {200: ExtendResponse}),
+    _letter_endpoint("give-back", release_letter, "Let somebody else have a letter", LeaseRequest, {204: None}),
+    _letter_endpoint("open", open_letter, "A letter with what is sensitive in it", LeaseRequest, {200: OpenResponse}),
+    _letter_endpoint("answer", answer_letter, "Answer a request for input", AnswerRequest, {201: AnswerResponse}),
 )

@@ -30,18 +30,18 @@ async def read_page(
     """Read up to ``limit`` items; ``read`` returns those behind the last one, or the first ones."""
     items: list[Item] = []
     while len(items) <= limit:
-        wanted = min(SLICE, limit + 1 - len(items))
-        found = await read(items[-1] if items else None, wanted)
-        items.extend(found)
-        room = within_size(items, size)
+        count = min(SLICE, limit + 1 - len(items))
+        batch = await read(items[-1] if items else None, count)
+        items.extend(batch)
+        room = count_within_size(items, size)
         if room < len(items):
             return Page(items[: min(room, limit)], has_more=True)
-        if len(found) < wanted:
+        if len(batch) < count:
             break
     return Page(items[:limit], has_more=len(items) > limit)
 
 
-def within_size(items: Sequence[Item], size: Callable[[Item], int]) -> int:
+def count_within_size(items: Sequence[Item], size: Callable[[Item], int]) -> int:
     """How many items from the front have ``PAGE_SIZE`` together; at least one, if there is one."""
     total = 0
     for count, item in enumerate(items):

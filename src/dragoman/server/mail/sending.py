@@ -11,18 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.errors import InputError
-from dragoman.letters import hints_from, published_schema, read_letter, warnings_of
+from dragoman.letters import find_warnings, hints_from, published_schema, read_letter
 from dragoman.letters.kept import LetterState
 from dragoman.letters.schema import inlined_schema
-from dragoman.offload import LARGE, off_loop
-from dragoman.server.answers import answer
+from dragoman.offload import LARGE, run_off_loop
+from dragoman.server.answers import json_response
 from dragoman.server.endpoint import Endpoint, Media
-from dragoman.server.mailroom import SCOPE, agents_of, letter_body, mail_of, refuse_to_speak_as
-from dragoman.server.principal import principal_of
-from dragoman.server.refusing import refusal_from
+from dragoman.server.mailroom import SCOPE, key_agents, read_letter_body, require_sender, team_mail
+from dragoman.server.principal import get_principal
+from dragoman.server.refusing import to_api_error
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class SendResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A letter was taken."""
 
     letter_id: str
@@ -32,38 +32,38 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
 
 
-async def send(request: Request) -> Response:
+async def send_letter(request: Request) -> Response:
     """Take a letter."""
-    data = await letter_body(request)
-    mail = mail_of(request)
+    data = await read_letter_body(request)
+    mail = team_mail(request)
     try:
-        letter = await off_loop(len(data), read_letter, data)
+        letter = await run_off_loop(len(data), read_letter, data)
     except InputError as error:
-        raise await _buried(request, data, error) from None
-    refuse_to_speak_as(request, letter.sender_id)
+        raise await _reject(request, data, error) from None
+    require_sender(request, letter.sender_id)
     receipt = await mail.send(letter if len(data) < LARGE else data)  # which it reads again, in a thread
-    odd = [f"{warning} [{warning.code}]" for warning in warnings_of(letter)]
-    sent = Sent(
+    warnings = [f"{warning} [{warning.code}]" for warning in find_warnings(letter)]
+    response = SendResponse(
         letter_id=receipt.letter_id,
         recipient_id=receipt.recipient_id,
         is_new=receipt.is_new,
         state=receipt.state,
-        warnings=odd,
+        warnings=warnings,
     )
-    return answer(sent, 201 if receipt.is_new else 200)
+    return json_response(response, 201 if receipt.is_new else 200)
 
 
-async def _buried(request: Request, data: bytes, error: InputError) -> Exception:
+async def _reject(request: Request, data: bytes, error: InputError) -> Exception:
     """The refusal of what is no letter, which is kept; unless it was sent in the name of somebody else."""
-    told = refusal_from(error)
-    own, sender = agents_of(principal_of(request)), (await off_loop(len(data), hints_from, data)).sender_id
-    if data and (not own or sender is None or sender in own):
-        dead = await mail_of(request).bury(data, error)
-        told.headers["x-dead-letter"] = dead.id
-    return told
+    api_error = to_api_error(error)
+    allowed, sender = key_agents(get_principal(request)), (await run_off_loop(len(data), hints_from, data)).sender_id
+    if data and (not allowed or sender is None or sender in allowed):
+        dead = await team_mail(request).reject(data, error)
+        api_error.headers["x-dead-letter"] = dead.id
+    return api_error
 
 
-async def schema(_: Request) -> Response:
+async def letter_schema(_: Request) -> Response:
     """What a letter is, as a JSON Schema."""
     return Response(published_schema(), media_type="application/schema+json")
 
@@ -72,22 +72,22 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/api/v1/mail",
-        send,
+        send_letter,
         name="send_letter",
         summary="Send a letter",
         description="The same letter again, however often, is one letter: 200 in place of 201. What is no letter is"
         " refused and kept among the dead letters; its sender is told by an error letter.",
-        asks=inlined_schema(),
-        answers={200: Sent, 201: Sent},
+        request_body=inlined_schema(),
+        responses={200: SendResponse, 201: SendResponse},
         scope=SCOPE,
     ),
     Endpoint(
         "GET",
         "/api/v1/mail/schema",
-        schema,
+        letter_schema,
         name="letter_schema",
         summary="What a letter is, as a JSON Schema",
-        answers={200: Media("application/schema+json", {"type": "object"})},
+        responses={200: Media("application/schema+json", {"type": "object"})},
         public=True,
     ),
 )

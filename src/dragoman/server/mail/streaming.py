@@ -15,16 +15,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from dragoman.offload import off_loop
+from dragoman.offload import run_off_loop
 from dragoman.server.asking import text_param
 from dragoman.server.endpoint import Endpoint, EventStream, Query
-from dragoman.server.mail.values import letter_told
-from dragoman.server.mailroom import SCOPE, mail_of, refuse_mailbox_of
-from dragoman.server.principal import authenticated
-from dragoman.server.refusing import Refusal
+from dragoman.server.mail.values import to_letter_response
+from dragoman.server.mailroom import SCOPE, require_mailbox, team_mail
+from dragoman.server.principal import authenticate
+from dragoman.server.refusing import ApiError
 from dragoman.server.runs.framing import KEEP_ALIVE
-from dragoman.server.state import doors_of
-from dragoman.store.mail import Standing
+from dragoman.server.state import app_state
+from dragoman.store.mail import LetterStatus
 
 _PAGE: Final = 16  # letters that are read from the store at once
 _QUIET_S: Final = 15.0
@@ -33,52 +33,52 @@ _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering
 _LINE_ENDS: Final = {ord("\u2028"): "\\u2028", ord("\u2029"): "\\u2029", ord("\u0085"): "\\u0085"}
 
 
-async def stream(request: Request) -> Response:
+async def stream_mailbox(request: Request) -> Response:
     """What arrives in a mailbox from now on, or from a place on."""
     recipient: str = request.path_params["recipient"]
     if "\0" in recipient:
-        raise Refusal(422, "invalid_character", "recipient holds a NUL.")
-    refuse_mailbox_of(request, recipient)
-    mail = mail_of(request)
-    said = request.headers.get("last-event-id") or text_param(request, "last_event_id", None)
-    if said is not None and said != "" and not _NUMBER.fullmatch(said):
-        raise Refusal(422, "invalid_last_event_id", "Last-Event-ID is not the id of an event of this mailbox.")
-    after = int(said) if said else await mail.store.mail.last_number(recipient, mail.team_id)
+        raise ApiError(422, "invalid_character", "recipient holds a NUL.")
+    require_mailbox(request, recipient)
+    mail = team_mail(request)
+    event_id = request.headers.get("last-event-id") or text_param(request, "last_event_id", None)
+    if event_id is not None and event_id != "" and not _NUMBER.fullmatch(event_id):
+        raise ApiError(422, "invalid_last_event_id", "Last-Event-ID is not the id of an event of this mailbox.")
+    after = int(event_id) if event_id else await mail.store.mail.last_number(recipient, mail.team_id)
     return StreamingResponse(_frames(request, recipient, after), media_type="text/event-stream", headers=_HEADERS)
 
 
 async def _frames(request: Request, recipient: str, after: int) -> AsyncIterator[bytes]:
-    mail = mail_of(request)
+    mail = team_mail(request)
     loop = asyncio.get_running_loop()
     quiet_since = loop.time()
     yield f"id: {after}\nretry: 2000\n\n".encode()  # so that who is cut off before the first letter knows its place
-    with mail.waking.wait_for(f"{mail.team_id}/{recipient}") as wait:
-        while not doors_of(request).runs.is_stopping:
-            found = await mail.store.mail.arrivals(recipient, mail.team_id, after, _PAGE)
-            for number, standing in found:
-                yield await off_loop(len(standing.posted.text), _frame, number, standing)
+    with mail.notifier.waiter(f"{mail.team_id}/{recipient}") as waiter:
+        while not app_state(request).runs.is_stopping:
+            arrivals = await mail.store.mail.letters_after(recipient, mail.team_id, after, _PAGE)
+            for number, status in arrivals:
+                yield await run_off_loop(len(status.letter.text), _frame, number, status)
                 after = number
-            if found:
-                wait.found()
+            if arrivals:
+                waiter.reset()
                 quiet_since = loop.time()
                 continue
-            await wait.pause()
+            await waiter.wait()
             if loop.time() - quiet_since >= _QUIET_S:
                 quiet_since = loop.time()
-                if not await _is_still_let_in(request):
+                if not await _is_authorized(request):
                     return
                 yield KEEP_ALIVE
 
 
-def _frame(number: int, standing: Standing) -> bytes:
-    text = msgspec.json.encode(letter_told(standing)).decode().translate(_LINE_ENDS)
+def _frame(number: int, status: LetterStatus) -> bytes:
+    text = msgspec.json.encode(to_letter_response(status)).decode().translate(_LINE_ENDS)
     return f"id: {number}\nevent: letter\ndata: {text}\n\n".encode()
 
 
-async def _is_still_let_in(request: Request) -> bool:
+async def _is_authorized(request: Request) -> bool:
     try:
-        return SCOPE in (await authenticated(request)).scopes
-    except Refusal:
+        return SCOPE in (await authenticate(request)).scopes
+    except ApiError:
         return False
 
 
@@ -86,12 +86,12 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/v1/mail/inbox/{recipient}/stream",
-        stream,
+        stream_mailbox,
         name="stream_mailbox",
         summary="What arrives in a mailbox, as it arrives",
         description="With Last-Event-ID everything behind that place, else what arrives from now on.",
         query=(Query("last_event_id", {"type": "string"}, "in place of the header, for those who cannot set one"),),
-        answers={200: EventStream},
+        responses={200: EventStream},
         scope=SCOPE,
     ),
 )

@@ -10,20 +10,20 @@ from starlette.responses import Response
 
 from dragoman.ids import name_from_id
 from dragoman.letters import write_letter
-from dragoman.letters.kept import DeadLetter, LetterState, Posted
+from dragoman.letters.kept import DeadLetter, LetterState, StoredLetter
 from dragoman.mail import Mail
-from dragoman.mail.posting import shown
-from dragoman.mail.seen import seen
+from dragoman.mail.posting import to_masked
+from dragoman.mail.seen import redact_invalid
 from dragoman.redaction import Redactor
-from dragoman.server.answers import answer_large
-from dragoman.server.refusing import Refusal
-from dragoman.store.mail import Standing
+from dragoman.server.answers import large_json_response
+from dragoman.server.refusing import ApiError
+from dragoman.store.mail import LetterStatus
 
 _REDACTOR: Final = Redactor()
 JsonObject = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 
 
-class LetterTold(msgspec.Struct, frozen=True, kw_only=True):
+class LetterResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A letter, and where it stands."""
 
     letter_id: str
@@ -47,12 +47,12 @@ class LetterTold(msgspec.Struct, frozen=True, kw_only=True):
 class Letters(msgspec.Struct, frozen=True, kw_only=True):
     """Letters: those of a task in the order in which they were taken, those of a mailbox the newest first."""
 
-    letters: list[LetterTold]
+    letters: list[LetterResponse]
     has_more: bool = False  # there are more: beyond the limit, or because this page is as large as one may be
     cursor: str | None = None  # where the next page begins
 
 
-class DeadTold(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Something that nobody will get unless it is sent again."""
 
     id: str
@@ -66,7 +66,7 @@ class DeadTold(msgspec.Struct, frozen=True, kw_only=True):
     resent_at: datetime | None = None
 
 
-class DeadWhole(DeadTold, frozen=True, kw_only=True):
+class DeadLetterDetail(DeadLetterResponse, frozen=True, kw_only=True):
     """The same, with what came as a text."""
 
     raw: str | None  # without secrets; none where nothing could be kept
@@ -74,52 +74,54 @@ class DeadWhole(DeadTold, frozen=True, kw_only=True):
     is_changed: bool  # secrets were taken out, it was cut, or it is no text
 
 
-def letter_told(standing: Standing) -> LetterTold:
+def to_letter_response(status: LetterStatus) -> LetterResponse:
     """A letter as its team sees it."""
-    posted = standing.posted
-    return LetterTold(
-        letter_id=posted.letter_id,
-        recipient_id=posted.recipient_id,
-        sender_id=posted.sender_id,
-        task_id=posted.task_id,
-        type=posted.type,
-        state=standing.state,
-        attempts=standing.attempts,
-        taken_at=posted.created_at,
-        ended_at=standing.ended_at,
-        leased_until=standing.leased_until,
-        retry_at=standing.retry_at,
-        error_class=standing.error_class,
-        waits_for=standing.waits_for,
-        session_id=None if posted.session_id is None else name_from_id(posted.session_id),
-        turn_id=posted.turn_id,
-        letter=plain_letter(posted, standing.attempts),
+    stored = status.letter
+    return LetterResponse(
+        letter_id=stored.letter_id,
+        recipient_id=stored.recipient_id,
+        sender_id=stored.sender_id,
+        task_id=stored.task_id,
+        type=stored.type,
+        state=status.state,
+        attempts=status.attempts,
+        taken_at=stored.created_at,
+        ended_at=status.ended_at,
+        leased_until=status.leased_until,
+        retry_at=status.retry_at,
+        error_class=status.error_class,
+        waits_for=status.waits_for,
+        session_id=None if stored.session_id is None else name_from_id(stored.session_id),
+        turn_id=stored.turn_id,
+        letter=encode_masked(stored, status.attempts),
     )
 
 
-async def answer_letters(found: list[Standing], cursor: str | None) -> Response:
+async def letters_response(statuses: list[LetterStatus], cursor: str | None) -> Response:
     """A page of letters, and where the next one begins."""
-    size = sum(len(one.posted.text) for one in found)
+    size = sum(len(one.letter.text) for one in statuses)
 
     def make() -> Letters:
-        return Letters(letters=[letter_told(one) for one in found], has_more=cursor is not None, cursor=cursor)
+        return Letters(
+            letters=[to_letter_response(one) for one in statuses], has_more=cursor is not None, cursor=cursor
+        )
 
-    return await answer_large(size, make)
+    return await large_json_response(size, make)
 
 
-def invalid_cursor() -> Refusal:
+def invalid_cursor_error() -> ApiError:
     """The refusal of a cursor that no page of letters had."""
-    return Refusal(400, "invalid_cursor", "The cursor is not one of this list. Begin again without one.")
+    return ApiError(400, "invalid_cursor", "The cursor is not one of this list. Begin again without one.")
 
 
-def plain_letter(posted: Posted, attempts: int) -> msgspec.Raw:
+def encode_masked(stored: StoredLetter, attempts: int) -> msgspec.Raw:
     """A letter as JSON, with its secrets masked and the retries of so many attempts counted."""
-    return msgspec.Raw(write_letter(shown(posted, attempts)))
+    return msgspec.Raw(write_letter(to_masked(stored, attempts)))
 
 
-def dead_told(dead: DeadLetter) -> DeadTold:
+def to_dead_letter_response(dead: DeadLetter) -> DeadLetterResponse:
     """A dead letter as its team sees it; never its bytes."""
-    return DeadTold(
+    return DeadLetterResponse(
         id=dead.id,
         reason=dead.reason,
         error=dead.error,
@@ -132,11 +134,11 @@ def dead_told(dead: DeadLetter) -> DeadTold:
     )
 
 
-def dead_whole(dead: DeadLetter, mail: Mail) -> DeadWhole:
+def to_dead_letter_detail(dead: DeadLetter, mail: Mail) -> DeadLetterDetail:
     """A dead letter with what came, as a text without secrets."""
-    told = msgspec.structs.asdict(dead_told(dead))
-    raw = mail.raw_of(dead)
+    fields = msgspec.structs.asdict(to_dead_letter_response(dead))
+    raw = mail.get_raw(dead)
     if raw is None:
-        return DeadWhole(**told, raw=None, raw_bytes=0, is_changed=False)
-    made = seen(raw, _REDACTOR)
-    return DeadWhole(**told, raw=made.text, raw_bytes=made.size, is_changed=made.is_changed)
+        return DeadLetterDetail(**fields, raw=None, raw_bytes=0, is_changed=False)
+    redacted = redact_invalid(raw, _REDACTOR)
+    return DeadLetterDetail(**fields, raw=redacted.text, raw_bytes=redacted.size, is_changed=redacted.is_changed)

@@ -22,104 +22,108 @@ import msgspec
 from dragoman.dialects.parts.conversation import tool_id_for
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Message, Role, TextBlock, ToolResultBlock
-from dragoman.offload import in_turns
-from dragoman.server.refusing import Refusal
-from dragoman.server.runs.given import Given, MessageGiven, ResumeGiven
+from dragoman.offload import iterate_fairly
+from dragoman.server.refusing import ApiError
+from dragoman.server.runs.given import InputMessage, InputResume, RunInput
 from dragoman.server.runs.telling import INPUT_REQUIRED
 from dragoman.store import Session, Store
 from dragoman.store.runs import Run
 from dragoman.tools import Approval, problems_of_answer
-from dragoman.transcripts.parts import wire_id_of
+from dragoman.transcripts.parts import get_wire_id
 
-_TAIL: Final = 100
+_TAIL_LENGTH: Final = 100
 _DECLINED: Final = "The user declined to answer."
 _PIECE: Final = re.compile(r"(.+)\.\d+")
-_CHOSEN: Final = re.compile(r"\A\s*@\S+\s+")  # a model
+_MODEL_PREFIX: Final = re.compile(r"\A\s*@\S+\s+")  # a model
 
 
-class New(msgspec.Struct, frozen=True):
+class NewMessages(msgspec.Struct, frozen=True):
     """What the thread has not."""
 
-    imported: tuple[MessageGiven, ...] = ()
-    answers: tuple[MessageGiven, ...] = ()
-    asked: MessageGiven | None = None
+    imported: tuple[InputMessage, ...] = ()
+    results: tuple[InputMessage, ...] = ()
+    question: InputMessage | None = None
 
 
-async def new_of(store: Store, session: Session | None, given: Given) -> New:
+async def find_new_messages(store: Store, session: Session | None, run_input: RunInput) -> NewMessages:
     """What stands behind the last message that the thread has."""
-    known = _Known(store, session)
-    fresh: list[MessageGiven] = []
-    async for message in in_turns(reversed(given.messages)):
+    thread_messages = _ThreadMessages(store, session)
+    new_messages: list[InputMessage] = []
+    async for message in iterate_fairly(reversed(run_input.messages)):
         if message.role == "activity":  # for people's eyes
             continue
-        stored = await known.find(message.id)
+        stored = await thread_messages.find(message.id)
         if stored is not None:
-            _check_same(message, stored)
+            _require_same_text(message, stored)
             break
-        fresh.append(message)
-    fresh = _without_repeats(reversed(fresh))
-    return _sorted(fresh, await known.results() if any(one.role == "tool" for one in fresh) else {})
+        new_messages.append(message)
+    new_messages = _deduplicate(reversed(new_messages))
+    return _classify(
+        new_messages, await thread_messages.results() if any(message.role == "tool" for message in new_messages) else {}
+    )
 
 
-def _without_repeats(fresh: Iterable[MessageGiven]) -> list[MessageGiven]:
+def _deduplicate(messages: Iterable[InputMessage]) -> list[InputMessage]:
     """Each new message once. Two different messages with one id are refused."""
-    by_id: dict[str, MessageGiven] = {}
-    for message in fresh:
+    by_id: dict[str, InputMessage] = {}
+    for message in messages:
         if by_id.setdefault(message.id, message) != message:
-            what = (
+            text = (
                 f"Two different messages of the request have the id {message.id}. Give each message an id of its own."
             )
-            raise Refusal(422, "invalid_message", what)
+            raise ApiError(422, "invalid_message", text)
     return list(by_id.values())
 
 
-def _sorted(fresh: Sequence[MessageGiven], results: dict[str, ToolResultBlock]) -> New:
+def _classify(messages: Sequence[InputMessage], stored_results: dict[str, ToolResultBlock]) -> NewMessages:
     """Split what is new into results of stored calls, earlier messages and the question, without changing the order."""
-    called = {call for one in fresh for call in _calls(one.wire)}
-    answers, rest = list[MessageGiven](), list[MessageGiven]()
-    for one in fresh:
-        (answers if one.role == "tool" and one.call_id not in called else rest).append(one)
-    asked = rest.pop() if rest and rest[-1].role == "user" else None
-    if rest and asked is None and rest[-1].role != "tool":
-        what = (
+    call_ids = {call_id for message in messages for call_id in _call_ids(message.wire)}
+    results, rest = list[InputMessage](), list[InputMessage]()
+    for message in messages:
+        (results if message.role == "tool" and message.call_id not in call_ids else rest).append(message)
+    question = rest.pop() if rest and rest[-1].role == "user" else None
+    if rest and question is None and rest[-1].role != "tool":
+        text = (
             f"The conversation ends with a message of the {rest[-1].role}. End it with the user's, or a tool's result."
         )
-        raise Refusal(422, "nothing_to_answer", what)
-    return New(tuple(rest), tuple(one for one in answers if not _is_told(one, results)), asked)
+        raise ApiError(422, "nothing_to_answer", text)
+    return NewMessages(
+        tuple(rest), tuple(message for message in results if not _is_stored(message, stored_results)), question
+    )
 
 
-def _calls(wire: dict[str, Any]) -> Iterable[str]:
-    told = wire.get("toolCalls")
-    for call in told if isinstance(told, list) else ():
+def _call_ids(wire: dict[str, Any]) -> Iterable[str]:
+    calls = wire.get("toolCalls")
+    for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict) and isinstance(call.get("id"), str):
             yield call["id"]
 
 
-def _is_told(answer: MessageGiven, results: dict[str, ToolResultBlock]) -> bool:
+def _is_stored(message: InputMessage, stored_results: dict[str, ToolResultBlock]) -> bool:
     """Whether the thread has this very answer: the client comes again, after its first try failed."""
-    stored = results.get(tool_id_for(answer.call_id or ""))
-    return stored is not None and _text(stored.content) == answer.text and stored.is_error == answer.is_error
+    stored = stored_results.get(tool_id_for(message.call_id or ""))
+    return stored is not None and _text(stored.content) == message.text and stored.is_error == message.is_error
 
 
 def _text(content: Iterable[Any]) -> str:
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
-def _check_same(message: MessageGiven, stored: Message) -> None:
+def _require_same_text(message: InputMessage, stored: Message) -> None:
     """Refuse a user's message that says something else than the stored one of the same id."""
     if message.role != "user" or (stored.metadata.extra or {}).get("erased"):
         return
-    said, kept = message.text, _text(stored.content)
-    bare = _CHOSEN.sub("", said)
+    text, stored_text = message.text, _text(stored.content)
+    without_model = _MODEL_PREFIX.sub("", text)
     if message.files:  # an attached text is a text of the stored message
-        is_same = all(line in kept for line in bare.split("\n"))
+        is_same = all(line in stored_text for line in without_model.split("\n"))
     else:
-        is_same = kept in (said, bare, said.replace("\\@", "@", 1))
+        is_same = stored_text in (text, without_model, text.replace("\\@", "@", 1))
     if stored.role is not Role.USER or not is_same:
-        raise Refusal(409, "id_conflict", f"Message {message.id} said something else before.")
+        raise ApiError(409, "id_conflict", f"Message {message.id} said something else before.")
 
 
-class _Known:
+class _ThreadMessages:
     """The messages that a thread has, by every id that they go by."""
 
     def __init__(self, store: Store, session: Session | None) -> None:
@@ -132,40 +136,40 @@ class _Known:
         if self._session is None:
             return None
         piece = _PIECE.fullmatch(name)
-        for wanted in (name, piece[1]) if piece else (name,):
-            found = await self._named(self._session, wanted)
-            if found is not None:
-                return found
+        for candidate in (name, piece[1]) if piece else (name,):
+            message = await self._find_by_id(self._session, candidate)
+            if message is not None:
+                return message
         return None
 
-    async def _named(self, session: Session, name: str) -> Message | None:
-        tail = await self._newest(session)
-        if name in tail or session.last_seq <= _TAIL:
+    async def _find_by_id(self, session: Session, name: str) -> Message | None:
+        tail = await self._load_tail(session)
+        if name in tail or session.last_seq <= _TAIL_LENGTH:
             return tail.get(name)
         try:
             return (await self._store.find_message(session.id, name)).message
         except UnknownMessageError:
             return None
 
-    async def _newest(self, session: Session) -> dict[str, Message]:
+    async def _load_tail(self, session: Session) -> dict[str, Message]:
         if self._tail is None:
-            rows = await self._store.tail(session.id, _TAIL)
-            self._tail = {name: row.message for row in rows for name in (row.message.id, wire_id_of(row.message))}
+            rows = await self._store.tail(session.id, _TAIL_LENGTH)
+            self._tail = {name: row.message for row in rows for name in (row.message.id, get_wire_id(row.message))}
         return self._tail
 
     async def results(self) -> dict[str, ToolResultBlock]:
         """What tools gave lately, by call."""
         if self._session is None:
             return {}
-        newest = (await self._newest(self._session)).values()
-        blocks = (block for message in newest for block in message.content)
+        messages = (await self._load_tail(self._session)).values()
+        blocks = (block for message in messages for block in message.content)
         return {block.tool_use_id: block for block in blocks if isinstance(block, ToolResultBlock)}
 
 
 # --- what was decided ------------------------------------------------------------------------------------------------
 
 
-class Decided(msgspec.Struct, frozen=True, rename="camel"):
+class ResumeDecision(msgspec.Struct, frozen=True, rename="camel"):
     """What somebody says to an interrupt."""
 
     approved: bool
@@ -173,54 +177,58 @@ class Decided(msgspec.Struct, frozen=True, rename="camel"):
     reason: str | None = None
 
 
-class Resumed(msgspec.Struct, frozen=True):
+class Resume(msgspec.Struct, frozen=True):
     """What was said to the interrupts of a run."""
 
     approvals: tuple[Approval, ...] = ()
-    answers: tuple[ToolResultBlock, ...] = ()  # to questions
+    results: tuple[ToolResultBlock, ...] = ()  # to questions
 
 
-def resumed_by(resume: Sequence[ResumeGiven], newest: Run | None) -> Resumed:
+def parse_resume(resume: Sequence[InputResume], latest: Run | None) -> Resume:
     """What was said about the calls that the last run was interrupted for: about each of them, or about none."""
     if not resume:
-        return Resumed()
-    waits = {one["id"]: one for one in newest.interrupts} if newest is not None else {}
-    named = [one.interrupt_id for one in resume]
-    if len(set(named)) != len(named):
-        raise Refusal(422, "invalid_resume", "An interrupt is answered twice.")
-    if unknown := set(named) - set(waits):
-        raise Refusal(422, "unknown_interrupt", f"Nothing waits for {', '.join(sorted(unknown))[:300]}.")
-    if missing := set(waits) - set(named):
-        raise Refusal(422, "resume_incomplete", f"Also to be answered: {', '.join(sorted(missing))}.")
-    said = [(one, waits[one.interrupt_id]) for one in resume]
-    return Resumed(
-        tuple(_approval(one, wait["toolCallId"]) for one, wait in said if wait["reason"] != INPUT_REQUIRED),
-        tuple(_answer(one, wait) for one, wait in said if wait["reason"] == INPUT_REQUIRED),
+        return Resume()
+    open_interrupts = {item["id"]: item for item in latest.interrupts} if latest is not None else {}
+    ids = [item.interrupt_id for item in resume]
+    if len(set(ids)) != len(ids):
+        raise ApiError(422, "invalid_resume", "An interrupt is answered twice.")
+    if unknown := set(ids) - set(open_interrupts):
+        raise ApiError(422, "unknown_interrupt", f"Nothing waits for {', '.join(sorted(unknown))[:300]}.")
+    if missing := set(open_interrupts) - set(ids):
+        raise ApiError(422, "resume_incomplete", f"Also to be answered: {', '.join(sorted(missing))}.")
+    pairs = [(item, open_interrupts[item.interrupt_id]) for item in resume]
+    return Resume(
+        tuple(
+            _approval(item, interrupt["toolCallId"])
+            for item, interrupt in pairs
+            if interrupt["reason"] != INPUT_REQUIRED
+        ),
+        tuple(_input_result(item, interrupt) for item, interrupt in pairs if interrupt["reason"] == INPUT_REQUIRED),
     )
 
 
-def refuse_messages_to_questions(answers: Iterable[MessageGiven], newest: Run | None) -> None:
+def require_resume_for_questions(results: Iterable[InputMessage], latest: Run | None) -> None:
     """A question is answered by a resume, whose payload is checked, and not by a message."""
-    waits = newest.interrupts if newest is not None else ()
-    questions = {one["toolCallId"] for one in waits if one["reason"] == INPUT_REQUIRED}
-    for answer in answers:
-        if tool_id_for(answer.call_id or "") in questions:
-            raise Refusal(422, "unknown_tool_use", f"Call {answer.call_id} waits for a resume.")
+    interrupts = latest.interrupts if latest is not None else ()
+    question_call_ids = {interrupt["toolCallId"] for interrupt in interrupts if interrupt["reason"] == INPUT_REQUIRED}
+    for result in results:
+        if tool_id_for(result.call_id or "") in question_call_ids:
+            raise ApiError(422, "unknown_tool_use", f"Call {result.call_id} waits for a resume.")
 
 
-def _approval(said: ResumeGiven, call_id: str) -> Approval:
-    if said.status == "cancelled":
+def _approval(item: InputResume, call_id: str) -> Approval:
+    if item.status == "cancelled":
         return Approval(call_id, approved=False)
     try:
-        decided = msgspec.convert(said.payload, Decided)
+        decision = msgspec.convert(item.payload, ResumeDecision)
     except msgspec.ValidationError as error:
-        raise Refusal(422, "invalid_resume", f"The payload for {said.interrupt_id}: {error}.") from None
-    return Approval(call_id, decided.approved, decided.edited_args, decided.reason)
+        raise ApiError(422, "invalid_resume", f"The payload for {item.interrupt_id}: {error}.") from None
+    return Approval(call_id, decision.approved, decision.edited_args, decision.reason)
 
 
-def _answer(said: ResumeGiven, wait: dict[str, Any]) -> ToolResultBlock:
-    if said.status == "cancelled":
-        return ToolResultBlock(wait["toolCallId"], (TextBlock(_DECLINED),), is_error=True)
-    if problems := problems_of_answer(wait["responseSchema"], said.payload):
-        raise Refusal(422, "invalid_resume", f"The payload for {said.interrupt_id}: {'; '.join(problems)}.")
-    return ToolResultBlock(wait["toolCallId"], (TextBlock(msgspec.json.encode(said.payload).decode()),))
+def _input_result(item: InputResume, interrupt: dict[str, Any]) -> ToolResultBlock:
+    if item.status == "cancelled":
+        return ToolResultBlock(interrupt["toolCallId"], (TextBlock(_DECLINED),), is_error=True)
+    if problems := problems_of_answer(interrupt["responseSchema"], item.payload):
+        raise ApiError(422, "invalid_resume", f"The payload for {item.interrupt_id}: {'; '.join(problems)}.")
+    return ToolResultBlock(interrupt["toolCallId"], (TextBlock(msgspec.json.encode(item.payload).decode()),))

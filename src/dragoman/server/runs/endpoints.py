@@ -12,30 +12,30 @@ from starlette.responses import Response, StreamingResponse
 
 from dragoman.ids import name_from_id
 from dragoman.jsontext import read_json
-from dragoman.offload import LARGE, off_loop
-from dragoman.server.asking import identifier, json_bytes, text_param
+from dragoman.offload import LARGE, run_off_loop
+from dragoman.server.asking import json_bytes, text_param, validate_id
 from dragoman.server.endpoint import Endpoint, EventStream, Query
-from dragoman.server.principal import owned_session, principal_of
-from dragoman.server.refusing import Refusal, not_found
-from dragoman.server.runs.beginning import Wanted, in_progress
-from dragoman.server.runs.framing import KEEP_ALIVE, frame
-from dragoman.server.runs.given import Given, read_given
+from dragoman.server.principal import get_owned_session, get_principal
+from dragoman.server.refusing import ApiError, not_found_error
+from dragoman.server.runs.beginning import RunRequest, run_in_progress_error
+from dragoman.server.runs.framing import KEEP_ALIVE, encode_frame
+from dragoman.server.runs.given import RunInput, parse_run_input
 from dragoman.server.runs.input_schema import RunAgentInput
-from dragoman.server.state import doors_of
-from dragoman.store.runs import Run, ToldEvent
+from dragoman.server.state import app_state
+from dragoman.store.runs import Run, RunEvent
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from dragoman.server.runs.running import Runs
+    from dragoman.server.runs.running import RunRegistry
 
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
-_sorted: Final = msgspec.json.Encoder(order="sorted")
+_sorted_encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
-class RunAccepted(msgspec.Struct, frozen=True, rename="camel"):
+class RunResponse(msgspec.Struct, frozen=True, rename="camel"):
     """A run that goes on by itself: its events are at ``/runs/{threadId}/events``."""
 
     task_id: str  # the same as runId
@@ -44,7 +44,7 @@ class RunAccepted(msgspec.Struct, frozen=True, rename="camel"):
     created: bool  # whether the thread is a new one
 
 
-class RunCancelled(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class CancelResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What became of a wish to end a run."""
 
     thread_id: str
@@ -56,116 +56,116 @@ async def post_run(request: Request) -> Response:
     """Begin a run."""
     key = _idempotency_key(request)
     data = await json_bytes(request)
-    value = await off_loop(len(data), read_json, data)
+    value = await run_off_loop(len(data), read_json, data)
     has_tools = isinstance(value, dict) and bool(value.get("tools"))  # whose schemas take longer than their length says
-    given, digest = await off_loop(LARGE if has_tools else len(data), _read_run, value)
-    runs: Runs = doors_of(request).runs
-    started = await runs.begin(Wanted(principal_of(request), given, digest, key))
-    run = started.run
+    run_input, digest = await run_off_loop(LARGE if has_tools else len(data), _parse_run, value)
+    runs: RunRegistry = app_state(request).runs
+    result = await runs.start_run(RunRequest(get_principal(request), run_input, digest, key))
+    run = result.run
     if "text/event-stream" in request.headers.get("accept", "").lower():
-        told = runs.follow(run.session_id, run.first_number - 1, run_id=run.run_id)
-        first = await anext(told, None)
+        events = runs.follow(run.session_id, run.first_number - 1, run_id=run.run_id)
+        first = await anext(events, None)
         if first is None:  # it was refused to whoever asked for it first
-            raise in_progress()
-        return _stream(told, _frame(first))
-    accepted = RunAccepted(run.run_id, name_from_id(run.session_id), run.run_id, started.is_new_thread)
-    return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
+            raise run_in_progress_error()
+        return _stream_response(events, _encode_frames(first))
+    body = RunResponse(run.run_id, name_from_id(run.session_id), run.run_id, result.is_new_thread)
+    return Response(msgspec.json.encode(body), 202, media_type="application/json")
 
 
-def _read_run(value: Any) -> tuple[Given, bytes]:
+def _parse_run(value: Any) -> tuple[RunInput, bytes]:
     """What is asked for, and the hash by which the same request is known again."""
-    return read_given(value), hashlib.sha256(_sorted.encode(value)).digest()
+    return parse_run_input(value), hashlib.sha256(_sorted_encoder.encode(value)).digest()
 
 
 def _idempotency_key(request: Request) -> str | None:
-    said = request.headers.getlist("idempotency-key")
-    if not said:
+    values = request.headers.getlist("idempotency-key")
+    if not values:
         return None
-    if len(said) > 1 or not _KEY.fullmatch(said[0]):
-        raise Refusal(400, "invalid_idempotency_key", "An Idempotency-Key has 1 to 255 visible characters of ASCII.")
-    return said[0]
+    if len(values) > 1 or not _KEY.fullmatch(values[0]):
+        raise ApiError(400, "invalid_idempotency_key", "An Idempotency-Key has 1 to 255 visible characters of ASCII.")
+    return values[0]
 
 
 async def get_events(request: Request) -> Response:
     """What was told in a thread, and what is being told."""
-    runs: Runs = doors_of(request).runs
-    session = await owned_session(request, request.path_params["threadId"])
+    runs: RunRegistry = app_state(request).runs
+    session = await get_owned_session(request, request.path_params["threadId"])
     run_id = text_param(request, "runId", None)
-    store = doors_of(request).store
-    run = await store.newest_run(session.id) if run_id is None else await _named(request, session.id, run_id)
+    store = app_state(request).store
+    run = await store.newest_run(session.id) if run_id is None else await _get_run(request, session.id, run_id)
     after = _last_event_id(request)
     if run is None:
         if after:
-            raise _unknown_place()
+            raise _event_id_error()
         return Response(status_code=204)
     after = run.first_number - 1 if after is None else after
-    _check_place(after, run, is_one_run=run_id is not None)
+    _require_known_event(after, run, is_one_run=run_id is not None)
     if not run.is_running and after >= run.last_number:
         return Response(status_code=204)  # which tells a browser not to come back
-    await _refuse_gone(request, run, after)
-    return _stream(runs.follow(session.id, after, run_id=run_id))
+    await _require_stored_events(request, run, after)
+    return _stream_response(runs.follow(session.id, after, run_id=run_id))
 
 
-async def _named(request: Request, session_id: str, run_id: str) -> Run:
-    run = await doors_of(request).store.get_run(session_id, identifier(run_id, "runId"))
+async def _get_run(request: Request, session_id: str, run_id: str) -> Run:
+    run = await app_state(request).store.get_run(session_id, validate_id(run_id, "runId"))
     if run is None:
-        raise not_found()
+        raise not_found_error()
     return run
 
 
 def _last_event_id(request: Request) -> int | None:
     """The number of the last event that the client has seen, if it says so."""
-    said = request.headers.get("last-event-id") or text_param(request, "lastEventId", None)
-    if said is None or said == "":
+    text = request.headers.get("last-event-id") or text_param(request, "lastEventId", None)
+    if text is None or text == "":
         return None
-    if not _NUMBER.fullmatch(said):
-        raise _unknown_place()
-    return int(said)
+    if not _NUMBER.fullmatch(text):
+        raise _event_id_error()
+    return int(text)
 
 
-def _unknown_place() -> Refusal:
-    return Refusal(422, "invalid_last_event_id", "Last-Event-ID is not the id of an event of this thread.")
+def _event_id_error() -> ApiError:
+    return ApiError(422, "invalid_last_event_id", "Last-Event-ID is not the id of an event of this thread.")
 
 
-def _check_place(after: int, run: Run, *, is_one_run: bool) -> None:
+def _require_known_event(after: int, run: Run, *, is_one_run: bool) -> None:
     """Refuse a place behind the last event: nobody can have seen it."""
     if after > run.last_number and not (is_one_run and after < run.first_number):
-        raise _unknown_place()
+        raise _event_id_error()
 
 
-async def _refuse_gone(request: Request, run: Run, after: int) -> None:
+async def _require_stored_events(request: Request, run: Run, after: int) -> None:
     """Refuse a place behind which events were swept: a gap would look like the whole."""
-    told = await doors_of(request).store.run_events(run.session_id, after, limit=1)
-    is_missing = not told.events and run.last_number > after
-    if is_missing or (told.events and told.events[0].number != after + 1):
-        raise Refusal(410, "events_gone", "What was told then is not kept any more. The history has what was said.")
+    page = await app_state(request).store.run_events(run.session_id, after, limit=1)
+    is_missing = not page.events and run.last_number > after
+    if is_missing or (page.events and page.events[0].number != after + 1):
+        raise ApiError(410, "events_gone", "What was told then is not kept any more. The history has what was said.")
 
 
 async def post_cancel(request: Request) -> Response:
     """End a run, or the one that is running."""
-    session = await owned_session(request, request.path_params["threadId"])
+    session = await get_owned_session(request, request.path_params["threadId"])
     run_id = request.path_params.get("runId")
     if run_id is not None:
-        await _named(request, session.id, run_id)
-    runs: Runs = doors_of(request).runs
-    found = await runs.cancel(session.id, run_id)
-    told = RunCancelled(name_from_id(session.id), found is not None, found.run_id if found is not None else run_id)
-    return Response(msgspec.json.encode(told), 202 if found is not None else 200, media_type="application/json")
+        await _get_run(request, session.id, run_id)
+    runs: RunRegistry = app_state(request).runs
+    run = await runs.cancel(session.id, run_id)
+    body = CancelResponse(name_from_id(session.id), run is not None, run.run_id if run is not None else run_id)
+    return Response(msgspec.json.encode(body), 202 if run is not None else 200, media_type="application/json")
 
 
-def _stream(told: AsyncIterator[list[ToldEvent]], first: bytes = b": \n\n") -> Response:
+def _stream_response(batches: AsyncIterator[list[RunEvent]], first: bytes = b": \n\n") -> Response:
     """What is told, as it is told. Something is sent at once: whoever waits for it knows that the stream is open."""
 
     async def frames() -> AsyncIterator[bytes]:
         yield first
-        async for events in told:
-            yield _frame(events)
+        async for events in batches:
+            yield _encode_frames(events)
 
     return StreamingResponse(frames(), media_type="text/event-stream", headers=_HEADERS)
 
 
-def _frame(events: list[ToldEvent]) -> bytes:
-    return b"".join(frame(event.number, event.json) for event in events) or KEEP_ALIVE
+def _encode_frames(events: list[RunEvent]) -> bytes:
+    return b"".join(encode_frame(event.number, event.json) for event in events) or KEEP_ALIVE
 
 
 ENDPOINTS: Final = (
@@ -180,8 +180,8 @@ ENDPOINTS: Final = (
             " request again, with the same runId, is the same run."
         ),
         scope="chat",
-        asks=RunAgentInput,
-        answers={200: EventStream, 202: RunAccepted},
+        request_body=RunAgentInput,
+        responses={200: EventStream, 202: RunResponse},
     ),
     Endpoint(
         "GET",
@@ -198,7 +198,7 @@ ENDPOINTS: Final = (
             Query("runId", summary="One run only"),
             Query("lastEventId", {"type": "string"}, "In place of the header, for those who cannot set one"),
         ),
-        answers={200: EventStream, 204: None},
+        responses={200: EventStream, 204: None},
     ),
     Endpoint(
         "POST",
@@ -207,7 +207,7 @@ ENDPOINTS: Final = (
         name="cancel_runs",
         summary="End the run that is running in a thread",
         scope="chat",
-        answers={200: RunCancelled, 202: RunCancelled},
+        responses={200: CancelResponse, 202: CancelResponse},
     ),
     Endpoint(
         "POST",
@@ -216,6 +216,6 @@ ENDPOINTS: Final = (
         name="cancel_run",
         summary="End a certain run",
         scope="chat",
-        answers={200: RunCancelled, 202: RunCancelled},
+        responses={200: CancelResponse, 202: CancelResponse},
     ),
 )

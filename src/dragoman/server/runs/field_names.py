@@ -13,60 +13,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dragoman.server.refusing import Refusal
+from dragoman.server.refusing import ApiError
 
 _Names = Mapping[str, str]
 
 
-def _names(*camel: str) -> _Names:
+def _snake_to_camel(*camel: str) -> _Names:
     """The snake case spelling of each of these names, and the name."""
     return {"".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name): name for name in camel}
 
 
-_INPUT: Final = _names("threadId", "runId", "parentRunId", "protocolVersion", "forwardedProps")
-_MESSAGE: Final = _names("toolCallId", "toolCalls", "encryptedValue", "activityType", "subagentRunId")
-_PART: Final = _names("mimeType")
-_RESUME: Final = _names("interruptId")
+_INPUT: Final = _snake_to_camel("threadId", "runId", "parentRunId", "protocolVersion", "forwardedProps")
+_MESSAGE: Final = _snake_to_camel("toolCallId", "toolCalls", "encryptedValue", "activityType", "subagentRunId")
+_PART: Final = _snake_to_camel("mimeType")
+_RESUME: Final = _snake_to_camel("interruptId")
 
 
-def camel_case(value: Any) -> Any:
+def to_camel_case(value: Any) -> Any:
     """A RunAgentInput in camel case. What is not one is left as it is, to be refused by its reader."""
     if not isinstance(value, dict):
         return value
-    renamed = _renamed(value, _INPUT, "")
-    for name, rename in (("messages", _message), ("resume", _resume)):
-        if isinstance(renamed.get(name), list):
-            renamed = {**renamed, name: [rename(one, f"{name}[{at}].") for at, one in enumerate(renamed[name])]}
-    return renamed
+    result = _rename_fields(value, _INPUT, "")
+    for name, rename in (("messages", _rename_message), ("resume", _rename_resume)):
+        if isinstance(result.get(name), list):
+            result = {**result, name: [rename(item, f"{name}[{at}].") for at, item in enumerate(result[name])]}
+    return result
 
 
-def _message(value: Any, where: str) -> Any:
-    message = _renamed(value, _MESSAGE, where)
+def _rename_message(value: Any, where: str) -> Any:
+    message = _rename_fields(value, _MESSAGE, where)
     if isinstance(message, dict) and isinstance(message.get("content"), list):
-        parts = [_part(part, f"{where}content[{at}].") for at, part in enumerate(message["content"])]
+        parts = [_rename_part(part, f"{where}content[{at}].") for at, part in enumerate(message["content"])]
         message = {**message, "content": parts}
     return message
 
 
-def _part(value: Any, where: str) -> Any:
-    part = _renamed(value, _PART, where)
+def _rename_part(value: Any, where: str) -> Any:
+    part = _rename_fields(value, _PART, where)
     if isinstance(part, dict) and isinstance(part.get("source"), dict):
-        part = {**part, "source": _renamed(part["source"], _PART, f"{where}source.")}
+        part = {**part, "source": _rename_fields(part["source"], _PART, f"{where}source.")}
     return part
 
 
-def _resume(value: Any, where: str) -> Any:
-    return _renamed(value, _RESUME, where)
+def _rename_resume(value: Any, where: str) -> Any:
+    return _rename_fields(value, _RESUME, where)
 
 
-def _renamed(value: Any, names: _Names, where: str) -> Any:
+def _rename_fields(value: Any, names: _Names, where: str) -> Any:
     """An object whose snake case fields are renamed; the same one if it has none."""
     if not isinstance(value, dict) or names.keys().isdisjoint(value):
         return value
-    renamed: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, item in value.items():
         name = names.get(key, key)
-        if name in renamed and renamed[name] != item:
-            raise Refusal(422, "invalid_request", f"{where}{name} and {where}{key} differ. Send one of them.")
-        renamed[name] = item
-    return renamed
+        if name in result and result[name] != item:
+            raise ApiError(422, "invalid_request", f"{where}{name} and {where}{key} differ. Send one of them.")
+        result[name] = item
+    return result

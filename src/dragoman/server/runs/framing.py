@@ -20,14 +20,14 @@ _LINE_ENDS: Final = {ord("\u2028"): "\\u2028", ord("\u2029"): "\\u2029", ord("\u
 _TYPE: Final = re.compile(r'\{"type":"([A-Z_]+)"')
 
 
-def text_of(event: dict[str, Any]) -> str:
+def encode_event(event: dict[str, Any]) -> str:
     """An event as one line of JSON that no reader of lines cuts. Its type comes first."""
     text = msgspec.json.encode(event).decode()
     return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
-def frame(number: int, text: str) -> bytes:
+def encode_frame(number: int, text: str) -> bytes:
     """An event with its number, as a frame."""
-    named = _TYPE.match(text)
-    kind = f"event: {named[1]}\n" if named else ""
-    return f"id: {number}\n{kind}data: {text}\n\n".encode()
+    match = _TYPE.match(text)
+    event_line = f"event: {match[1]}\n" if match else ""
+    return f"id: {number}\n{event_line}data: {text}\n\n".encode()

@@ -20,29 +20,45 @@ import msgspec
 from dragoman.errors import SchemaSizeError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.schema_limits import SchemaSize, shorten_name
-from dragoman.server.asking import identifier, read_as
-from dragoman.server.refusing import Refusal
+from dragoman.server.asking import parse_as, validate_id
+from dragoman.server.refusing import ApiError
 from dragoman.server.rows import application_fields
-from dragoman.server.runs.field_names import camel_case
-from dragoman.tools.easing import eased
-from dragoman.value import check_plain
+from dragoman.server.runs.field_names import to_camel_case
+from dragoman.tools.easing import to_portable_schema
+from dragoman.value import validate_json
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
-MOST_MESSAGES: Final = 5_000
-MOST_PARTS: Final = 256  # of one message
-MOST_PARTS_OF_RUN: Final = 10_000  # of all messages together, calls of tools included
-MOST_TOOLS: Final = 128
-MOST_SCHEMA_VALUES: Final = 20_000  # of all tools together, references written out
-MOST_PATTERNS: Final = 64  # of all tools together
+MAX_MESSAGES: Final = 5_000
+MAX_PARTS: Final = 256  # of one message
+MAX_RUN_PARTS: Final = 10_000  # of all messages together, calls of tools included
+MAX_TOOLS: Final = 128
+MAX_SCHEMA_VALUES: Final = 20_000  # of all tools together, references written out
+MAX_PATTERNS: Final = 64  # of all tools together
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "reasoning", "activity")
-_MAY_BE_SILENT: Final = ("assistant", "tool")  # a message that only calls tools, a tool that returns nothing
-_OTHERS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "toolCall", "tool_call", "reasoning")
+_CONTENT_OPTIONAL: Final = ("assistant", "tool")  # a message that only calls tools, a tool that returns nothing
+_FOREIGN_PART_TYPES: Final = (
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "redacted_thinking",
+    "toolCall",
+    "tool_call",
+    "reasoning",
+)
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
-_KEPT_APART: Final = ("ag-ui", "dragoman")  # names under which others than the application keep things
-_FIELDS: Final = ("id", "role", "name", "content", "toolCallId", "error", "encryptedValue")  # that a client may set
+_RESERVED_METADATA: Final = ("ag-ui", "dragoman")  # names under which others than the application keep things
+_CLIENT_FIELDS: Final = (
+    "id",
+    "role",
+    "name",
+    "content",
+    "toolCallId",
+    "error",
+    "encryptedValue",
+)  # that a client may set
 _TRUE_MARKS: Final = ("redacted", "empty", "blank")  # how one message is told in several pieces; see transcripts.ag_ui
 # Keys of metadata.extra to which Dragoman gives a meaning of its own, and the type of value that has that meaning.
-_OWN_EXTRA: Final[dict[str, type]] = {
+_RESERVED_EXTRA: Final[dict[str, type]] = {
     "summary": dict,
     "entry": dict,
     "late_result": object,
@@ -53,7 +69,7 @@ _OWN_EXTRA: Final[dict[str, type]] = {
 }
 
 
-class ToolGiven(msgspec.Struct, frozen=True):
+class InputTool(msgspec.Struct, frozen=True):
     """A tool that the client runs."""
 
     name: str
@@ -61,14 +77,14 @@ class ToolGiven(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] | None = None
 
 
-class ContextGiven(msgspec.Struct, frozen=True):
+class InputContext(msgspec.Struct, frozen=True):
     """Something that the model is to know."""
 
     description: str
     value: Any
 
 
-class ResumeGiven(msgspec.Struct, frozen=True, rename="camel"):
+class InputResume(msgspec.Struct, frozen=True, rename="camel"):
     """What somebody decided about an interrupt."""
 
     interrupt_id: str
@@ -85,19 +101,19 @@ class RunAgentInput(msgspec.Struct, frozen=True, rename="camel"):
     protocol_version: str | None = None
     parent_run_id: str | None = None
     state: Any = None
-    tools: list[ToolGiven] | None = None
-    context: list[ContextGiven] | None = None
+    tools: list[InputTool] | None = None
+    context: list[InputContext] | None = None
     forwarded_props: Any = None
-    resume: list[ResumeGiven] | None = None
+    resume: list[InputResume] | None = None
 
 
-class Words(msgspec.Struct, frozen=True):
+class TextPart(msgspec.Struct, frozen=True):
     """A text."""
 
     text: str
 
 
-class File(msgspec.Struct, frozen=True):
+class FilePart(msgspec.Struct, frozen=True):
     """A file: its bytes, a signed URL, or the place where it is kept."""
 
     kind: Literal["image", "audio", "video", "document"]
@@ -107,10 +123,10 @@ class File(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
-Part = Words | File
+Part = TextPart | FilePart
 
 
-class MessageGiven(msgspec.Struct, frozen=True):
+class InputMessage(msgspec.Struct, frozen=True):
     """A message of the conversation."""
 
     id: str
@@ -124,7 +140,7 @@ class MessageGiven(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """Its words."""
-        return "\n".join(part.text for part in self.parts if isinstance(part, Words))
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @property
     def part_count(self) -> int:
@@ -133,58 +149,58 @@ class MessageGiven(msgspec.Struct, frozen=True):
         return max(1, len(self.parts)) + (len(calls) if isinstance(calls, list) else 0)
 
     @property
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[FilePart, ...]:
         """Its files."""
-        return tuple(part for part in self.parts if isinstance(part, File))
+        return tuple(part for part in self.parts if isinstance(part, FilePart))
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class RunInput(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for, read."""
 
     thread_id: str
     run_id: str
-    messages: tuple[MessageGiven, ...]
+    messages: tuple[InputMessage, ...]
     version: str | None = None  # of the protocol; none before 1.0
     parent_run_id: str | None = None
     state: Any = None
     tools: tuple[ToolDefinition, ...] = ()
     context: str | None = None
     model: str | None = None
-    resume: tuple[ResumeGiven, ...] = ()
+    resume: tuple[InputResume, ...] = ()
 
 
-def read_given(value: object) -> Given:
+def parse_run_input(value: object) -> RunInput:
     """What is asked for, or a refusal."""
-    said = read_as(camel_case(value), RunAgentInput)
-    if len(said.messages) > MOST_MESSAGES:
-        what = f"messages has {len(said.messages)} items, more than the {MOST_MESSAGES} allowed. Send the newest ones."
-        raise Refusal(422, "too_many_messages", what)
-    state = _kept(said.state, "state")
-    messages = tuple(_message(wire, f"messages[{at}]") for at, wire in enumerate(said.messages))
-    if (count := sum(message.part_count for message in messages)) > MOST_PARTS_OF_RUN:
-        what = f"messages have {count} parts together, more than the {MOST_PARTS_OF_RUN} allowed. Send the newest ones."
-        raise Refusal(422, "too_many_blocks", what)
-    return Given(
-        thread_id=identifier(said.thread_id, "threadId"),
-        run_id=identifier(said.run_id, "runId"),
+    wire = parse_as(to_camel_case(value), RunAgentInput)
+    if len(wire.messages) > MAX_MESSAGES:
+        text = f"messages has {len(wire.messages)} items, more than the {MAX_MESSAGES} allowed. Send the newest ones."
+        raise ApiError(422, "too_many_messages", text)
+    state = _validate_stored_json(wire.state, "state")
+    messages = tuple(_parse_message(message_wire, f"messages[{at}]") for at, message_wire in enumerate(wire.messages))
+    if (count := sum(message.part_count for message in messages)) > MAX_RUN_PARTS:
+        text = f"messages have {count} parts together, more than the {MAX_RUN_PARTS} allowed. Send the newest ones."
+        raise ApiError(422, "too_many_blocks", text)
+    return RunInput(
+        thread_id=validate_id(wire.thread_id, "threadId"),
+        run_id=validate_id(wire.run_id, "runId"),
         messages=messages,
-        version=said.protocol_version,
-        parent_run_id=None if said.parent_run_id is None else identifier(said.parent_run_id, "parentRunId"),
+        version=wire.protocol_version,
+        parent_run_id=None if wire.parent_run_id is None else validate_id(wire.parent_run_id, "parentRunId"),
         state=None if state == {} else state,
-        tools=_tools(said.tools or []),
-        context=_context(said.context or []),
-        model=_model(said.forwarded_props),
-        resume=tuple(said.resume or ()),
+        tools=_parse_tools(wire.tools or []),
+        context=_join_context(wire.context or []),
+        model=_parse_model(wire.forwarded_props),
+        resume=tuple(wire.resume or ()),
     )
 
 
-def _kept(value: Any, where: str) -> Any:
+def _validate_stored_json(value: Any, where: str) -> Any:
     try:
-        check_plain({"it": value}, where)
+        validate_json({"it": value}, where)
     except ValueError as error:
-        raise Refusal(422, "invalid_request", f"{error}.") from None
+        raise ApiError(422, "invalid_request", f"{error}.") from None
     if _has_nul(value):
-        raise Refusal(422, "invalid_character", f"{where} holds a NUL.")
+        raise ApiError(422, "invalid_character", f"{where} holds a NUL.")
     return value
 
 
@@ -200,87 +216,93 @@ def _has_nul(value: Any) -> bool:
             return False
 
 
-def _tools(said: list[ToolGiven]) -> tuple[ToolDefinition, ...]:
-    if len(said) > MOST_TOOLS:
-        raise Refusal(422, "too_many_tools", f"tools has {len(said)} items, more than the {MOST_TOOLS} allowed.")
+def _parse_tools(tools: list[InputTool]) -> tuple[ToolDefinition, ...]:
+    if len(tools) > MAX_TOOLS:
+        raise ApiError(422, "too_many_tools", f"tools has {len(tools)} items, more than the {MAX_TOOLS} allowed.")
     definitions: list[ToolDefinition] = []
     values = patterns = 0
-    for tool in said:
-        definition, size = _tool(tool)
+    for tool in tools:
+        definition, size = _parse_tool(tool)
         definitions.append(definition)
         values, patterns = values + size.values, patterns + size.patterns
-        if values > MOST_SCHEMA_VALUES or patterns > MOST_PATTERNS:
-            limits = f"{MOST_SCHEMA_VALUES} values and {MOST_PATTERNS} patterns"
-            raise Refusal(422, "schema_too_large", f"The parameters of all tools together have more than {limits}.")
+        if values > MAX_SCHEMA_VALUES or patterns > MAX_PATTERNS:
+            limits = f"{MAX_SCHEMA_VALUES} values and {MAX_PATTERNS} patterns"
+            raise ApiError(422, "schema_too_large", f"The parameters of all tools together have more than {limits}.")
     return tuple(definitions)
 
 
-def _tool(said: ToolGiven) -> tuple[ToolDefinition, SchemaSize]:
-    place = f"the parameters of {shorten_name(said.name)!r}"
-    schema = _kept(said.parameters, place) or _NO_PARAMETERS
+def _parse_tool(tool: InputTool) -> tuple[ToolDefinition, SchemaSize]:
+    place = f"the parameters of {shorten_name(tool.name)!r}"
+    schema = _validate_stored_json(tool.parameters, place) or _NO_PARAMETERS
     try:
-        made = eased(schema)  # the client checks what it is given; a model is told what every provider takes
+        portable = to_portable_schema(
+            schema
+        )  # the client checks what it is given; a model is told what every provider takes
     except SchemaSizeError as error:
-        raise Refusal(422, error.code, f"{place}: {error}.") from None
-    definition = ToolDefinition(said.name, said.description, made.schema, SideEffects.NONE, requires_workspace=False)
-    return definition, made.size
+        raise ApiError(422, error.code, f"{place}: {error}.") from None
+    definition = ToolDefinition(
+        tool.name, tool.description, portable.schema, SideEffects.NONE, requires_workspace=False
+    )
+    return definition, portable.size
 
 
-def _context(said: list[ContextGiven]) -> str | None:
+def _join_context(items: list[InputContext]) -> str | None:
     """What the model is to know, as one text."""
-    return "\n\n".join(f"{one.description}:\n{_plain_text(one.value)}" for one in said) or None
+    return "\n\n".join(f"{item.description}:\n{_to_text(item.value)}" for item in items) or None
 
 
-def _plain_text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _model(forwarded: Any) -> str | None:
+def _parse_model(forwarded: Any) -> str | None:
     """The model that was chosen for this run, if one was."""
-    chosen = forwarded.get("model") if isinstance(forwarded, dict) else None
-    if chosen is None or chosen == "":
+    name = forwarded.get("model") if isinstance(forwarded, dict) else None
+    if name is None or name == "":
         return None
-    if not isinstance(chosen, str) or len(chosen) > 200 or "\0" in chosen:
-        raise Refusal(422, "invalid_request", "forwardedProps.model has to be the name of a model.")
-    return chosen
+    if not isinstance(name, str) or len(name) > 200 or "\0" in name:
+        raise ApiError(422, "invalid_request", "forwardedProps.model has to be the name of a model.")
+    return name
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def _message(wire: dict[str, Any], where: str) -> MessageGiven:
+def _parse_message(wire: dict[str, Any], where: str) -> InputMessage:
     role = wire.get("role")
     if role not in _ROLES:
-        raise _invalid(f"{where}.role has to be one of {', '.join(_ROLES)}")
+        raise _message_error(f"{where}.role has to be one of {', '.join(_ROLES)}")
     if not isinstance(wire.get("id"), str):
-        raise _invalid(f"{where}.id has to be a text")
-    _check_times(wire, where)
+        raise _message_error(f"{where}.id has to be a text")
+    _validate_times(wire, where)
     parts: tuple[Part, ...] = ()
     content = wire.get("content")
     if role == "user" or (role == "tool" and content not in (None, "")):
-        parts = _parts(content, f"{where}.content")
-    elif not (isinstance(content, str) or role == "activity" or (content is None and role in _MAY_BE_SILENT)):
-        raise _invalid(f"{where}.content has to be a text")
-    return MessageGiven(
-        id=identifier(wire["id"], f"{where}.id"),
+        parts = _parse_parts(content, f"{where}.content")
+    elif not (isinstance(content, str) or role == "activity" or (content is None and role in _CONTENT_OPTIONAL)):
+        raise _message_error(f"{where}.content has to be a text")
+    return InputMessage(
+        id=validate_id(wire["id"], f"{where}.id"),
         role=role,
         parts=parts,
         wire=_allowed_wire(wire),
-        call_id=_call_id(wire, where) if role == "tool" else None,
+        call_id=_parse_call_id(wire, where) if role == "tool" else None,
         is_error=wire.get("error") is not None,
-        extra=_extra(wire.get("metadata"), where),
+        extra=_parse_extra(wire.get("metadata"), where),
     )
 
 
 def _allowed_wire(wire: dict[str, Any]) -> dict[str, Any]:
     """The fields of a message that a client may set."""
-    allowed: dict[str, Any] = {name: wire[name] for name in _FIELDS if name in wire}
+    allowed: dict[str, Any] = {name: wire[name] for name in _CLIENT_FIELDS if name in wire}
     if "toolCalls" in wire:
         calls = wire["toolCalls"]
         allowed["toolCalls"] = [_allowed_call(call) for call in calls] if isinstance(calls, list) else calls
-    if (marks := _marks_of(wire)) is not None:
-        named = {"part_of": marks["part_of"]} if isinstance(marks.get("part_of"), str) else {}
-        allowed["metadata"] = {"dragoman": {**named, **{name: True for name in _TRUE_MARKS if marks.get(name) is True}}}
+    if (marks := _get_marks(wire)) is not None:
+        part_of = {"part_of": marks["part_of"]} if isinstance(marks.get("part_of"), str) else {}
+        allowed["metadata"] = {
+            "dragoman": {**part_of, **{name: True for name in _TRUE_MARKS if marks.get(name) is True}}
+        }
     return allowed
 
 
@@ -288,101 +310,103 @@ def _allowed_call(call: Any) -> Any:
     if not isinstance(call, dict):
         return call
     allowed = {name: call[name] for name in ("id", "type", "function", "encryptedValue") if name in call}
-    invalid = (_marks_of(call) or {}).get("invalid")
+    invalid = (_get_marks(call) or {}).get("invalid")
     return {**allowed, "metadata": {"dragoman": {"invalid": invalid}}} if isinstance(invalid, str) else allowed
 
 
-def _marks_of(wire: dict[str, Any]) -> dict[str, Any] | None:
+def _get_marks(wire: dict[str, Any]) -> dict[str, Any] | None:
     metadata = wire.get("metadata")
     marks = metadata.get("dragoman") if isinstance(metadata, dict) else None
     return marks if isinstance(marks, dict) else None
 
 
-def _invalid(what: str) -> Refusal:
-    return Refusal(422, "invalid_message", f"{what}.")
+def _message_error(text: str) -> ApiError:
+    return ApiError(422, "invalid_message", f"{text}.")
 
 
-def _call_id(wire: dict[str, Any], where: str) -> str:
-    said = wire.get("toolCallId")
-    if not isinstance(said, str):
-        raise _invalid(f"{where}.toolCallId has to be a text")
-    return identifier(said, f"{where}.toolCallId")
+def _parse_call_id(wire: dict[str, Any], where: str) -> str:
+    call_id = wire.get("toolCallId")
+    if not isinstance(call_id, str):
+        raise _message_error(f"{where}.toolCallId has to be a text")
+    return validate_id(call_id, f"{where}.toolCallId")
 
 
-def _extra(metadata: Any, where: str) -> dict[str, Any] | None:
+def _parse_extra(metadata: Any, where: str) -> dict[str, Any] | None:
     """What an application wants to keep with a message. It is never taken for what we say of it ourselves."""
     if metadata is None:
         return None
     if not isinstance(metadata, dict):
-        raise _invalid(f"{where}.metadata has to be an object")
-    kept = {
+        raise _message_error(f"{where}.metadata has to be an object")
+    extra = {
         key: value
         for key, value in application_fields(metadata).items()
-        if key not in _KEPT_APART and not (key in _OWN_EXTRA and isinstance(value, _OWN_EXTRA[key]))
+        if key not in _RESERVED_METADATA and not (key in _RESERVED_EXTRA and isinstance(value, _RESERVED_EXTRA[key]))
     }
-    return _kept(kept, f"{where}.metadata") or None
+    return _validate_stored_json(extra, f"{where}.metadata") or None
 
 
-def _check_times(wire: dict[str, Any], where: str) -> None:
+def _validate_times(wire: dict[str, Any], where: str) -> None:
     """A time that a client states has to be one, although it is ours that counts."""
     for name in ("created_at", "createdAt", "timestamp"):
-        said = wire.get(name)
-        if isinstance(said, str):
+        value = wire.get(name)
+        if isinstance(value, str):
             try:
-                datetime.fromisoformat(said)
+                datetime.fromisoformat(value)
             except ValueError:
-                raise Refusal(422, "invalid_timestamp", f"{where}.{name} is no time.") from None
+                raise ApiError(422, "invalid_timestamp", f"{where}.{name} is no time.") from None
 
 
-def _parts(content: Any, where: str) -> tuple[Part, ...]:
+def _parse_parts(content: Any, where: str) -> tuple[Part, ...]:
     if isinstance(content, str):
         if not content:
-            raise Refusal(422, "empty_content", f"{where} is empty.")
-        return (Words(content),)
+            raise ApiError(422, "empty_content", f"{where} is empty.")
+        return (TextPart(content),)
     if not isinstance(content, list):
-        raise _invalid(f"{where} has to be a text or a list")
+        raise _message_error(f"{where} has to be a text or a list")
     if not content:
-        raise Refusal(422, "empty_content", f"{where} is empty.")
-    if len(content) > MOST_PARTS:
-        raise Refusal(422, "too_many_blocks", f"{where} has more than {MOST_PARTS} parts.")
-    return tuple(_part(part, f"{where}[{at}]") for at, part in enumerate(content))
+        raise ApiError(422, "empty_content", f"{where} is empty.")
+    if len(content) > MAX_PARTS:
+        raise ApiError(422, "too_many_blocks", f"{where} has more than {MAX_PARTS} parts.")
+    return tuple(_parse_part(part, f"{where}[{at}]") for at, part in enumerate(content))
 
 
-def _part(part: Any, where: str) -> Part:
+def _parse_part(part: Any, where: str) -> Part:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise _invalid(f"{where} has to be an object with a type")
+        raise _message_error(f"{where} has to be an object with a type")
     match part:
         case {"type": "text", "text": str(text)}:
-            return Words(text)
+            return TextPart(text)
         case {"type": "image" | "audio" | "video" | "document" as kind, "source": dict(source)}:
-            return _file(kind, source, _name(part.get("metadata")), where)
+            return _parse_file(kind, source, _filename(part.get("metadata")), where)
         case {"type": "binary", "mimeType": str(media_type)}:
-            return _binary(part, media_type, where)
+            return _parse_binary(part, media_type, where)
         case {"type": "text" | "image" | "audio" | "video" | "document" | "binary" as kind}:
-            raise _invalid(f"{where} is no part of type {kind}")
-        case {"type": kind} if kind in _OTHERS:
-            raise Refusal(422, "role_content_mismatch", f"{where}: a message of this role does not hold {kind}.")
+            raise _message_error(f"{where} is no part of type {kind}")
+        case {"type": kind} if kind in _FOREIGN_PART_TYPES:
+            raise ApiError(422, "role_content_mismatch", f"{where}: a message of this role does not hold {kind}.")
         case _:
-            raise Refusal(422, "unknown_block", f"{where} is of a type that is not known here.")
+            raise ApiError(422, "unknown_block", f"{where} is of a type that is not known here.")
 
 
-def _name(metadata: Any) -> str | None:
-    named = metadata.get("filename") if isinstance(metadata, dict) else None
-    return named if isinstance(named, str) else None
+def _filename(metadata: Any) -> str | None:
+    name = metadata.get("filename") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else None
 
 
-def _file(kind: str, source: dict[str, Any], name: str | None, where: str) -> File:
+def _parse_file(kind: str, source: dict[str, Any], name: str | None, where: str) -> FilePart:
     form, value, media_type = source.get("type"), source.get("value"), source.get("mimeType")
     if form not in ("data", "url", "file") or not isinstance(value, str):
-        raise _invalid(f"{where}.source has to be data, a url or a file, with a value")
+        raise _message_error(f"{where}.source has to be data, a url or a file, with a value")
     if not isinstance(media_type, str | None):
-        raise _invalid(f"{where}.source.mimeType has to be a text")
+        raise _message_error(f"{where}.source.mimeType has to be a text")
     if form == "file" and source.get("provider") != "dragoman":
-        raise Refusal(422, "foreign_attachment_url", f"{where}.source is a file of somebody else.")
-    return msgspec.convert({"kind": kind, "source": form, "value": value, "media_type": media_type, "name": name}, File)
+        raise ApiError(422, "foreign_attachment_url", f"{where}.source is a file of somebody else.")
+    return msgspec.convert(
+        {"kind": kind, "source": form, "value": value, "media_type": media_type, "name": name}, FilePart
+    )
 
 
-def _binary(part: dict[str, Any], media_type: str, where: str) -> File:
+def _parse_binary(part: dict[str, Any], media_type: str, where: str) -> FilePart:
     """A part as clients before 1.0 send it: its kind is the beginning of its type."""
     kind = media_type.partition("/")[0]
     kind = kind if kind in ("image", "audio", "video") else "document"
@@ -390,14 +414,14 @@ def _binary(part: dict[str, Any], media_type: str, where: str) -> File:
     for form, source in (("url", "url"), ("data", "data"), ("id", "file")):
         if isinstance(part.get(form), str):
             place = {"type": source, "value": part[form], "mimeType": media_type, "provider": "dragoman"}
-            return _file(kind, place, name if isinstance(name, str) else None, where)
-    raise _invalid(f"{where} needs a url, data or an id")
+            return _parse_file(kind, place, name if isinstance(name, str) else None, where)
+    raise _message_error(f"{where} needs a url, data or an id")
 
 
-def bytes_of(file: File, where: str) -> bytes:
+def decode_file(file: FilePart, where: str) -> bytes:
     """The bytes of a file that came with the message."""
     try:
         return base64.b64decode(file.value, validate=True)
     except (binascii.Error, ValueError):
         code = "invalid_image" if file.kind == "image" else "invalid_file"
-        raise Refusal(422, code, f"{where} is not base64.") from None
+        raise ApiError(422, code, f"{where} is not base64.") from None

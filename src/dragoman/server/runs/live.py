@@ -8,47 +8,47 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dragoman.server.runs.telling import Telling
-from dragoman.store.runs import Run, ToldEvent
-from dragoman.turn import RunningTurn, TurnBegan
+from dragoman.server.runs.telling import AguiEncoder
+from dragoman.store.runs import Run, RunEvent
+from dragoman.turn import TurnStart, TurnTask
 
 
-class Live:
+class LiveRun:
     """A run that has begun."""
 
-    def __init__(self, run: Run, telling: Telling, turn: RunningTurn, began: TurnBegan) -> None:
+    def __init__(self, run: Run, encoder: AguiEncoder, turn: TurnTask, start_event: TurnStart) -> None:
         self.run = run
-        self.telling = telling
+        self.encoder = encoder
         self.turn = turn
-        self.began = began
-        self.told: list[ToldEvent] = []
-        self.is_over = False
-        self.stopped_by: str | None = None
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.start_event = start_event
+        self.events: list[RunEvent] = []
+        self.has_ended = False
+        self.stop_reason: str | None = None
+        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def last_number(self) -> int:
         """Of what it has told."""
-        return self.run.first_number - 1 + len(self.told)
+        return self.run.first_number - 1 + len(self.events)
 
-    def behind(self, after: int) -> list[ToldEvent]:
+    def events_after(self, after: int) -> list[RunEvent]:
         """What was told behind a number."""
-        return self.told[max(0, after - self.run.first_number + 1) :]
+        return self.events[max(0, after - self.run.first_number + 1) :]
 
-    def show(self, texts: Sequence[str], *, is_over: bool = False) -> None:
+    def publish(self, texts: Sequence[str], *, has_ended: bool = False) -> None:
         """Let followers see events, and that there will be no more."""
         first = self.last_number + 1
-        self.told.extend(ToldEvent(first + at, self.run.run_id, text) for at, text in enumerate(texts))
-        self.is_over = self.is_over or is_over
-        news, self._news = self._news, asyncio.get_running_loop().create_future()
-        news.set_result(None)
+        self.events.extend(RunEvent(first + at, self.run.run_id, text) for at, text in enumerate(texts))
+        self.has_ended = self.has_ended or has_ended
+        change, self._change = self._change, asyncio.get_running_loop().create_future()
+        change.set_result(None)
 
-    async def news(self, seconds: float) -> bool:
+    async def wait_for_change(self, seconds: float) -> bool:
         """Wait until there is something new; false if there is nothing for so long."""
-        done, _ = await asyncio.wait([self._news], timeout=seconds)
+        done, _ = await asyncio.wait([self._change], timeout=seconds)
         return bool(done)
 
-    def stop(self, why: str) -> None:
+    def stop(self, reason: str) -> None:
         """End it. The first reason is the one that is told."""
-        self.stopped_by = self.stopped_by or why
+        self.stop_reason = self.stop_reason or reason
         self.turn.cancel()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.attachments import Owner, Stored, model_block, named_type
+from dragoman.attachments import Owner, StoredFile, canonical_type, model_block
 from dragoman.dialects.parts.conversation import tool_id_for
 from dragoman.errors import AttachmentError, DragomanError
 from dragoman.message import (
@@ -32,22 +32,22 @@ from dragoman.message import (
     ToolResultBlock,
     VideoBlock,
 )
-from dragoman.offload import A_BLOCK, A_MESSAGE, in_turns, off_loop, size_of
+from dragoman.offload import BLOCK_SIZE, MESSAGE_SIZE, estimate_size, iterate_fairly, run_off_loop
 from dragoman.rules import MAX_NAME_LENGTH, calls_of, is_tool_name
-from dragoman.server.refusing import Refusal
-from dragoman.server.runs.continuing import New, new_of, refuse_messages_to_questions, resumed_by
-from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_of
+from dragoman.server.refusing import ApiError
+from dragoman.server.runs.continuing import NewMessages, find_new_messages, parse_resume, require_resume_for_questions
+from dragoman.server.runs.given import FilePart, InputMessage, RunInput, TextPart, decode_file
 from dragoman.server.scopes import TOOLS
 from dragoman.store import Session
 from dragoman.store.runs import Run
 from dragoman.transcripts.ag_ui import read_messages
-from dragoman.transcripts.parts import wire_id_of
+from dragoman.transcripts.parts import get_wire_id
 
 if TYPE_CHECKING:
     from dragoman.server.principal import Principal
-    from dragoman.server.state import Doors
+    from dragoman.server.state import AppState
 
-_HISTORY: Final = "history:write"
+_HISTORY_SCOPE: Final = "history:write"
 _RECORDINGS: Final = ("audio", "video")
 _STORED_ROLES: Final = {
     "user": Role.USER,
@@ -60,111 +60,113 @@ _STORED_ROLES: Final = {
 _log: Final = logging.getLogger("dragoman.server")
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedTurn(msgspec.Struct, frozen=True):
     """What a run begins with."""
 
     imported: tuple[Message, ...]  # to be stored before it
-    terms: dict[str, Any]  # of the turn
+    fields: dict[str, Any]  # of the turn
     title: str | None  # of a thread that has none
 
 
-class Preparing:
+class TurnPreparation:
     """A run that is being prepared."""
 
-    def __init__(self, doors: Doors, principal: Principal, session: Session | None, given: Given) -> None:
-        self._doors = doors
+    def __init__(self, state: AppState, principal: Principal, session: Session | None, run_input: RunInput) -> None:
+        self._state = state
         self._principal = principal
         self._session = session
-        self._given = given
+        self._run_input = run_input
         self._owner = Owner(principal.user_id, principal.team_id)
-        self._kept: list[Stored] = []  # that were not there before
+        self._stored_files: list[StoredFile] = []  # that were not there before
 
-    async def prepared(self, newest: Run | None) -> Prepared:
+    async def prepare(self, latest: Run | None) -> PreparedTurn:
         """Everything that the turn needs, or a refusal."""
-        given = self._given
-        new = await new_of(self._doors.store, self._session, given)
-        self._check_roles(new)
-        self._check_resume()
-        refuse_messages_to_questions(new.answers, newest)
-        resumed = resumed_by(given.resume, newest)
-        imported = await self._imported(new)
-        answers = () if imported else new.answers
-        content, files = await self._content(new.asked)
-        terms = {
+        run_input = self._run_input
+        new = await find_new_messages(self._state.store, self._session, run_input)
+        self._require_role_scope(new)
+        self._require_resume_scope()
+        require_resume_for_questions(new.results, latest)
+        resume = parse_resume(run_input.resume, latest)
+        imported = await self._read_imported(new)
+        results = () if imported else new.results
+        content, files = await self._read_content(new.question)
+        fields = {
             "content": content,
             "attachments": files,
-            "answers": [*[await self._answer(one) for one in answers], *resumed.answers],
-            "answer_ids": {tool_id_for(one.call_id or ""): one.id for one in answers},
-            "answer_extras": {tool_id_for(one.call_id or ""): one.extra for one in answers if one.extra},
-            "approvals": resumed.approvals,
-            "tools": given.tools,
+            "answers": [*[await self._result_block(result) for result in results], *resume.results],
+            "answer_ids": {tool_id_for(result.call_id or ""): result.id for result in results},
+            "answer_extras": {tool_id_for(result.call_id or ""): result.extra for result in results if result.extra},
+            "approvals": resume.approvals,
+            "tools": run_input.tools,
             "may_use_tools": TOOLS in self._principal.scopes,
-            "context": given.context,
-            "model": given.model,
-            "run_id": given.run_id,
-            "message_id": new.asked.id if new.asked is not None else None,
-            "extra": new.asked.extra if new.asked is not None else None,
+            "context": run_input.context,
+            "model": run_input.model,
+            "run_id": run_input.run_id,
+            "message_id": new.question.id if new.question is not None else None,
+            "extra": new.question.extra if new.question is not None else None,
             "user_id": self._principal.user_id,
             "team_id": self._principal.team_id,
         }
-        terms = {name: tuple(term) if isinstance(term, list) else term for name, term in terms.items()}
-        return Prepared(imported, terms, _title(new))
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        return PreparedTurn(imported, fields, _derive_title(new))
 
-    def _check_roles(self, new: New) -> None:
+    def _require_role_scope(self, new: NewMessages) -> None:
         for message in new.imported:
-            if message.role != "user" and _HISTORY not in self._principal.scopes:
-                what = f"Message {message.id} is of the {message.role}; this key may say only what users say."
-                raise Refusal(403, "role_not_allowed", what)
+            if message.role != "user" and _HISTORY_SCOPE not in self._principal.scopes:
+                text = f"Message {message.id} is of the {message.role}; this key may say only what users say."
+                raise ApiError(403, "role_not_allowed", text)
 
-    def _check_resume(self) -> None:
+    def _require_resume_scope(self) -> None:
         """What waits is a call of one of the server's tools, or a question that one of them asks."""
-        if self._given.resume and TOOLS not in self._principal.scopes:
-            raise Refusal(403, "missing_scope", f"The key has not the scope {TOOLS}.")
+        if self._run_input.resume and TOOLS not in self._principal.scopes:
+            raise ApiError(403, "missing_scope", f"The key has not the scope {TOOLS}.")
 
     # --- earlier messages --------------------------------------------------------------------------------------------
 
-    async def _imported(self, new: New) -> tuple[Message, ...]:
+    async def _read_imported(self, new: NewMessages) -> tuple[Message, ...]:
         """The messages that are stored before the turn begins, in their order.
 
         Results of stored calls stand before earlier messages, so they are stored with them and not by the turn.
         """
         if not new.imported:
             return ()
-        await self._check_waiting(new.answers)
-        given = {(one.id, _STORED_ROLES[one.role]): one for one in new.imported}
-        wires = [_wire(one) for one in new.imported]
-        reader = functools.partial(read_messages, wires, session_id="", created_at=self._doors.store.clock())
-        size = sum(A_MESSAGE + A_BLOCK * one.part_count for one in new.imported)
-        read = await off_loop(size, reader)
-        for message in read:
-            _check_tool_names(message)
-        results = [await self._result_message(one) for one in new.answers]
-        turns = in_turns(read, lambda one: size_of([one]))
-        earlier = [await self._earlier(one, given[wire_id_of(one), one.role]) async for one in turns]
-        return (*results, *earlier)
+        await self._require_pending(new.results)
+        by_id_and_role = {(message.id, _STORED_ROLES[message.role]): message for message in new.imported}
+        wires = [_wire_message(one) for one in new.imported]
+        reader = functools.partial(read_messages, wires, session_id="", created_at=self._state.store.clock())
+        size = sum(MESSAGE_SIZE + BLOCK_SIZE * one.part_count for one in new.imported)
+        messages = await run_off_loop(size, reader)
+        for message in messages:
+            _require_tool_names(message)
+        results = [await self._result_message(one) for one in new.results]
+        turns = iterate_fairly(messages, lambda one: estimate_size([one]))
+        imported = [
+            await self._imported_message(one, by_id_and_role[get_wire_id(one), one.role]) async for one in turns
+        ]
+        return (*results, *imported)
 
-    async def _check_waiting(self, answers: Iterable[MessageGiven]) -> None:
+    async def _require_pending(self, results: Iterable[InputMessage]) -> None:
         """Refuse a result of a call that does not wait for the client."""
-        pending = () if self._session is None else await self._doors.agent.pending(self._session.id)
-        waiting = {one.call_id for one in pending if one.why == "caller"}
-        for one in answers:
-            call_id = tool_id_for(one.call_id or "")
-            if call_id not in waiting:
-                raise Refusal(422, "unknown_tool_use", f"Call {one.call_id} waits for no result.")
-            waiting.remove(call_id)
+        pending = () if self._session is None else await self._state.agent.pending_calls(self._session.id)
+        pending_ids = {call.call_id for call in pending if call.reason == "caller"}
+        for call in results:
+            call_id = tool_id_for(call.call_id or "")
+            if call_id not in pending_ids:
+                raise ApiError(422, "unknown_tool_use", f"Call {call.call_id} waits for no result.")
+            pending_ids.remove(call_id)
 
-    async def _earlier(self, message: Message, given: MessageGiven) -> Message:
+    async def _imported_message(self, message: Message, source: InputMessage) -> Message:
         """An earlier message with what the client keeps with it, and with the caller as its owner."""
         content, files, notes = message.content, list[Attachment](), message.metadata.provider_raw
-        if given.role == "user":
-            blocks, files = await self._content(given)
+        if source.role == "user":
+            blocks, files = await self._read_content(source)
             content, notes = tuple(blocks), None  # a note could hold a signed URL
-        elif any(file.source != "data" for file in given.files):
-            what = f"Message {given.id}: a file in an earlier result has to be in the message itself."
-            raise Refusal(422, "foreign_attachment_url", what)
+        elif any(file.source != "data" for file in source.files):
+            text = f"Message {source.id}: a file in an earlier result has to be in the message itself."
+            raise ApiError(422, "foreign_attachment_url", text)
         metadata = message.metadata.replace(
-            message_id=given.id,
-            extra=given.extra,
+            message_id=source.id,
+            extra=source.extra,
             user_message_attachments=tuple(files) or None,
             provider_raw=notes,
             user_id=self._principal.user_id,
@@ -172,96 +174,100 @@ class Preparing:
         )
         return message.replace(content=content, metadata=metadata)
 
-    async def _result_message(self, given: MessageGiven) -> Message:
+    async def _result_message(self, source: InputMessage) -> Message:
         """A result of a stored call, as a message."""
-        result = await self._answer(given)
+        result = await self._result_block(source)
         metadata = MessageMetadata(
             parent_tool_use_id=result.tool_use_id,
-            message_id=given.id,
-            extra=given.extra,
+            message_id=source.id,
+            extra=source.extra,
             user_id=self._principal.user_id,
             team_id=self._principal.team_id,
         )
-        return Message("", "", Role.TOOL, (result,), metadata, self._doors.store.clock())
+        return Message("", "", Role.TOOL, (result,), metadata, self._state.store.clock())
 
-    async def _answer(self, message: MessageGiven) -> ToolResultBlock:
-        blocks, _ = await self._content(message)
+    async def _result_block(self, message: InputMessage) -> ToolResultBlock:
+        blocks, _ = await self._read_content(message)
         return ToolResultBlock(tool_id_for(message.call_id or ""), tuple(blocks), message.is_error)
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    async def _content(self, message: MessageGiven | None) -> tuple[list[ContentBlock], list[Attachment]]:
+    async def _read_content(self, message: InputMessage | None) -> tuple[list[ContentBlock], list[Attachment]]:
         """What a message says, as blocks, and where its files are."""
         blocks: list[ContentBlock] = []
         files: list[Attachment] = []
         for part in message.parts if message is not None else ():
-            if isinstance(part, Words):
+            if isinstance(part, TextPart):
                 blocks.append(TextBlock(part.text))
-            elif part.source == "data" and part.kind in _RECORDINGS and named_type(part.media_type) is None:
-                blocks.append(_recording(part))
+            elif part.source == "data" and part.kind in _RECORDINGS and canonical_type(part.media_type) is None:
+                blocks.append(_recording_block(part))
             else:
-                stored, data = await self._file(part)
+                stored, data = await self._read_file(part)
                 blocks.append(await model_block(stored, data))
                 files.append(Attachment(stored.bucket, stored.path, stored.mime_type))
         return blocks, files
 
-    async def _file(self, file: File) -> tuple[Stored, bytes]:
-        attachments = self._doors.attachments
+    async def _read_file(self, file: FilePart) -> tuple[StoredFile, bytes]:
+        attachments = self._state.attachments
         match file.source:
             case "url":
-                return await attachments.received(file.value, self._owner, file.media_type, file.name)
+                return await attachments.read_signed_url(file.value, self._owner, file.media_type, file.name)
             case "file":
                 bucket, _, path = file.value.partition("/")
                 return await attachments.read(bucket, path, self._owner, file.media_type, file.name)
             case _:
-                return await self._put(file, bytes_of(file, f"The {file.kind}"))
+                return await self._store_file(file, decode_file(file, f"The {file.kind}"))
 
-    async def _put(self, file: File, data: bytes) -> tuple[Stored, bytes]:
+    async def _store_file(self, file: FilePart, data: bytes) -> tuple[StoredFile, bytes]:
         """Keep a file that came inside of the message."""
-        given = self._given
+        run_input = self._run_input
         try:
-            stored = await self._doors.attachments.put(
-                self._owner, given.thread_id, given.run_id, data, declared_type=file.media_type, name=file.name
+            stored = await self._state.attachments.put(
+                self._owner, run_input.thread_id, run_input.run_id, data, declared_type=file.media_type, name=file.name
             )
         except AttachmentError as error:
             if file.kind == "image" and error.code in ("type_mismatch", "type_not_allowed", "empty_attachment"):
-                raise Refusal(422, "invalid_image", f"It is not the image that it is said to be: {error}.") from None
+                raise ApiError(422, "invalid_image", f"It is not the image that it is said to be: {error}.") from None
             raise
-        self._kept.append(stored)
+        self._stored_files.append(stored)
         return stored, data
 
     async def undo(self) -> None:
         """Let go of the files that were kept for this run."""
-        for stored in self._kept:
+        for stored in self._stored_files:
             try:
-                await self._doors.attachments.delete(stored.bucket, stored.path, self._owner)
+                await self._state.attachments.delete(stored.bucket, stored.path, self._owner)
             except DragomanError as error:
                 _log.warning("an attachment of a refused run stays: %s", error)
 
 
-def _recording(file: File) -> ContentBlock:
-    bytes_of(file, f"The {file.kind}")  # which refuses what is not base64
+def _recording_block(file: FilePart) -> ContentBlock:
+    decode_file(file, f"The {file.kind}")  # which refuses what is not base64
     source, media_type = ImageSource("base64", file.value), file.media_type or f"{file.kind}/*"
     return AudioBlock(source, media_type) if file.kind == "audio" else VideoBlock(source, media_type)
 
 
-def _wire(given: MessageGiven) -> dict[str, Any]:
+def _wire_message(message: InputMessage) -> dict[str, Any]:
     """A message as it is read. A user's is never a piece of another one, whatever its metadata says."""
-    return given.wire if given.role != "user" else {name: given.wire[name] for name in given.wire if name != "metadata"}
+    return (
+        message.wire
+        if message.role != "user"
+        else {name: message.wire[name] for name in message.wire if name != "metadata"}
+    )
 
 
-def _check_tool_names(message: Message) -> None:
+def _require_tool_names(message: Message) -> None:
     """Refuse a message that calls a tool by a name that no tool can have."""
     for _, call in calls_of(message):
-        where = f"Message {wire_id_of(message)}: the name of a tool call"
+        where = f"Message {get_wire_id(message)}: the name of a tool call"
         if "\0" in call.name:
-            raise Refusal(422, "invalid_character", f"{where} holds a NUL.")
+            raise ApiError(422, "invalid_character", f"{where} holds a NUL.")
         if is_tool_name(call.name) is None:
-            what = f"has to be 1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 _ - and begin with a letter or an underscore"
-            raise Refusal(422, "invalid_message", f"{where} {what}.")
+            text = f"has to be 1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 _ - and begin with a letter or an underscore"
+            raise ApiError(422, "invalid_message", f"{where} {text}.")
 
 
-def _title(new: New) -> str | None:
+def _derive_title(new: NewMessages) -> str | None:
     """The beginning of what the user says, as the title of a new thread."""
-    asked = new.asked or next((one for one in new.imported if one.role == "user"), None)
-    return None if asked is None else " ".join(asked.text.lstrip()[:1_000].replace("\0", "").split())[:60] or None
+    question = new.question or next((message for message in new.imported if message.role == "user"), None)
+    return None if question is None else " ".join(question.text.lstrip()[:1_000].replace("\0", "").split())[:60] or None

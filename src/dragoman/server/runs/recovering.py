@@ -15,64 +15,64 @@ import msgspec
 
 from dragoman.errors import ConflictError, UnknownSessionError
 from dragoman.message import MessageStatus
-from dragoman.server.runs.framing import text_of
-from dragoman.server.runs.seen import with_what_was_seen
+from dragoman.server.runs.framing import encode_event
+from dragoman.server.runs.seen import merge_published_text
 from dragoman.server.runs.telling import run_error
 from dragoman.store import Store
 from dragoman.store.runs import Run, RunEnd
 
 if TYPE_CHECKING:
-    from dragoman.server.state import Doors
+    from dragoman.server.state import AppState
 
-_LAST: Final = 10  # messages among which an answer is that broke off
+_TAIL_LENGTH: Final = 10  # messages among which an answer is that broke off
 
 
-async def ended_if_dead(doors: Doors, run: Run) -> bool:
+async def end_expired_run(state: AppState, run: Run) -> bool:
     """End a run whose worker has died; whether it is over now. While a turn may be running there, it is not."""
-    store = doors.store
+    store = state.store
     if not run.is_running:
         return True
-    if not run.is_dead:
+    if not run.is_expired:
         return False
     try:
-        await _keep_what_was_seen(store, run)
-        await doors.agent.recover(run.session_id)
+        await _store_published_text(store, run)
+        await state.agent.recover(run.session_id)
     except ConflictError:  # the right to run a turn there has not expired yet
         return False
     except UnknownSessionError:
         return True
-    await store.end_dead_run(run, _interrupted(store))
+    await store.end_dead_run(run, _interrupted_event(store))
     return True
 
 
-async def end_lost(store: Store, run: Run) -> None:
+async def end_lost_run(store: Store, run: Run) -> None:
     """End a run of this worker that could not be told to its end."""
-    found = await store.get_run(run.session_id, run.run_id)
-    if found is not None and found.is_running:
-        last = [_interrupted(store)]
-        await store.tell_run(run.session_id, run.run_id, found.last_number, last, end=RunEnd("error"))
+    current = await store.get_run(run.session_id, run.run_id)
+    if current is not None and current.is_running:
+        events = [_interrupted_event(store)]
+        await store.tell_run(run.session_id, run.run_id, current.last_number, events, end=RunEnd("error"))
 
 
-def _interrupted(store: Store) -> str:
-    what = "The server could not go on with it. What had arrived is kept."
-    return text_of(run_error("interrupted", what, int(store.clock().timestamp() * 1000)))
+def _interrupted_event(store: Store) -> str:
+    message = "The server could not go on with it. What had arrived is kept."
+    return encode_event(run_error("interrupted", message, int(store.clock().timestamp() * 1000)))
 
 
-async def _keep_what_was_seen(store: Store, run: Run) -> None:
+async def _store_published_text(store: Store, run: Run) -> None:
     """Put into the history what a run that broke off has told of its last answer."""
     async with store.turn(run.session_id):
-        for row in await store.tail(run.session_id, _LAST):
+        for row in await store.tail(run.session_id, _TAIL_LENGTH):
             metadata = row.message.metadata
             if metadata.status is MessageStatus.PARTIAL and metadata.run_id == run.run_id:
-                whole = with_what_was_seen(row.message, await _events_of(store, run))
-                if whole != row.message:
-                    await store.update(run.session_id, whole)
+                merged = merge_published_text(row.message, await _load_events(store, run))
+                if merged != row.message:
+                    await store.update(run.session_id, merged)
 
 
-async def _events_of(store: Store, run: Run) -> list[dict[str, Any]]:
+async def _load_events(store: Store, run: Run) -> list[dict[str, Any]]:
     """Everything that a run has told."""
-    after, found = run.first_number - 1, list[dict[str, Any]]()
+    after, result = run.first_number - 1, list[dict[str, Any]]()
     while events := (await store.run_events(run.session_id, after)).events:
-        found.extend(msgspec.json.decode(event.json) for event in events if event.run_id == run.run_id)
+        result.extend(msgspec.json.decode(event.json) for event in events if event.run_id == run.run_id)
         after = events[-1].number
-    return found
+    return result

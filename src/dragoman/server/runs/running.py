@@ -21,138 +21,144 @@ from typing import TYPE_CHECKING, Final
 
 from dragoman.bus.catalogue import GatewayQuotaExceeded
 from dragoman.errors import DragomanError
-from dragoman.server.refusing import Refusal
-from dragoman.server.runs.beginning import Beginning, Started, Wanted
-from dragoman.server.runs.live import Live
-from dragoman.server.runs.narrating import Narrator, NotOursError
-from dragoman.server.runs.recovering import end_lost, ended_if_dead
+from dragoman.server.refusing import ApiError
+from dragoman.server.runs.beginning import RunRequest, RunStarter, StartResult
+from dragoman.server.runs.live import LiveRun
+from dragoman.server.runs.narrating import RunLostError, RunPublisher
+from dragoman.server.runs.recovering import end_expired_run, end_lost_run
 from dragoman.store import Session
-from dragoman.store.runs import Run, ToldEvent
-from dragoman.store.unbroken import unbroken
+from dragoman.store.runs import Run, RunEvent
+from dragoman.store.unbroken import run_to_completion
 
 if TYPE_CHECKING:
-    from dragoman.server.state import Doors
+    from dragoman.server.state import AppState
 
 ALIVE_S: Final = 20.0  # how long a run counts as alive without a word of its worker
-BEAT_S: Final = 5.0
-LOOK_S: Final = 0.5  # how soon a cancel through another worker is seen
-SWEEP_S: Final = 3600.0
-QUIET_S: Final = 15.0  # after which a follower is told that there is nothing
+HEARTBEAT_S: Final = 5.0
+CANCEL_POLL_S: Final = 0.5  # how soon a cancel through another worker is seen
+CLEANUP_S: Final = 3600.0
+KEEP_ALIVE_S: Final = 15.0  # after which a follower is told that there is nothing
 POLL_S: Final = (0.05, 0.5)  # how often a run of another worker is looked at: at first, and at last
 _log: Final = logging.getLogger("dragoman.server")
 
 
-class Runs:
+class RunRegistry:
     """The runs of one worker."""
 
-    def __init__(self, doors: Doors, *, alive_s: float = ALIVE_S) -> None:
-        self._doors = doors
-        self._store = doors.store
-        self._owner = doors.store.new_id()
+    def __init__(self, state: AppState, *, alive_s: float = ALIVE_S) -> None:
+        self._state = state
+        self._store = state.store
+        self._owner = state.store.new_id()
         self._alive_s = alive_s
-        self._keep_events = timedelta(days=doors.options.keep_run_events_days)
-        self._beginning = Beginning(doors, self._owner, alive_s)
-        self._about_to_begin: list[str] = []  # whose
-        self._here: dict[str, Live] = {}  # by session
+        self._keep_events = timedelta(days=state.config.keep_run_events_days)
+        self._starter = RunStarter(state, self._owner, alive_s)
+        self._starting_users: list[str] = []  # whose
+        self._live_runs: dict[str, LiveRun] = {}  # by session
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lost: list[Run] = []  # which could not be told to their end
-        self._looking: asyncio.Task[None] | None = None
+        self._lost_runs: list[Run] = []  # which could not be told to their end
+        self._maintenance_task: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
 
     def start(self) -> None:
         """Begin to look after runs: those of this worker, and those that others have left."""
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look_after(), name="dragoman-runs")
+        if self._maintenance_task is None:
+            self._maintenance_task = asyncio.create_task(self._maintain(), name="dragoman-runs")
 
-    async def begin(self, wanted: Wanted) -> Started:
+    async def start_run(self, request: RunRequest) -> StartResult:
         """The run that is asked for; the same one, if the same was asked for before."""
         if self._is_stopping.is_set():
-            raise Refusal(503, "server_stopping", "The server is stopping.", headers={"retry-after": "5"})
-        session, run = await self._beginning.before(wanted)
+            raise ApiError(503, "server_stopping", "The server is stopping.", headers={"retry-after": "5"})
+        session, run = await self._starter.find_existing(request)
         if run is not None:
-            return Started(run)
-        with self._among_pending(wanted.principal.user_id):
-            return await unbroken(self._begun(wanted, session))
+            return StartResult(run)
+        with self._count_pending(request.principal.user_id):
+            return await run_to_completion(self._start_new(request, session))
 
-    async def _begun(self, wanted: Wanted, session: Session | None) -> Started:
-        started = await self._beginning.begun(wanted, session)
-        if started.live is not None:
-            self._here[started.run.session_id] = started.live
-            task = asyncio.create_task(self._told(started.live), name=f"dragoman-run-{started.run.session_id}")
+    async def _start_new(self, request: RunRequest, session: Session | None) -> StartResult:
+        result = await self._starter.start(request, session)
+        if result.live_run is not None:
+            self._live_runs[result.run.session_id] = result.live_run
+            task = asyncio.create_task(self._publish(result.live_run), name=f"dragoman-run-{result.run.session_id}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return started
+        return result
 
     @contextlib.contextmanager
-    def _among_pending(self, user_id: str) -> Iterator[None]:
+    def _count_pending(self, user_id: str) -> Iterator[None]:
         """Count a run that is about to begin, and refuse one too many of a user."""
-        pending = sum(live.run.user_id == user_id for live in self._here.values()) + self._about_to_begin.count(user_id)
-        if pending >= self._doors.options.max_pending_runs:
-            self._doors.audit.tell(GatewayQuotaExceeded(scope="user", user_id=user_id))
-            what = f"There are {pending} runs already. Wait for one of them."
-            raise Refusal(429, "too_many_runs", what, headers={"retry-after": "1"})
-        self._about_to_begin.append(user_id)
+        pending = sum(
+            live_run.run.user_id == user_id for live_run in self._live_runs.values()
+        ) + self._starting_users.count(user_id)
+        if pending >= self._state.config.max_pending_runs:
+            self._state.audit.emit(GatewayQuotaExceeded(scope="user", user_id=user_id))
+            message = f"There are {pending} runs already. Wait for one of them."
+            raise ApiError(429, "too_many_runs", message, headers={"retry-after": "1"})
+        self._starting_users.append(user_id)
         try:
             yield
         finally:
-            self._about_to_begin.remove(user_id)
+            self._starting_users.remove(user_id)
 
-    async def _told(self, live: Live) -> None:
+    async def _publish(self, live_run: LiveRun) -> None:
         """Tell a run to its end."""
-        end = "error"
-        self._doors.counters.begin_run()
+        status = "error"
+        self._state.counters.begin_run()
         try:
-            end = (await Narrator(self._store, live).narrate()).status
-        except NotOursError:
-            _log.warning("run %s was ended by somebody else", live.run.run_id)
-            self._lost.append(live.run)  # if it was not
+            status = (await RunPublisher(self._store, live_run).publish()).status
+        except RunLostError:
+            _log.warning("run %s was ended by somebody else", live_run.run.run_id)
+            self._lost_runs.append(live_run.run)  # if it was not
         except Exception:
-            _log.exception("run %s could not be told", live.run.run_id)
-            self._lost.append(live.run)
+            _log.exception("run %s could not be told", live_run.run.run_id)
+            self._lost_runs.append(live_run.run)
         finally:
-            self._doors.counters.end_run(end)
-            live.stop("lost")  # which does nothing to a turn that is over
-            del self._here[live.run.session_id]
-            live.show((), is_over=True)
+            self._state.counters.end_run(status)
+            live_run.stop("lost")  # which does nothing to a turn that is over
+            del self._live_runs[live_run.run.session_id]
+            live_run.publish((), has_ended=True)
 
     # --- following ---------------------------------------------------------------------------------------------------
 
     async def follow(
         self, session_id: str, after: int = 0, *, run_id: str | None = None
-    ) -> AsyncIterator[list[ToldEvent]]:
+    ) -> AsyncIterator[list[RunEvent]]:
         """What was told behind a number, and what is being told, until nothing runs; of one run only, if named.
 
         Nothing at all, as an empty list, is told from time to time as long as nothing happens.
         """
         wait_s, quiet_s = POLL_S[0], 0.0
         while True:
-            live = self._here.get(session_id)
-            if live is not None and after >= live.run.first_number - 1 and run_id in (None, live.run.run_id):
-                if events := live.behind(after):
+            live_run = self._live_runs.get(session_id)
+            if (
+                live_run is not None
+                and after >= live_run.run.first_number - 1
+                and run_id in (None, live_run.run.run_id)
+            ):
+                if events := live_run.events_after(after):
                     after = events[-1].number
                     yield events
-                elif live.is_over:
+                elif live_run.has_ended:
                     return
-                elif not await live.news(QUIET_S):
+                elif not await live_run.wait_for_change(KEEP_ALIVE_S):
                     yield []
                 continue
-            told = await self._store.run_events(session_id, after)
-            run = told.newest if run_id is None else await self._store.get_run(session_id, run_id)
-            if events := [event for event in told.events if run_id in (None, event.run_id)]:
+            page = await self._store.run_events(session_id, after)
+            run = page.latest if run_id is None else await self._store.get_run(session_id, run_id)
+            if events := [event for event in page.events if run_id in (None, event.run_id)]:
                 after, wait_s, quiet_s = events[-1].number, POLL_S[0], 0.0
                 yield events
                 continue
             if run is None or not run.is_running or self._is_stopping.is_set():
                 return
-            if session_id in self._here or await ended_if_dead(self._doors, run):
+            if session_id in self._live_runs or await end_expired_run(self._state, run):
                 continue
-            await self._pause(wait_s)
+            await self._wait(wait_s)
             wait_s, quiet_s = min(wait_s * 1.5, POLL_S[1]), quiet_s + wait_s
-            if quiet_s >= QUIET_S:
+            if quiet_s >= KEEP_ALIVE_S:
                 quiet_s = 0.0
                 yield []
 
-    async def _pause(self, seconds: float) -> None:
+    async def _wait(self, seconds: float) -> None:
         """Wait, but no longer than the server works."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._is_stopping.wait(), seconds)
@@ -166,57 +172,57 @@ class Runs:
 
     async def cancel(self, session_id: str, run_id: str | None = None) -> Run | None:
         """Ask for the end of a run, or of the one that is running; that run, or nothing if none is."""
-        found = await self._store.cancel_run(session_id, run_id)
-        live = self._here.get(session_id)
-        if found is not None and live is not None and live.run.run_id == found.run_id:
-            live.stop("cancelled")
-        return found
+        run = await self._store.cancel_run(session_id, run_id)
+        live_run = self._live_runs.get(session_id)
+        if run is not None and live_run is not None and live_run.run.run_id == run.run_id:
+            live_run.stop("cancelled")
+        return run
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Begin nothing more, let what runs end for so long, and stop the rest."""
         self._is_stopping.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
-        while self._tasks or self._about_to_begin:
-            for live in list(self._here.values()):
-                live.stop("server_stopping")
-            await asyncio.wait(self._tasks, timeout=LOOK_S) if self._tasks else await asyncio.sleep(0.01)
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        while self._tasks or self._starting_users:
+            for live_run in list(self._live_runs.values()):
+                live_run.stop("server_stopping")
+            await asyncio.wait(self._tasks, timeout=CANCEL_POLL_S) if self._tasks else await asyncio.sleep(0.01)
+        if self._maintenance_task is not None:
+            self._maintenance_task.cancel()
+            await asyncio.wait([self._maintenance_task])
 
     # --- looking after -----------------------------------------------------------------------------------------------
 
-    async def _look_after(self) -> None:
+    async def _maintain(self) -> None:
         """Say that the runs of this worker live, see who is to be stopped, and end what others have left."""
         now = asyncio.get_running_loop().time
-        next_beat = next_sweep = 0.0
+        next_heartbeat = next_cleanup = 0.0
         while True:
             try:
-                if now() >= next_beat:
-                    next_beat = now() + min(BEAT_S, self._alive_s / 4)
-                    await self._beat()
-                if now() >= next_sweep:
-                    next_sweep = now() + SWEEP_S
+                if now() >= next_heartbeat:
+                    next_heartbeat = now() + min(HEARTBEAT_S, self._alive_s / 4)
+                    await self._send_heartbeat()
+                if now() >= next_cleanup:
+                    next_cleanup = now() + CLEANUP_S
                     await self._store.sweep_run_events(self._keep_events)
-                self._doors.counters.note_process()
-                if self._here:
+                self._state.counters.record_process()
+                if self._live_runs:
                     await self._stop_cancelled()
             except DragomanError as error:
                 _log.warning("runs could not be looked after: %s", error)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CANCEL_POLL_S)
 
-    async def _beat(self) -> None:
-        if self._here:
+    async def _send_heartbeat(self) -> None:
+        if self._live_runs:
             await self._store.beat(self._owner, self._alive_s)
         for run in await self._store.dead_runs():
-            await ended_if_dead(self._doors, run)
-        while self._lost:
-            await end_lost(self._store, self._lost[0])
-            self._lost.pop(0)
+            await end_expired_run(self._state, run)
+        while self._lost_runs:
+            await end_lost_run(self._store, self._lost_runs[0])
+            self._lost_runs.pop(0)
 
     async def _stop_cancelled(self) -> None:
         for session_id, run_id in await self._store.cancelled_runs(self._owner):
-            live = self._here.get(session_id)
-            if live is not None and live.run.run_id == run_id:
-                live.stop("cancelled")
+            live_run = self._live_runs.get(session_id)
+            if live_run is not None and live_run.run.run_id == run_id:
+                live_run.stop("cancelled")

@@ -13,27 +13,27 @@ import msgspec
 
 from dragoman.message import ContentBlock, ImageSource, Message
 from dragoman.server.rows import application_fields
-from dragoman.server.runs.telling import as_text
+from dragoman.server.runs.telling import parts_to_text
 from dragoman.store import Session, Store
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.transcripts.parts import KEY
 
-MOST_MESSAGES: Final = 500
-MOST_BYTES: Final = 1 << 20
+MAX_MESSAGES: Final = 500
+MAX_BYTES: Final = 1 << 20
 
 
-async def snapshot_of(store: Store, session: Session, *, is_modern: bool) -> list[dict[str, Any]] | None:
+async def make_snapshot(store: Store, session: Session, *, is_modern: bool) -> list[dict[str, Any]] | None:
     """The messages of a thread; nothing if they are too many, or too much."""
-    if session.last_seq > MOST_MESSAGES:
+    if session.last_seq > MAX_MESSAGES:
         return None
-    messages = [_with_places(row.message) async for row in store.history(session.id)]
-    wires = [_bare(wire) for wire in write_messages(messages).wire]
+    messages = [_with_file_references(row.message) async for row in store.history(session.id)]
+    wires = [_strip_notes(wire) for wire in write_messages(messages).wire]
     if not is_modern:
-        wires = [_before_1_0(wire) for wire in wires]
-    return wires if len(msgspec.json.encode(wires)) <= MOST_BYTES else None
+        wires = [_to_legacy(wire) for wire in wires]
+    return wires if len(msgspec.json.encode(wires)) <= MAX_BYTES else None
 
 
-def _with_places(message: Message) -> Message:
+def _with_file_references(message: Message) -> Message:
     """A message whose files are named by where they are kept."""
     files = [file for file in message.metadata.attachments if file.mime_type != "text/plain"]  # which is a text block
     if not files:
@@ -50,28 +50,28 @@ def _with_places(message: Message) -> Message:
     return message.replace(content=tuple(blocks))
 
 
-def _bare(wire: dict[str, Any]) -> dict[str, Any]:
+def _strip_notes(wire: dict[str, Any]) -> dict[str, Any]:
     """A message with the application's metadata, and without what we note under our own key."""
-    noted = dict(wire.get("metadata", {}))
-    ours = noted.pop(KEY, None) or {}
-    metadata = {**application_fields(ours.get("metadata", {}).get("extra")), **noted}
-    bare = {key: value for key, value in wire.items() if key != "metadata"}
-    return {**bare, "metadata": metadata} if metadata else bare
+    metadata_in = dict(wire.get("metadata", {}))
+    notes = metadata_in.pop(KEY, None) or {}
+    metadata = {**application_fields(notes.get("metadata", {}).get("extra")), **metadata_in}
+    result = {key: value for key, value in wire.items() if key != "metadata"}
+    return {**result, "metadata": metadata} if metadata else result
 
 
-def _before_1_0(wire: dict[str, Any]) -> dict[str, Any]:
+def _to_legacy(wire: dict[str, Any]) -> dict[str, Any]:
     """A message as clients before 1.0 can read it."""
     content = wire.get("content")
     if not isinstance(content, list):
         return wire
     if wire["role"] == "tool":
-        return {**wire, "content": as_text(content)}
-    return {**wire, "content": [_part_before_1_0(part) for part in content]}
+        return {**wire, "content": parts_to_text(content)}
+    return {**wire, "content": [_part_to_legacy(part) for part in content]}
 
 
-def _part_before_1_0(part: dict[str, Any]) -> dict[str, Any]:
+def _part_to_legacy(part: dict[str, Any]) -> dict[str, Any]:
     match part:
-        case {"source": {"type": "file", "value": place, "mimeType": media_type}}:
-            return {"type": "binary", "mimeType": media_type, "id": place}
+        case {"source": {"type": "file", "value": reference, "mimeType": media_type}}:
+            return {"type": "binary", "mimeType": media_type, "id": reference}
         case _:
             return part

@@ -41,7 +41,7 @@ from dragoman.redaction import redact
 from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.transcripts.parts import KEY
-from dragoman.turn import AnswerBegan, AnswerEnded, Pending, ResultStored, TurnBegan, TurnEnded, TurnEvent
+from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultStored, TurnEnd, TurnEvent, TurnStart
 from dragoman.turn.stages import stage_of
 
 PROTOCOL_VERSION: Final = "1.0"
@@ -59,7 +59,7 @@ RESPONSE_SCHEMA: Final[dict[str, Any]] = {
 Event = dict[str, Any]
 
 
-class Telling:
+class AguiEncoder:
     """What a run has told so far, as far as it matters for what comes next."""
 
     def __init__(
@@ -69,70 +69,72 @@ class Telling:
         self._run_id = run_id
         self._parent_run_id = parent_run_id
         self.is_modern = version is not None
-        self._answer: _Answer | None = None  # the one that is arriving
-        self._used = _Used()
+        self._answer: _AnswerEncoder | None = None  # the one that is arriving
+        self._usage = _UsageTotals()
         self._asked: Row | None = None
 
-    def started(self, began: TurnBegan | None, at_ms: int) -> list[Event]:
+    def encode_start(self, start: TurnStart | None, at_ms: int) -> list[Event]:
         """The first event."""
-        asked = began.asked if began is not None else None
-        about = None if asked is None else {"id": asked.message.id, "seq": asked.seq}
+        question = start.question if start is not None else None
+        details = None if question is None else {"id": question.message.id, "seq": question.seq}
         return [
-            _event(
+            _make_event(
                 "RUN_STARTED",
                 at_ms,
                 threadId=self._thread_id,
                 runId=self._run_id,
                 parentRunId=self._parent_run_id,
                 protocolVersion=PROTOCOL_VERSION,
-                metadata=None if about is None else {KEY: {"asked": about}},
+                metadata=None if details is None else {KEY: {"asked": details}},
             )
         ]
 
-    def take(self, event: TurnEvent, at_ms: int) -> list[Event]:
+    def encode(self, event: TurnEvent, at_ms: int) -> list[Event]:
         """What one event of the turn becomes. Its end becomes nothing here: see below."""
         match event:
-            case TurnBegan():
-                return [self._result(row.message, at_ms) for row in event.answers if _is_of_resume(row.message)]
-            case TurnEnded():
+            case TurnStart():
+                return [
+                    self._encode_result(row.message, at_ms) for row in event.answers if _is_from_resume(row.message)
+                ]
+            case TurnEnd():
                 return []
-            case AnswerBegan():
-                return [*self._closed(at_ms), self._step_started(event, at_ms)]
-            case AnswerEnded():
-                return [*self._closed(at_ms), self._step_finished(event, at_ms)]
-            case ResultStored(row):
-                return [self._result(row.message, at_ms)]
+            case AnswerStart():
+                return [*self._close_answer(at_ms), self._encode_step_start(event, at_ms)]
+            case AnswerEnd():
+                return [*self._close_answer(at_ms), self._encode_step_end(event, at_ms)]
+            case ToolResultStored(row):
+                return [self._encode_result(row.message, at_ms)]
             case _ if self._answer is not None:
-                return self._answer.take(event, at_ms)
+                return self._answer.encode(event, at_ms)
             case _:
                 return []
 
-    def _step_started(self, began: AnswerBegan, at_ms: int) -> Event:
-        self._answer = _Answer(began.message_id)
-        about: dict[str, Any] = {"message_id": began.message_id, "seq": began.seq, "model": began.model}
-        if began.left_out:
-            about["left_out"] = began.left_out
-        if began.losses:
-            about["losses"] = [{"block_type": loss.block_type, "reason": loss.reason} for loss in began.losses]
-        return _event("STEP_STARTED", at_ms, stepName=STEP, metadata={KEY: about})
+    def _encode_step_start(self, start: AnswerStart, at_ms: int) -> Event:
+        self._answer = _AnswerEncoder(start.message_id)
+        details: dict[str, Any] = {"message_id": start.message_id, "seq": start.seq, "model": start.model}
+        if start.omitted_count:
+            details["left_out"] = start.omitted_count
+        if start.losses:
+            details["losses"] = [{"block_type": loss.block_type, "reason": loss.reason} for loss in start.losses]
+        return _make_event("STEP_STARTED", at_ms, stepName=STEP, metadata={KEY: details})
 
-    def _step_finished(self, ended: AnswerEnded, at_ms: int) -> Event:
+    def _encode_step_end(self, end: AnswerEnd, at_ms: int) -> Event:
         self._answer = None
-        message = ended.row.message
-        about: dict[str, Any] = {"message_id": message.id, "seq": ended.row.seq, "stop_reason": ended.stop_reason}
-        about["stage"] = stage_of(message)
+        message = end.row.message
+        details: dict[str, Any] = {"message_id": message.id, "seq": end.row.seq, "stop_reason": end.stop_reason}
+        details["stage"] = stage_of(message)
         usage = message.metadata.usage
         if usage is not None:
-            self._used.add(message, usage)
-            about["usage"] = receipt(usage)
-        return _event("STEP_FINISHED", at_ms, stepName=STEP, metadata={KEY: about})
+            self._usage.add(message, usage)
+            details["usage"] = usage_receipt(usage)
+        return _make_event("STEP_FINISHED", at_ms, stepName=STEP, metadata={KEY: details})
 
-    def _result(self, message: Message, at_ms: int) -> Event:
+    def _encode_result(self, message: Message, at_ms: int) -> Event:
         (wire,) = write_messages([message]).wire
         content = wire["content"]
         if not self.is_modern and not isinstance(content, str):
-            content = as_text(content)
-        return _event(
+            content = parts_to_text(content)
+        return _make_event(
             "TOOL_CALL_RESULT",
             at_ms,
             messageId=wire["id"],
@@ -142,82 +144,84 @@ class Telling:
             metadata={KEY: {"is_error": True}} if "error" in wire else None,
         )
 
-    def _closed(self, at_ms: int) -> list[Event]:
-        return [] if self._answer is None else self._answer.closed(at_ms)
+    def _close_answer(self, at_ms: int) -> list[Event]:
+        return [] if self._answer is None else self._answer.close(at_ms)
 
-    def _left_open(self, at_ms: int) -> list[Event]:
+    def _close_step(self, at_ms: int) -> list[Event]:
         """What closes everything that is open, the step included."""
         if self._answer is None:
             return []
-        closing = [*self._answer.closed(at_ms), _event("STEP_FINISHED", at_ms, stepName=STEP)]
+        events = [*self._answer.close(at_ms), _make_event("STEP_FINISHED", at_ms, stepName=STEP)]
         self._answer = None
-        return closing
+        return events
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def ended(self, ended: TurnEnded, at_ms: int) -> list[Event]:
+    def encode_end(self, end: TurnEnd, at_ms: int) -> list[Event]:
         """The last events of a turn that nobody has to decide about."""
-        if ended.fault is not None:
-            return self.failed(ended.fault.code, ended.fault.message, at_ms)
-        if ended.stop_reason is StopReason.CANCELLED:
-            return self.cancelled(at_ms)
-        return [*self._left_open(at_ms), self._finished(self._success(ended), at_ms, _summary(ended))]
+        if end.fault is not None:
+            return self.encode_error(end.fault.code, end.fault.message, at_ms)
+        if end.stop_reason is StopReason.CANCELLED:
+            return self.encode_cancel(at_ms)
+        return [*self._close_step(at_ms), self._encode_finish(self._success_outcome(end), at_ms, _turn_summary(end))]
 
-    def _success(self, ended: TurnEnded) -> dict[str, Any] | None:
+    def _success_outcome(self, end: TurnEnd) -> dict[str, Any] | None:
         """The outcome of a turn that ended well.
 
         A client before 1.0 cannot read which calls wait for it, and some take a plain success for an end without open
         calls and never send their results. Without an outcome they look at the calls themselves.
         """
-        if not ended.pending:
+        if not end.pending:
             return {"type": "success"}
         if not self.is_modern:
             return None
-        return {"type": "success", "pendingToolCallIds": [pending.call_id for pending in ended.pending]}
+        return {"type": "success", "pendingToolCallIds": [pending.call_id for pending in end.pending]}
 
-    def interrupted(
-        self, ended: TurnEnded, messages: list[dict[str, Any]] | None, state: Any, at_ms: int
+    def encode_interrupt(
+        self, end: TurnEnd, messages: list[dict[str, Any]] | None, state: Any, at_ms: int
     ) -> list[Event]:
         """The last events of a turn that waits for a person. ``messages`` are those of the thread."""
-        told = self._left_open(at_ms)
+        events = self._close_step(at_ms)
         if messages is not None:
-            told.append(_event("MESSAGES_SNAPSHOT", at_ms, messages=messages))
+            events.append(_make_event("MESSAGES_SNAPSHOT", at_ms, messages=messages))
         if state is not None:
-            told.append(_event("STATE_SNAPSHOT", at_ms, snapshot=state))
-        outcome = {"type": "interrupt", "interrupts": list(interrupts_of(ended))}
-        return [*told, self._finished(outcome, at_ms, _summary(ended))]
+            events.append(_make_event("STATE_SNAPSHOT", at_ms, snapshot=state))
+        outcome = {"type": "interrupt", "interrupts": list(make_interrupts(end))}
+        return [*events, self._encode_finish(outcome, at_ms, _turn_summary(end))]
 
-    def cancelled(self, at_ms: int) -> list[Event]:
+    def encode_cancel(self, at_ms: int) -> list[Event]:
         """The last events of a run that was stopped."""
         if not self.is_modern:  # which has no word for it but an error
-            return self.failed("cancelled", "The run was cancelled.", at_ms)
-        return [*self._left_open(at_ms), self._finished({"type": "cancelled"}, at_ms)]
+            return self.encode_error("cancelled", "The run was cancelled.", at_ms)
+        return [*self._close_step(at_ms), self._encode_finish({"type": "cancelled"}, at_ms)]
 
-    def failed(self, code: str, message: str, at_ms: int) -> list[Event]:
+    def encode_error(self, code: str, message: str, at_ms: int) -> list[Event]:
         """The last events of a run that failed."""
-        said = with_names(redact(message)) or code
-        error = _event("RUN_ERROR", at_ms, message=said, code=code, usage=self._used.told())
-        return [*self._left_open(at_ms), error]
+        text = with_names(redact(message)) or code
+        error = _make_event("RUN_ERROR", at_ms, message=text, code=code, usage=self._usage.to_json())
+        return [*self._close_step(at_ms), error]
 
-    def _finished(self, outcome: dict[str, Any] | None, at_ms: int, about: dict[str, Any] | None = None) -> Event:
-        return _event(
+    def _encode_finish(
+        self, outcome: dict[str, Any] | None, at_ms: int, details: dict[str, Any] | None = None
+    ) -> Event:
+        return _make_event(
             "RUN_FINISHED",
             at_ms,
             threadId=self._thread_id,
             runId=self._run_id,
             outcome=outcome,
-            usage=self._used.told(),
-            metadata=None if about is None else {KEY: about},
+            usage=self._usage.to_json(),
+            metadata=None if details is None else {KEY: details},
         )
 
 
-def interrupts_of(ended: TurnEnded) -> tuple[dict[str, Any], ...]:
+def make_interrupts(end: TurnEnd) -> tuple[dict[str, Any], ...]:
     """What a turn waits for, as interrupts: one for each call that a person decides about."""
-    return tuple(_interrupt(pending) for pending in ended.pending if pending.why != "caller")
+    return tuple(_make_interrupt(pending) for pending in end.pending if pending.reason != "caller")
 
 
-def _interrupt(pending: Pending) -> dict[str, Any]:
-    is_input = pending.why == "input"
+def _make_interrupt(pending: PendingCall) -> dict[str, Any]:
+    is_input = pending.reason == "input"
     return {
         "id": interrupt_id(pending.call_id),
         "reason": INPUT_REQUIRED if is_input else "tool_call",
@@ -228,7 +232,7 @@ def _interrupt(pending: Pending) -> dict[str, Any]:
     }
 
 
-def _is_of_resume(answer: Message) -> bool:
+def _is_from_resume(answer: Message) -> bool:
     """Whether an answer came without a message of the client, which therefore does not have it."""
     return answer.metadata.message_id is None
 
@@ -240,10 +244,10 @@ def interrupt_id(call_id: str) -> str:
 
 def run_error(code: str, message: str, at_ms: int) -> Event:
     """The last event of a run of which nothing else is known."""
-    return _event("RUN_ERROR", at_ms, message=message, code=code)
+    return _make_event("RUN_ERROR", at_ms, message=message, code=code)
 
 
-def receipt(usage: Usage) -> dict[str, Any]:
+def usage_receipt(usage: Usage) -> dict[str, Any]:
     """What an answer consumed and cost, for people to see."""
     return {
         "input_tokens": usage.input_tokens,
@@ -258,25 +262,25 @@ def receipt(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _summary(ended: TurnEnded) -> dict[str, Any]:
+def _turn_summary(end: TurnEnd) -> dict[str, Any]:
     return {
-        "stop_reason": ended.stop_reason,
-        "model": ended.model,
-        "llm_calls": ended.llm_calls,
-        "tool_calls": ended.tool_calls,
-        "cost_usd": None if ended.cost_usd is None else str(ended.cost_usd),
-        "state": ended.state,
-        "unpriced_calls": ended.unpriced_calls,
-        "latency_ms": round(ended.wall_time_s * 1000),
+        "stop_reason": end.stop_reason,
+        "model": end.model,
+        "llm_calls": end.llm_calls,
+        "tool_calls": end.tool_calls,
+        "cost_usd": None if end.cost_usd is None else str(end.cost_usd),
+        "state": end.state,
+        "unpriced_calls": end.unpriced_calls,
+        "latency_ms": round(end.wall_time_s * 1000),
     }
 
 
-def as_text(parts: list[dict[str, Any]]) -> str:
+def parts_to_text(parts: list[dict[str, Any]]) -> str:
     """Parts as one text, in which what is no text is named."""
     return "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in parts)
 
 
-def _event(kind: str, at_ms: int, **fields: Any) -> Event:
+def _make_event(kind: str, at_ms: int, **fields: Any) -> Event:
     """An event. A field that has nothing to say is left out: clients refuse a null."""
     return {
         "type": kind,
@@ -288,166 +292,177 @@ def _event(kind: str, at_ms: int, **fields: Any) -> Event:
 # --- one answer ------------------------------------------------------------------------------------------------------
 
 
-class _Piece:
+class _OpenMessage:
     """A message of theirs: words with the calls behind them, or a thought."""
 
     def __init__(self, wire_id: str, kind: str) -> None:
         self.id = wire_id
         self.kind = kind  # text, thinking or calls
         self.is_open = False
-        self.was_opened = False
-        self.half = ""  # of a character whose other half is still to come
+        self.has_started = False
+        self.partial_character = ""  # of a character whose other half is still to come
         self.signature: str | None = None
 
 
-class _Answer:
+class _AnswerEncoder:
     """One answer of a model, in the making. What belongs to which message is as ``transcripts.ag_ui`` has it."""
 
     def __init__(self, message_id: str) -> None:
         self._id = message_id
-        self._pieces: list[_Piece] = []
-        self._by_index: dict[int, _Piece] = {}
-        self._calls: dict[int, _Call] = {}
+        self._messages: list[_OpenMessage] = []
+        self._by_index: dict[int, _OpenMessage] = {}
+        self._calls: dict[int, _CallEncoder] = {}
 
-    def take(self, event: Any, at_ms: int) -> list[Event]:
+    def encode(self, event: Any, at_ms: int) -> list[Event]:
         match event:
             case TextDelta(index, text):
-                return self._more(index, "text", text, at_ms)
+                return self._encode_delta(index, "text", text, at_ms)
             case ThinkingDelta(index, text, signature):
-                return [*self._more(index, "thinking", text, at_ms), *self._signed(index, signature, at_ms)]
+                return [
+                    *self._encode_delta(index, "thinking", text, at_ms),
+                    *self._encode_signature(index, signature, at_ms),
+                ]
             case ToolUseStart(index, call_id, name):
-                return self._call_started(index, call_id, name, at_ms)
+                return self._start_call(index, call_id, name, at_ms)
             case ToolUseInputDelta(index, fragment):
                 call = self._calls.get(index)
-                return [] if call is None else call.more(fragment, at_ms)
+                return [] if call is None else call.encode_delta(fragment, at_ms)
             case ToolUseEnd(index):
                 call = self._calls.pop(index, None)
-                return [] if call is None else call.ended(at_ms)
+                return [] if call is None else call.encode_end(at_ms)
             case BlockComplete(index, block):
-                return self._whole(index, block, at_ms)
+                return self._encode_block(index, block, at_ms)
             case _:
                 return []
 
-    def closed(self, at_ms: int) -> list[Event]:
+    def close(self, at_ms: int) -> list[Event]:
         """What closes everything that is open."""
-        told = self._close_pieces(at_ms)
+        events = self._close_messages(at_ms)
         for call in self._calls.values():
-            told.extend(call.ended(at_ms))
+            events.extend(call.encode_end(at_ms))
         self._calls.clear()
-        return told
+        return events
 
-    def _more(self, index: int, kind: str, text: str, at_ms: int) -> list[Event]:
-        told: list[Event] = []
-        piece = self._by_index.get(index)
-        if piece is None:
-            piece = self._by_index[index] = self._new_piece(kind)
-        if not piece.is_open and (text or not piece.was_opened):  # the end of a stream may add notes without words
-            told = [*self._close_pieces(at_ms), *_opened(piece, at_ms)]
-        words, piece.half = _whole_characters(piece.half + text)
-        if words:
-            told.append(_said(piece, words, at_ms))
-        return told
+    def _encode_delta(self, index: int, kind: str, text: str, at_ms: int) -> list[Event]:
+        events: list[Event] = []
+        message = self._by_index.get(index)
+        if message is None:
+            message = self._by_index[index] = self._add_message(kind)
+        if not message.is_open and (text or not message.has_started):  # the end of a stream may add notes without words
+            events = [*self._close_messages(at_ms), *_start_message(message, at_ms)]
+        delta, message.partial_character = _split_partial_character(message.partial_character + text)
+        if delta:
+            events.append(_message_delta(message, delta, at_ms))
+        return events
 
-    def _signed(self, index: int, signature: str | None, at_ms: int) -> list[Event]:
+    def _encode_signature(self, index: int, signature: str | None, at_ms: int) -> list[Event]:
         """Note the signature of a thought. It is sent when the thought is closed, or at once if it already is."""
-        piece = self._by_index[index]
-        if signature is None or signature == piece.signature:
+        message = self._by_index[index]
+        if signature is None or signature == message.signature:
             return []
-        piece.signature = signature
-        return [] if piece.is_open else [_sealed(piece, signature, at_ms)]
+        message.signature = signature
+        return [] if message.is_open else [_signature_event(message, signature, at_ms)]
 
-    def _new_piece(self, kind: str) -> _Piece:
-        is_main = kind != "thinking" and all(piece.kind == "thinking" for piece in self._pieces)
-        piece = _Piece(self._id if is_main else f"{self._id}.{len(self._pieces)}", kind)
-        self._pieces.append(piece)
-        return piece
+    def _add_message(self, kind: str) -> _OpenMessage:
+        is_main = kind != "thinking" and all(message.kind == "thinking" for message in self._messages)
+        message = _OpenMessage(self._id if is_main else f"{self._id}.{len(self._messages)}", kind)
+        self._messages.append(message)
+        return message
 
-    def _close_pieces(self, at_ms: int) -> list[Event]:
-        return [event for piece in self._pieces if piece.is_open for event in _ended(piece, at_ms)]
+    def _close_messages(self, at_ms: int) -> list[Event]:
+        return [event for message in self._messages if message.is_open for event in _end_message(message, at_ms)]
 
-    def _call_started(self, index: int, call_id: str, name: str, at_ms: int) -> list[Event]:
-        told = self._close_pieces(at_ms)
-        last = self._pieces[-1] if self._pieces else None
-        parent = last if last is not None and last.kind != "thinking" else self._new_piece("calls")
-        call = self._calls[index] = _Call(call_id)
-        return [*told, call.started(name, parent.id, at_ms)]
+    def _start_call(self, index: int, call_id: str, name: str, at_ms: int) -> list[Event]:
+        events = self._close_messages(at_ms)
+        last = self._messages[-1] if self._messages else None
+        parent = last if last is not None and last.kind != "thinking" else self._add_message("calls")
+        call = self._calls[index] = _CallEncoder(call_id)
+        return [*events, call.encode_start(name, parent.id, at_ms)]
 
-    def _whole(self, index: int, block: ContentBlock, at_ms: int) -> list[Event]:
+    def _encode_block(self, index: int, block: ContentBlock, at_ms: int) -> list[Event]:
         """A block that arrives at once."""
         match block:
             case TextBlock(text):
-                return self._more(index, "text", text, at_ms)
+                return self._encode_delta(index, "text", text, at_ms)
             case ThinkingBlock(text, signature):
-                return self.take(ThinkingDelta(index, text, signature), at_ms)
+                return self.encode(ThinkingDelta(index, text, signature), at_ms)
             case RedactedThinkingBlock(data):
-                return self.take(ThinkingDelta(index, "", data), at_ms)
+                return self.encode(ThinkingDelta(index, "", data), at_ms)
             case ToolUseBlock() | InvalidToolUseBlock():
                 arguments = (
                     block.input_text
                     if isinstance(block, InvalidToolUseBlock)
                     else msgspec.json.encode(block.input).decode()
                 )
-                told = self._call_started(index, block.id, block.name, at_ms)
-                return [*told, *self._calls[index].more(arguments, at_ms), *self._calls.pop(index).ended(at_ms)]
+                events = self._start_call(index, block.id, block.name, at_ms)
+                return [
+                    *events,
+                    *self._calls[index].encode_delta(arguments, at_ms),
+                    *self._calls.pop(index).encode_end(at_ms),
+                ]
             case _:
                 value = msgspec.to_builtins(block)
-                return [_event("CUSTOM", at_ms, name=f"{KEY}.block", value={"message_id": self._id, "block": value})]
+                return [
+                    _make_event("CUSTOM", at_ms, name=f"{KEY}.block", value={"message_id": self._id, "block": value})
+                ]
 
 
-class _Call:
+class _CallEncoder:
     """A call whose input arrives."""
 
     def __init__(self, call_id: str) -> None:
         self.id = call_id
-        self.half = ""
-        self.is_silent = True
+        self.partial_character = ""
+        self.has_no_input = True
 
-    def started(self, name: str, parent: str, at_ms: int) -> Event:
-        return _event("TOOL_CALL_START", at_ms, toolCallId=self.id, toolCallName=name, parentMessageId=parent)
+    def encode_start(self, name: str, parent: str, at_ms: int) -> Event:
+        return _make_event("TOOL_CALL_START", at_ms, toolCallId=self.id, toolCallName=name, parentMessageId=parent)
 
-    def more(self, fragment: str, at_ms: int) -> list[Event]:
-        words, self.half = _whole_characters(self.half + fragment)
-        if not words:
+    def encode_delta(self, fragment: str, at_ms: int) -> list[Event]:
+        delta, self.partial_character = _split_partial_character(self.partial_character + fragment)
+        if not delta:
             return []
-        self.is_silent = False
-        return [_event("TOOL_CALL_ARGS", at_ms, toolCallId=self.id, delta=words)]
+        self.has_no_input = False
+        return [_make_event("TOOL_CALL_ARGS", at_ms, toolCallId=self.id, delta=delta)]
 
-    def ended(self, at_ms: int) -> list[Event]:
-        said = self.more("{}", at_ms) if self.is_silent else []  # no text at all is the input of no arguments
-        return [*said, _event("TOOL_CALL_END", at_ms, toolCallId=self.id)]
+    def encode_end(self, at_ms: int) -> list[Event]:
+        events = (
+            self.encode_delta("{}", at_ms) if self.has_no_input else []
+        )  # no text at all is the input of no arguments
+        return [*events, _make_event("TOOL_CALL_END", at_ms, toolCallId=self.id)]
 
 
-def _opened(piece: _Piece, at_ms: int) -> list[Event]:
-    piece.is_open = piece.was_opened = True
-    if piece.kind == "thinking":
+def _start_message(message: _OpenMessage, at_ms: int) -> list[Event]:
+    message.is_open = message.has_started = True
+    if message.kind == "thinking":
         return [
-            _event("REASONING_START", at_ms, messageId=piece.id),
-            _event("REASONING_MESSAGE_START", at_ms, messageId=piece.id, role="reasoning"),
+            _make_event("REASONING_START", at_ms, messageId=message.id),
+            _make_event("REASONING_MESSAGE_START", at_ms, messageId=message.id, role="reasoning"),
         ]
-    return [_event("TEXT_MESSAGE_START", at_ms, messageId=piece.id, role="assistant")]
+    return [_make_event("TEXT_MESSAGE_START", at_ms, messageId=message.id, role="assistant")]
 
 
-def _said(piece: _Piece, words: str, at_ms: int) -> Event:
-    kind = "REASONING_MESSAGE_CONTENT" if piece.kind == "thinking" else "TEXT_MESSAGE_CONTENT"
-    return _event(kind, at_ms, messageId=piece.id, delta=words)
+def _message_delta(message: _OpenMessage, delta: str, at_ms: int) -> Event:
+    kind = "REASONING_MESSAGE_CONTENT" if message.kind == "thinking" else "TEXT_MESSAGE_CONTENT"
+    return _make_event(kind, at_ms, messageId=message.id, delta=delta)
 
 
-def _ended(piece: _Piece, at_ms: int) -> list[Event]:
-    piece.is_open = False
-    if piece.kind != "thinking":
-        return [_event("TEXT_MESSAGE_END", at_ms, messageId=piece.id)]
-    told = [_event("REASONING_MESSAGE_END", at_ms, messageId=piece.id)]
-    if piece.signature is not None:
-        told.append(_sealed(piece, piece.signature, at_ms))
-    return [*told, _event("REASONING_END", at_ms, messageId=piece.id)]
+def _end_message(message: _OpenMessage, at_ms: int) -> list[Event]:
+    message.is_open = False
+    if message.kind != "thinking":
+        return [_make_event("TEXT_MESSAGE_END", at_ms, messageId=message.id)]
+    events = [_make_event("REASONING_MESSAGE_END", at_ms, messageId=message.id)]
+    if message.signature is not None:
+        events.append(_signature_event(message, message.signature, at_ms))
+    return [*events, _make_event("REASONING_END", at_ms, messageId=message.id)]
 
 
-def _sealed(piece: _Piece, signature: str, at_ms: int) -> Event:
-    sealed = {"subtype": "message", "entityId": piece.id, "encryptedValue": signature}
-    return _event("REASONING_ENCRYPTED_VALUE", at_ms, **sealed)
+def _signature_event(message: _OpenMessage, signature: str, at_ms: int) -> Event:
+    fields = {"subtype": "message", "entityId": message.id, "encryptedValue": signature}
+    return _make_event("REASONING_ENCRYPTED_VALUE", at_ms, **fields)
 
 
-def _whole_characters(text: str) -> tuple[str, str]:
+def _split_partial_character(text: str) -> tuple[str, str]:
     """The text as far as its characters are whole, and the first half of one that may still come.
 
     Some providers cut a character in two. A half that stays alone is left out, as it is from the stored answer.
@@ -455,14 +470,14 @@ def _whole_characters(text: str) -> tuple[str, str]:
     if text.isascii():
         return text, ""
     cut = len(text) - 1 if "\ud800" <= text[-1] <= "\udbff" else len(text)
-    words = text[:cut].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
-    return words, text[cut:]
+    complete = text[:cut].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+    return complete, text[cut:]
 
 
 # --- what it took ----------------------------------------------------------------------------------------------------
 
 
-class _Used:
+class _UsageTotals:
     """What the answers of a run consumed, by model."""
 
     def __init__(self) -> None:
@@ -471,11 +486,11 @@ class _Used:
     def add(self, message: Message, usage: Usage) -> None:
         model, provider = message.metadata.model or "", message.metadata.provider or ""
         sums = self._by_model.setdefault(model, {"provider": provider, "model": model})
-        whole = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+        input_tokens = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
         counts = {
-            "inputTokens": whole,
+            "inputTokens": input_tokens,
             "outputTokens": usage.output_tokens,
-            "totalTokens": whole + usage.output_tokens,
+            "totalTokens": input_tokens + usage.output_tokens,
             "reasoningTokens": usage.reasoning_tokens,
             "cachedInputTokens": usage.cached_input_tokens,
             "cacheWriteInputTokens": usage.cache_creation_input_tokens,
@@ -483,5 +498,5 @@ class _Used:
         for name, count in counts.items():
             sums[name] = sums.get(name, 0) + count
 
-    def told(self) -> list[dict[str, Any]] | None:
+    def to_json(self) -> list[dict[str, Any]] | None:
         return list(self._by_model.values()) or None

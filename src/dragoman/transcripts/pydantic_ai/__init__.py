@@ -12,53 +12,53 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.body import expect_list, expect_object
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.message import Message, Role
-from dragoman.transcripts.parts import Reading, read_all
-from dragoman.transcripts.pydantic_ai.requests import Told, begins_request, read_request, written_request
-from dragoman.transcripts.pydantic_ai.responses import read_response, written_response
+from dragoman.transcripts.parts import TranscriptReader, read_transcript
+from dragoman.transcripts.pydantic_ai.requests import ReadState, read_request, starts_request, write_request
+from dragoman.transcripts.pydantic_ai.responses import read_response, write_response
 from dragoman.transcripts.pydantic_ai.words import NAME
-from dragoman.transcripts.pydantic_ai.writing import Writing
+from dragoman.transcripts.pydantic_ai.writing import WriteContext
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
     """The messages of a history; ``created_at`` is when something was said that does not say so itself."""
-    reading = Reading(NAME, session_id, created_at)
-    return read_all(wire, lambda history, _: _read(history, Told(reading, created_at)), reading)
+    reader = TranscriptReader(NAME, session_id, created_at)
+    return read_transcript(wire, lambda history, _: _read_history(history, ReadState(reader, created_at)), reader)
 
 
-def _read(history: Any, told: Told) -> None:
-    reading = told.reading
-    for index, item in enumerate(a_list(history, "$")):
-        where = reading.place = f"$[{index}]"
-        message = an_object(item, where)
+def _read_history(history: Any, state: ReadState) -> None:
+    reader = state.reader
+    for index, item in enumerate(expect_list(history, "$")):
+        where = reader.path = f"$[{index}]"
+        message = expect_object(item, where)
         match message.get("kind"):
             case "request":
-                read_request(message, where, told)
+                read_request(message, where, state)
             case "response":
-                read_response(message, where, reading)
+                read_response(message, where, reader)
             case kind:
                 raise FormatError(f"a request or a response belongs here, not {kind!r:.100}", where=f"{where}.kind")
 
 
 def write_messages(messages: Iterable[Message]) -> Written:
     """The history again, and what of the messages is not in it."""
-    said = tuple(messages)
-    writing = Writing(said)
+    history = tuple(messages)
+    context = WriteContext(history)
     wire = [
-        written_response(group[0], writing) if group[0].role is Role.ASSISTANT else written_request(group, writing)
-        for group in _grouped(said, writing)
+        write_response(group[0], context) if group[0].role is Role.ASSISTANT else write_request(group, context)
+        for group in _group_messages(history, context)
     ]
-    return Written(wire, tuple(writing.losses))
+    return Written(wire, tuple(context.losses))
 
 
-def _grouped(messages: Iterable[Message], writing: Writing) -> Iterator[list[Message]]:
+def _group_messages(messages: Iterable[Message], context: WriteContext) -> Iterator[list[Message]]:
     """Each answer, and what stands between answers."""
     group: list[Message] = []
-    for message in (told for told in map(writing.spoken, messages) if told is not None):
-        if group and (message.role is Role.ASSISTANT or begins_request(message)):
+    for message in (supported for supported in map(context.supported_message, messages) if supported is not None):
+        if group and (message.role is Role.ASSISTANT or starts_request(message)):
             yield group
             group = []
         if message.role is Role.ASSISTANT:

@@ -31,12 +31,12 @@ from dragoman.message import (
     TextBlock,
     VideoBlock,
 )
-from dragoman.transcripts.parts import noted, notes_of, restored
+from dragoman.transcripts.parts import apply_notes, get_notes, make_notes
 from dragoman.transcripts.pydantic_ai.words import NAME, Wire
 
 Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
-_URLSAFE: Final = str.maketrans("+/", "-_")
-_STANDARD: Final = str.maketrans("-_", "+/")
+_TO_URLSAFE: Final = str.maketrans("+/", "-_")
+_TO_STANDARD: Final = str.maketrans("-_", "+/")
 _BY_TYPE: Final[dict[str, type[Medium]]] = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
 _BY_KIND: Final[dict[str, type[Medium]]] = {
     "image-url": ImageBlock,
@@ -51,7 +51,10 @@ _UNKNOWN_TYPES: Final = {  # of an address whose ending says nothing
     "video-url": "video/*",
     "document-url": "application/*",
 }
-_RECORDED: Final = (*_BY_KIND, "uploaded-file")  # kinds that a result lists, because any tool may answer with such JSON
+_LISTED_KINDS: Final = (
+    *_BY_KIND,
+    "uploaded-file",
+)  # kinds that a result lists, because any tool may answer with such JSON
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -62,17 +65,17 @@ def read_item(item: str | Wire) -> ContentBlock:
     if isinstance(item, str):
         return TextBlock(item)
     notes: dict[str, Any] = {}
-    block = _known(item, notes)
+    block = _match_item(item, notes)
     if block is None:
         return OpaqueBlock(NAME, item)
-    return block.replace(provider_raw=noted(NAME, _natural(block, notes), item, **notes))
+    return block.replace(provider_raw=make_notes(NAME, _default_item(block, notes), item, **notes))
 
 
 def read_value(value: Any) -> TextBlock:
     """What a tool answered that is neither a text nor a file: its JSON, as a model is shown it."""
     block = TextBlock(json_text(value))
     notes = {"form": "json"}
-    return block.replace(provider_raw=noted(NAME, _natural(block, notes), value, **notes))
+    return block.replace(provider_raw=make_notes(NAME, _default_item(block, notes), value, **notes))
 
 
 def json_text(value: Any) -> str:
@@ -85,26 +88,26 @@ def is_file(value: Any, digests: Any) -> bool:
     match value:
         case {"kind": "binary", "data": str(), "media_type": str()}:
             return True
-        case {"kind": str(kind), "media_type": _} if kind in _RECORDED:
-            return not isinstance(digests, list) or digest_of(value) in digests
+        case {"kind": str(kind), "media_type": _} if kind in _LISTED_KINDS:
+            return not isinstance(digests, list) or file_digest(value) in digests
         case _:
             return False
 
 
-def digest_of(item: Wire) -> str:
+def file_digest(item: Wire) -> str:
     """What a result lists a file by."""
     text = json.dumps(item, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def listed_digests(items: Any) -> list[str]:
+def file_digests(items: Any) -> list[str]:
     """What a result lists of its content: its files, but not those whose bytes it holds."""
     files = items if isinstance(items, list) else [items]
-    listed = (item for item in files if isinstance(item, dict) and item.get("kind") in _RECORDED)
-    return sorted({digest_of(item) for item in listed if is_file(item, None)})
+    listed_items = (item for item in files if isinstance(item, dict) and item.get("kind") in _LISTED_KINDS)
+    return sorted({file_digest(item) for item in listed_items if is_file(item, None)})
 
 
-def _known(item: Wire, notes: dict[str, Any]) -> TextBlock | Medium | None:
+def _match_item(item: Wire, notes: dict[str, Any]) -> TextBlock | Medium | None:
     match item:
         case {"kind": "text-content" | "structured-content" as kind, "content": str(text)}:
             notes["form"] = kind
@@ -113,19 +116,25 @@ def _known(item: Wire, notes: dict[str, Any]) -> TextBlock | Medium | None:
             if "+" in data or "/" in data:
                 notes["alphabet"] = "standard"
             cls = _BY_TYPE.get(media_type.partition("/")[0], DocumentBlock)
-            return _named(cls(ImageSource("base64", data.translate(_STANDARD)), media_type), item)
+            return _with_identifier(cls(ImageSource("base64", data.translate(_TO_STANDARD)), media_type), item)
         case {"kind": str(kind), "url": str(url)} if kind in _BY_KIND:
-            known = text_or_none(item.get("media_type"))
-            made = _BY_KIND[kind](ImageSource("url", url), _UNKNOWN_TYPES[kind] if known is None else known)
-            return _named(made, item)
+            stated_type = text_or_none(item.get("media_type"))
+            block = _BY_KIND[kind](
+                ImageSource("url", url), _UNKNOWN_TYPES[kind] if stated_type is None else stated_type
+            )
+            return _with_identifier(block, item)
         case _:
             return None
 
 
-def _named(block: Medium, item: Wire) -> Medium:
+def _with_identifier(block: Medium, item: Wire) -> Medium:
     """A document's name is the identifier that somebody gave it; else that is made of what it holds."""
     identifier = item.get("identifier")
-    if isinstance(block, DocumentBlock) and isinstance(identifier, str) and identifier not in ("", _identifier(block)):
+    if (
+        isinstance(block, DocumentBlock)
+        and isinstance(identifier, str)
+        and identifier not in ("", _default_identifier(block))
+    ):
         return block.replace(name=identifier)
     return block
 
@@ -133,7 +142,7 @@ def _named(block: Medium, item: Wire) -> Medium:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def cannot_say(block: ContentBlock) -> str | None:
+def unsupported_reason(block: ContentBlock) -> str | None:
     """Why an item cannot be made of a block; ``None`` if it can."""
     match block:
         case TextBlock():
@@ -146,7 +155,7 @@ def cannot_say(block: ContentBlock) -> str | None:
             return "this format has no such item"
 
 
-def cannot_keep(block: ContentBlock) -> str | None:
+def changed_reason(block: ContentBlock) -> str | None:
     """What will not be read again as it is of a medium whose bytes are kept."""
     if isinstance(block, DocumentBlock) and block.name == "":
         return "an empty name is none here; the document is kept"
@@ -159,35 +168,35 @@ def cannot_keep(block: ContentBlock) -> str | None:
     return None
 
 
-def written_item(block: ContentBlock) -> Any:
+def write_item(block: ContentBlock) -> Any:
     """The item again."""
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    return restored(_natural(block, notes), notes)
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    return apply_notes(_default_item(block, notes), notes)
 
 
-def _natural(block: ContentBlock, notes: dict[str, Any]) -> Any:
+def _default_item(block: ContentBlock, notes: dict[str, Any]) -> Any:
     """What we would write if nobody had noted more than its form."""
     match block:
         case TextBlock(text):
-            return _natural_text(text, notes.get("form"))
+            return _default_text(text, notes.get("form"))
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
             name = getattr(block, "name", None)
-            named = {"identifier": name or _identifier(block)}
+            name_field = {"identifier": name or _default_identifier(block)}
             if source.kind == "base64":
-                data = source.data if notes.get("alphabet") == "standard" else source.data.translate(_URLSAFE)
-                about = {"media_type": block.media_type, "vendor_metadata": None}
-                return {"data": data, **about, "kind": "binary", **named}
+                data = source.data if notes.get("alphabet") == "standard" else source.data.translate(_TO_URLSAFE)
+                type_fields = {"media_type": block.media_type, "vendor_metadata": None}
+                return {"data": data, **type_fields, "kind": "binary", **name_field}
             kind = _KINDS[type(block)]
-            known = None if block.media_type == _UNKNOWN_TYPES[kind] else block.media_type
-            address = {"url": source.data, "force_download": False, "vendor_metadata": None}
-            return {**address, "kind": kind, "media_type": known, **named}
+            stated_type = None if block.media_type == _UNKNOWN_TYPES[kind] else block.media_type
+            url_fields = {"url": source.data, "force_download": False, "vendor_metadata": None}
+            return {**url_fields, "kind": kind, "media_type": stated_type, **name_field}
         case _:
             raise TypeError(f"{type(block).__name__} is no item")
 
 
-def _natural_text(text: str, form: str | None) -> Any:
+def _default_text(text: str, form: str | None) -> Any:
     match form:
         case "text-content":
             return {"content": text, "metadata": None, "kind": form}
@@ -203,7 +212,7 @@ def _natural_text(text: str, form: str | None) -> Any:
             return text
 
 
-def _identifier(block: Medium) -> str:
+def _default_identifier(block: Medium) -> str:
     """What the package makes of a file to call it by."""
     data = block.source.data.encode()
     if block.source.kind == "base64":

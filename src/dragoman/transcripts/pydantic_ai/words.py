@@ -19,12 +19,12 @@ NAME: Final = "pydantic_ai"
 Wire = dict[str, Any]
 
 
-def time_text(when: datetime) -> str:
+def format_time(when: datetime) -> str:
     """A time, as the package writes it."""
     return msgspec.json.encode(when).decode().strip('"')
 
 
-def time_of(value: Any) -> datetime | None:
+def parse_time(value: Any) -> datetime | None:
     """The time that a text says; without a time zone it is taken for UTC."""
     if not isinstance(value, str):
         return None
@@ -38,9 +38,9 @@ def time_of(value: Any) -> datetime | None:
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def request_shape(parts: list[Wire], **told: Any) -> Wire:
+def request_shape(parts: list[Wire], **fields: Any) -> Wire:
     """What is sent to a model."""
-    empty = {
+    defaults = {
         "timestamp": None,
         "instructions": None,
         "kind": "request",
@@ -49,12 +49,12 @@ def request_shape(parts: list[Wire], **told: Any) -> Wire:
         "metadata": None,
         "state": "complete",
     }
-    return {"parts": parts, **empty, **told}
+    return {"parts": parts, **defaults, **fields}
 
 
-def response_shape(parts: list[Wire], **told: Any) -> Wire:
+def response_shape(parts: list[Wire], **fields: Any) -> Wire:
     """What a model answers."""
-    empty = {
+    defaults = {
         "usage": None,
         "model_name": None,
         "model_id": None,
@@ -74,12 +74,12 @@ def response_shape(parts: list[Wire], **told: Any) -> Wire:
         "failed_attempts": None,
         "state": "complete",
     }
-    return {"parts": parts, **empty, **told}
+    return {"parts": parts, **defaults, **fields}
 
 
-def usage_shape(**told: Any) -> Wire:
+def usage_shape(**fields: Any) -> Wire:
     """What an answer consumed."""
-    empty = {
+    defaults = {
         "input_tokens": 0,
         "cache_write_tokens": 0,
         "cache_write_1h_tokens": 0,
@@ -93,7 +93,7 @@ def usage_shape(**told: Any) -> Wire:
         "details": {},
         "cost": None,
     }
-    return {**empty, **told}
+    return {**defaults, **fields}
 
 
 # --- parts of a request ----------------------------------------------------------------------------------------------
@@ -122,15 +122,15 @@ def feedback_shape(content: Any, when: str) -> Wire:
 
 def retry_shape(content: Any, when: str, name: str | None, call_id: str | None) -> Wire:
     """The same in the words of version 1, about a call or about an answer."""
-    called = {"tool_name": name, "tool_call_id": call_id}
-    return {"content": content, **called, "timestamp": when, "part_kind": "retry-prompt"}
+    call_fields = {"tool_name": name, "tool_call_id": call_id}
+    return {"content": content, **call_fields, "timestamp": when, "part_kind": "retry-prompt"}
 
 
 def return_shape(content: Any, when: str, name: str, call_id: str, outcome: str) -> Wire:
     """What a tool answers."""
-    named = {"tool_name": name, "content": content, "tool_call_id": call_id}
+    call_fields = {"tool_name": name, "content": content, "tool_call_id": call_id}
     rest = {"tool_kind": None, "metadata": None, "timestamp": when, "outcome": outcome, "retry": None}
-    return {**named, **rest, "part_kind": "tool-return"}
+    return {**call_fields, **rest, "part_kind": "tool-return"}
 
 
 # --- parts of both ---------------------------------------------------------------------------------------------------
@@ -144,9 +144,16 @@ def compaction_shape(text: str) -> Wire:
 
 def speech_shape(speaker: str, transcript: str | None, audio: Wire | None) -> Wire:
     """Something spoken."""
-    said = {"speaker": speaker, "transcript": transcript, "audio": audio}
+    speech_fields = {"speaker": speaker, "transcript": transcript, "audio": audio}
     times = {"interrupted_at_ms": None, "timestamps": None}
-    return {**said, **times, "id": None, "provider_name": None, "provider_details": None, "part_kind": "speech"}
+    return {
+        **speech_fields,
+        **times,
+        "id": None,
+        "provider_name": None,
+        "provider_details": None,
+        "part_kind": "speech",
+    }
 
 
 # --- parts of a response ---------------------------------------------------------------------------------------------
@@ -166,5 +173,5 @@ def thinking_shape(text: str, part_id: str | None, signature: str | None, provid
 
 def call_shape(name: str, args: Any, call_id: str) -> Wire:
     """A call."""
-    called = {"tool_name": name, "args": args, "tool_call_id": call_id, "tool_kind": None}
-    return {**called, "id": None, "provider_name": None, "provider_details": None, "part_kind": "tool-call"}
+    call_fields = {"tool_name": name, "args": args, "tool_call_id": call_id, "tool_kind": None}
+    return {**call_fields, "id": None, "provider_name": None, "provider_details": None, "part_kind": "tool-call"}
