@@ -20,9 +20,9 @@ from starlette.responses import Response, StreamingResponse
 
 from dragoman import settings
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
-from dragoman.server.endpoint import Endpoint, EventStream
-from dragoman.server.options import ServerConfig
-from dragoman.server.serving import bind_socket, freeze_loaded_objects, open_app_state, raise_file_limit, run_server
+from dragoman.server.config import ServerConfig
+from dragoman.server.http.endpoint import Endpoint, EventStream
+from dragoman.server.server import bind_socket, freeze_loaded_objects, open_app_state, raise_file_limit, run_server
 from dragoman.store import Store
 
 LONG, SHORT = "long", "short"

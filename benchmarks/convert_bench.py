@@ -92,13 +92,13 @@ def _run(work: str, source: Path, target: Path, to: str, processes: int) -> dict
 def _run_here(work: str, source: str, target: str, to: str, processes: int) -> dict[str, float]:
     import msgspec
 
-    from dragoman import converting, formats
+    from dragoman import conversion, formats
 
     formats.writable()
     start, cpu = time.perf_counter(), _cpu_s()
     if work == "convert":
-        with converting.open_source(Path(source)) as input_source, Path(target).open("wb") as out:
-            converting.convert(input_source, out, to, processes=processes or None)
+        with conversion.open_source(Path(source)) as input_source, Path(target).open("wb") as out:
+            conversion.convert(input_source, out, to, processes=processes or None)
     else:
         with Path(source).open("rb") as lines, Path(target).open("wb") as out:
             for line in lines:

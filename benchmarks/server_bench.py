@@ -29,7 +29,7 @@ from rich.console import Console
 from benchmarks.chat_server import LONG, PAGE, SHORT
 from benchmarks.side_by_side import print_figures
 from benchmarks.turn_server import WORDS
-from dragoman.server.serving import raise_file_limit
+from dragoman.server.server import raise_file_limit
 
 EMPTY = "an empty handler"
 RUNS = "/api/v1/agent/runs"

@@ -21,7 +21,7 @@ from dragoman import settings
 from dragoman.store import open_store
 from dragoman.tools import builtin_tools
 from dragoman.tui import ChatApp
-from dragoman.tui.line import InputLine
+from dragoman.tui.input_line import InputLine
 from dragoman.turn import Agent
 from tests.strict import StrictProvider, call, say, strict_provider, think
 

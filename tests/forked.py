@@ -26,11 +26,11 @@ from typing import Any
 
 _LONGEST_S = 60
 _IMPORTED = (
-    "dragoman.store.sqlite",
-    "dragoman.store.mail",
+    "dragoman.store.engines.sqlite",
+    "dragoman.store.mailbox.mail_store",
     "dragoman.mail",
     "dragoman.turn",
-    "dragoman.server.options",
+    "dragoman.server.config",
 )
 
 

@@ -19,8 +19,8 @@ import pytest
 import dragoman
 from dragoman.attachments import Owner, open_attachments
 from dragoman.cli import app
+from dragoman.cli.options import default_path, mask_password, resolve_store_url
 from dragoman.cli.stats import bar
-from dragoman.cli.store_option import default_path, mask_password, resolve_store_url
 from dragoman.cli.tour import example_conversation
 from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store

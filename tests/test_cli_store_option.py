@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.store_option import open_store_at, resolve_store_url
+from dragoman.cli.options import open_store_at, resolve_store_url
 from dragoman.errors import SettingsError
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from dragoman.bus import Bus
-from dragoman.bus.trace import TraceWriter
+from dragoman.bus.trace_writer import TraceWriter
 from dragoman.cli.tour import example_conversation
 from dragoman.message import UNPRICED, Message, Usage
-from dragoman.store import Evaluation, Store, writing
+from dragoman.store import Evaluation, Store, message_writer
 from tests.bus.test_otel import play
 from tests.store.talk import answered, said
 from tests.test_cli import COMMAND
@@ -243,7 +243,7 @@ def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
             await store.append("sess_2", at(3, answered("z", **SONNET, usage=forged, user_id="ada")))
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "check_usage", lambda message: None)
+        patch.setattr(message_writer, "check_usage", lambda message: None)
         kept(file, poison)
     for command in ("cost", "stats"):
         done = run(command, "--user", "ada", store=file)

@@ -19,7 +19,7 @@ from dragoman import codec, dialects, encode, formats, transcripts
 from dragoman.cli.check import check_file, repair_file
 from dragoman.cli.convert import convert
 from dragoman.cli.tour import example_conversation
-from dragoman.converting import work
+from dragoman.conversion import pipeline
 from dragoman.errors import DragomanError, InputError
 from dragoman.exchange import Request
 from dragoman.message import Message, Role, ThinkingBlock, ToolResultBlock
@@ -69,7 +69,7 @@ def test_a_request_of_every_dialect_comes_back_through_our_formats_as_it_was(
 
 @pytest.mark.parametrize("name", formats.readable())
 def test_what_is_written_in_a_format_is_read_and_written_alike(name: str) -> None:
-    first = formats.write(name, formats.asked(example_conversation()))
+    first = formats.write(name, formats.restore_request(example_conversation()))
     pieces = [formats.Fragment(number, line) for number, line in enumerate(first.data.splitlines(), 1)]
     by_message = name == formats.CANONICAL
     again = formats.read(name, pieces, "sess_x", by_message=by_message)
@@ -206,7 +206,7 @@ def test_a_page_is_written_if_the_name_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", formats.readable())
 def test_what_we_write_is_recognised(name: str) -> None:
-    data = formats.write(name, formats.asked(example_conversation())).data
+    data = formats.write(name, formats.restore_request(example_conversation())).data
     found = formats.detect([json.loads(line) for line in data.splitlines()])
     assert found.why
     assert found.format == name or found.why == f"{found.format} and {name} read it alike"
@@ -376,7 +376,7 @@ def test_how_many_processes_worked_cannot_be_seen(tmp_path: Path, monkeypatch: p
     bodies = [{"messages": [*TALK, {"role": "user", "content": f"number {number}"}]} for number in range(400)]
     source = jsonl(tmp_path / "in.jsonl", *bodies)
     convert(source, tmp_path / "one.jsonl", processes=1)
-    monkeypatch.setattr(work, "_BATCH_BYTES", 2_000)
+    monkeypatch.setattr(pipeline, "_BATCH_BYTES", 2_000)
     convert(source, tmp_path / "two.jsonl", processes=2)
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
     damaged = source.read_text().splitlines()
@@ -530,7 +530,7 @@ def test_what_was_repaired_in_a_format_needs_no_repair_again(name: str, tmp_path
     assert isinstance(result, ToolResultBlock)
     orphan = messages[2].replace(id="x", content=(result.replace(tool_use_id="tu_9"),))
     broken = (messages[0], messages[1], messages[3], orphan)
-    (tmp_path / "in.jsonl").write_bytes(formats.write(name, formats.asked(broken)).data)
+    (tmp_path / "in.jsonl").write_bytes(formats.write(name, formats.restore_request(broken)).data)
     repair_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl", source_format=name)
     assert check_file(tmp_path / "out.jsonl", source_format=name) == 0
     repair_file(tmp_path / "out.jsonl", tmp_path / "again.jsonl", source_format=name)

@@ -30,8 +30,8 @@ from dragoman.fidelity import (
     native_samples,
     transcript_dialects,
 )
-from dragoman.fidelity.answers import reply_kinds
 from dragoman.fidelity.comparison import JOINED, MOVED, request_kinds
+from dragoman.fidelity.reply_comparison import reply_kinds
 from dragoman.fidelity.table import cells_to_markdown, column_of, to_plain
 from dragoman.message import ContentBlock, DocumentBlock, TextBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
 from tests.conftest import CORPUS, is_looked_at

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman import pages
+from dragoman import renderers
 from dragoman.cli.tour import example_conversation
 from dragoman.message import (
     ContentBlock,
@@ -70,7 +70,11 @@ def message(*blocks: ContentBlock, role: Role = Role.ASSISTANT, **about: Any) ->
 
 
 def html(*messages: Message) -> str:
-    data = pages.write_head("html", "A page") + pages.write_conversation("html", messages) + pages.write_foot("html")
+    data = (
+        renderers.write_head("html", "A page")
+        + renderers.write_conversation("html", messages)
+        + renderers.write_foot("html")
+    )
     return data.decode()
 
 
@@ -100,7 +104,7 @@ def test_nothing_that_stands_in_a_conversation_is_obeyed_by_the_page(text: str) 
 @given(st.lists(strategies.messages, max_size=3))
 def test_every_conversation_becomes_a_page_of_either_kind(messages: list[Message]) -> None:
     assert is_harmless(Page(html(*messages)))
-    assert pages.write_conversation("markdown", messages).decode().startswith("# ")
+    assert renderers.write_conversation("markdown", messages).decode().startswith("# ")
 
 
 def test_the_page_fetches_nothing_and_forbids_scripts_to_itself() -> None:
@@ -139,6 +143,8 @@ def test_long_results_are_folded() -> None:
 
 
 def test_nothing_inside_closes_a_fence_of_the_markdown_page() -> None:
-    said = pages.write_conversation("markdown", [message(ToolUseBlock("tu_1", "look", {"at": "```\n# not a heading"}))])
+    said = renderers.write_conversation(
+        "markdown", [message(ToolUseBlock("tu_1", "look", {"at": "```\n# not a heading"}))]
+    )
     assert b"````json\n" in said
     assert b"\n````\n" in said

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import PolicyError
-from dragoman.policyfile import MAX_BYTES, PolicyFile, parse_yaml, policy_from_file, policy_paths
 from dragoman.routing import Policy
+from dragoman.settings.policy_file import MAX_BYTES, PolicyFile, parse_yaml, policy_from_file, policy_paths
 from tests.routing.models import REGISTRY
 
 GOOD = "schema_version: 1\nglobal_default: big\n"

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 import dragoman
 from dragoman.errors import ToolSchemaError
 from dragoman.exchange import SideEffects, ToolDefinition
-from dragoman.mending import NOT_RECORDED, RepairResult, repair
 from dragoman.message import (
     Attachment,
     AudioBlock,
@@ -38,6 +37,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
+from dragoman.repair import NOT_RECORDED, RepairResult, repair
 from dragoman.rules import RULES, check
 from dragoman.toolschema import ToolSchemas
 from dragoman.value import RawJson

@@ -11,7 +11,7 @@ import pytest
 from dragoman.errors import SchemaSizeError, ToolSchemaError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.schema_limits import MAX_CHARACTERS, MAX_DEPTH, MAX_PATTERNS, MAX_VALUES, measure_schema
-from dragoman.tools import easing
+from dragoman.tools import schema_compat
 from dragoman.toolschema import ToolSchemas, tool_problems, value_problems
 
 Doubled = Callable[[dict[str, Any]], dict[str, Any]]
@@ -71,7 +71,7 @@ def test_a_schema_beyond_a_limit_is_refused_with_the_place_and_the_limit(bomb: d
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_nothing_is_made_of_a_schema_beyond_a_limit(bomb: dict[str, Any]) -> None:
-    for make in (easing.to_portable_schema, lambda schema: value_problems(schema, {"x": 1})):
+    for make in (schema_compat.to_portable_schema, lambda schema: value_problems(schema, {"x": 1})):
         with pytest.raises(SchemaSizeError):
             make(bomb)
     tool = ToolDefinition("probe", "", {"type": "object", **bomb}, SideEffects.NONE)
@@ -82,7 +82,7 @@ def test_nothing_is_made_of_a_schema_beyond_a_limit(bomb: dict[str, Any]) -> Non
 
 def test_a_schema_at_every_limit_is_measured_and_taken() -> None:
     for schema in (nested(MAX_DEPTH - 4), patterns(MAX_PATTERNS), chain(8, lambda ref: {"items": ref})):
-        easing.to_portable_schema(schema)
+        schema_compat.to_portable_schema(schema)
     assert measure_schema(patterns(7)).patterns == 7
 
 
@@ -103,7 +103,7 @@ def test_a_pattern_that_compiles_to_much_is_refused_by_its_place_and_left_off_a_
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": r"^\p{L}{200}$"}}}
     (problem,) = tool_problems(ToolDefinition("probe", "", schema, SideEffects.NONE))
     assert problem.startswith("$.properties.x.pattern: ")
-    made = easing.to_portable_schema(schema)
+    made = schema_compat.to_portable_schema(schema)
     assert made.schema["properties"]["x"] == {"type": "string"}
     assert made.widenings == ("$.properties.x: pattern",)
 
@@ -111,9 +111,9 @@ def test_a_pattern_that_compiles_to_much_is_refused_by_its_place_and_left_off_a_
 def test_all_patterns_of_a_schema_share_one_limit() -> None:
     weight = r"^\p{L}{5}"  # which one pattern may have, and not every one of many
     alone, many = ({"type": "object", "properties": {f"p{at}": {"pattern": weight}}} for at in range(2))
-    assert easing.to_portable_schema(alone).widenings == ()
+    assert schema_compat.to_portable_schema(alone).widenings == ()
     many["properties"] = {f"p{at}": {"pattern": f"{weight}{at}$"} for at in range(MAX_PATTERNS)}
-    assert len(easing.to_portable_schema(many).widenings) == MAX_PATTERNS
+    assert len(schema_compat.to_portable_schema(many).widenings) == MAX_PATTERNS
 
 
 def test_one_problem_is_named_of_a_large_input_that_is_wrong_everywhere() -> None:
@@ -125,14 +125,14 @@ def test_one_problem_is_named_of_a_large_input_that_is_wrong_everywhere() -> Non
 
 def test_alternatives_are_joined_in_steps_that_grow_little_faster_than_they(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = itertools.count()
-    join = easing._union_property
+    join = schema_compat._union_property
 
     def counted(*terms: Any) -> dict[str, Any]:
         next(steps)
         return join(*terms)
 
-    monkeypatch.setattr(easing, "_either_property", counted)
+    monkeypatch.setattr(schema_compat, "_either_property", counted)
     kinds = [{"type": "object", "properties": {f"p{at}": {}}, "additionalProperties": False} for at in range(1_000)]
-    made = easing.to_portable_schema({"properties": {"x": {"anyOf": kinds}}}).schema["properties"]["x"]
+    made = schema_compat.to_portable_schema({"properties": {"x": {"anyOf": kinds}}}).schema["properties"]["x"]
     assert len(made["properties"]) == 1_000
     assert next(steps) <= 1_000 * 10  # 2^10 alternatives; one by one there would be half a million

@@ -24,9 +24,7 @@ from dragoman import (
     check,
     repair,
 )
-from dragoman.ids import ulid
-from dragoman.rules import calls_of, results_of
-from dragoman.window import (
+from dragoman.context_window import (
     FittedHistory,
     SummaryPlan,
     fit,
@@ -36,6 +34,8 @@ from dragoman.window import (
     turn_starts,
     with_summary,
 )
+from dragoman.ids import ulid
+from dragoman.rules import calls_of, results_of
 from tests import strategies
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)

@@ -12,7 +12,6 @@ from dragoman.errors import DragomanError
 from dragoman.event import StreamEvent, fold, unfold
 from dragoman.exchange import Fault, Reply, SideEffects, StopReason, ToolDefinition
 from dragoman.jsontext import read_json
-from dragoman.mending import repair
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -36,6 +35,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
+from dragoman.repair import repair
 from dragoman.rules import check
 
 if TYPE_CHECKING:

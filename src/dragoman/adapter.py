@@ -20,7 +20,6 @@ import msgspec
 
 from dragoman import dialects
 from dragoman.catalog import AdapterCapabilities, Model, Provider
-from dragoman.dialects.parts.residue import get_notes
 from dragoman.errors import CriticalLossError
 from dragoman.event import (
     BlockComplete,
@@ -57,6 +56,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.rules import MAX_NAME_LENGTH, to_tool_name
+from dragoman.wire.residue import get_notes
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _CHARACTERS_PER_MEDIUM: Final = 1024

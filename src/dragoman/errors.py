@@ -52,8 +52,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.exchange import Fault, Loss
-    from dragoman.mending import Action
     from dragoman.message import Message
+    from dragoman.repair import Action
     from dragoman.rules import Violation
 
 

@@ -5,7 +5,7 @@
 Each rule has an id, what it says, why, and where it comes from: a section of the format's specification, or this
 project. Rules about one message hold when it is complete; a message still streaming (PARTIAL) may break any of them.
 Rules about a session hold over the list, and what a PARTIAL message says counts for none of them. The one rule for
-maintainers: a rule that is stated here has a test of its name, and ``dragoman.mending`` knows how to mend its breach.
+maintainers: a rule that is stated here has a test of its name, and ``dragoman.repair`` knows how to mend its breach.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ import pytest
 from aiohttp import web
 
 from dragoman.attachments import response_headers
-from dragoman.attachments.kinds import EXTENSIONS
-from dragoman.attachments.values import StoredFile
+from dragoman.attachments.file_types import EXTENSIONS
+from dragoman.attachments.types import StoredFile
 from tests.attachments.samples import REFUSED, SLIPPING, SVG, gif, png
 
 RAN = b"fetch('/ran').catch(()=>0);document.title='owned';"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.attachments.kinds import EXTENSIONS, detect_type, type_from_path, validate_type
-from dragoman.attachments.values import MAX_BYTES, MAX_TEXT_BYTES
+from dragoman.attachments.file_types import EXTENSIONS, detect_type, type_from_path, validate_type
+from dragoman.attachments.types import MAX_BYTES, MAX_TEXT_BYTES
 from dragoman.errors import AttachmentError
 from tests.attachments.samples import (
     PDF,

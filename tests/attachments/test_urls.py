@@ -21,7 +21,7 @@ from dragoman.attachments import (
     open_attachments,
     parse_signed_url,
 )
-from dragoman.attachments.urls import UrlSigner
+from dragoman.attachments.signed_urls import UrlSigner
 from dragoman.errors import (
     AttachmentError,
     AttachmentUrlError,

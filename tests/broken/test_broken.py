@@ -14,8 +14,8 @@ from dragoman import check, dialects
 from dragoman.exchange import Options, Reasoning
 from dragoman.handoff import plan_swap
 from dragoman.ids import ToolIds
-from dragoman.mending import RepairResult, repair
 from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.repair import RepairResult, repair
 from dragoman.rules import RULES
 from tests.broken import defects
 from tests.broken.defects import DEFECTS, NAMES, Found

@@ -10,7 +10,6 @@ import pytest
 
 from dragoman import dialects
 from dragoman.dialects import bedrock_converse as dialect
-from dragoman.dialects.parts.framing import make_splitter
 from dragoman.event import (
     MessageComplete,
     MessageStart,
@@ -35,6 +34,7 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
+from dragoman.wire.frames import make_splitter
 from tests.conftest import IS_LONG
 from tests.dialects.test_grid import CALLS, REQUEST, message
 from tests.dialects.test_sdk import read_stream, some_records

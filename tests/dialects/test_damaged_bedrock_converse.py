@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from dragoman.dialects import bedrock_converse as dialect
-from dragoman.dialects.parts.framing import aws_frame, aws_frame_as_json
 from dragoman.event import StreamEvent, fold
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
+from dragoman.wire.frames import aws_frame, aws_frame_as_json
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.parts.framing import (
+from dragoman.wire.frames import (
     SPLITTERS,
     Frame,
     FramingError,

@@ -15,8 +15,8 @@ from dragoman.dialects.anthropic import blocks as anthropic_blocks
 from dragoman.dialects.anthropic import reply as anthropic_reply
 from dragoman.dialects.openai_chat import plain as chat_plain
 from dragoman.dialects.openai_chat import request as chat_request
-from dragoman.dialects.parts.conversation import MessageBuilder
 from dragoman.errors import DragomanError
+from dragoman.wire.message_builder import MessageBuilder
 from tests.conftest import CORPUS, is_looked_at
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 from tests import strategies
 
 

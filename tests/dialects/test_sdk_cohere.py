@@ -24,11 +24,11 @@ from cohere.v2.client import V2Client
 
 from dragoman import dialects
 from dragoman.cli.prove import first_difference
-from dragoman.dialects.parts.functions import UNUSABLE
 from dragoman.errors import FormatError
 from dragoman.event import fold, unfold
 from dragoman.exchange import StopReason
 from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, ThinkingBlock, ToolUseBlock
+from dragoman.wire.tool_definitions import UNUSABLE
 from tests.dialects.test_grid import CALLS, PIXEL, REQUEST, message
 from tests.dialects.test_sdk import TEXT, read_stream, records, said_by, some_records, strings_in
 

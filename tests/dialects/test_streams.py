@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from dragoman import dialects
-from dragoman.dialects.anthropic import reader as anthropic_reader
-from dragoman.dialects.openai_chat import reader as chat_reader
-from dragoman.dialects.parts.framing import make_splitter
+from dragoman.dialects.anthropic import stream_reader as anthropic_reader
+from dragoman.dialects.openai_chat import stream_reader as chat_reader
 from dragoman.event import (
     MessageComplete,
     MessageStart,
@@ -28,6 +27,7 @@ from dragoman.event import (
 )
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import TextBlock
+from dragoman.wire.frames import make_splitter
 from tests.dialects.damage import calls_of, events_of, text_of
 from tests.dialects.test_at_once import ENDED, FAILURES, USAGE, heard, written
 from tests.dialects.test_grid import CALLS

@@ -22,12 +22,12 @@ import msgspec
 
 from dragoman import codec, dialects, envelope
 from dragoman.cli.prove import read_records
-from dragoman.dialects.parts.framing import make_splitter
 from dragoman.entries import entries_from_messages
 from dragoman.errors import InputError
 from dragoman.exchange import Request
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.transcripts import get_format
+from dragoman.wire.frames import make_splitter
 from tests import recorded
 from tests.conftest import CORPUS
 from tests.entries.examples import EVERY

@@ -20,13 +20,13 @@ import msgspec
 import dragoman
 from dragoman import codec, dialects, entries, envelope, formats, letters, transcripts, value
 from dragoman.adapter import RequestContext
-from dragoman.dialects.parts.framing import aws_frame, sse_frame
+from dragoman.context_window import fit
 from dragoman.errors import InputError
 from dragoman.event import StreamError, StreamEvent, fold, unfold
 from dragoman.exchange import Fault, Reply, Request
 from dragoman.handoff import project_history
 from dragoman.message import Message, MessageStatus
-from dragoman.window import fit
+from dragoman.wire.frames import aws_frame, sse_frame
 from tests import recorded
 from tests.fuzz import seeds
 from tests.fuzz.mutation import cut

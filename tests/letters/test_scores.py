@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.letters.scores import (
+from dragoman.letters.statistics import (
     Summary,
     compute_trend,
     group_by,

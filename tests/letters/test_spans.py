@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import msgspec
 
-from dragoman.letters.scores import split_by_step, step_for
+from dragoman.letters.statistics import split_by_step, step_for
 
 NOON = datetime(2026, 11, 11, 12, tzinfo=UTC)  # a Wednesday
 

@@ -28,7 +28,7 @@ from dragoman.letters import task_result_letter
 from dragoman.mail import Delivery, Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import Store, open_store
-from dragoman.store.mail import MailStore  # so that it is there before anything is forked
+from dragoman.store.mailbox.mail_store import MailStore  # so that it is there before anything is forked
 from tests.mail.conftest import WHEN
 
 _processes = multiprocessing.get_context("forkserver")

@@ -13,8 +13,9 @@ import pytest
 
 from dragoman.errors import ConflictError, FormatError
 from dragoman.mail import Mail
-from dragoman.mail.posting import to_stored
-from dragoman.store import Store, open_store, sqlite
+from dragoman.mail.stored_letter import to_stored
+from dragoman.store import Store, open_store
+from dragoman.store.engines import sqlite
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.mail.test_several import held_letters, rows_of, some_letters
 

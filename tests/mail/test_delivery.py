@@ -13,8 +13,9 @@ from dragoman.errors import ConflictError, LetterError, UnknownLetterError
 from dragoman.letters import read_stored_letter, write_letter
 from dragoman.mail import POSTMASTER, AckResult, DeadLetter, Mail, RetryRule
 from dragoman.mail.mail import MAX_DEPENDENCIES
-from dragoman.mail.posting import to_stored
-from dragoman.store import Store, tasks
+from dragoman.mail.stored_letter import to_stored
+from dragoman.store import Store
+from dragoman.store.mailbox import dependencies
 from dragoman.store.sessions import change_session
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.store.conftest import Place
@@ -445,7 +446,7 @@ async def test_a_letter_that_depends_on_too_many_tasks_is_refused(mail: Mail) ->
 
 def test_each_task_is_looked_at_once_for_a_circle_however_many_ways_lead_to_it() -> None:
     layers = {f"{layer}-{at}": [f"{layer + 1}-{to}" for to in range(10)] for layer in range(10) for at in range(10)}
-    search = tasks._find_path([f"0-{at}" for at in range(10)], "elsewhere", "")
+    search = dependencies._find_path([f"0-{at}" for at in range(10)], "elsewhere", "")
     looked_at: list[Any] = []
     rows: list[tuple[str]] | None = None
     with contextlib.suppress(StopIteration):

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman.letters import Letter
-from dragoman.letters.kept import StoredLetter
+from dragoman.letters.records import StoredLetter
 from dragoman.mail import Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
-from dragoman.mail.posting import to_transport
+from dragoman.mail.stored_letter import to_transport
 from dragoman.store import Store, open_store
 from tests.mail.brokers import Broker, Cluster, running
 from tests.mail.conftest import result

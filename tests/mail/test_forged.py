@@ -18,7 +18,7 @@ from dragoman.errors import SettingsError
 from dragoman.mail import Encryptor, Mail, supervisor
 from dragoman.mail.broker_access import BrokerAccess
 from dragoman.mail.nats import NatsTransport, _Client
-from dragoman.mail.posting import to_stored, to_transport
+from dragoman.mail.stored_letter import to_stored, to_transport
 from dragoman.mail.wire import MESSAGE_ID, ORIGIN, MessageCodec
 from dragoman.store import open_store
 from tests.conftest import ROOT

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import UnknownLetterError
-from dragoman.letters.kept import personal_team
+from dragoman.letters.records import personal_team
 from dragoman.mail import Mail
 from dragoman.mail.evaluation import TaskRating, record_rating
 from dragoman.mail.graph import letter_graph

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.errors import CorruptDataError
 from dragoman.mail import Encryptor, Mail
-from dragoman.mail.posting import to_stored
+from dragoman.mail.stored_letter import to_stored
 from dragoman.store import Store, open_store
 from tests.mail.conftest import Clock, result
 from tests.mail.waiting import within

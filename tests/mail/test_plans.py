@@ -10,9 +10,10 @@ import apsw
 import pytest
 
 from dragoman.mail import Mail
-from dragoman.mail.posting import to_stored
-from dragoman.store import open_store, sqlite
-from dragoman.store.letters import get_key
+from dragoman.mail.stored_letter import to_stored
+from dragoman.store import open_store
+from dragoman.store.engines import sqlite
+from dragoman.store.mailbox.letters import get_key
 from tests.mail.conftest import Clock, failure, pass_time, result
 
 GIVEN = re.compile(r"SCAN (CONSTANT ROW|.*VALUES CLAUSE|[tv])")  # what the statement itself says

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.mail import Mail, supervisor
 from dragoman.mail.nats import NatsTransport
-from dragoman.mail.posting import to_stored, to_transport
+from dragoman.mail.stored_letter import to_stored, to_transport
 from dragoman.mail.wire import MessageCodec
 from dragoman.store import open_store
 from tests.mail.brokers import Broker

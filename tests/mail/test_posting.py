@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dragoman.errors import LetterError
 from dragoman.letters import Letter, TaskResultLetter, read_letter, write_letter
-from dragoman.letters.reading import validate_letter
-from dragoman.mail.posting import to_stored
-from dragoman.mail.sealing import Encryptor
+from dragoman.letters.codec import validate_letter
+from dragoman.mail.encryption import Encryptor
+from dragoman.mail.stored_letter import to_stored
 from dragoman.value import encode
 from tests.mail.conftest import failure, request, result
 

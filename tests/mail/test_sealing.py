@@ -14,7 +14,7 @@ import pytest
 from dragoman.errors import ConflictError, CorruptDataError, SettingsError
 from dragoman.letters import MASK, TaskResultLetter, answer_letter
 from dragoman.mail import Delivery, Encryptor, Mail
-from dragoman.mail.sealing import KEYS_VARIABLE, make_encryptor
+from dragoman.mail.encryption import KEYS_VARIABLE, make_encryptor
 from dragoman.store import open_store
 from tests.mail.conftest import WHEN, Clock, pass_time, request, result
 

@@ -13,13 +13,13 @@ import pytest
 
 from dragoman.errors import ConflictError
 from dragoman.letters import Letter
-from dragoman.letters.kept import StoredLetter
+from dragoman.letters.records import StoredLetter
 from dragoman.mail import Encryptor, Mail, RetryRule
-from dragoman.mail.posting import to_stored
+from dragoman.mail.stored_letter import to_stored
 from dragoman.store import Store, open_store
 from dragoman.store.batches import in_clause_chunks, insert_chunks
-from dragoman.store.letters import to_row
-from dragoman.store.schema import LETTER_COLUMNS, migrations
+from dragoman.store.engines.tables import LETTER_COLUMNS, migrations
+from dragoman.store.mailbox.letters import to_row
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.mail.waiting import within
 from tests.store.conftest import Place

@@ -20,7 +20,7 @@ from dragoman.mail.wire import (
     Kind,
     MessageCodec,
 )
-from dragoman.store.mail import RETENTION
+from dragoman.store.mailbox.mail_store import RETENTION
 from tests.mail.test_sealing import KEY as TEXT
 from tests.mail.test_sealing import OTHER
 

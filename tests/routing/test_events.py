@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.bus.catalogue import RouteDecided, RoutingConstraintFailure, RoutingPolicyInvalid, parse_payload
-from dragoman.policyfile import PolicyStatus
 from dragoman.routing import SLOTS, Availability, Policy, decide
+from dragoman.settings.policy_file import PolicyStatus
 from tests.routing.models import NOW, PICTURE, REGISTRY, policy, turn
 from tests.routing.test_chain import samples
 

@@ -22,9 +22,9 @@ import aiohttp
 import pytest
 
 from dragoman.client import Retries
-from dragoman.server.keys import new_key
-from dragoman.server.options import ServerConfig, address
-from dragoman.server.serving import ChatServer, bind_socket, open_app_state, run_server
+from dragoman.server.auth.api_keys import new_key
+from dragoman.server.config import ServerConfig, address
+from dragoman.server.server import ChatServer, bind_socket, open_app_state, run_server
 from dragoman.server.state import AppState
 from dragoman.store import Store
 from dragoman.turn import Agent

@@ -11,8 +11,8 @@ import pytest
 from starlette.requests import Request
 
 from dragoman.errors import JsonError
-from dragoman.server.asking import int_param, json_body, parse_as, text_param, validate_id
-from dragoman.server.refusing import ApiError, to_api_error
+from dragoman.server.http.http_errors import ApiError, to_api_error
+from dragoman.server.http.requests import int_param, json_body, parse_as, text_param, validate_id
 
 JSON = {"content-type": "application/json"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.cli.keys import create, list_keys, revoke
 from dragoman.errors import InputError, UnknownNameError
-from dragoman.server.keys import KeyRing, load_peppers
+from dragoman.server.auth.api_keys import KeyRing, load_peppers
 from dragoman.store import open_store
 
 

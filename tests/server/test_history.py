@@ -28,10 +28,10 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.server.rows import to_history_row
+from dragoman.server.chat.rows import to_history_row
 from dragoman.store import Row, Store
 from dragoman.store.finding import CallInfo
-from dragoman.store.rows import from_micros
+from dragoman.store.message_rows import from_micros
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.test_threads import API, SOME_DAY, make_message, make_thread, read_error_code, read_json
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server.keys import KeyRing, NewKey, load_peppers, new_key
+from dragoman.server.auth.api_keys import KeyRing, NewKey, load_peppers, new_key
 from dragoman.store import Store, open_store
 from tests.server.conftest import ServerFixture
 
@@ -62,7 +62,7 @@ async def test_two_keys_in_one_request_are_refused(keyed_server: ServerFixture) 
 
 async def test_a_secret_under_another_public_id_opens_nothing(keyed_server: ServerFixture) -> None:
     """Both halves are real, the checksum fits, and the pair was never issued."""
-    from dragoman.server.keys import _checksum
+    from dragoman.server.auth.api_keys import _checksum
 
     one, other = (
         (await keyed_server.make_key("ada"))["Authorization"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server.limits import MAX_HEAD_BYTES
+from dragoman.server.http.connection_limits import MAX_HEAD_BYTES
 from tests.server.conftest import ServerFixture, run_test_server
 
 HEAD = b"POST /api/v1/agent/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

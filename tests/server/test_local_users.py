@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.exchange import SideEffects
-from dragoman.server import peer, principal
+from dragoman.server.auth import peer, principal
 from dragoman.tools import ToolRegistry, tool
 from tests.server.conftest import ServerFixture
 from tests.server.raw import RawClient, RawResponse

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server import logs
+from dragoman.server.http import access_log
 from tests.server.conftest import ServerFixture
 
 SECRETS = {
@@ -36,7 +36,7 @@ def written() -> Iterator[io.StringIO]:
         root.level,
         [(name, logging.getLogger(name).level) for name in ("dragoman", "uvicorn")],
     )
-    logs.configure("debug", stream)
+    access_log.configure("debug", stream)
     yield stream
     root.handlers[:] = before[0]
     root.setLevel(before[1])
@@ -118,7 +118,7 @@ async def test_what_nobody_expected_is_told_by_its_id_and_logged_without_secrets
 def test_a_line_has_no_field_that_is_not_listed_and_no_line_end() -> None:
     extra = {"user": "ada\nfake", "body": "private", "headers": {"authorization": "x"}, "status": 200}
     record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "two\nlines \u2028 and \ud800", **extra})
-    line = logs.JsonFormatter().format(record)
+    line = access_log.JsonFormatter().format(record)
     assert line.splitlines() == [line]
     said = json.loads(line)
     assert set(said) == {"time", "level", "logger", "message", "user", "status"}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.letters import needs_input_letter, write_letter
-from dragoman.mail import posting
-from dragoman.server.mail import letter_page, values
+from dragoman.mail import stored_letter
+from dragoman.server.mail import letter_page, types
 from tests.server.conftest import ServerFixture
 from tests.server.test_mail import SECRET, WHEN, Caller, ops, result, server
 from tests.server.test_threads import read_error_code, read_json
@@ -195,9 +195,9 @@ async def test_large_letters_are_converted_off_the_event_loop(ops: Caller, monke
 
     def note(*given: Any) -> Any:
         threads.append(threading.get_ident())
-        return posting.to_masked(*given)
+        return stored_letter.to_masked(*given)
 
-    monkeypatch.setattr(values, "to_masked", note)
+    monkeypatch.setattr(types, "to_masked", note)
     await read_json(ops.post("", large("T-1")), 201)
     await read_json(ops.get("/inbox/ARCH"))
     await read_json(ops.get("/tasks/T-1"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.counters import OTHER_ROUTES, Counters, make_shared_table
+from dragoman.server.admin.counters import OTHER_ROUTES, Counters, make_shared_table
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, post_run, run_input
 from tests.server.runs.test_runs import slow_run

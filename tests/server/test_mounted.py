@@ -16,8 +16,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dragoman.server.app import make_app
-from dragoman.server.options import ServerConfig, base_path
-from dragoman.server.serving import bind_socket, open_app_state
+from dragoman.server.config import ServerConfig, base_path
+from dragoman.server.server import bind_socket, open_app_state
 from tests.attachments.samples import png
 from tests.server.conftest import run_test_server
 from tests.server.runs.conftest import parse_events, run_input

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from dragoman.server.app import RequestMiddleware, endpoints
 from dragoman.server.openapi import make_document
-from dragoman.server.runs import given
+from dragoman.server.runs import run_input
 from tests.server.conftest import ServerFixture
 
 
@@ -82,7 +82,7 @@ def test_the_messages_of_a_run_are_typed_by_their_role() -> None:
     said = make_document(endpoints())
     schemas = said["components"]["schemas"]
     messages = schemas["RunAgentInput"]["properties"]["messages"]["items"]
-    assert sorted(messages["discriminator"]["mapping"]) == sorted(given._ROLES)
+    assert sorted(messages["discriminator"]["mapping"]) == sorted(run_input._ROLES)
     whole = {"$ref": "#/components/schemas/RunAgentInput", "components": said["components"]}
     validator = jsonschema_rs.Draft202012Validator(whole)
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -96,7 +96,7 @@ def test_the_messages_of_a_run_are_typed_by_their_role() -> None:
     for message in good:
         body = {"threadId": "t", "runId": "r", "messages": [message]}
         validator.validate(body)
-        given.parse_run_input(body)
+        run_input.parse_run_input(body)
     for message in ({"id": "u1", "role": "user"}, {"id": "x", "role": "nobody", "content": ""}, {"content": "x"}):
         assert not validator.is_valid({"threadId": "t", "runId": "r", "messages": [message]})
 

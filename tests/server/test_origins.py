@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.server.options import ServerConfig
+from dragoman.server.config import ServerConfig
 from tests.server.conftest import run_test_server
 
 NAMED = "https://app.example.org"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import errors
-from dragoman.server.refusing import status_for, to_api_error
+from dragoman.server.http.http_errors import status_for, to_api_error
 from tests.conftest import ROOT
 from tests.server.conftest import ServerFixture
 

@@ -21,8 +21,8 @@ import pytest
 
 from dragoman.cli.serve import config_from
 from dragoman.errors import SettingsError
-from dragoman.server.options import ServerConfig
-from dragoman.server.serving import attachments_url
+from dragoman.server.config import ServerConfig
+from dragoman.server.server import attachments_url
 from dragoman.settings import load
 
 
@@ -233,8 +233,8 @@ def test_keys_are_demanded_wherever_others_can_come_from(given: dict[str, Any], 
 def test_the_first_run_imports_no_library(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
-        "from dragoman.server.options import ServeOptions\n"
-        "from dragoman.server.serving import opened_doors\n"
+        "from dragoman.server.config import ServeOptions\n"
+        "from dragoman.server.server import opened_doors\n"
         "async def main():\n"
         "    async with opened_doors(ServeOptions(store=f'sqlite:///{sys.argv[1]}/chats.db', port=0)) as doors:\n"
         "        loaded = set(sys.modules)\n"

@@ -22,7 +22,7 @@ import pytest
 from aiohttp import FormData
 
 from dragoman.server.app import endpoints
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.http.endpoint import Endpoint
 from dragoman.store import Owners
 from tests.attachments.samples import png
 from tests.server.conftest import ServerFixture, run_test_server

@@ -39,7 +39,8 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.store import Store, open_store, schema
+from dragoman.store import Store, open_store
+from dragoman.store.engines import tables as tables_module
 from tests.store.talk import answered, message, said
 
 FOLDER = Path(__file__).parent / "fixtures"
@@ -80,7 +81,7 @@ async def make(path: Path) -> None:
 
 def drop_columns_since(connection: apsw.Connection, version: int) -> None:
     """Drop the columns that steps of the schema after this version have added."""
-    for sql in schema.migrations("sqlite")[version:]:
+    for sql in tables_module.migrations("sqlite")[version:]:
         for table, column in re.findall(r"^ALTER TABLE (\w+) ADD COLUMN (\w+)", sql, flags=re.MULTILINE):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
 
@@ -88,7 +89,7 @@ def drop_columns_since(connection: apsw.Connection, version: int) -> None:
 def _take_back(connection: apsw.Connection) -> None:
     """Undo what later steps of the schema have added: the first version knew nothing of it."""
     first = apsw.Connection(":memory:")
-    first.execute(schema.migrations("sqlite")[0]).fetchall()
+    first.execute(tables_module.migrations("sqlite")[0]).fetchall()
     tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
     known = {name for (name,) in first.execute(tables).fetchall()}
     first.close()

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.blobs import Blob, Blobs, FolderBlobs, MemoryBlobs, S3Blobs, blobs_from_url
 from dragoman.errors import CorruptDataError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store
+from dragoman.store.blobs import Blob, Blobs, FolderBlobs, MemoryBlobs, S3Blobs, blobs_from_url
 from tests.store.conftest import Place
 from tests.store.talk import said
 
@@ -305,7 +305,7 @@ async def test_without_the_states_of_large_content_a_writer_would_lose_it(
     def named(session_id: str, seq: int, sha256: str, renewed: int | None) -> Any:
         yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
 
-    monkeypatch.setattr("dragoman.store.writing._insert_blob_ref", named)  # the control: the race is really run
+    monkeypatch.setattr("dragoman.store.message_writer._insert_blob_ref", named)  # the control: the race is really run
     with pytest.raises(CorruptDataError, match="gone"):
         await test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(shared_place)
 

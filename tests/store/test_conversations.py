@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.conversations import EnvelopeStore
 from dragoman.envelope import normalize, normalize_many, text, tool_call, tool_result
+from dragoman.envelope_store import EnvelopeStore
 from dragoman.errors import EnvelopeError
 from dragoman.store import Store
 from tests.store.conftest import Clock

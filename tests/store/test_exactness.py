@@ -29,7 +29,7 @@ from dragoman.message import (
     UnknownBlock,
 )
 from dragoman.store import Store
-from dragoman.store.rows import MAX_INLINE_BYTES
+from dragoman.store.message_rows import MAX_INLINE_BYTES
 from dragoman.value import RawJson
 from tests import strategies
 from tests.store.conftest import Place

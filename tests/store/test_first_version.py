@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.message import UnknownBlock
 from dragoman.store import open_store
-from dragoman.store.schema import migrations
+from dragoman.store.engines.tables import migrations
 from tests.store import first_version
 from tests.store.talk import said
 

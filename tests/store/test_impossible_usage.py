@@ -12,7 +12,7 @@ import pytest
 import dragoman
 from dragoman.errors import FormatError, InputError
 from dragoman.message import MAX_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
-from dragoman.store import Store, open_store, writing
+from dragoman.store import Store, message_writer, open_store
 from tests.store.first_version import drop_columns_since
 from tests.store.talk import answered, said, used
 
@@ -27,7 +27,7 @@ async def poisoned(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage
     """A session with these usages, as a version without bounds has stored them for somebody else."""
     session = await store.create_session(user_id="mallory")
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "check_usage", lambda message: None)
+        patch.setattr(message_writer, "check_usage", lambda message: None)
         for usage in usages:
             await store.append(session.id, answered("x", model="a:x", user_id="victim", team_id="t", usage=usage))
     return session.id

@@ -15,9 +15,9 @@ import pytest
 
 from dragoman.errors import FormatError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store
+from dragoman.store.engines.postgres import PostgresStore
+from dragoman.store.engines.tables import migrations
 from dragoman.store.operation import operation
-from dragoman.store.postgres import PostgresStore
-from dragoman.store.schema import migrations
 from tests.store.talk import said
 
 _numbers = itertools.count(1)
@@ -119,8 +119,8 @@ async def test_a_store_of_the_first_version_gets_what_it_lacks(url: str, monkeyp
         session = await store.create_session(user_id="ann")
         rows = await store.append(session.id, said("a word"))
     with monkeypatch.context() as earlier:
-        earlier.setattr("dragoman.store.postgres.migrations", lambda engine: migrations(engine)[:1])
-        earlier.setattr("dragoman.store.postgres.PostgresStore._restart_leases", _nothing)
+        earlier.setattr("dragoman.store.engines.postgres.migrations", lambda engine: migrations(engine)[:1])
+        earlier.setattr("dragoman.store.engines.postgres.PostgresStore._restart_leases", _nothing)
         await _only_made(url)
     async with connected(url) as connection:
         for table in ("sessions", "messages"):

@@ -29,9 +29,10 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.store import Hit, Session, Store, indexes, open_store
+from dragoman.store import Hit, Session, Store, open_store
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.words import analyze, terms_from
+from dragoman.store.search import index
+from dragoman.store.search.tokenizer import analyze, terms_from
 from tests.store.conftest import Clock, Place
 from tests.store.talk import answered, message, said
 from tests.store.test_words import FOUND, NOT_FOUND, TEXTS, fits, is_found
@@ -61,7 +62,7 @@ def marked(hit: Hit) -> list[str]:
 
 
 async def is_behind(store: Store) -> bool:
-    return bool(await store._read(indexes.find_behind(None, 1)))
+    return bool(await store._read(index.find_behind(None, 1)))
 
 
 # --- what is found ---------------------------------------------------------------------------------------------------
@@ -333,16 +334,16 @@ async def test_what_changes_while_it_is_read_for_the_index_is_not_put_as_it_was(
     session = await store.create_session()
     rows = await store.append(session.id, [said("one"), answered("apple", status=MessageStatus.PARTIAL), said("three")])
     await store.search_index.stop()
-    found = await store._read(indexes.read_pending([(session.id, 3)], 100))
+    found = await store._read(index.read_pending([(session.id, 3)], 100))
     pieces = await store.search_index._make_batches(found, 100_000)
     await store.update(session.id, rows[1].message.replace(content=(TextBlock("pear"),)))
     await store.search_index.stop()
     for piece in pieces:
-        assert await store._write(indexes.put_batches(store.engine, piece))
+        assert await store._write(index.put_batches(store.engine, piece))
     assert await store._read(asked("SELECT indexed_seq FROM sessions")) == [(1,)]
     assert (await seqs(store, "apple"), await seqs(store, "pear"), await seqs(store, "three")) == ([], [2], [3])
     for piece in pieces:
-        assert not await store._write(indexes.put_batches(store.engine, piece))  # somebody has done so already
+        assert not await store._write(index.put_batches(store.engine, piece))  # somebody has done so already
     assert await seqs(store, "apple") == []
 
 
@@ -350,10 +351,10 @@ async def test_what_is_forgotten_is_not_found(store: Store) -> None:
     session = await a_session(store, "apple one", "apple two", "apple three")
     other = await a_session(store, "apple")
     assert len(await store.search("apple")) == 4
-    await store._write(indexes.remove_messages(store.engine, session.id, 2, 2))
+    await store._write(index.remove_messages(store.engine, session.id, 2, 2))
     assert await seqs(store, "apple", session_id=session.id) == [1, 3]
-    await store._write(indexes.remove_messages(store.engine, session.id))
-    await store._write(indexes.compact_index(store.engine))
+    await store._write(index.remove_messages(store.engine, session.id))
+    await store._write(index.compact_index(store.engine))
     assert await places(store, "apple") == [(other.id, 1)]
 
 
@@ -376,8 +377,8 @@ async def test_no_word_of_what_was_forgotten_stays_in_the_files_of_the_index(tmp
         # of a word that begins like the one before it, only the rest is kept
         blocks = asked("SELECT count(*) FROM search_data WHERE instr(block, CAST('ecretword' AS BLOB)) > 0")
         assert await store._read(blocks) != [(0,)]
-        await store._write(indexes.remove_messages(store.engine, session.id, 2, 2))
-        await store._write(indexes.compact_index(store.engine))
+        await store._write(index.remove_messages(store.engine, session.id, 2, 2))
+        await store._write(index.compact_index(store.engine))
         assert await store._read(blocks) == [(0,)]
         assert await seqs(store, "plum") == [3]
 
@@ -398,7 +399,7 @@ async def test_the_index_can_be_built_anew(store: Store) -> None:
     fork = await store.fork(session.id, at=1)
     await store.append(fork.id, said("apple of the fork"))
     expected = await places(store, "apple")
-    await store._write(indexes.remove_messages(store.engine, session.id))
+    await store._write(index.remove_messages(store.engine, session.id))
     assert len(await places(store, "apple")) == 1
     await store.reindex()
     assert not await is_behind(store)
@@ -409,7 +410,7 @@ async def test_what_a_program_of_an_earlier_version_wrote_meanwhile_is_put_right
     session = await store.create_session()
     await store.append(session.id, said("apple"))
     await store.search_index.stop()
-    await store._write(indexes.remove_messages(store.engine, session.id))
+    await store._write(index.remove_messages(store.engine, session.id))
     await store._write(asked("UPDATE sessions SET indexed_seq = 0, is_behind = 0, listed_at = 7"))
     assert len((await store.verify()).damage) == 2
     assert await places(store, "apple") == []
@@ -460,7 +461,7 @@ async def test_the_numbers_by_which_sqlite_knows_messages_survive_vacuum(tmp_pat
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         session = await a_session(store, "apple", "pear", "plum")
         assert await seqs(store, "plum") == [3]
-        await store._write(indexes.remove_messages(store.engine, session.id, 1, 1))
+        await store._write(index.remove_messages(store.engine, session.id, 1, 1))
         await store._write(asked("DELETE FROM messages WHERE seq = 1"))
         apsw.Connection(str(tmp_path / "store.db")).execute("VACUUM").fetchall()
         assert await seqs(store, "plum") == [3]

@@ -27,7 +27,8 @@ from dragoman.errors import (
     StoreUnusableError,
     UnknownSessionError,
 )
-from dragoman.store import Store, open_store, sqlite
+from dragoman.store import Store, open_store
+from dragoman.store.engines import sqlite
 from dragoman.store.operation import BulkOperation, Operation, VolatileOperation
 from tests.store.talk import answered, said, texts, used
 

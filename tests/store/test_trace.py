@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.bus import AUDIT, Bus
 from dragoman.bus.catalogue import GatewayKeyIssued, SkillLoaded, TurnCompleted, TurnStarted
-from dragoman.bus.trace import TraceWriter
+from dragoman.bus.trace_writer import TraceWriter
 from dragoman.errors import CorruptDataError, FormatError, StorageError, UnknownSessionError
 from dragoman.exchange import StopReason
 from dragoman.redaction import Redactor, Rule
@@ -417,7 +417,7 @@ async def test_the_writer_sweeps_once_a_day_and_says_so(store: Store, clock: Clo
 
 
 async def test_a_store_that_fails_for_a_moment_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.bus.trace._PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("dragoman.bus.trace_writer._PAUSES_S", (0.0, 0.0))
     session = await store.create_session()
     append, failures = store.append_events, iter([True, True])
 

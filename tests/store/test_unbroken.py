@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.unbroken import run_to_completion
+from dragoman.shield import run_to_completion
 
 BEGINNINGS = pytest.mark.parametrize("at_once", [False, True])
 

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.store import words
-from dragoman.store.words import MAX_DISTINCT_BYTES, MAX_WORD_LENGTH, Analysis, Term, analyze, excerpt, fold, terms_from
+from dragoman.store.search import tokenizer
+from dragoman.store.search.tokenizer import (
+    MAX_DISTINCT_BYTES,
+    MAX_WORD_LENGTH,
+    Analysis,
+    Term,
+    analyze,
+    excerpt,
+    fold,
+    terms_from,
+)
 
 # Texts with the letters, marks and signs that are easy to get wrong, beside whatever else there is.
 TEXTS = st.text(
@@ -27,15 +36,15 @@ TEXTS = st.text(
 def fits(term: Term, analysis: Analysis) -> bool:
     """What it means that a text has what a term asks for."""
     *first, last = term.words
-    words = analysis.words
+    tokenizer = analysis.words
 
     def is_last(word: str) -> bool:
         return word.startswith(last) if term.is_prefix else word == last
 
     if not first:
-        return any(map(is_last, (*words, *analysis.parts)))
-    places = range(len(words) - len(first))
-    in_a_row = any(words[at : at + len(first)] == first and is_last(words[at + len(first)]) for at in places)
+        return any(map(is_last, (*tokenizer, *analysis.parts)))
+    places = range(len(tokenizer) - len(first))
+    in_a_row = any(tokenizer[at : at + len(first)] == first and is_last(tokenizer[at + len(first)]) for at in places)
     return in_a_row and set(term.pairs) <= set(analysis.parts)
 
 
@@ -53,8 +62,8 @@ FOUND = [
     ("let x = parsejson(y)", "parseJson"),
     ("class HTTPServerError", "server"),
     ("class HTTPServerError", "http"),
-    ("open src/dragoman/store/words.py", "store/words.py"),
-    ("open src/dragoman/store/words.py", "words"),
+    ("open src/dragoman/store/search/tokenizer.py", "store/search/tokenizer.py"),
+    ("open src/dragoman/store/search/tokenizer.py", "words"),
     ("np.linalg.norm(a)", "linalg.norm"),
     ("Python 3.12.4", "3.12"),
     ("Python 3.12.4", "python"),
@@ -200,5 +209,5 @@ def test_an_excerpt_marks_what_was_asked_for(before: str, asked: str, behind: st
 def test_a_text_that_repeats_a_word_very_often_is_compared_at_its_first_places_only() -> None:
     terms = terms_from("word text")
     text = "word " * 5_000 + "text"
-    assert len(words._find_places(text, terms)) <= 2 * words._MAX_PLACES
+    assert len(tokenizer._find_places(text, terms)) <= 2 * tokenizer._MAX_PLACES
     assert excerpt(text, terms).highlights[0] == (0, 4)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.tools import Confirmation, ConfirmationRequest, ToolRegistry, Workspace, dispatch
-from dragoman.tools.commands import environment_without_secrets, run_command
+from dragoman.tools.shell import environment_without_secrets, run_command
 from tests.tools.calling import Heard, a_bench, a_call, result_of, text_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from dragoman import ImageBlock, ImageSource, SideEffects, TextBlock, ToolUseBlock
 from dragoman.errors import InputError, ToolSchemaError, UnknownToolError
 from dragoman.tools import Tool, ToolContext, ToolOutput, ToolRegistry, tool
-from dragoman.tools.declaring import content_from
+from dragoman.tools.tool import content_from
 from tests.tools.calling import result_of, text_of
 
 

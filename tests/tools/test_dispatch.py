@@ -27,9 +27,9 @@ from dragoman.tools import (
     ToolRegistry,
     Workspace,
     dispatch,
-    dispatching,
     tool,
 )
+from dragoman.tools import dispatch as dispatch_module
 from tests.tools.calling import FREELY, Heard, a_bench, a_call, text_of
 
 
@@ -375,7 +375,7 @@ async def test_a_tool_that_is_too_slow_is_told_to_stop_and_answered_for() -> Non
 async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatching, "GRACE_S", 0.01)
+    monkeypatch.setattr(dispatch_module, "GRACE_S", 0.01)
     gate, heard = Gate(timeout_s=0.01, stubborn=True), Heard()
     late: list[LateResult] = []
     answers: list[ToolResultBlock] = []
@@ -394,7 +394,7 @@ async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_ans
 
 
 async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatching, "GRACE_S", 0.01)
+    monkeypatch.setattr(dispatch_module, "GRACE_S", 0.01)
     go_on = threading.Event()
     told: list[bool] = []
 
@@ -450,7 +450,7 @@ async def test_when_it_is_cancelled_every_call_has_a_result_before_the_caller_is
 async def test_cancelled_before_anything_began_and_cancelled_twice_it_still_answers_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatching, "GRACE_S", 0.05)
+    monkeypatch.setattr(dispatch_module, "GRACE_S", 0.05)
     gate, answers = Gate(stubborn=True), list[ToolResultBlock]()
     bench = a_bench()
     calls = [a_call("gate") for _ in range(6)]

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dragoman import SideEffects, ToolDefinition
-from dragoman.tools.easing import to_portable_schema
+from dragoman.tools.schema_compat import to_portable_schema
 from dragoman.toolschema import tool_problems
 
 

@@ -13,7 +13,7 @@ from dragoman import ImageBlock
 from dragoman.errors import UnknownToolError
 from dragoman.tools import BUILTIN, ToolRegistry, Workspace, builtin_tools
 from dragoman.tools.files import list_files, read_file, search_files, write_file
-from dragoman.tools.ignoring import GitIgnore, compile_glob
+from dragoman.tools.gitignore import GitIgnore, compile_glob
 from tests.tools.calling import result_of, text_of
 
 PIXEL = base64.b64decode(

@@ -20,7 +20,7 @@ from textual.screen import ModalScreen
 from dragoman.message import Message
 from dragoman.store import Session, Store
 from dragoman.tui import ChatApp
-from dragoman.tui.line import InputLine
+from dragoman.tui.input_line import InputLine
 from tests.strict import StrictProvider
 from tests.turn.ground import Ground, ground
 

@@ -13,7 +13,7 @@ from dragoman.exchange import SideEffects
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock
 from dragoman.tools import tool
 from dragoman.tui.commands import Commands
-from dragoman.tui.views import text_of
+from dragoman.tui.widgets import text_of
 from tests.conftest import ROOT
 from tests.tui.ground import PIXEL, Chat, chat
 

@@ -14,8 +14,8 @@ from dragoman.message import ImageBlock, MessageStatus, Role
 from dragoman.tools import tool
 from dragoman.tui import ChatApp
 from dragoman.tui.app import BUSY, MAX_MESSAGES
-from dragoman.tui.line import image_paths
-from dragoman.tui.views import MessageView, text_of
+from dragoman.tui.input_line import image_paths
+from dragoman.tui.widgets import MessageView, text_of
 from tests.strict import call, say, think
 from tests.tui.ground import PIXEL, chat
 

@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.message import Message, MessageStatus, Role
 from dragoman.store import open_store
-from dragoman.tui.views import text_of
+from dragoman.tui.widgets import text_of
 from tests.servers.faulty import SILENCE, FaultyServer, encode_chunk, make_head
 from tests.strict import StrictProvider, strict_provider
 from tests.tui.ground import PIXEL

@@ -149,7 +149,7 @@ async def test_a_turn_may_be_cancelled_wherever_it_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if disk == "slow":  # so that it is written to in the writer's thread, and waited for
-        monkeypatch.setattr("dragoman.store.sqlite._QUICK_S", 0.0)
+        monkeypatch.setattr("dragoman.store.engines.sqlite._QUICK_S", 0.0)
     async with watched(tmp_path, stream=streamed) as it:
         at = 0
         is_stopped = True

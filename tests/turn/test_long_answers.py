@@ -11,7 +11,7 @@ from dragoman.adapter import RequestContext
 from dragoman.event import TextDelta
 from dragoman.ids import ToolIds
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock
-from dragoman.turn.growing import FLUSH_CHARACTERS, AnswerWriter
+from dragoman.turn.model_call import FLUSH_CHARACTERS, AnswerWriter
 from tests.turn.ground import ground
 
 

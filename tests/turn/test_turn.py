@@ -71,7 +71,7 @@ async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, 
         assert all(message.metadata.usage is not None for message in kept if message.role is Role.ASSISTANT)
         assert kept[2].metadata.latency_ms is not None
         assert check(kept) == ()
-        steps = [type(event) for event in told if type(event).__module__ == "dragoman.turn.values"]
+        steps = [type(event) for event in told if type(event).__module__ == "dragoman.turn.types"]
         assert steps == [TurnStart, AnswerStart, AnswerEnd, ToolResultStored, AnswerStart, AnswerEnd, TurnEnd]
         ended = told[-1]
         assert isinstance(ended, TurnEnd)

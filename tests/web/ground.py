@@ -22,8 +22,8 @@ from aiohttp import web
 
 from dragoman import settings
 from dragoman.client import Retries
-from dragoman.server.options import ServerConfig
-from dragoman.server.serving import bind_socket, open_app_state, run_server
+from dragoman.server.config import ServerConfig
+from dragoman.server.server import bind_socket, open_app_state, run_server
 from dragoman.server.state import AppState
 from dragoman.settings import Settings
 from dragoman.tools import builtin_tools

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server import peer, principal
+from dragoman.server.auth import peer, principal
 from tests.strict import call, say, think
 from tests.web.conftest import Visitor
 from tests.web.ground import README, Site

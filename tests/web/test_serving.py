@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from dragoman.server.keys import new_key
-from dragoman.server.page import _image_sources
+from dragoman.server.auth.api_keys import new_key
+from dragoman.server.web_page import _image_sources
 from tests.web import ground
 from tests.web.conftest import Visitor
 

@@ -18,15 +18,15 @@ the caller's, and a URL only if its token is verified, by us or by the storage t
 
 from __future__ import annotations
 
-from dragoman.attachments.deleting import delete_with_files
-from dragoman.attachments.keys import SigningKeys
-from dragoman.attachments.kinds import canonical_type, detect_type
+from dragoman.attachments.attachments import KEYS_VARIABLE, Attachments, Files, UserFiles, open_attachments, open_files
+from dragoman.attachments.deletion import delete_with_files
+from dragoman.attachments.file_types import canonical_type, detect_type
 from dragoman.attachments.paths import clean_name
-from dragoman.attachments.room import KEYS_VARIABLE, Attachments, Files, UserFiles, open_attachments, open_files
 from dragoman.attachments.saying import attachment_block, is_attachment_text, message_metadata, model_block
 from dragoman.attachments.serving import response_headers
-from dragoman.attachments.urls import ROUTE, SignedUrl, parse_signed_url
-from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, STATUSES, Location, OpenFile, Owner, Storage, StoredFile
+from dragoman.attachments.signed_urls import ROUTE, SignedUrl, parse_signed_url
+from dragoman.attachments.signing_keys import SigningKeys
+from dragoman.attachments.types import MAX_BYTES, MAX_TTL_S, STATUSES, Location, OpenFile, Owner, Storage, StoredFile
 
 __all__ = [
     "KEYS_VARIABLE",

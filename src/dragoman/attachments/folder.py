@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 
 from dragoman import permissions
 from dragoman.attachments.paths import not_found_error, validate_bucket
-from dragoman.attachments.values import Chunks
+from dragoman.attachments.types import Chunks
 from dragoman.errors import StorageError
 
 _CHUNK: Final = 256 * 1024

@@ -12,7 +12,7 @@ import unicodedata
 from pathlib import PurePosixPath
 from typing import Final
 
-from dragoman.attachments.values import Owner
+from dragoman.attachments.types import Owner
 from dragoman.errors import AttachmentError, UnknownAttachmentError
 
 PREFIX: Final = "agent-inputs"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from dragoman.attachments.paths import not_found_error, validate_bucket
-from dragoman.attachments.values import Chunks
+from dragoman.attachments.types import Chunks
 from dragoman.errors import StorageError, StoreUnusableError
 
 if TYPE_CHECKING:

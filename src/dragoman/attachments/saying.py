@@ -10,7 +10,7 @@ import base64
 from typing import Final
 
 from dragoman.attachments.heic import jpeg_from_heic
-from dragoman.attachments.values import StoredFile
+from dragoman.attachments.types import StoredFile
 from dragoman.message import Attachment, AudioBlock, ContentBlock, DocumentBlock, ImageBlock, ImageSource, TextBlock
 
 _DIALECT: Final = "attachments"  # no dialect: who writes one out passes over it

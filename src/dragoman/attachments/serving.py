@@ -5,8 +5,8 @@ The one rule: the type comes from us, a browser may not guess another one, and o
 
 from __future__ import annotations
 
-from dragoman.attachments.kinds import EXTENSIONS, type_from_path
-from dragoman.attachments.values import OpenFile, StoredFile
+from dragoman.attachments.file_types import EXTENSIONS, type_from_path
+from dragoman.attachments.types import OpenFile, StoredFile
 
 _INLINE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 

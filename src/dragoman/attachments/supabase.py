@@ -19,14 +19,14 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import msgspec
 
 from dragoman.attachments.paths import not_found_error, validate_bucket, validate_owner
-from dragoman.attachments.urls import (
+from dragoman.attachments.signed_urls import (
     bad_signature_error,
     expired_error,
     from_base64url,
     parse_signed_url,
     validate_base_url,
 )
-from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Chunks, Location, Owner
+from dragoman.attachments.types import MAX_TTL_S, SKEW_S, Chunks, Location, Owner
 from dragoman.errors import (
     AttachmentUrlError,
     DragomanError,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dragoman.bus import catalogue
 from dragoman.bus.bus import Bus, Scope, Subscription
 from dragoman.bus.catalogue import AUDIT, EVENT_TYPES
-from dragoman.bus.values import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
+from dragoman.bus.types import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
 
 __all__ = [
     "AUDIT",

@@ -38,7 +38,7 @@ from dragoman.bus.catalogue import (
     validate_payload,
 )
 from dragoman.bus.lineage import SUBJECT_TYPES, EventParents, get_subject
-from dragoman.bus.values import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
+from dragoman.bus.types import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
 from dragoman.errors import BusError, DragomanError, EventError
 from dragoman.ids import UlidSource
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from dragoman.bus.values import Actor, Payload, Sensitivity
+from dragoman.bus.types import Actor, Payload, Sensitivity
 from dragoman.errors import EventError, UnknownEventError
 from dragoman.exchange import ErrorClass, SideEffects, StopReason
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dragoman.bus.values import Event, Payload
+from dragoman.bus.types import Event, Payload
 
 _START_TYPES: Final = (
     "tool.called",

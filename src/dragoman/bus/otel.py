@@ -38,7 +38,7 @@ from dragoman.bus.catalogue import (
     TurnFailed,
     TurnStarted,
 )
-from dragoman.bus.values import Event
+from dragoman.bus.types import Event
 from dragoman.errors import SettingsError
 from dragoman.redaction import Redactor
 

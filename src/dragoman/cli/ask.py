@@ -20,7 +20,7 @@ from cyclopts import Parameter
 
 from dragoman import settings as keys
 from dragoman.cli.offering import open_tools
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import escape_controls, escape_line, format_usd, print_json
 from dragoman.errors import DragomanError, InputError
 from dragoman.event import TextDelta

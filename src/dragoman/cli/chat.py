@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dragoman import settings as keys
 from dragoman.cli.offering import open_tools
-from dragoman.cli.store_option import StoreOption, find_session, open_store_at
+from dragoman.cli.options import StoreOption, find_session, open_store_at
 from dragoman.errors import InputError
 
 

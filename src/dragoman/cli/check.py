@@ -21,19 +21,19 @@ from rich.console import Console
 from rich.text import Text
 
 import dragoman
-from dragoman import converting, formats
+from dragoman import conversion, formats
 from dragoman.cli.convert import FromOption, MaxLineOption
-from dragoman.cli.store_option import JsonOption
+from dragoman.cli.options import JsonOption
 from dragoman.cli.terminal import console, escape_line, format_count, print_json
-from dragoman.converting import Target
-from dragoman.converting.changes import Change, open_output
-from dragoman.converting.places import SourceMap
-from dragoman.converting.work import find_violations
+from dragoman.conversion import Target
+from dragoman.conversion.changes import Change, open_output
+from dragoman.conversion.pipeline import find_violations
+from dragoman.conversion.places import SourceMap
 from dragoman.errors import InputError
 from dragoman.exchange import Loss
 from dragoman.formats import CANONICAL
 from dragoman.jsontext import OWN, read_json
-from dragoman.mending import RemovedContent
+from dragoman.repair import RemovedContent
 from dragoman.rules import RULES
 
 
@@ -65,7 +65,7 @@ def check_file(
     *,
     repair_to: Annotated[Path | None, Parameter(name="--repair-to")] = None,
     source_format: FromOption = None,
-    max_line_mb: MaxLineOption = converting.MAX_LINE_MB,
+    max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,
 ) -> int:
     """Check a file of conversations, and repair it if asked.
@@ -107,7 +107,7 @@ def repair_file(
     *,
     in_place: Annotated[bool, Parameter(name="--in-place", negative=(), show_default=False)] = False,
     source_format: FromOption = None,
-    max_line_mb: MaxLineOption = converting.MAX_LINE_MB,
+    max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,
 ) -> int:
     """Make conversations that break no rule, and say what was done.
@@ -184,12 +184,12 @@ def _check(
     report = _Report()
     dropped: list[bytes] = []
     with (
-        converting.open_source(file, source_format, max_line_mb=max_line_mb) as source,
+        conversion.open_source(file, source_format, max_line_mb=max_line_mb) as source,
         to.open() if to is not None else contextlib.nullcontext() as out,
     ):
         report.format, report.why = source.format, source.why
         output = open_output(source, to, out)
-        for conversation, request in converting.read_source(source):
+        for conversation, request in conversion.read_source(source):
             places = SourceMap(source, conversation, request)
             report.messages += len(request.messages)
             report.breaches += _find_breaches(places)

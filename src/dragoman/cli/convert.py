@@ -16,11 +16,11 @@ import msgspec
 from cyclopts import Parameter, validators
 from rich.console import Console
 
-from dragoman import converting, formats
-from dragoman.cli.store_option import JsonOption
+from dragoman import conversion, formats
+from dragoman.cli.options import JsonOption
 from dragoman.cli.terminal import escape_line, format_count, format_size, print_json, progress
-from dragoman.converting import Summary, Target
-from dragoman.converting.targets import DocumentStream, check_target
+from dragoman.conversion import Summary, Target
+from dragoman.conversion.target import DocumentStream, check_target
 from dragoman.errors import InputError
 from dragoman.formats.registry import resolve_name
 
@@ -75,7 +75,7 @@ def convert(
     strict: Annotated[bool, Parameter(name="--strict", negative=(), show_default=False)] = False,
     skip_invalid: Annotated[bool, Parameter(name="--skip-invalid", negative=(), show_default=False)] = False,
     processes: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    max_line_mb: MaxLineOption = converting.MAX_LINE_MB,
+    max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,
 ) -> int:
     """Write conversations in another format.
@@ -170,13 +170,13 @@ def _convert_file(source: Path, target: Path, options: _ConvertOptions) -> _File
             raise InputError(f"cannot be written ({error.strerror})", where=str(target)) from None
     with (
         progress(f"converting {escape_line(source.name)}") as report,
-        converting.open_source(
+        conversion.open_source(
             source, options.source_format, max_line_mb=options.max_line_mb, skip_invalid=options.skips
         ) as input_source,
         Target(target).open() as out,
         document_or_lines(out, target, options.to) as stream,
     ):
-        summary = converting.convert(
+        summary = conversion.convert(
             input_source,
             stream,
             options.to,

@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dragoman import pricing
+from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.price import price_table
 from dragoman.cli.stats import bar, totals_json, totals_table
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_usd, print_json, print_table
 from dragoman.errors import FormatError, InputError, UnknownPriceError
 from dragoman.store import Store, Totals
-from dragoman.store.values import PricedCall, TotalsBy, cost_or_none, total_usd
+from dragoman.store.types import PricedCall, TotalsBy, cost_or_none, total_usd
 
 _MAX_DAYS: Final = 366  # days in one plot
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.bus import Bus, Payload
-from dragoman.bus.trace import TraceWriter
+from dragoman.bus.trace_writer import TraceWriter
 from dragoman.store import Store
 
 

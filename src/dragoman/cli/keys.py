@@ -15,11 +15,11 @@ from rich.text import Text
 
 from dragoman.bus.catalogue import GatewayKeyIssued, GatewayKeyRevoked
 from dragoman.cli.event import write_events
-from dragoman.cli.store_option import JsonOption, StoreOption, open_store_at, resolve_store_url
+from dragoman.cli.options import JsonOption, StoreOption, open_store_at, resolve_store_url
 from dragoman.cli.terminal import console, escape_line, format_age, print_json, print_line
 from dragoman.errors import InputError
-from dragoman.server.keys import load_peppers, new_key
-from dragoman.server.scopes import SCOPES, is_scope
+from dragoman.server.auth.api_keys import load_peppers, new_key
+from dragoman.server.auth.scopes import SCOPES, is_scope
 from dragoman.store import ApiKey
 
 KeysFile = Annotated[

@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption
+from dragoman.cli.options import JsonOption
 from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.errors import InputError, LetterError
 from dragoman.letters import find_warnings, letter_id, published_schema, read_letter

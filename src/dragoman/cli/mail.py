@@ -17,17 +17,17 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, open_store_at
+from dragoman.cli.options import JsonOption, Positive, StoreOption, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_age, print_json, print_line
 from dragoman.errors import JsonError
 from dragoman.letters import Letter, find_warnings, write_letter
 from dragoman.mail import Mail
-from dragoman.mail.posting import to_masked
+from dragoman.mail.stored_letter import to_masked
 
 if TYPE_CHECKING:
-    from dragoman.letters.kept import DeadLetter, MailboxCounts
+    from dragoman.letters.records import DeadLetter, MailboxCounts
     from dragoman.store import Store
-    from dragoman.store.mail import LetterStatus
+    from dragoman.store.mailbox.mail_store import LetterStatus
 
 _POLL_S = 0.25
 _PAGE = 100

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dragoman import settings as keys
 from dragoman.catalog import AdapterCapabilities, Model, Provider
-from dragoman.cli.store_option import JsonOption, Positive
+from dragoman.cli.options import JsonOption, Positive
 from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.errors import UnknownPriceError
 from dragoman.pricing import PriceTable, Rates, library_prices

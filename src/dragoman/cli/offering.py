@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager
 
 from dragoman.cli.terminal import escape_line
 from dragoman.settings import Settings
-from dragoman.tools import Tool, offering
+from dragoman.tools import Tool, exposure
 
 
 def open_tools(
     builtin: Sequence[str], servers: Sequence[str], settings: Settings
 ) -> AbstractAsyncContextManager[tuple[Tool, ...]]:
     """The tools, while the servers that some of them come from are connected."""
-    return offering.load_tools(builtin, servers, settings, lambda text: sys.stderr.write(f"{escape_line(text)}\n"))
+    return exposure.load_tools(builtin, servers, settings, lambda text: sys.stderr.write(f"{escape_line(text)}\n"))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman import catalog, pricing
-from dragoman.cli.store_option import TokenCount
+from dragoman.cli.options import TokenCount
 from dragoman.errors import InputError, JsonError
 from dragoman.jsontext import read_json
 from dragoman.message import TokenUsage

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from dragoman import catalog, dialects
 from dragoman.cli import fidelity
-from dragoman.cli.store_option import NonNegative
+from dragoman.cli.options import NonNegative
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.event import MessageComplete, StreamEvent, fold
 from dragoman.fidelity import Tally

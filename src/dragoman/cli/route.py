@@ -20,7 +20,7 @@ from dragoman import routing
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.cli.models import prices_of
-from dragoman.cli.store_option import JsonOption, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_count, format_usd, print_json
 from dragoman.errors import DragomanError, InputError, PolicyError, StoreUnusableError, UnknownPriceError
 from dragoman.message import (
@@ -33,10 +33,10 @@ from dragoman.message import (
     TextBlock,
     TokenUsage,
 )
-from dragoman.policyfile import WORKSPACE_PATHS, PolicyFile, PolicyStatus, policy_from_file
 from dragoman.pricing import receipt
 from dragoman.routing import SLOTS, ChainEntry, Decision, Registry, TurnFacts, collect_facts, decide
 from dragoman.settings import Settings
+from dragoman.settings.policy_file import WORKSPACE_PATHS, PolicyFile, PolicyStatus, policy_from_file
 from dragoman.store import Session
 from dragoman.turn import default_model, make_registry
 

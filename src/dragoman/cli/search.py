@@ -7,7 +7,7 @@ from datetime import datetime
 from rich.padding import Padding
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import (
     console,
     escape_in_place,

@@ -13,9 +13,9 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from dragoman import settings as keys
-from dragoman.cli.store_option import StoreOption, resolve_store_url
+from dragoman.cli.options import StoreOption, resolve_store_url
 from dragoman.errors import InputError, SettingsError
-from dragoman.server.options import ServerConfig
+from dragoman.server.config import ServerConfig
 
 _Port = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_PORT", validator=validators.Number(gte=0, lte=65535))]
 _Count = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_WORKERS", validator=validators.Number(gte=1, lte=256))]
@@ -145,7 +145,7 @@ def serve(
         raise InputError("the server is not installed", remedy="pip install 'dragoman[server]'")
     arguments = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
     options = config_from(arguments, store, keys.load())
-    from dragoman.server.serving import serve as serve_until_stopped  # noqa: PLC0415
+    from dragoman.server.server import serve as serve_until_stopped  # noqa: PLC0415
 
     serve_until_stopped(options, _print_address)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_age, format_count, print_json, print_line, to_utc
 from dragoman.store import Session, Store
 

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import dragoman
-from dragoman.cli.store_option import JsonOption, NonNegative, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, NonNegative, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import (
     console,
     escape_controls,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dragoman.cli.store_option import (
+from dragoman.cli.options import (
     JsonOption,
     Positive,
     StoreOption,
@@ -23,7 +23,7 @@ from dragoman.cli.store_option import (
 )
 from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_size, print_json, print_table
 from dragoman.store import SizeReport, Totals
-from dragoman.store.values import TotalsBy
+from dragoman.store.types import TotalsBy
 
 _PARTS: Final = " ▏▎▍▌▋▊▉█"
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.cli.event import write_events
-from dragoman.cli.store_option import JsonOption, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_count, format_usd, print_json
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.handoff import SwapPlan, plan_swap
@@ -21,7 +21,7 @@ from dragoman.ids import ToolIds
 from dragoman.pricing import library_prices
 from dragoman.store import Session
 from dragoman.turn import Agent
-from dragoman.turn.seeing import DESCRIPTIONS, describe_images, describer_from, swap_model
+from dragoman.turn.image_policy import DESCRIPTIONS, describe_images, describer_from, swap_model
 from dragoman.turn.swap import rejection_event
 
 EXIT_REJECTED = 1

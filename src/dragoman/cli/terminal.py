@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from dragoman.errors import InputError
-from dragoman.terminal import (
+from dragoman.humanize import (
     escape_controls,
     escape_in_place,
     escape_line,

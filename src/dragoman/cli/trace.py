@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dragoman.bus.catalogue import FeedbackExplicit
 from dragoman.cli.event import write_events
-from dragoman.cli.store_option import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import (
     console,
     escape_line,
@@ -29,7 +29,7 @@ from dragoman.cli.terminal import (
 from dragoman.errors import InputError
 from dragoman.store import Store
 from dragoman.store.trace import SYSTEM
-from dragoman.store.values import Evaluation, TraceEvent
+from dragoman.store.types import Evaluation, TraceEvent
 from dragoman.turn.events import evaluation_events
 
 _PAGE: Final = 500

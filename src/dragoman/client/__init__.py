@@ -17,6 +17,6 @@ in for those who want to know how it went. The one rule: a key goes to the addre
 from __future__ import annotations
 
 from dragoman.client.call import Call, CallLog, Limits, Retries, Timeouts
-from dragoman.client.caller import Client
+from dragoman.client.client import Client
 
 __all__ = ["Call", "CallLog", "Client", "Limits", "Retries", "Timeouts"]

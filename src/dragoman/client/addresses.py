@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from dragoman import dialects
 from dragoman.catalog import Provider
-from dragoman.dialects.parts.asking import BEARER, HttpEndpoint
 from dragoman.settings import Endpoint
+from dragoman.wire.http_endpoint import BEARER, HttpEndpoint
 
 _VERSION: Final = re.compile(r"/v\d\w*(?=/)")
 

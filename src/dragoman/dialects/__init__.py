@@ -23,7 +23,7 @@ from types import ModuleType
 
 def names() -> tuple[str, ...]:
     """Every dialect there is."""
-    return tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name != "parts")
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def load(name: str) -> ModuleType:

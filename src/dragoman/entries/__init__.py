@@ -31,7 +31,6 @@ from dragoman.entries.builders import (
     create_task_entry,
     create_user_message,
 )
-from dragoman.entries.checking import find_problems, validate_entry
 from dragoman.entries.filters import (
     COMPLETION_TOOL,
     COMPLETION_WORDS,
@@ -42,7 +41,8 @@ from dragoman.entries.filters import (
     is_complete,
     merge_entries,
 )
-from dragoman.entries.reading import DELEGATE, History, history_from_entries, messages_from_entries
+from dragoman.entries.reader import DELEGATE, History, history_from_entries, messages_from_entries
+from dragoman.entries.text import describe_entry
 from dragoman.entries.truncation import LIMITS, truncate
 from dragoman.entries.types import (
     ACTION,
@@ -75,8 +75,8 @@ from dragoman.entries.types import (
     Entry,
     Shape,
 )
-from dragoman.entries.words import describe_entry
-from dragoman.entries.writing import entries_from_messages
+from dragoman.entries.validation import find_problems, validate_entry
+from dragoman.entries.writer import entries_from_messages
 
 __all__ = [
     "ACTION",

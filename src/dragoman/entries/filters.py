@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dragoman.entries import types
-from dragoman.entries.checking import is_timestamp
 from dragoman.entries.types import (
     CONVERSATION_TYPES,
     EXECUTION_TRACE_TYPES,
@@ -27,6 +26,7 @@ from dragoman.entries.types import (
     TURN_MARKERS,
     Entry,
 )
+from dragoman.entries.validation import is_timestamp
 
 CONVERSATION_LIMIT: Final = 8  # entries, not pairs of them
 COMPLETION_TOOL: Final = "complete_task"

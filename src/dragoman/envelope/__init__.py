@@ -10,7 +10,6 @@
 Everything here is pure: envelopes are plain dicts, and what runs a model or a tool comes in as a callable.
 """
 
-from dragoman.envelope.bridge import envelope_groups, envelopes_from_messages, messages_from_envelopes
 from dragoman.envelope.builders import (
     approval_required,
     delta,
@@ -22,9 +21,8 @@ from dragoman.envelope.builders import (
     tool_call,
     tool_result,
 )
-from dragoman.envelope.conversation import ConversationCall, ConversationResult, Runner, run_conversation
-from dragoman.envelope.loop import ToolLoop, tool_call_text, tool_result_text
-from dragoman.envelope.shape import (
+from dragoman.envelope.converter import envelope_groups, envelopes_from_messages, messages_from_envelopes
+from dragoman.envelope.normalization import (
     SCHEMA,
     TYPES,
     VERSION,
@@ -36,6 +34,8 @@ from dragoman.envelope.shape import (
     to_provider_messages,
     type_of,
 )
+from dragoman.envelope.runner import ConversationCall, ConversationResult, Runner, run_conversation
+from dragoman.envelope.tool_loop import ToolLoop, tool_call_text, tool_result_text
 
 __all__ = [
     "SCHEMA",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.envelope.shape import Envelope, build_envelope, default_role, infer_type
+from dragoman.envelope.normalization import Envelope, build_envelope, default_role, infer_type
 
 Content = str | list[Any]
 Object = Mapping[str, Any]

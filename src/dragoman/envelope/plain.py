@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.envelope.difference import apply_diff, diff, fingerprint
-from dragoman.envelope.loop import to_title
-from dragoman.envelope.rendering import UNKNOWN_TIME, CallHistory, format_time
-from dragoman.envelope.shape import SCHEMA, SIDECAR_KEY, VERSION, Envelope, copy_json
+from dragoman.envelope.normalization import SCHEMA, SIDECAR_KEY, VERSION, Envelope, copy_json
+from dragoman.envelope.tool_loop import to_title
+from dragoman.envelope.writer import UNKNOWN_TIME, CallHistory, format_time
 from dragoman.errors import EnvelopeError
 from dragoman.ids import TOOL_ID
 from dragoman.message import (

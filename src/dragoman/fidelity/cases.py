@@ -31,8 +31,8 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
-from dragoman.fidelity.answers import reply_kinds
 from dragoman.fidelity.comparison import JOINED, MOVED, compare_requests, request_kinds
+from dragoman.fidelity.reply_comparison import reply_kinds
 from dragoman.message import (
     AudioBlock,
     ContentBlock,

@@ -23,8 +23,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from dragoman.dialects.parts.asides import foreign_hints, foreign_options
-from dragoman.dialects.parts.residue import diff
 from dragoman.exchange import Loss, OpaqueTool, Options, Reasoning, Request, ToolDefinition, Written
 from dragoman.message import (
     AudioBlock,
@@ -40,6 +38,8 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
+from dragoman.wire.asides import foreign_hints, foreign_options
+from dragoman.wire.residue import diff
 
 Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("kept", "changed", "loss", "silent", "hint")

@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dragoman.dialects.parts.residue import diff
 from dragoman.exchange import Reply, Request, Written
-from dragoman.fidelity.answers import compare_replies
 from dragoman.fidelity.cases import CASES, Case, Dialect, make_sample, supports_case
 from dragoman.fidelity.comparison import Finding, compare_requests
+from dragoman.fidelity.reply_comparison import compare_replies
+from dragoman.wire.residue import diff
 
 Verdict = Literal["exact", "kept", "changed", "loss", "silent", "n/a"]
 _WORST_FIRST: Final[tuple[Literal["silent", "loss", "changed", "kept"], ...]] = ("silent", "loss", "changed", "kept")

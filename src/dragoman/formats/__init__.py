@@ -13,11 +13,11 @@ that is the most that any of them says: messages, and beside them the model, too
 format has no place for is named as a loss, or kept where the same way back finds it.
 """
 
-from dragoman.formats.detecting import Detection, detect, is_single_message
-from dragoman.formats.heads import restore_request
-from dragoman.formats.reading import Fragment, read
+from dragoman.formats.detection import Detection, detect, is_single_message
+from dragoman.formats.reader import Fragment, read
 from dragoman.formats.registry import CANONICAL, PAGES, readable, writable
-from dragoman.formats.writing import Text, write, write_footer, write_header, write_like, write_message
+from dragoman.formats.request_metadata import restore_request
+from dragoman.formats.writer import Text, write, write_footer, write_header, write_like, write_message
 
 __all__ = [
     "CANONICAL",

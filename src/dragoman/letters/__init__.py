@@ -13,8 +13,7 @@ Everything here is pure. How letters are delivered is ``dragoman.mail``.
 
 from dragoman.letters.answers import answer_problems
 from dragoman.letters.builders import answer_letter, error_letter, make_letter, needs_input_letter, task_result_letter
-from dragoman.letters.naming import derive_id, letter_id
-from dragoman.letters.reading import (
+from dragoman.letters.codec import (
     Hints,
     Problem,
     find_warnings,
@@ -26,8 +25,16 @@ from dragoman.letters.reading import (
     read_stored_letter,
     write_letter,
 )
+from dragoman.letters.naming import derive_id, letter_id
 from dragoman.letters.schema import SCHEMA_ID, letter_schema, published_schema
-from dragoman.letters.sensitive import MASK, extract_secrets, get_reference, insert_secrets, mask_secrets, sensitive_ids
+from dragoman.letters.sensitive_values import (
+    MASK,
+    extract_secrets,
+    get_reference,
+    insert_secrets,
+    mask_secrets,
+    sensitive_ids,
+)
 from dragoman.letters.types import (
     HUMAN,
     PROTOCOL_VERSION,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from dragoman.letters.reading import Problem
+from dragoman.letters.codec import Problem
 from dragoman.letters.types import InputRequest, RequestedInput
 
 INVALID_ANSWER: Final = "invalid_answer"

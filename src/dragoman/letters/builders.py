@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from dragoman.letters.codec import letter_from
 from dragoman.letters.naming import letter_id
-from dragoman.letters.reading import letter_from
 from dragoman.letters.types import (
     PROTOCOL_VERSION,
     ErrorLetter,

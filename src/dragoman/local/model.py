@@ -60,7 +60,7 @@ class LocalModel:
         if self._process is not None:  # it died
             _stop(self._process)
         with tempfile.TemporaryFile() as log:
-            command = [sys.executable, "-m", "dragoman.local.serving", *self._arguments]
+            command = [sys.executable, "-m", "dragoman.local.llama_process", *self._arguments]
             pipe = subprocess.PIPE
             # In a session of its own: a Ctrl-C in the terminal is for the one who started it.
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)

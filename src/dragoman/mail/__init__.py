@@ -9,12 +9,12 @@ What letters look like is ``dragoman.letters``. Between machines, ``dragoman.mai
 ``dragoman.mail.remote`` has the mail of a server over HTTP.
 """
 
-from dragoman.letters.kept import DeadLetter, FailureOutcome, MailboxCounts, Receipt
+from dragoman.letters.records import DeadLetter, FailureOutcome, MailboxCounts, Receipt
+from dragoman.mail.encryption import Encryptor
 from dragoman.mail.mail import AckResult, Delivery, Mail, Transport
 from dragoman.mail.mailbox import Mailbox
-from dragoman.mail.retrying import RULES, RetryRule
-from dragoman.mail.sealing import Encryptor
-from dragoman.mail.telling import POSTMASTER
+from dragoman.mail.notices import POSTMASTER
+from dragoman.mail.retry_policy import RULES, RetryRule
 
 __all__ = [
     "POSTMASTER",

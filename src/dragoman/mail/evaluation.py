@@ -22,8 +22,8 @@ from msgspec import UNSET, Meta
 from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
 from dragoman.ids import ids_for_owner
 from dragoman.letters import Letter, TaskResult, TaskResultLetter, letter_id
-from dragoman.letters.kept import personal_team
-from dragoman.letters.scores import (
+from dragoman.letters.records import personal_team
+from dragoman.letters.statistics import (
     WINDOW,
     Span,
     Step,

@@ -20,7 +20,7 @@ from dragoman.errors import UnknownLetterError, UnknownSessionError
 if TYPE_CHECKING:
     from dragoman.mail.mail import Mail
     from dragoman.store import Evaluation, Row, Session, ToolCall
-    from dragoman.store.mail import LetterStatus
+    from dragoman.store.mailbox.mail_store import LetterStatus
 
 _MESSAGES: Final = 50  # of a session whose turn is not known
 _LETTERS: Final = 200

@@ -42,21 +42,21 @@ from dragoman.letters import (
     read_stored_letter,
     sensitive_ids,
 )
-from dragoman.letters.kept import DeadLetter, FailureOutcome, LeasedLetter, MailboxCounts, Receipt, StoredLetter
-from dragoman.letters.reading import encode_letter, validate_letter
+from dragoman.letters.codec import encode_letter, validate_letter
+from dragoman.letters.records import DeadLetter, FailureOutcome, LeasedLetter, MailboxCounts, Receipt, StoredLetter
+from dragoman.mail.encryption import Encryptor, make_encryptor
 from dragoman.mail.evaluation import has_evaluation, record_sent_result
 from dragoman.mail.mailbox import Mailbox
-from dragoman.mail.posting import to_decrypted, to_masked, to_stored, to_transport
-from dragoman.mail.retrying import RULES, RetryRule, classify_error, get_rule, retry_at
-from dragoman.mail.sealing import Encryptor, make_encryptor
-from dragoman.mail.telling import make_escalation, make_rejection_notice
+from dragoman.mail.notices import make_escalation, make_rejection_notice
+from dragoman.mail.retry_policy import RULES, RetryRule, classify_error, get_rule, retry_at
+from dragoman.mail.stored_letter import to_decrypted, to_masked, to_stored, to_transport
 from dragoman.mail.waking import MailboxNotifier
 from dragoman.offload import run_off_loop
 from dragoman.redaction import Redactor
 
 if TYPE_CHECKING:
     from dragoman.store import Store
-    from dragoman.store.mail import LetterStatus
+    from dragoman.store.mailbox.mail_store import LetterStatus
     from dragoman.store.operation import Operation, Rows, Statement
 
     Effect = Operation[Any] | Callable[["Delivery"], Operation[Any] | Generator[Statement, Rows, Any]]

@@ -44,11 +44,11 @@ from dragoman.errors import (
     TransportError,
 )
 from dragoman.letters import is_agent_name, read_stored_letter
-from dragoman.letters.kept import StoredLetter
+from dragoman.letters.records import StoredLetter
 from dragoman.mail.broker_access import BrokerAccess, is_loopback
+from dragoman.mail.encryption import KEYS_VARIABLE
 from dragoman.mail.mail import OUTBOX
-from dragoman.mail.posting import from_transport, to_transport
-from dragoman.mail.sealing import KEYS_VARIABLE
+from dragoman.mail.stored_letter import from_transport, to_transport
 from dragoman.mail.supervisor import Supervisor
 from dragoman.mail.wire import MESSAGE_ID, ORIGIN, UNTRUSTED_CODES, MessageCodec
 

@@ -24,7 +24,7 @@ import msgspec
 
 from dragoman.errors import ConflictError, LetterError, TransportError, UnknownLetterError
 from dragoman.letters import Letter, letter_from, read_letter, write_letter
-from dragoman.letters.kept import FailureOutcome, Receipt
+from dragoman.letters.records import FailureOutcome, Receipt
 from dragoman.mail.mailbox import Mailbox
 from dragoman.mail.waking import MailboxNotifier
 

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from dragoman.errors import CorruptDataError, LetterError, SettingsError
-from dragoman.mail.sealing import KEYS_VARIABLE, Encryptor
+from dragoman.mail.encryption import KEYS_VARIABLE, Encryptor
 
 ORIGIN: Final = "Dragoman-Origin"
 MESSAGE_ID: Final = "Nats-Msg-Id"

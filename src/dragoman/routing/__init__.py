@@ -14,11 +14,11 @@ from __future__ import annotations
 from dragoman.routing.availability import Availability, Change
 from dragoman.routing.chain import SLOTS, ChainEntry, Decision, RoutingRejection, decide
 from dragoman.routing.facts import Requirements, TurnFacts, collect_facts
+from dragoman.routing.model_registry import TIERS, Registry
 from dragoman.routing.override import Override, read_override
 from dragoman.routing.pattern import Fingerprint, PatternSample, PatternSettings, make_fingerprint, recommend
 from dragoman.routing.policy import Policy, Rule, WorkspacePolicy, read_policy
 from dragoman.routing.predicates import PREDICATES
-from dragoman.routing.registry import TIERS, Registry
 from dragoman.routing.sticky import Sticky
 from dragoman.routing.validation import FAILURES, validation_failure
 

@@ -27,11 +27,11 @@ from dragoman.errors import RoutingConstraintError, RoutingFailedError
 from dragoman.message import ContentBlock, RoutingDecisionRecord, RoutingMode
 from dragoman.routing.availability import Availability
 from dragoman.routing.facts import TurnFacts
+from dragoman.routing.model_registry import Registry
 from dragoman.routing.override import Override, read_override
 from dragoman.routing.pattern import PatternAlternative, PatternSample, recommend
 from dragoman.routing.policy import Policy, WorkspaceRules
 from dragoman.routing.predicates import holds
-from dragoman.routing.registry import Registry
 from dragoman.routing.validation import FAILURES, validation_failure
 
 Slot = Literal[

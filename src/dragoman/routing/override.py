@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.message import ContentBlock, TextBlock
-from dragoman.routing.registry import Registry
+from dragoman.routing.model_registry import Registry
 
 
 class Override(msgspec.Struct, frozen=True):

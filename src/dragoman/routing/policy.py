@@ -30,9 +30,9 @@ import msgspec
 
 from dragoman.errors import PolicyError
 from dragoman.exchange import SideEffects
+from dragoman.routing.model_registry import TIERS, Registry
 from dragoman.routing.pattern import PatternSettings
 from dragoman.routing.predicates import Predicate, Problems, has_predicate, read_predicate
-from dragoman.routing.registry import TIERS, Registry
 
 SCHEMA_VERSION: Final = 1
 

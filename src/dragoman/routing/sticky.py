@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from dragoman.errors import UnknownModelError
-from dragoman.routing.registry import Registry
+from dragoman.routing.model_registry import Registry
 
 CLEAR: Final = "-"
 

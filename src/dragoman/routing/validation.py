@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from dragoman.routing.availability import Availability
 from dragoman.routing.facts import TurnFacts
-from dragoman.routing.registry import Registry
+from dragoman.routing.model_registry import Registry
 
 if TYPE_CHECKING:
     from dragoman.catalog import AdapterCapabilities, Model

@@ -21,26 +21,17 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.catalogue import GatewayAuthFailed
-from dragoman.server import (
-    attachments,
-    evaluation,
-    health,
-    history,
-    mail,
-    me,
-    metrics,
-    openapi,
-    page,
-    runs,
-    threads,
-    workbench,
-)
-from dragoman.server.counters import Counters
-from dragoman.server.endpoint import Endpoint
-from dragoman.server.options import base_path
-from dragoman.server.origins import cors_headers, find_allowed_origin, is_preflight, preflight_headers
-from dragoman.server.principal import Principal, authenticate, get_principal
-from dragoman.server.refusing import ApiError, error_response, not_found_error
+from dragoman.server import mail, openapi, runs, web_page
+from dragoman.server.admin import health, metrics
+from dragoman.server.admin.counters import Counters
+from dragoman.server.auth import me
+from dragoman.server.auth.principal import Principal, authenticate, get_principal
+from dragoman.server.chat import attachments, history, messages, threads
+from dragoman.server.config import base_path
+from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
+from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.http_errors import ApiError, error_response, not_found_error
+from dragoman.server.mail import evaluations
 from dragoman.server.state import AppState, app_state
 
 MODULES: Final = (
@@ -50,12 +41,12 @@ MODULES: Final = (
     history,
     threads,
     attachments,
-    workbench,
+    messages,
     runs,
     mail,
-    evaluation,
+    evaluations,
     metrics,
-    page,
+    web_page,
 )
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 # Of two of these, one could be checked and the other believed.

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import dragoman
-from dragoman.server.endpoint import Body, Endpoint, Media
-from dragoman.server.options import address
-from dragoman.server.refusing import ErrorBody
+from dragoman.server.config import address
+from dragoman.server.http.endpoint import Body, Endpoint, Media
+from dragoman.server.http.http_errors import ErrorBody
 from dragoman.server.state import app_state
 
 _REFS: Final = "#/components/schemas/{name}"

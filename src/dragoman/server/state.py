@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from dragoman.attachments import Attachments
 from dragoman.mail import Mail
+from dragoman.server.admin.counters import Counters
 from dragoman.server.audit import AuditLog
-from dragoman.server.counters import Counters
-from dragoman.server.keys import KeyRing, load_peppers
-from dragoman.server.local_token import LocalToken
-from dragoman.server.options import ServerConfig
+from dragoman.server.auth.api_keys import KeyRing, load_peppers
+from dragoman.server.auth.local_token import LocalToken
+from dragoman.server.config import ServerConfig
 from dragoman.store import Store
 from dragoman.turn import Agent
 

@@ -20,10 +20,10 @@ of a long one the last four characters are, so that people can tell which it is.
 
 from __future__ import annotations
 
-from dragoman.settings.found import EMBEDDED, VARIABLES, Settings, find_missing_packages, is_true
-from dragoman.settings.keyrings import delete_key, store_key, system_keyring
-from dragoman.settings.reading import CONFIG_VARIABLE, default_file, load, private_paths
-from dragoman.settings.values import Endpoint, Keyring, Secret, Setting
+from dragoman.settings.keyring import delete_key, store_key, system_keyring
+from dragoman.settings.loader import CONFIG_VARIABLE, default_file, load, private_paths
+from dragoman.settings.settings import EMBEDDED, VARIABLES, Settings, find_missing_packages, is_true
+from dragoman.settings.types import Endpoint, Keyring, Secret, Setting
 
 __all__ = [
     "CONFIG_VARIABLE",

@@ -14,11 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-from dragoman.blobs import FolderBlobs, MemoryBlobs, blobs_from_url
 from dragoman.errors import StoreUnusableError
-from dragoman.store.keys import ApiKey
+from dragoman.store.api_keys import ApiKey
+from dragoman.store.blobs import FolderBlobs, MemoryBlobs, blobs_from_url
 from dragoman.store.store import Store
-from dragoman.store.values import (
+from dragoman.store.types import (
     Damage,
     EntryRow,
     ErasureReceipt,
@@ -49,7 +49,7 @@ def open_store(url: str, *, blobs: str | None = None, strict: bool = False) -> S
 
 
 def _store_at(url: str, blobs: str | None) -> Store:
-    from dragoman.store.sqlite import SqliteStore  # noqa: PLC0415  only who opens a store pays for SQLite
+    from dragoman.store.engines.sqlite import SqliteStore  # noqa: PLC0415  only who opens a store pays for SQLite
 
     outside = blobs_from_url(blobs) if blobs is not None else None
     kind, _, rest = url.partition(":")
@@ -61,7 +61,7 @@ def _store_at(url: str, blobs: str | None) -> Store:
             raise StoreUnusableError("it is a folder", where=str(path), remedy="Name a file", code="not_a_store")
         return SqliteStore(path, outside or FolderBlobs(path.with_name(f"{path.name}-blobs")))
     if kind in ("postgresql", "postgres") and rest.startswith("//"):
-        from dragoman.store.postgres import PostgresStore  # noqa: PLC0415  only who opens one needs the extra
+        from dragoman.store.engines.postgres import PostgresStore  # noqa: PLC0415  only who opens one needs the extra
 
         return PostgresStore(url, outside)
     raise StoreUnusableError(

@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.message import Message
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.values import Owners
+from dragoman.store.types import Owners
 
 File = tuple[str, str]  # its bucket and its path
 _MAX_LENGTHS: Final = (100, 1_024)  # names of buckets and paths; an index takes no text of any length

@@ -26,7 +26,7 @@ from dragoman.errors import ConflictError, CorruptDataError, FormatError, InputE
 from dragoman.jsontext import OWN, read_json
 from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
 from dragoman.store.sessions import TOUCH, create_session, touch_arguments, unknown_session
-from dragoman.store.values import EntryRow, Session
+from dragoman.store.types import EntryRow, Session
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store

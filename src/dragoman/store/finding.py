@@ -20,13 +20,13 @@ import msgspec
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Role
 from dragoman.store.attached import AttachmentRefs, find_attachment_refs
-from dragoman.store.calls import CALL_COLUMNS, call_from_row
 from dragoman.store.lineage import Segment, damage_error, lineage
+from dragoman.store.message_reader import COLUMNS, MessageRow, get_message, message_row_from, unknown_message
+from dragoman.store.message_rows import to_micros
 from dragoman.store.operation import Operation, Rows, Statement, operation
-from dragoman.store.reading import COLUMNS, MessageRow, get_message, message_row_from, unknown_message
-from dragoman.store.rows import to_micros
 from dragoman.store.sessions import select_sessions
-from dragoman.store.values import Owners, Row, Session
+from dragoman.store.tool_call_rows import CALL_COLUMNS, call_from_row
+from dragoman.store.types import Owners, Row, Session
 
 
 class CallInfo(msgspec.Struct, frozen=True):

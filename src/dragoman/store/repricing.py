@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.message import Usage
+from dragoman.store.costs import COUNTS, GROUPS, SUMS, group_column, totals_from
+from dragoman.store.message_rows import from_micros, to_micros
 from dragoman.store.operation import Operation, Rows, Statement, operation
-from dragoman.store.rows import from_micros, to_micros
-from dragoman.store.totals import COUNTS, GROUPS, SUMS, group_column, totals_from
-from dragoman.store.values import PricedCall, Totals, TotalsBy
+from dragoman.store.types import PricedCall, Totals, TotalsBy
 
 _PAGE: Final = 500
 

@@ -23,8 +23,8 @@ import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.store.lease_clock import length_us
+from dragoman.store.message_rows import from_micros, to_micros
 from dragoman.store.operation import Operation, Rows, Statement, VolatileOperation, operation
-from dragoman.store.rows import from_micros, to_micros
 from dragoman.store.sessions import lock_session
 
 RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]

@@ -19,9 +19,9 @@ from dragoman.errors import (
     UnknownMessageError,
     UnknownSessionError,
 )
+from dragoman.store.message_rows import from_micros, to_micros
 from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
-from dragoman.store.rows import from_micros, to_micros
-from dragoman.store.values import Session
+from dragoman.store.types import Session
 from dragoman.value import validate_json
 
 _SESSION_COLUMNS: Final = (

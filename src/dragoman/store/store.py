@@ -21,43 +21,42 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from dragoman import value
-from dragoman.blobs import Blobs, FolderBlobs
 from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
 from dragoman.offload import estimate_size, iterate_fairly, run_off_loop
 from dragoman.store import (
-    archive,
-    at_once,
-    calls,
-    care,
-    collecting,
+    costs,
     high_water,
     leases,
+    message_reader,
+    message_writer,
     operation,
-    reading,
     sessions,
-    totals,
-    verifying,
-    writing,
+    tool_call_rows,
 )
+from dragoman.store.api_keys import KeyMethods
+from dragoman.store.archive import exporter, verification
+from dragoman.store.blobs import Blobs, FolderBlobs
+from dragoman.store.engines import single_statement
 from dragoman.store.entries import EntryStore
 from dragoman.store.finding import FindingMethods
 from dragoman.store.high_water import HighWaterMark
-from dragoman.store.indexes import SearchFilters
-from dragoman.store.keys import KeyMethods
+from dragoman.store.message_reader import SMALL_PAGE, MessageRow
+from dragoman.store.message_rows import UNKNOWN_TIME, message_from, message_hash
+from dragoman.store.message_writer import Draft, SessionEnd
 from dragoman.store.operation import Rows, Statement
-from dragoman.store.reading import SMALL_PAGE, MessageRow
 from dragoman.store.recent import MessageCache
 from dragoman.store.repricing import RepricingMethods
-from dragoman.store.rows import UNKNOWN_TIME, message_from, message_hash
+from dragoman.store.retention import blob_gc, deletion
 from dragoman.store.runs import RunMethods
-from dragoman.store.searching import SearchIndex
+from dragoman.store.search.index import SearchFilters
+from dragoman.store.search.search import SearchIndex
 from dragoman.store.strict import reject_violations
 from dragoman.store.tenure import SessionLease
 from dragoman.store.trace import TraceMethods
 from dragoman.store.turns import TurnMethods
-from dragoman.store.values import (
+from dragoman.store.types import (
     ErasureReceipt,
     Hit,
     Lease,
@@ -72,10 +71,9 @@ from dragoman.store.values import (
     UsageRepair,
     Verification,
 )
-from dragoman.store.writing import Draft, SessionEnd
 
 if TYPE_CHECKING:
-    from dragoman.store.mail import MailStore
+    from dragoman.store.mailbox.mail_store import MailStore
 
 Result = TypeVar("Result")
 Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
@@ -116,7 +114,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     @functools.cached_property
     def mail(self) -> MailStore:
         """Letters between agents, for ``dragoman.mail``."""
-        from dragoman.store.mail import MailStore  # noqa: PLC0415  only who sends letters pays for it
+        from dragoman.store.mailbox.mail_store import MailStore  # noqa: PLC0415  only who sends letters pays for it
 
         return MailStore(self)
 
@@ -282,7 +280,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         return result
 
     async def _seq_of(self, session_id: str, message_id: str) -> int:
-        return (await self._read(reading.get_message(session_id, message_id))).seq
+        return (await self._read(message_reader.get_message(session_id, message_id))).seq
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -309,7 +307,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         own_messages = [self._adopt(session_id, message) for message in items]
         if self.strict if strict is None else strict:
             await reject_violations(self, session_id, own_messages)
-        drafts = await run_off_loop(_estimate_size(own_messages), writing.drafts_from, own_messages)
+        drafts = await run_off_loop(_estimate_size(own_messages), message_writer.drafts_from, own_messages)
         now = self.clock()
         if len(drafts) == 1 and idempotency_key is None:
             if self._are_others_due():
@@ -319,7 +317,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
                 return [Row(seq, own_messages[0])]
         places = await self._store_messages(
             drafts,
-            lambda drafts: writing.append_messages(
+            lambda drafts: message_writer.append_messages(
                 session_id,
                 drafts,
                 now=now,
@@ -333,15 +331,15 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             self.mark.acknowledge(session_id, places.end[0], own_messages[-1].id)
             self.search_index.schedule()
             return [Row(seq, message) for seq, message in zip(places.seqs, own_messages, strict=True)]
-        return await self._to_rows(await self._read(reading.read_at(session_id, places.seqs)))
+        return await self._to_rows(await self._read(message_reader.read_at(session_id, places.seqs)))
 
     def _put_at_end(self, session_id: str, draft: Draft, expected_seq: int | None, now: datetime) -> int | None:
         """The place of a message that could be put at the end of its session in one step; else nothing was done."""
         end = self._ends.get(session_id)
         if end is None or expected_seq not in (None, end[0]) or not self._may_write_at_once():
             return None
-        row = writing.single_row(session_id, end, draft, now)
-        if row is None or self._write_at_once(at_once.PUT, row) is None:
+        row = message_writer.single_row(session_id, end, draft, now)
+        if row is None or self._write_at_once(single_statement.PUT, row) is None:
             return None
         self._ends[session_id] = end[0] + 1, draft.columns.id
         self.mark.acknowledge(session_id, end[0] + 1, draft.columns.id)
@@ -375,29 +373,35 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     async def update(self, session_id: str, message: Message) -> Row:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
         own_message = self._adopt(session_id, message)
-        (draft,) = await run_off_loop(_estimate_size([own_message]), writing.drafts_from, [own_message])
+        (draft,) = await run_off_loop(_estimate_size([own_message]), message_writer.drafts_from, [own_message])
         now = self.clock()
-        seq = await self._store_messages([draft], lambda drafts: writing.update_message(session_id, drafts[0], now))
+        seq = await self._store_messages(
+            [draft], lambda drafts: message_writer.update_message(session_id, drafts[0], now)
+        )
         self.search_index.schedule()
         return Row(seq, own_message)
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
         """The messages behind a place, in order: the next page."""
-        return await self._read_page(reading.read_page_after(session_id, after_seq, limit, self._message_cache), limit)
+        return await self._read_page(
+            message_reader.read_page_after(session_id, after_seq, limit, self._message_cache), limit
+        )
 
     async def read_before(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
         """The messages before a place, in order: the page before."""
         return await self._read_page(
-            reading.read_page_before(session_id, before_seq, limit, self._message_cache), limit
+            message_reader.read_page_before(session_id, before_seq, limit, self._message_cache), limit
         )
 
     async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
         """The newest messages, in order."""
-        return await self._read_page(reading.read_page_before(session_id, None, limit, self._message_cache), limit)
+        return await self._read_page(
+            message_reader.read_page_before(session_id, None, limit, self._message_cache), limit
+        )
 
     async def get_message(self, session_id: str, message_id: str) -> Row:
         """The message of that id, or ``UnknownMessageError``."""
-        (row,) = await self._to_rows([await self._read_inline(reading.get_message(session_id, message_id))])
+        (row,) = await self._to_rows([await self._read_inline(message_reader.get_message(session_id, message_id))])
         return row
 
     async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
@@ -423,8 +427,8 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
                     await self._put_blobs(draft)
             try:
                 return await self._write(change(drafts))
-            except writing.BlobCollectedError as error:
-                drafts = await collecting.prepare_retry(self, drafts, error)
+            except message_writer.BlobCollectedError as error:
+                drafts = await blob_gc.prepare_retry(self, drafts, error)
 
     async def _put_blobs(self, draft: Draft) -> None:
         """What is too large for a row is safe outside before a row names it."""
@@ -497,20 +501,20 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def tool_calls(self, session_id: str, status: ToolCallStatus | None = None) -> list[ToolCall]:
         """The tool calls of a session in their order; of one status, if it is named."""
-        return await self._read(calls.tool_calls(session_id, status))
+        return await self._read(tool_call_rows.tool_calls(session_id, status))
 
     async def cancel_tool_call(self, session_id: str, call_id: str) -> bool:
         """Give a call up; false if there is none, or somebody has answered it."""
-        return await self._write(calls.cancel_tool_call(session_id, call_id, self.clock()))
+        return await self._write(tool_call_rows.cancel_tool_call(session_id, call_id, self.clock()))
 
     async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
         """What each provider calls the calls of a session; ``dragoman.ids.ToolIds`` takes these."""
-        return tuple(await self._read_inline(calls.tool_ids(session_id)))
+        return tuple(await self._read_inline(tool_call_rows.tool_ids(session_id)))
 
     async def save_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
         """Remember what providers call the calls of a session: provider, our id, their id."""
         if entries:
-            await self._write(calls.insert_tool_ids(session_id, entries))
+            await self._write(tool_call_rows.insert_tool_ids(session_id, entries))
 
     # --- turns -------------------------------------------------------------------------------------------------------
 
@@ -548,14 +552,14 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """What was consumed and what it cost, by group. Days are written 2026-11-15, in UTC; ``until`` is left out."""
         named = {"session": session, "user": user, "team": team, "model": model}
         wanted = {name: value for name, value in named.items() if value is not None}
-        return await self._read(totals.totals(by, wanted, since, until, owners))
+        return await self._read(costs.totals(by, wanted, since, until, owners))
 
     # --- care --------------------------------------------------------------------------------------------------------
 
     async def delete_session(self, session_id: str) -> None:
         """Delete a session. Its forks keep their histories, and the totals keep what it has cost."""
         self.mark.forget([session_id])
-        await self._write(care.delete_session(self.engine, session_id, self._ids.next))
+        await self._write(deletion.delete_session(self.engine, session_id, self._ids.next))
         self._message_cache.clear()
 
     async def retain(
@@ -566,7 +570,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         A session in which a turn is running stays. ``dry_run`` deletes nothing.
         """
         cutoff = self.cutoff(older_than)
-        candidates = await self._read(care.find_inactive_sessions(cutoff, user_id))
+        candidates = await self._read(deletion.find_inactive_sessions(cutoff, user_id))
         if dry_run:
             return candidates
         deleted = []
@@ -589,7 +593,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""
         self.mark.forget([session_id])
         is_deleted = await self._write(
-            care.delete_inactive_session(self.engine, session_id, before, self._ids.next, lease_owner=lease_owner)
+            deletion.delete_inactive_session(self.engine, session_id, before, self._ids.next, lease_owner=lease_owner)
         )
         self._message_cache.clear()
         if not is_deleted:
@@ -615,12 +619,12 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         gone; where it fails the receipt says why, and to erase them again is to try it again.
         """
         receipt_id, has_files = f"era_{self._ids.next()}", delete_files is not None
-        self.mark.forget(await self._read(care.find_user_sessions(user_id)))
+        self.mark.forget(await self._read(deletion.find_user_sessions(user_id)))
         result = await self._write(
-            care.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
+            deletion.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
         )
         self._message_cache.clear()
-        await collecting.finish_deletion(self, result.blobs_to_delete)
+        await blob_gc.finish_deletion(self, result.blobs_to_delete)
         await self._scrub()
         receipt = await self._record_copies(result.receipt, delete=delete_copies)
         return receipt if delete_files is None else await self._record_files(receipt, delete_files)
@@ -629,7 +633,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         deleted, remaining = await asyncio.to_thread(self._find_copies, delete=delete)
         if deleted or remaining:
             receipt = msgspec.structs.replace(receipt, copies_deleted=deleted, copies_left=remaining)
-            await self._write(care.update_receipt(receipt))
+            await self._write(deletion.update_receipt(receipt))
         return receipt
 
     async def _record_files(
@@ -641,20 +645,20 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         except DragomanError as error:
             fault = str(error)
         receipt = msgspec.structs.replace(receipt, attachments=count, attachments_fault=fault)
-        await self._write(care.update_receipt(receipt))
+        await self._write(deletion.update_receipt(receipt))
         return receipt
 
     async def erasures(self) -> list[ErasureReceipt]:
         """The receipts of everybody who was erased, the oldest first."""
-        return await self._read(care.erasures())
+        return await self._read(deletion.erasures())
 
     async def collect_blobs(self, grace: timedelta = timedelta(hours=1)) -> int:
         """Let go of large content that no message names and nobody has put for so long; how much that was."""
-        return await collecting.collect_blobs(self, grace)
+        return await blob_gc.collect_blobs(self, grace)
 
     async def sizes(self) -> SizeReport:
         """How big the store is, and what of it."""
-        report = await self._read(care.sizes(self.engine))
+        report = await self._read(deletion.sizes(self.engine))
         blobs = [blob.size async for blob in self.blobs.list()]
         return msgspec.structs.replace(report, blobs=len(blobs), blob_bytes=sum(blobs))
 
@@ -677,7 +681,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
         ``progress`` is told how many messages were seen, and how many there are.
         """
-        return await verifying.verify(self, session_id, progress)
+        return await verification.verify(self, session_id, progress)
 
     async def accept_loss(self) -> None:
         """Accept that messages are missing at the end of sessions: ``verify`` names only what is missing from now on.
@@ -692,7 +696,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     def export(self, session_id: str) -> AsyncIterator[bytes]:
         """A session with its whole history as JSON Lines, a line at a time."""
-        return archive.export_session(self, session_id)
+        return exporter.export_session(self, session_id)
 
     async def import_session(
         self, lines: AsyncIterable[bytes] | Iterable[bytes], session_id: str | None = None
@@ -702,11 +706,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         A file that was cut or changed is refused, and nothing of it is stored. The same session again changes nothing;
         another one of the same id is a ``ConflictError``.
         """
-        return await archive.import_session(self, lines, session_id)
+        return await exporter.import_session(self, lines, session_id)
 
     def export_store(self, progress: Callable[[int, int], None] | None = None) -> AsyncIterator[bytes]:
         """Every session as JSON Lines, forks as forks."""
-        return archive.export_store(self, progress)
+        return exporter.export_store(self, progress)
 
     async def import_store(
         self,
@@ -714,7 +718,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Session]:
         """Store every session that ``export_store`` wrote. Where it was interrupted, the same again goes on."""
-        return await archive.import_store(self, lines, progress)
+        return await exporter.import_store(self, lines, progress)
 
     async def backup(self, target: str | Path, progress: Callable[[int, int], None] | None = None) -> Verification:
         """Copy everything into a SQLite file, with a folder of large content beside it, and look at the copy.
@@ -722,9 +726,9 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         The store may be in use. The copy is a store itself: to go back to it is to open it. There must be nothing at
         ``target`` yet. ``progress`` is told how much is done, and of how much.
         """
-        from dragoman.store import copying  # noqa: PLC0415  only who copies needs SQLite
+        from dragoman.store.archive import backup  # noqa: PLC0415  only who copies needs SQLite
 
-        return await copying.backup(self, Path(target), progress)
+        return await backup.backup(self, Path(target), progress)
 
 
 def _estimate_size(messages: Sequence[Message]) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dragoman.errors import RuleViolationError
-from dragoman.mending import Action, repair
 from dragoman.message import Message
+from dragoman.repair import Action, repair
 from dragoman.rules import Violation, calls_of, check, results_of
 
 if TYPE_CHECKING:

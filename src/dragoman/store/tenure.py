@@ -15,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Self
 
 from dragoman.errors import StorageError
-from dragoman.store.unbroken import run_to_completion
+from dragoman.shield import run_to_completion
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store

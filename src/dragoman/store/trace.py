@@ -27,11 +27,11 @@ from dragoman.errors import CorruptDataError, FormatError
 from dragoman.ids import derive_ulid
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import MAX_TOKENS, is_possible_cost
-from dragoman.store.calls import column_text
+from dragoman.store.message_rows import from_micros, to_micros
 from dragoman.store.operation import Operation, Rows, Statement, bulk_operation, operation
-from dragoman.store.rows import from_micros, to_micros
 from dragoman.store.sessions import unknown_session
-from dragoman.store.values import Evaluation, EvaluationTotals, TraceEvent
+from dragoman.store.tool_call_rows import column_text
+from dragoman.store.types import Evaluation, EvaluationTotals, TraceEvent
 
 if TYPE_CHECKING:
     from dragoman.ids import UlidSource
@@ -195,7 +195,7 @@ class TraceMethods:
 
     async def judged_turn(self, session_id: str, turn_id: str | None = None) -> dict[str, Any]:
         """What ``record_evaluation`` takes about a turn of a session, its last one if none is named."""
-        from dragoman.store.judged import describe_turn  # noqa: PLC0415  only who judges needs it
+        from dragoman.store.evaluations import describe_turn  # noqa: PLC0415  only who judges needs it
 
         return await describe_turn(cast("Store", self), session_id, turn_id)
 
@@ -532,7 +532,7 @@ def delete_session_trace(session_id: str) -> Generator[Statement, Rows, None]:
 
 def anonymize(user_id: str) -> Generator[Statement, Rows, None]:
     """Take a person out of the trace of sessions of others."""
-    from dragoman.letters.kept import personal_team  # noqa: PLC0415  only who erases needs it
+    from dragoman.letters.records import personal_team  # noqa: PLC0415  only who erases needs it
 
     user_json = msgspec.json.encode(user_id).decode()
     pattern = "".join(f"!{letter}" if letter in "!%_" else letter for letter in user_json)

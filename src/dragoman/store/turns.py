@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from dragoman.message import Message
+from dragoman.shield import run_to_completion
 from dragoman.store import entries as room
-from dragoman.store.calls import insert_tool_ids, tool_ids_in_segments
 from dragoman.store.leases import release_lease
 from dragoman.store.lineage import Segment, lineage
+from dragoman.store.message_reader import SMALL_PAGE, MessageRow, read_page_in_segments
+from dragoman.store.message_writer import Draft, drafts_from, update_message
 from dragoman.store.operation import Operation, Rows, Statement, operation
-from dragoman.store.reading import SMALL_PAGE, MessageRow, read_page_in_segments
 from dragoman.store.recent import MessageCache
-from dragoman.store.searching import SearchIndex
+from dragoman.store.search.search import SearchIndex
 from dragoman.store.sessions import get_session
-from dragoman.store.unbroken import run_to_completion
-from dragoman.store.values import Row, Session
-from dragoman.store.writing import Draft, drafts_from, update_message
+from dragoman.store.tool_call_rows import insert_tool_ids, tool_ids_in_segments
+from dragoman.store.types import Row, Session
 
 _LARGE_PAGE: Final = 500  # messages that are read at a time, where there are more
 

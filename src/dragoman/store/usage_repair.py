@@ -21,14 +21,14 @@ import msgspec
 from dragoman.errors import CorruptDataError, InputError
 from dragoman.message import NOT_RECORDED, Usage, is_possible_cost, usage_problems, without_figures
 from dragoman.store import trace
-from dragoman.store.care import NoBlobs
+from dragoman.store.costs import COUNTS, possible_count_sql
+from dragoman.store.message_reader import MessageRow, read_at
+from dragoman.store.message_rows import message_from, message_hash
+from dragoman.store.message_writer import usage_insert
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.reading import MessageRow, read_at
-from dragoman.store.rows import message_from, message_hash
+from dragoman.store.retention.deletion import NoBlobs
 from dragoman.store.sessions import get_session, lock_session
-from dragoman.store.totals import COUNTS, possible_count_sql
-from dragoman.store.values import Session, TraceEvent, UsageRepair
-from dragoman.store.writing import usage_insert
+from dragoman.store.types import Session, TraceEvent, UsageRepair
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store

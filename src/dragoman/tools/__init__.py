@@ -11,12 +11,12 @@
 one rule: nothing here decides what a model is offered. Who assembles the turn does.
 """
 
-from dragoman.tools.asking import answer_schema, problems_of_answer
+from dragoman.tools.ask_user import answer_schema, problems_of_answer
 from dragoman.tools.builtin import BUILTIN, builtin_tools
 from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
-from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, tool
-from dragoman.tools.dispatching import LateResult, ToolSession, dispatch, emit_approval_request, requires_approval
+from dragoman.tools.dispatch import LateResult, ToolSession, dispatch, emit_approval_request, requires_approval
 from dragoman.tools.registry import ToolRegistry
+from dragoman.tools.tool import Preview, Tool, ToolContext, ToolOutput, tool
 from dragoman.tools.workspace import Workspace
 
 __all__ = [

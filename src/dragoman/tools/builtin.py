@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from dragoman.errors import UnknownToolError
-from dragoman.tools.asking import ask_user
-from dragoman.tools.commands import run_command
-from dragoman.tools.declaring import Tool
+from dragoman.tools.ask_user import ask_user
 from dragoman.tools.files import list_files, read_file, search_files, write_file
+from dragoman.tools.shell import run_command
+from dragoman.tools.tool import Tool
 
 BUILTIN: Final = {tool.name: tool for tool in (list_files, read_file, run_command, search_files, write_file, ask_user)}
 

@@ -23,8 +23,8 @@ import msgspec
 from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, ImageSource
-from dragoman.tools.declaring import Preview, ToolContext, ToolOutput, tool, truncate_middle
-from dragoman.tools.ignoring import GitIgnore, compile_glob, compile_pattern
+from dragoman.tools.gitignore import GitIgnore, compile_glob, compile_pattern
+from dragoman.tools.tool import Preview, ToolContext, ToolOutput, tool, truncate_middle
 from dragoman.tools.workspace import SAFE_FLAGS, Workspace, failure_from
 
 _MAX_FILE: Final = 10_000_000  # bytes of a file that are looked at

@@ -36,9 +36,9 @@ from dragoman.message import (
     TextBlock,
     VideoBlock,
 )
-from dragoman.tools.declaring import Tool, ToolContext, ToolOutput, truncate_middle
-from dragoman.tools.easing import to_portable_schema
-from dragoman.tools.printed import ProcessOutput
+from dragoman.tools.process_output import ProcessOutput
+from dragoman.tools.schema_compat import to_portable_schema
+from dragoman.tools.tool import Tool, ToolContext, ToolOutput, truncate_middle
 from dragoman.toolschema import tool_problems
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 
 from dragoman.errors import InputError, ToolFailedError, ToolSchemaError, UnknownToolError
 from dragoman.exchange import ToolDefinition
-from dragoman.tools.declaring import Tool, ToolContext
+from dragoman.tools.tool import Tool, ToolContext
 from dragoman.toolschema import ToolSchemas
 
 

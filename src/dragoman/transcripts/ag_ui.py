@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.functions import read_arguments
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.message import (
@@ -39,7 +37,7 @@ from dragoman.message import (
     UnknownBlock,
     VideoBlock,
 )
-from dragoman.transcripts.parts import (
+from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
     LossCollector,
@@ -55,6 +53,8 @@ from dragoman.transcripts.parts import (
     wire_ids,
     with_notes,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "ag_ui"
 _ROLES: Final = {

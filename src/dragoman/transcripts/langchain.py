@@ -15,9 +15,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.counts import drop_impossible_counts
-from dragoman.dialects.parts.scalars import count_or_zero
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.message import (
@@ -39,7 +36,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
-from dragoman.transcripts.parts import (
+from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
     LossCollector,
@@ -56,6 +53,9 @@ from dragoman.transcripts.parts import (
     wire_ids,
     with_notes,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.counts import drop_impossible_counts
+from dragoman.wire.scalars import count_or_zero
 
 NAME: Final = "langchain"
 _TYPES: Final = {Role.USER: "human", Role.ASSISTANT: "ai", Role.SYSTEM: "system", Role.TOOL: "tool"}

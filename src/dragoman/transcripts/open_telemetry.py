@@ -19,11 +19,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.counts import drop_impossible_counts
-from dragoman.dialects.parts.functions import read_arguments
-from dragoman.dialects.parts.residue import fingerprint
-from dragoman.dialects.parts.scalars import count_or_zero, text_or_none
 from dragoman.errors import FormatError, JsonError
 from dragoman.exchange import Written
 from dragoman.jsontext import OWN, read_json
@@ -47,7 +42,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
-from dragoman.transcripts.parts import (
+from dragoman.transcripts.base import (
     KEY,
     LossCollector,
     TranscriptReader,
@@ -61,6 +56,11 @@ from dragoman.transcripts.parts import (
     wire_ids,
     with_notes,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.counts import drop_impossible_counts
+from dragoman.wire.residue import fingerprint
+from dragoman.wire.scalars import count_or_zero, text_or_none
+from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "open_telemetry"
 INSTRUCTIONS: Final = "gen_ai.system_instructions"

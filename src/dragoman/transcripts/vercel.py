@@ -20,8 +20,6 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.functions import read_arguments
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.message import (
@@ -41,7 +39,7 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.transcripts.parts import (
+from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
     LossCollector,
@@ -57,6 +55,8 @@ from dragoman.transcripts.parts import (
     unsupported_reason,
     with_notes,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "vercel"
 _ROLES: Final = {"system": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}

@@ -23,14 +23,14 @@ from textual.widgets import Static
 from dragoman.errors import DragomanError
 from dragoman.event import BlockComplete, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
 from dragoman.exchange import Fault
+from dragoman.humanize import escape_controls, escape_line, format_cost, format_count, format_usd
 from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
-from dragoman.terminal import escape_controls, escape_line, format_cost, format_count, format_usd
 from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.tui import dialogs
 from dragoman.tui.commands import Commands
-from dragoman.tui.line import InputLine
-from dragoman.tui.views import CallView, MessageView, heading, text_of
+from dragoman.tui.input_line import InputLine
+from dragoman.tui.widgets import CallView, MessageView, heading, text_of
 from dragoman.turn import Agent, AnswerEnd, AnswerStart, ToolResultStored, TurnEnd, TurnEvent, TurnStart, TurnTask
 from dragoman.turn.pictures import image_from_file
 

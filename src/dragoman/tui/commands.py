@@ -9,18 +9,18 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dragoman import formats, pages
+from dragoman import formats, renderers
 from dragoman.bus.catalogue import FeedbackImplicit
 from dragoman.catalog import Model
-from dragoman.converting import Target
+from dragoman.conversion import Target
 from dragoman.errors import InputError
 from dragoman.formats.registry import resolve_name
 from dragoman.handoff import plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message, Role
 from dragoman.tui import dialogs
-from dragoman.tui.views import text_of
-from dragoman.turn.seeing import image_describer, image_policy
+from dragoman.tui.widgets import text_of
+from dragoman.turn.image_policy import image_describer, image_policy
 from dragoman.turn.swap import emit_swap_rejection
 from dragoman.turn.telling import try_emit
 
@@ -217,10 +217,10 @@ class Commands:
 def _export(name: str, messages: list[Message], title: str | None) -> bytes:
     if name not in formats.PAGES:
         return formats.write(name, formats.restore_request(tuple(messages))).data
-    about = pages.About.from_messages(messages, title)
+    about = renderers.About.from_messages(messages, title)
     return (
         formats.write_header(name, about.title)
-        + pages.write_conversation(name, messages, about)
+        + renderers.write_conversation(name, messages, about)
         + formats.write_footer(name)
     )
 

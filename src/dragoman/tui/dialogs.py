@@ -22,8 +22,7 @@ from textual.widgets.option_list import Option
 
 from dragoman.catalog import Model
 from dragoman.handoff import SwapPlan
-from dragoman.store import Hit, Session, Totals
-from dragoman.terminal import (
+from dragoman.humanize import (
     escape_controls,
     escape_in_place,
     escape_line,
@@ -32,6 +31,7 @@ from dragoman.terminal import (
     format_count,
     format_usd,
 )
+from dragoman.store import Hit, Session, Totals
 from dragoman.tools import Confirmation, ConfirmationRequest
 
 _BAR_WIDTH: Final = 24

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dragoman.tools import Approval
 from dragoman.turn.agent import Agent, default_model, make_registry
-from dragoman.turn.running import TurnTask
+from dragoman.turn.task import TurnTask
 from dragoman.turn.turn import run
-from dragoman.turn.values import (
+from dragoman.turn.types import (
     AnswerEnd,
     AnswerStart,
     PendingCall,

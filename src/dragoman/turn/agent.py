@@ -23,9 +23,10 @@ from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.bus import Bus
 from dragoman.bus.catalogue import ProviderDegraded
-from dragoman.bus.trace import TraceWriter
+from dragoman.bus.trace_writer import TraceWriter
 from dragoman.catalog import Model
 from dragoman.client import Client, Retries, Timeouts
+from dragoman.context_window import SUMMARY_ABOVE_TOKENS
 from dragoman.errors import DragomanError, FormatError, UnknownModelError, UnknownPriceError
 from dragoman.exchange import Fault, Options
 from dragoman.handoff import Describe
@@ -33,23 +34,22 @@ from dragoman.handoff import Policy as CapabilityPolicy
 from dragoman.ids import ToolIds
 from dragoman.local import LocalModel
 from dragoman.message import UNPRICED, ContentBlock, Message, TextBlock, TokenUsage, Usage
-from dragoman.policyfile import PolicyFile
 from dragoman.pricing import PriceTable, library_prices, price_usage
 from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
 from dragoman.settings import Endpoint, Settings
+from dragoman.settings.policy_file import PolicyFile
 from dragoman.store import Session, Store
 from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, ToolSession, Workspace
-from dragoman.tools.dispatching import CONFIRM_TIMEOUT_S
+from dragoman.tools.dispatch import CONFIRM_TIMEOUT_S
 from dragoman.turn import delegation
-from dragoman.turn.beginning import recover_session
 from dragoman.turn.delegation import delegate_tool
-from dragoman.turn.running import TurnTask
+from dragoman.turn.pending_calls import PendingCalls, find_open_calls, make_turn_tools
+from dragoman.turn.start import recover_session
 from dragoman.turn.tally import TurnUsage
+from dragoman.turn.task import TurnTask
 from dragoman.turn.telling import try_emit
 from dragoman.turn.turn import run
-from dragoman.turn.values import PendingCall, TurnEnd, TurnEvent, TurnRequest
-from dragoman.turn.waiting import PendingCalls, find_open_calls, make_turn_tools
-from dragoman.window import SUMMARY_ABOVE_TOKENS
+from dragoman.turn.types import PendingCall, TurnEnd, TurnEvent, TurnRequest
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25

@@ -20,23 +20,23 @@ import msgspec
 
 from dragoman.adapter import RequestContext, estimate_tokens
 from dragoman.client import Call, CallLog
+from dragoman.context_window import FittedHistory, fit, with_summary
 from dragoman.errors import DragomanError, InputError
 from dragoman.event import StreamEvent, ToolUseStart, storable_blocks, unfold
 from dragoman.exchange import ErrorClass, Fault, Options, Reply, ResponseFormat, StopReason, Written
 from dragoman.handoff import project_history
-from dragoman.mending import repair
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, TokenUsage, ToolUseBlock, Usage
 from dragoman.offload import estimate_size, run_off_loop
+from dragoman.repair import repair
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
 from dragoman.toolschema import output_problems
-from dragoman.turn.beginning import TurnState, make_answer_placeholder
 from dragoman.turn.calling import CANCELLED, emit_call_end, emit_call_start
-from dragoman.turn.growing import AnswerWriter
-from dragoman.turn.seeing import image_describer, image_policy
-from dragoman.turn.values import AGENT_OPTIONS, AnswerEnd, AnswerStart
-from dragoman.window import FittedHistory, fit, with_summary
+from dragoman.turn.image_policy import image_describer, image_policy
+from dragoman.turn.model_call import AnswerWriter
+from dragoman.turn.start import TurnState, make_answer_placeholder
+from dragoman.turn.types import AGENT_OPTIONS, AnswerEnd, AnswerStart
 
 MAX_CALLS: Final = 128  # tools that one answer may ask for
 _log: Final = logging.getLogger("dragoman.turn")

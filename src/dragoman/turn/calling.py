@@ -8,7 +8,7 @@ from dragoman.bus import catalogue
 from dragoman.client import CallLog
 from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.message import InvalidToolUseBlock, ThinkingBlock, ToolUseBlock, Usage
-from dragoman.turn.beginning import TurnState
+from dragoman.turn.start import TurnState
 from dragoman.turn.telling import redact_text
 
 CANCELLED: Final = Fault(code="cancelled", message="somebody stopped it", error_class=ErrorClass.CANCELLED)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.envelope import ConversationCall, ToolLoop, messages_from_envelopes
-from dragoman.envelope.conversation import Result, await_result, failure_result
+from dragoman.envelope.runner import Result, await_result, failure_result
 from dragoman.errors import DragomanError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.ids import derive_ulid

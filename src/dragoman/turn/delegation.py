@@ -34,7 +34,7 @@ from dragoman.routing import TIERS
 from dragoman.schema_limits import measure_schema
 from dragoman.tools import Tool, ToolContext
 from dragoman.turn.telling import try_emit
-from dragoman.turn.values import AnswerEnd, TurnEnd
+from dragoman.turn.types import AnswerEnd, TurnEnd
 
 if TYPE_CHECKING:
     from dragoman.store import Session

@@ -14,7 +14,7 @@ import msgspec
 from dragoman.message import ContentBlock, Message, Role, TextBlock
 from dragoman.rules import allowed_blocks
 from dragoman.tools import LateResult
-from dragoman.tools.declaring import truncate_middle
+from dragoman.tools.tool import truncate_middle
 
 LATE_KEY: Final = "late_result"  # the key in a message's metadata.extra
 _MAX_TEXT: Final = 20_000

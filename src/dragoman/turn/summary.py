@@ -13,14 +13,14 @@ from typing import Final
 
 from dragoman.adapter import RequestContext, estimate_tokens
 from dragoman.client import Call, CallLog
+from dragoman.context_window import SummaryPlan, plan_summary, summary_message
 from dragoman.exchange import Options, Reply, StopReason
-from dragoman.mending import repair
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
+from dragoman.repair import repair
 from dragoman.turn import stages
-from dragoman.turn.beginning import TurnState
 from dragoman.turn.calling import CANCELLED, emit_call_end, emit_call_start
-from dragoman.turn.values import NO_TIME
-from dragoman.window import SummaryPlan, plan_summary, summary_message
+from dragoman.turn.start import TurnState
+from dragoman.turn.types import NO_TIME
 
 _MAX_TOKENS: Final = 2_000
 _ASK: Final = (

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from dragoman.exchange import Fault, StopReason
 from dragoman.message import Usage
-from dragoman.turn.values import PendingCall, TurnEnd
+from dragoman.turn.types import PendingCall, TurnEnd
 
 
 class TurnUsage:

@@ -19,12 +19,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from dragoman.turn.answering import call_model
-from dragoman.turn.beginning import start_turn, store_question
-from dragoman.turn.ending import cancel_turn, fail_turn, finish_turn
+from dragoman.turn.finish import cancel_turn, fail_turn, finish_turn
+from dragoman.turn.start import start_turn, store_question
 from dragoman.turn.summary import summarize_history
 from dragoman.turn.tally import TurnUsage
-from dragoman.turn.using import run_tools
-from dragoman.turn.values import TurnEvent, TurnRequest
+from dragoman.turn.tool_calls import run_tools
+from dragoman.turn.types import TurnEvent, TurnRequest
 
 if TYPE_CHECKING:
     from dragoman.turn.agent import Agent

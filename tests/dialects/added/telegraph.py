@@ -16,10 +16,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.framing import json_line, make_splitter
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.errors import FormatError
 from dragoman.event import (
     MessageComplete,
@@ -48,6 +44,10 @@ from dragoman.exchange import (
 )
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import ContentBlock, Role, TextBlock, TokenUsage, ToolResultBlock, ToolUseBlock
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.frames import json_line, make_splitter
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 NAME: Final = "telegraph"
 ENDS: Final = {"done": StopReason.END_TURN, "limit": StopReason.MAX_TOKENS, "calls": StopReason.TOOL_USE}

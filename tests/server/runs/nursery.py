@@ -16,9 +16,9 @@ from pathlib import Path
 
 from dragoman import settings
 from dragoman.client import Retries
-from dragoman.server.options import ServerConfig
+from dragoman.server.config import ServerConfig
 from dragoman.server.runs import RunRegistry
-from dragoman.server.serving import bind_socket, open_app_state, run_server
+from dragoman.server.server import bind_socket, open_app_state, run_server
 
 LEASE_S = 4.0
 

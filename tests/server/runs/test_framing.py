@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.dialects.parts.framing import SseSplitter
 from dragoman.server.runs.framing import KEEP_ALIVE, encode_event, encode_frame
+from dragoman.wire.frames import SseSplitter
 from tests.server.runs.conftest import parse_frames
 
 NASTY = st.sampled_from(

@@ -17,7 +17,7 @@ from dragoman.errors import StorageError
 from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, MessageStatus, TextBlock
 from dragoman.server.runs.continuing import _require_same_text
-from dragoman.server.runs.given import InputMessage, TextPart
+from dragoman.server.runs.run_input import InputMessage, TextPart
 from dragoman.tools import tool
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, SSE, event_types, parse_events, post_error, post_run, run_input, user
@@ -500,7 +500,7 @@ async def test_the_same_on_postgresql(postgres_chat_server: ServerFixture) -> No
 def fail_store(server: ServerFixture, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool = False) -> None:
     """Let the store fail so often when it is told something: before it did it, or after."""
     real, left = server.store.tell_run, times
-    monkeypatch.setattr("dragoman.server.runs.narrating._RETRIES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("dragoman.server.runs.publisher._RETRIES_S", (0.0, 0.0, 0.0))
 
     async def told(*given: Any, **more: Any) -> bool:
         nonlocal left

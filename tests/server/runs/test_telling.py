@@ -39,7 +39,7 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.server.runs.telling import RESPONSE_SCHEMA, AguiEncoder
+from dragoman.server.runs.agui_encoder import RESPONSE_SCHEMA, AguiEncoder
 from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultStored, TurnEnd

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from dragoman.errors import FormatError
 from dragoman.message import Message, MessageStatus, TextBlock
-from dragoman.store.sqlite import SqliteStore
+from dragoman.store.engines.sqlite import SqliteStore
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import event_types, post_run, run_input
 from tests.strict import StrictProvider
@@ -100,9 +100,9 @@ async def test_an_exception_that_a_reader_did_not_foresee_ends_the_run_as_failed
 
 
 def reader_fields() -> dict[str, Any]:
-    from dragoman.dialects.openai_responses import reader
+    from dragoman.dialects.openai_responses import stream_reader
 
-    handlers: dict[str, Any] = reader._HANDLERS
+    handlers: dict[str, Any] = stream_reader._HANDLERS
     return handlers
 
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.store import Store, open_store, sqlite
+from dragoman.store import Store, open_store
+from dragoman.store.engines import sqlite
 
 _WAIT_S = 0.01
 

@@ -23,7 +23,7 @@ import pytest
 from dragoman import codec
 from dragoman.errors import DragomanError, StorageError, StoreError, StoreUnusableError, UnknownNameError
 from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, Usage
-from dragoman.store import Session, Store, open_store, rows
+from dragoman.store import Session, Store, message_rows, open_store
 from dragoman.store.operation import Rows, Statement
 from tests.store.faults.conftest import times
 from tests.store.talk import answered, called, message, result, said
@@ -36,7 +36,7 @@ Answers = dict[tuple[str, ...], Any]  # what was asked: the answer, or the error
 class Sound:
     """A store with something of everything in it, and every answer that it gives."""
 
-    def __init__(self, path: Path, answers: Answers, columns: dict[bytes, rows.Columns]) -> None:
+    def __init__(self, path: Path, answers: Answers, columns: dict[bytes, message_rows.Columns]) -> None:
         self.path = path
         self.answers = answers
         self.sessions = [question[1] for question in answers if question[0] == "session"]
@@ -84,8 +84,8 @@ async def _made(path: Path) -> Sound:
         answers = await _answers(store, [first.id, fork.id, empty.id])
         columns = {}
         async for row in store.history(first.id):
-            one = rows.columns_from(row.message)
-            columns[rows.message_hash(first.id, row.seq, one)] = one
+            one = message_rows.columns_from(row.message)
+            columns[message_rows.message_hash(first.id, row.seq, one)] = one
     connection = apsw.Connection(str(path))
     connection.execute("VACUUM")  # nothing in it is free, so that there is little that nobody reads
     connection.close()
@@ -237,7 +237,7 @@ async def test_a_flipped_bit_is_found_or_harmless(
 async def test_a_store_that_looks_at_no_hash_is_found_out(
     sound: Sound, chance: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "message_hash", lambda *_: _Anything())
+    monkeypatch.setattr(message_rows, "message_hash", lambda *_: _Anything())
     words = [sound.data.find(b"What is the weather", place, place + 60) for place in sound.texts]
     places = [(place, 0) for place in chance.sample([place for place in words if place > 0], 5)]
     _, wrong = await _outcomes(sound, places, tmp_path)

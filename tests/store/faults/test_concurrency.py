@@ -18,7 +18,7 @@ from tests.store.conftest import Place
 from tests.store.talk import said
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "dragoman.store.sqlite"])
+_processes.set_forkserver_preload([__name__, "dragoman.store.engines.sqlite"])
 
 PROCESSES, EACH = 16, 200
 

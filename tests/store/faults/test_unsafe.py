@@ -15,8 +15,9 @@ import apsw
 import pytest
 
 from dragoman.errors import StoreUnusableError
-from dragoman.store import open_store, sqlite
-from dragoman.store.schema import migrations
+from dragoman.store import open_store
+from dragoman.store.engines import sqlite
+from dragoman.store.engines.tables import migrations
 
 
 async def _refused(path: Path) -> StoreUnusableError:
@@ -68,7 +69,7 @@ async def test_a_file_that_cannot_be_written_ahead_is_refused(tmp_path: Path, mo
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
 async def test_a_setting_that_could_lose_an_answer_is_refused(synchronous: str, tmp_path: Path) -> None:
-    from dragoman.blobs import MemoryBlobs
+    from dragoman.store.blobs import MemoryBlobs
 
     store = sqlite.SqliteStore(tmp_path / "store.db", MemoryBlobs(), synchronous=synchronous)
     with pytest.raises(StoreUnusableError, match="synchronous") as caught:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dragoman.store.sqlite  # noqa: F401  so that a forked writer has it at once
+import dragoman.store.engines.sqlite  # noqa: F401  so that a forked writer has it at once
 from dragoman import codec
 from dragoman.errors import ConflictError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store

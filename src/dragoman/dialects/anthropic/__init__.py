@@ -10,11 +10,11 @@ from typing import Final
 
 from dragoman.dialects.anthropic.blocks import NAME
 from dragoman.dialects.anthropic.error import read_error, write_error
-from dragoman.dialects.anthropic.reader import stream_reader
 from dragoman.dialects.anthropic.reply import read_reply, write_reply
 from dragoman.dialects.anthropic.request import read_request, write_request
-from dragoman.dialects.anthropic.writer import stream_writer
-from dragoman.dialects.parts.asking import HttpEndpoint
+from dragoman.dialects.anthropic.stream_reader import stream_reader
+from dragoman.dialects.anthropic.stream_writer import stream_writer
+from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v1/messages", key_header="x-api-key", headers=(("anthropic-version", "2023-06-01"),))
 

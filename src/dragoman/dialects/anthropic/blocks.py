@@ -13,11 +13,6 @@ import base64
 import binascii
 from typing import Any, Final
 
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.plainness import is_encodable, is_json
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import Loss
 from dragoman.ids import format_default_id
 from dragoman.message import (
@@ -36,6 +31,11 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.value import unvalidated
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.plainness import is_encodable, is_json
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
 
 NAME: Final = "anthropic"
 _text: Final = unvalidated(TextBlock)

@@ -9,12 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, write_blocks
-from dragoman.dialects.parts.asides import foreign_option_losses
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.dialects.parts.functions import write_tools
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -29,6 +23,12 @@ from dragoman.exchange import (
     Written,
 )
 from dragoman.message import Message, ProviderRaw, Role, TextBlock
+from dragoman.wire.asides import foreign_option_losses
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
+from dragoman.wire.tool_definitions import write_tools
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _CHOICE_TYPES: Final = {ours: theirs for theirs, ours in _CHOICES.items()}

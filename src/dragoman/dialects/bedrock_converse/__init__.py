@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from dragoman.dialects.bedrock_converse.error import read_error, write_error
-from dragoman.dialects.bedrock_converse.reader import stream_reader
+from dragoman.dialects.bedrock_converse.mappings import NAME
 from dragoman.dialects.bedrock_converse.reply import read_reply, write_reply
 from dragoman.dialects.bedrock_converse.request import read_request, write_request
-from dragoman.dialects.bedrock_converse.words import NAME
-from dragoman.dialects.bedrock_converse.writer import stream_writer
-from dragoman.dialects.parts.asking import HttpEndpoint
+from dragoman.dialects.bedrock_converse.stream_reader import stream_reader
+from dragoman.dialects.bedrock_converse.stream_writer import stream_writer
+from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint(
     "/model/{model}/converse",

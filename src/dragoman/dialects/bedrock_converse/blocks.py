@@ -16,11 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dragoman.dialects.bedrock_converse.words import FORMAT_ALIASES, FORMAT_NAMES, FORMATS, NAME
-from dragoman.dialects.parts.body import expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.dialects.bedrock_converse.mappings import FORMAT_ALIASES, FORMAT_NAMES, FORMATS, NAME
 from dragoman.errors import JsonError
 from dragoman.exchange import Loss
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
@@ -41,6 +37,10 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
+from dragoman.wire.body import expect_object
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
 
 _MediaBlock = ImageBlock | DocumentBlock | VideoBlock | AudioBlock
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dragoman.dialects.bedrock_converse.words import NAME
-from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
+from dragoman.dialects.bedrock_converse.mappings import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
+from dragoman.wire.faults import classify_status, make_fault, parse_error_body
 
 # The first kind of a code is the one that we write.
 _ERROR_TYPES: Final = {

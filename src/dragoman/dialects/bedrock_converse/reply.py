@@ -8,16 +8,23 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dragoman.dialects.bedrock_converse.blocks import loss_recorder, read_block, write_blocks
-from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME, STOP_REASON_NAMES, STOP_REASONS, TIERS, UNUSABLE
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.counts import Counts
-from dragoman.dialects.parts.details import SupportedDetails, detail_losses
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.dialects.bedrock_converse.mappings import (
+    MALFORMED,
+    NAME,
+    STOP_REASON_NAMES,
+    STOP_REASONS,
+    TIERS,
+    UNUSABLE,
+)
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import TokenUsage
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.counts import Counts
+from dragoman.wire.details import SupportedDetails, detail_losses
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
 
 
 @accepts_json_text

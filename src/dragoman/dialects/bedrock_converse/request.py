@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from dragoman.dialects.bedrock_converse.blocks import loss_recorder, read_block, read_result, write_blocks
+from dragoman.dialects.bedrock_converse.mappings import NAME
 from dragoman.dialects.bedrock_converse.options import default_top, detect_family, read_options, record_option_losses
-from dragoman.dialects.bedrock_converse.words import NAME
-from dragoman.dialects.parts.asides import foreign_option_losses
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.dialects.parts.functions import write_tools
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolUseBlock
+from dragoman.wire.asides import foreign_option_losses
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
+from dragoman.wire.tool_definitions import write_tools
 
 
 @accepts_json_text

@@ -14,7 +14,7 @@ from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.cohere.reply import read_reply, write_reply
 from dragoman.dialects.cohere.request import read_request, write_request
 from dragoman.dialects.cohere.stream import stream_reader, stream_writer
-from dragoman.dialects.parts.asking import HttpEndpoint
+from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v2/chat")
 

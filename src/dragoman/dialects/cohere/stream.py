@@ -26,14 +26,6 @@ from dragoman.dialects.cohere.blocks import (
 )
 from dragoman.dialects.cohere.error import read_error
 from dragoman.dialects.cohere.reply import PLACEHOLDER_ID, default_reply, reply_from
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.faults import stream_error
-from dragoman.dialects.parts.framing import json_text, sse_frame
-from dragoman.dialects.parts.reading import BaseStreamReader
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import list_or_empty
-from dragoman.dialects.parts.writing import BaseStreamWriter
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
@@ -58,6 +50,14 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.faults import stream_error
+from dragoman.wire.frames import json_text, sse_frame
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import list_or_empty
+from dragoman.wire.stream_reader import BaseStreamReader
+from dragoman.wire.stream_writer import BaseStreamWriter
 
 _STREAMED_FIELDS: Final = ("content", "tool_plan", "tool_calls", "citations")
 _TEXT_TYPES: Final = ("text", "thinking")  # parts that grow, and the key that they grow in

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from dragoman.dialects.gemini.error import read_error, write_error
-from dragoman.dialects.gemini.reader import stream_reader
+from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.reply import read_reply, write_reply
 from dragoman.dialects.gemini.request import read_request, write_request
-from dragoman.dialects.gemini.spelling import NAME
-from dragoman.dialects.gemini.writer import stream_writer
-from dragoman.dialects.parts.asking import HttpEndpoint
+from dragoman.dialects.gemini.stream_reader import stream_reader
+from dragoman.dialects.gemini.stream_writer import stream_writer
+from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint(
     "/v1beta/models/{model}:generateContent",

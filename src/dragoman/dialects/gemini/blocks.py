@@ -13,11 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dragoman.dialects.gemini.spelling import NAME, restore_case, to_camel
-from dragoman.dialects.parts.body import expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.dialects.gemini.key_case import NAME, restore_case, to_camel
 from dragoman.exchange import Loss
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import (
@@ -35,6 +31,10 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
+from dragoman.wire.body import expect_object
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
 
 _TO_URLSAFE: Final = str.maketrans("+/", "-_")
 _TO_STANDARD: Final = str.maketrans("-_", "+/")

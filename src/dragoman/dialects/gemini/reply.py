@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, read_part, unsupported_reason, write_part
-from dragoman.dialects.gemini.spelling import NAME
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import fault_loss
-from dragoman.dialects.parts.counts import Counts
-from dragoman.dialects.parts.details import SupportedDetails, detail_losses
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import count_or_zero, text_or_none
+from dragoman.dialects.gemini.key_case import NAME
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import InvalidToolUseBlock, TokenUsage, ToolUseBlock
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.counts import Counts
+from dragoman.wire.details import SupportedDetails, detail_losses
+from dragoman.wire.message_builder import fault_loss
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import count_or_zero, text_or_none
 
 FINISH_REASONS: Final = {
     "STOP": StopReason.END_TURN,

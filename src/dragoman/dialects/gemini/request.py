@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, read_part, read_result, wire_id, write_parts
+from dragoman.dialects.gemini.key_case import NAME, as_list, restore_case, to_camel
 from dragoman.dialects.gemini.options import (
     allowed_functions,
     default_choice,
@@ -18,16 +19,15 @@ from dragoman.dialects.gemini.options import (
     read_options,
     service_tier,
 )
-from dragoman.dialects.gemini.spelling import NAME, as_list, restore_case, to_camel
-from dragoman.dialects.gemini.tools import read_tools, write_tools
-from dragoman.dialects.parts.asides import foreign_option_losses
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import drop_failed_turns
-from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.dialects.gemini.tool_definitions import read_tools, write_tools
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, Written
 from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
+from dragoman.wire.asides import foreign_option_losses
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.message_builder import drop_failed_turns
+from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
 
 _GENERATION: Final = re.compile(r"(?:.*/)?gemini-(\d+)")
 _SKIP_SIGNATURE: Final = "skip_thought_signature_validator"  # as its guide to thought signatures says (November 2025)

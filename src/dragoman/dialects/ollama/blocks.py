@@ -10,10 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.functions import read_arguments
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
 from dragoman.errors import FormatError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import (
@@ -26,6 +22,10 @@ from dragoman.message import (
     ThinkingBlock,
     ToolUseBlock,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "ollama"
 NATIVE: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # what a model of ours thought or drew: nothing else tells

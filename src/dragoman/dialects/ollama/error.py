@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.ollama.blocks import NAME
-from dragoman.dialects.parts.faults import classify_status, make_fault, parse_error_body
 from dragoman.exchange import ErrorClass, Fault, Written
+from dragoman.wire.faults import classify_status, make_fault, parse_error_body
 
 _OVERFLOW: Final = ("context length", "context size", "context window", "input length exceeds", "prompt too long")
 _STREAM_FAULT: Final = ("server_error", ErrorClass.SERVER_ERROR)  # there is no status, and the model was running

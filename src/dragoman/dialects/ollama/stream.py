@@ -24,15 +24,6 @@ from dragoman.dialects.ollama.blocks import (
 )
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import PLACEHOLDER_TIME, default_reply, reply_from
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.faults import stream_error
-from dragoman.dialects.parts.framing import json_line, json_text, sse_frame
-from dragoman.dialects.parts.functions import read_arguments
-from dragoman.dialects.parts.reading import BaseStreamReader
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
-from dragoman.dialects.parts.writing import BaseStreamWriter
 from dragoman.errors import JsonError
 from dragoman.event import (
     BlockComplete,
@@ -59,6 +50,15 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.faults import stream_error
+from dragoman.wire.frames import json_line, json_text, sse_frame
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
+from dragoman.wire.stream_reader import BaseStreamReader
+from dragoman.wire.stream_writer import BaseStreamWriter
+from dragoman.wire.tool_definitions import read_arguments
 
 _STREAM_FIELDS: Final = frozenset({"message", "done"})  # a line with neither is none of ours
 _TEXT_MARKER: Final = "\0 the words stand here \0"

@@ -13,11 +13,11 @@ from typing import Final
 from dragoman.dialects.openai_chat.blocks import NAME
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.openai_chat.quirks import QUIRKS
-from dragoman.dialects.openai_chat.reader import stream_reader
 from dragoman.dialects.openai_chat.reply import read_reply, write_reply
 from dragoman.dialects.openai_chat.request import read_request, write_request
-from dragoman.dialects.openai_chat.writer import stream_writer
-from dragoman.dialects.parts.asking import HttpEndpoint
+from dragoman.dialects.openai_chat.stream_reader import stream_reader
+from dragoman.dialects.openai_chat.stream_writer import stream_writer
+from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/chat/completions")
 

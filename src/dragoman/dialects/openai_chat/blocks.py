@@ -19,10 +19,6 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, find_thinking_key, thinking_texts
-from dragoman.dialects.parts.body import expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes, wrap_residue
-from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import OWN, read_json
@@ -41,6 +37,10 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes, wrap_residue
+from dragoman.wire.scalars import text_or_none
 
 NAME: Final = "openai_chat"
 TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # what the official SDK takes

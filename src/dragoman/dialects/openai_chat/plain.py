@@ -17,11 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.blocks import NAME
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.plainness import is_encodable, is_json
 from dragoman.exchange import Options, SideEffects, ToolDefinition
 from dragoman.message import ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.value import unvalidated
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.plainness import is_encodable, is_json
 
 _text: Final = unvalidated(TextBlock)
 _tool_use: Final = unvalidated(ToolUseBlock)

@@ -23,16 +23,16 @@ from dragoman.dialects.openai_chat.blocks import (
 )
 from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.counts import Counts
-from dragoman.dialects.parts.details import SupportedDetails, detail_losses
-from dragoman.dialects.parts.losses import supported_blocks
-from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes, wrap_residue
-from dragoman.dialects.parts.scalars import count_or_zero, text_or_none
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Role, TokenUsage, ToolUseBlock
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.counts import Counts
+from dragoman.wire.details import SupportedDetails, detail_losses
+from dragoman.wire.losses import supported_blocks
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes, wrap_residue
+from dragoman.wire.scalars import count_or_zero, text_or_none
 
 STOP_REASONS: Final = {
     "stop": StopReason.END_TURN,

@@ -25,13 +25,6 @@ from dragoman.dialects.openai_chat.blocks import (
 )
 from dragoman.dialects.openai_chat.plain import read_messages, read_plain_options, read_plain_tool
 from dragoman.dialects.openai_chat.quirks import apply_quirks, apply_wire_quirks
-from dragoman.dialects.parts.asides import foreign_option_losses
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.dialects.parts.functions import default_tool, read_tool, write_tool
-from dragoman.dialects.parts.losses import error_flag_losses, supported_blocks
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -46,6 +39,13 @@ from dragoman.exchange import (
 )
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.message import ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
+from dragoman.wire.asides import foreign_option_losses
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.losses import error_flag_losses, supported_blocks
+from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, text_tuple
+from dragoman.wire.tool_definitions import default_tool, read_tool, write_tool
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}

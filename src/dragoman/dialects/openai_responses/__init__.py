@@ -25,11 +25,11 @@ from typing import Final
 
 from dragoman.dialects.openai_responses.blocks import NAME
 from dragoman.dialects.openai_responses.error import read_error, write_error
-from dragoman.dialects.openai_responses.reader import stream_reader
 from dragoman.dialects.openai_responses.reply import read_reply, write_reply
 from dragoman.dialects.openai_responses.request import QUIRKS, read_request, write_request
-from dragoman.dialects.openai_responses.writer import stream_writer
-from dragoman.dialects.parts.asking import HttpEndpoint
+from dragoman.dialects.openai_responses.stream_reader import stream_reader
+from dragoman.dialects.openai_responses.stream_writer import stream_writer
+from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/responses")
 

@@ -14,10 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import OWN, read_json
@@ -36,6 +32,10 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.wire.body import expect_object
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.scalars import text_or_none
 
 NAME: Final = "openai_responses"
 ROLE_NAMES: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}

@@ -11,12 +11,6 @@ from typing import Any, Final
 
 from dragoman.dialects.openai_responses.blocks import NAME, TIERS, read_item, supported_tier, write_items
 from dragoman.dialects.openai_responses.error import provider_code, read_error
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder
-from dragoman.dialects.parts.counts import Counts
-from dragoman.dialects.parts.details import SupportedDetails, detail_losses
-from dragoman.dialects.parts.residue import apply_diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import count_or_zero, text_or_none
 from dragoman.event import mark_unusable
 from dragoman.exchange import (
     ErrorClass,
@@ -35,6 +29,12 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.counts import Counts
+from dragoman.wire.details import SupportedDetails, detail_losses
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.scalars import count_or_zero, text_or_none
 
 _INCOMPLETE: Final = {"max_output_tokens": StopReason.MAX_TOKENS, "content_filter": StopReason.REFUSAL}
 _INCOMPLETE_REASONS: Final = {reason: word for word, reason in _INCOMPLETE.items()}

@@ -19,13 +19,6 @@ from dragoman.dialects.openai_responses.blocks import (
     supported_tier,
     write_items,
 )
-from dragoman.dialects.parts.asides import foreign_option_losses
-from dragoman.dialects.parts.body import accepts_json_text, expect_list, expect_object
-from dragoman.dialects.parts.conversation import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.dialects.parts.functions import EMPTY_SCHEMA, write_tools
-from dragoman.dialects.parts.quirks import REFUSALS, drop_refused_options
-from dragoman.dialects.parts.residue import apply_diff, diff, get_notes, make_notes
-from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -46,6 +39,13 @@ from dragoman.message import (
     Role,
     TextBlock,
 )
+from dragoman.wire.asides import foreign_option_losses
+from dragoman.wire.body import accepts_json_text, expect_list, expect_object
+from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.quirks import REFUSALS, drop_refused_options
+from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none
+from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
 
 _ROLES: Final = {
     "user": Role.USER,

@@ -3,6 +3,6 @@
 The one rule: every route asks ``mail_of(request)``, which knows the caller's team and no other.
 """
 
-from dragoman.server.mail import inboxes, looking, sending, streaming
+from dragoman.server.mail import letters, looking, mailboxes, stream
 
-ENDPOINTS = (*sending.ENDPOINTS, *inboxes.ENDPOINTS, *streaming.ENDPOINTS, *looking.ENDPOINTS)
+ENDPOINTS = (*letters.ENDPOINTS, *mailboxes.ENDPOINTS, *stream.ENDPOINTS, *looking.ENDPOINTS)

@@ -16,16 +16,20 @@ from starlette.responses import Response
 
 from dragoman.errors import UnknownLetterError
 from dragoman.ids import name_from_id
-from dragoman.letters.kept import DeadLetter, StoredLetter
+from dragoman.letters.records import DeadLetter, StoredLetter
 from dragoman.mail.graph import Spend, letter_graph
-from dragoman.server.answers import json_response, large_json_response
-from dragoman.server.asking import int_param, text_param
-from dragoman.server.endpoint import Endpoint, Query
-from dragoman.server.evaluation import EvaluationResponse, to_evaluation_response
-from dragoman.server.history import to_history_rows
+from dragoman.server.auth.principal import get_principal
+from dragoman.server.chat.history import to_history_rows
+from dragoman.server.chat.rows import HistoryRow
+from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.http_errors import not_found_error
+from dragoman.server.http.requests import int_param, text_param
+from dragoman.server.http.responses import json_response, large_json_response
+from dragoman.server.mail.access import SCOPE, key_agents, linked_session, team_mail
+from dragoman.server.mail.evaluations import EvaluationResponse, to_evaluation_response
 from dragoman.server.mail.letter_page import Page, count_within_size, read_page
-from dragoman.server.mail.sending import SendResponse
-from dragoman.server.mail.values import (
+from dragoman.server.mail.letters import SendResponse
+from dragoman.server.mail.types import (
     DeadLetterDetail,
     DeadLetterResponse,
     LetterResponse,
@@ -36,14 +40,10 @@ from dragoman.server.mail.values import (
     to_dead_letter_response,
     to_letter_response,
 )
-from dragoman.server.mailroom import SCOPE, key_agents, linked_session, team_mail
-from dragoman.server.principal import get_principal
-from dragoman.server.refusing import not_found_error
-from dragoman.server.rows import HistoryRow
 from dragoman.server.state import app_state
-from dragoman.store.mail import LetterStatus
-from dragoman.store.rows import to_micros
-from dragoman.store.values import ToolCallStatus
+from dragoman.store.mailbox.mail_store import LetterStatus
+from dragoman.store.message_rows import to_micros
+from dragoman.store.types import ToolCallStatus
 
 _MAX_LETTERS: Final = 500
 _CURSOR: Final = re.compile(r"([0-9]{1,18})\.([A-Za-z0-9_.:-]{1,128})")

@@ -13,6 +13,6 @@ input is refused before a stream is opened.
 from __future__ import annotations
 
 from dragoman.server.runs.endpoints import ENDPOINTS
-from dragoman.server.runs.running import RunRegistry
+from dragoman.server.runs.registry import RunRegistry
 
 __all__ = ["ENDPOINTS", "RunRegistry"]

@@ -18,19 +18,19 @@ import msgspec
 
 from dragoman.errors import ConflictError, StoreError, UnknownSessionError
 from dragoman.ids import name_from_id
-from dragoman.server.principal import find_thread
-from dragoman.server.refusing import ApiError
+from dragoman.server.auth.principal import find_thread
+from dragoman.server.http.http_errors import ApiError
+from dragoman.server.runs.agui_encoder import AguiEncoder
 from dragoman.server.runs.live import LiveRun
-from dragoman.server.runs.preparing import PreparedTurn, TurnPreparation
-from dragoman.server.runs.recovering import end_expired_run
-from dragoman.server.runs.telling import AguiEncoder
+from dragoman.server.runs.recovery import end_expired_run
+from dragoman.server.runs.turn_request import PreparedTurn, TurnPreparation
 from dragoman.store import Session
 from dragoman.store.runs import Run, StartedRun
 from dragoman.turn import TurnStart, TurnTask
 
 if TYPE_CHECKING:
-    from dragoman.server.principal import Principal
-    from dragoman.server.runs.given import RunInput
+    from dragoman.server.auth.principal import Principal
+    from dragoman.server.runs.run_input import RunInput
     from dragoman.server.state import AppState
 
 

@@ -19,17 +19,17 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import tool_id_for
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Message, Role, TextBlock, ToolResultBlock
 from dragoman.offload import iterate_fairly
-from dragoman.server.refusing import ApiError
-from dragoman.server.runs.given import InputMessage, InputResume, RunInput
-from dragoman.server.runs.telling import INPUT_REQUIRED
+from dragoman.server.http.http_errors import ApiError
+from dragoman.server.runs.agui_encoder import INPUT_REQUIRED
+from dragoman.server.runs.run_input import InputMessage, InputResume, RunInput
 from dragoman.store import Session, Store
 from dragoman.store.runs import Run
 from dragoman.tools import Approval, problems_of_answer
-from dragoman.transcripts.parts import get_wire_id
+from dragoman.transcripts.base import get_wire_id
+from dragoman.wire.message_builder import tool_id_for
 
 _TAIL_LENGTH: Final = 100
 _DECLINED: Final = "The user declined to answer."

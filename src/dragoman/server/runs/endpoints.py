@@ -13,21 +13,21 @@ from starlette.responses import Response, StreamingResponse
 from dragoman.ids import name_from_id
 from dragoman.jsontext import read_json
 from dragoman.offload import LARGE, run_off_loop
-from dragoman.server.asking import json_bytes, text_param, validate_id
-from dragoman.server.endpoint import Endpoint, EventStream, Query
-from dragoman.server.principal import get_owned_session, get_principal
-from dragoman.server.refusing import ApiError, not_found_error
+from dragoman.server.auth.principal import get_owned_session, get_principal
+from dragoman.server.http.endpoint import Endpoint, EventStream, Query
+from dragoman.server.http.http_errors import ApiError, not_found_error
+from dragoman.server.http.requests import json_bytes, text_param, validate_id
 from dragoman.server.runs.beginning import RunRequest, run_in_progress_error
 from dragoman.server.runs.framing import KEEP_ALIVE, encode_frame
-from dragoman.server.runs.given import RunInput, parse_run_input
 from dragoman.server.runs.input_schema import RunAgentInput
+from dragoman.server.runs.run_input import RunInput, parse_run_input
 from dragoman.server.state import app_state
 from dragoman.store.runs import Run, RunEvent
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from dragoman.server.runs.running import RunRegistry
+    from dragoman.server.runs.registry import RunRegistry
 
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dragoman.server.refusing import ApiError
+from dragoman.server.http.http_errors import ApiError
 
 _Names = Mapping[str, str]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from dragoman.server.runs import given
+from dragoman.server.runs import run_input
 
 Id = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
 Metadata = dict[str, Any]
@@ -172,7 +172,7 @@ RunMessage = (
 )
 
 
-class RunAgentInput(given.RunAgentInput, frozen=True, rename="camel"):
+class RunAgentInput(run_input.RunAgentInput, frozen=True, rename="camel"):
     """What is asked for. The conversation may come whole: what the thread has already is passed over."""
 
     thread_id: Id

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dragoman.server.runs.telling import AguiEncoder
+from dragoman.server.runs.agui_encoder import AguiEncoder
 from dragoman.store.runs import Run, RunEvent
 from dragoman.turn import TurnStart, TurnTask
 

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from dragoman.dialects.parts.body import expect_list, expect_object
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.message import Message, Role
-from dragoman.transcripts.parts import TranscriptReader, read_transcript
-from dragoman.transcripts.pydantic_ai.requests import ReadState, read_request, starts_request, write_request
-from dragoman.transcripts.pydantic_ai.responses import read_response, write_response
-from dragoman.transcripts.pydantic_ai.words import NAME
-from dragoman.transcripts.pydantic_ai.writing import WriteContext
+from dragoman.transcripts.base import TranscriptReader, read_transcript
+from dragoman.transcripts.pydantic_ai.model_requests import ReadState, read_request, starts_request, write_request
+from dragoman.transcripts.pydantic_ai.model_responses import read_response, write_response
+from dragoman.transcripts.pydantic_ai.shapes import NAME
+from dragoman.transcripts.pydantic_ai.write_context import WriteContext
+from dragoman.wire.body import expect_list, expect_object
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:

@@ -18,7 +18,6 @@ import hashlib
 import json
 from typing import Any, Final
 
-from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
@@ -31,8 +30,9 @@ from dragoman.message import (
     TextBlock,
     VideoBlock,
 )
-from dragoman.transcripts.parts import apply_notes, get_notes, make_notes
-from dragoman.transcripts.pydantic_ai.words import NAME, Wire
+from dragoman.transcripts.base import apply_notes, get_notes, make_notes
+from dragoman.transcripts.pydantic_ai.shapes import NAME, Wire
+from dragoman.wire.scalars import text_or_none
 
 Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 _TO_URLSAFE: Final = str.maketrans("+/", "-_")

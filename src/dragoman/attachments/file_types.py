@@ -1,0 +1,236 @@
+"""What a file is, by its bytes: pictures, audio, PDF and plain text, and how large a picture says it is.
+
+``kind_of(data)`` tells the type or refuses; ``checked_kind(data, declared)`` also compares it with what was declared.
+Nothing is decoded: headers are read. Invariant: what a browser could take for a page or a script is not a picture, an
+audio file, a PDF or a plain text, whatever it begins with. What slips through is harmless as it is served (see
+``serving``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dragoman.attachments.media import audio_type, heic_size, is_heic
+from dragoman.attachments.types import MAX_BYTES, MAX_PIXELS, MAX_SIDE, MAX_TEXT_BYTES
+from dragoman.errors import AttachmentError
+
+EXTENSIONS: Final = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/heic": "heic",
+    "audio/mpeg": "mp3",
+    "audio/wav": "wav",
+    "audio/mp4": "m4a",
+    "audio/aac": "aac",
+    "audio/ogg": "ogg",
+    "audio/flac": "flac",
+    "audio/webm": "weba",
+    "application/pdf": "pdf",
+    "text/plain": "txt",
+}
+_TYPES: Final = {
+    **{extension: mime for mime, extension in EXTENSIONS.items()},
+    "jpeg": "image/jpeg",
+    "heif": "image/heic",
+    "oga": "audio/ogg",
+    "opus": "audio/ogg",
+}
+_TYPE_ALIASES: Final = {  # other names of a type; text types that browsers name by file ending are stored as plain text
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/heif": "image/heic",
+    "audio/mp3": "audio/mpeg",
+    "audio/x-mp3": "audio/mpeg",
+    "audio/mpeg3": "audio/mpeg",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
+    "audio/vnd.wave": "audio/wav",
+    "audio/m4a": "audio/mp4",
+    "audio/x-m4a": "audio/mp4",
+    "audio/x-aac": "audio/aac",
+    "audio/aacp": "audio/aac",
+    "audio/opus": "audio/ogg",
+    "application/ogg": "audio/ogg",
+    "audio/x-flac": "audio/flac",
+    "application/x-pdf": "application/pdf",
+    "application/json": "text/plain",
+    "text/csv": "text/plain",
+    "text/markdown": "text/plain",
+    "text/tab-separated-values": "text/plain",
+}
+_SNIFF_BYTES: Final = 1_445  # as far as browsers look for a type (WHATWG MIME Sniffing, 2026)
+_MARKUP: Final = re.compile(
+    rb"(?i)<(?:!doctype|html|head|body|script|iframe|svg|object|embed|meta|link|style|foreignobject)\b"
+)
+_PAGE: Final = re.compile(  # what a text begins with that is no plain text
+    rb"(?i)[\t\n\f\r ]*<(?:!doctype\b|\?xml\b|(?:html|head|body|script|iframe|svg|style|title)[\s/>])"
+)
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")  # what no text has (WHATWG's binary data bytes)
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def type_from_path(path: str) -> str:
+    """The type that our own paths end in."""
+    return _TYPES.get(path.rpartition(".")[2], "application/octet-stream")
+
+
+def canonical_type(declared: str | None) -> str | None:
+    """The type that is taken and that somebody means by a name of it, perhaps an old one; none if there is none."""
+    media_type = _normalize_type(declared)
+    return media_type if media_type in EXTENSIONS else None
+
+
+def validate_type(data: bytes, declared: str | None) -> str:
+    """The type of a file, if it is one that is taken and the one that was declared."""
+    declared_type = _normalize_type(declared)
+    if declared_type is not None and declared_type not in EXTENSIONS:
+        raise _type_error(f"{declared_type[:100]!r} is not taken")
+    actual_type = detect_type(data)
+    if declared_type is not None and declared_type != actual_type:
+        raise AttachmentError(
+            f"it was declared as {declared_type}, and is {actual_type}",
+            remedy="Declare what it is",
+            code="type_mismatch",
+        )
+    return actual_type
+
+
+def _normalize_type(declared: str | None) -> str | None:
+    """A declared type without its parameters; none if it says nothing."""
+    media_type = (declared or "").partition(";")[0].strip().lower()
+    return None if media_type in ("", "application/octet-stream") else _TYPE_ALIASES.get(media_type, media_type)
+
+
+def detect_type(data: bytes) -> str:
+    """The type of a file, if it is one that is taken."""
+    if not data:
+        raise AttachmentError("it is empty", code="empty_attachment")
+    if len(data) > MAX_BYTES:
+        raise too_large_error(MAX_BYTES)
+    mime_type = _type_from_magic(data)
+    if mime_type is None:
+        return _check_text(data)
+    if _MARKUP.search(data[:_SNIFF_BYTES]):
+        raise _type_error(f"it begins as {mime_type}, and has a page or a script in it")
+    if mime_type.startswith("image/"):
+        _check_size(_image_size(data, mime_type))
+    return mime_type
+
+
+def too_large_error(limit: int) -> AttachmentError:
+    """It has more bytes than may be."""
+    return AttachmentError(f"it is larger than {limit} bytes", remedy="Send a smaller one", code="attachment_too_large")
+
+
+def _type_from_magic(data: bytes) -> str | None:
+    match data[:16]:
+        case head if head.startswith(b"\x89PNG\r\n\x1a\n"):
+            return "image/png"
+        case head if head.startswith(b"\xff\xd8\xff"):
+            return "image/jpeg"
+        case head if head.startswith((b"GIF87a", b"GIF89a")):
+            return "image/gif"
+        case head if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+            return "image/webp"
+        case head if re.match(rb"%PDF-[12]\.\d", head):
+            return "application/pdf"
+        case _:
+            return "image/heic" if is_heic(data) else audio_type(data)
+
+
+def _check_text(data: bytes) -> str:
+    body = data.removeprefix(_BOM)
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _type_error("it is no picture, audio file or PDF that is known here, and no text in UTF-8") from None
+    if _CONTROL.search(body):
+        raise _type_error("it is no picture, audio file or PDF that is known here, and has signs that no text has")
+    if _PAGE.match(body) or b"http://www.w3.org/2000/svg" in body[:_SNIFF_BYTES]:
+        raise _type_error("it is a page or a drawing, and no plain text")
+    if len(data) > MAX_TEXT_BYTES:
+        raise too_large_error(MAX_TEXT_BYTES)
+    return "text/plain"
+
+
+def _type_error(reason: str) -> AttachmentError:
+    accepted = "PNG, JPEG, GIF, WebP, HEIC, MP3, WAV, M4A, AAC, Ogg, FLAC, WebM audio, PDF and plain text"
+    return AttachmentError(reason, remedy=f"Send one of {accepted}", code="type_not_allowed")
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def _check_size(size: tuple[int, int]) -> None:
+    width, height = size
+    if width > MAX_SIDE or height > MAX_SIDE or width * height > MAX_PIXELS:
+        raise AttachmentError(
+            f"it is {width} × {height} pixels; {MAX_SIDE} on a side and {MAX_PIXELS} in all are the most",
+            remedy="Make it smaller",
+            code="image_too_large",
+        )
+
+
+def _image_size(data: bytes, mime_type: str) -> tuple[int, int]:
+    match mime_type:
+        case "image/png":
+            size = _png_size(data)
+        case "image/jpeg":
+            size = _jpeg_size(data)
+        case "image/gif":
+            size = _gif_size(data)
+        case "image/heic":
+            size = heic_size(data)
+        case _:
+            size = _webp_size(data)
+    if size is None or 0 in size:
+        raise _type_error(f"it begins as {mime_type}, and is none")
+    return size
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    if len(data) < 33 or data[8:16] != b"\x00\x00\x00\rIHDR":
+        return None
+    return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+
+
+def _gif_size(data: bytes) -> tuple[int, int] | None:
+    colours = 3 << ((data[10] & 7) + 1) if len(data) > 10 and data[10] & 0x80 else 0
+    first_block = data[13 + colours : 14 + colours]
+    if (
+        first_block not in (b"!", b",") or data[6:8] == b"/*"
+    ):  # the latter is how a script begins that is a picture, too
+        return None
+    return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    match data[12:16]:
+        case b"VP8X" if len(data) >= 30:
+            return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+        case b"VP8L" if len(data) >= 25 and data[20] == 0x2F:
+            bits = int.from_bytes(data[21:25], "little")
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8 " if len(data) >= 30 and data[23:26] == b"\x9d\x01\x2a":
+            return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+        case _:
+            return None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """From the first frame: segments are stepped over, each by the length that it gives."""
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(data[at + 7 : at + 9]), int.from_bytes(data[at + 5 : at + 7])
+        elif marker == 0xDA or (length := int.from_bytes(data[at + 2 : at + 4])) < 2:
+            return None
+        else:
+            at += 2 + length
+    return None

@@ -1,0 +1,357 @@
+"""The client: asks, waits, asks again, and gives the answer out as it arrives.
+
+A whole answer and a stream go the same way: try, and after a fault that may pass wait and try again. Sleep, clocks and
+chance are arguments, so that tests need not wait. The one rule: once an event of a stream was given out, the call is
+never made again; and the stream ends with exactly one ``MessageComplete`` or ``StreamError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import msgspec
+
+from dragoman.client.addresses import build_headers, build_url, is_stream_request
+from dragoman.client.broken import NetworkError, network_fault
+from dragoman.client.call import Call, CallLog, Limits
+from dragoman.client.retry import resolve_retry_date, retry_delay_s, retry_hint
+from dragoman.errors import InputError
+from dragoman.event import MessageComplete, StreamError, StreamEvent
+from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
+from dragoman.wire.faults import redact
+
+if TYPE_CHECKING:
+    from dragoman.client.transport import Response, Transport
+
+_CLOSE_TIMEOUT_S: Final = 2.0  # how long a server may take to close a stream that has ended
+_REQUEST_IDS: Final = ("x-request-id", "request-id", "x-amzn-requestid", "x-goog-request-id")
+_LOG_HEADERS: Final = frozenset(
+    (*_REQUEST_IDS, "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms")
+)
+_RATE_LIMIT_PREFIXES: Final = ("x-ratelimit-", "anthropic-ratelimit-", "ratelimit-")
+
+
+class Client:
+    """Calls providers. One for each event loop; to be used with ``async with``, or closed with ``close``."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        random_source: Callable[[], float] = random.random,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.sleep = sleep
+        self.clock = clock
+        self.now = now
+        self.random_source = random_source
+        self._transport: Transport | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection. The client can be used again, and then begins anew."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
+
+    def transport(self) -> Transport:
+        """The pool of connections, which begins with the first call."""
+        if self._transport is None:
+            from dragoman.client.transport import Transport  # noqa: PLC0415  aiohttp is slow to load
+
+            self._transport = Transport()
+        return self._transport
+
+    async def send(self, call: Call, call_log: CallLog | None = None) -> Reply:
+        """A whole answer. One that failed is a reply too: its fault says why, after the last try."""
+        attempts = _Attempts(self, call, call_log or CallLog(), stream=False)
+        while True:
+            reply = await attempts.fetch()
+            if reply.fault is None or not await attempts.wait_before_retry(reply.fault):
+                return reply
+
+    async def stream(self, call: Call, call_log: CallLog | None = None) -> AsyncGenerator[StreamEvent, None]:
+        """The events of an answer as they arrive. Closing the iterator closes the connection."""
+        attempts = _Attempts(self, call, call_log or CallLog(), stream=True)
+        while True:
+            error_event = None
+            is_first = True
+            async with aclosing(attempts.events()) as events:
+                async for event in events:
+                    if is_first and type(event) is StreamError:
+                        error_event = event
+                        break
+                    is_first = False
+                    yield event
+            if error_event is None:
+                return
+            if not await attempts.wait_before_retry(error_event.fault):
+                yield error_event
+                return
+
+
+class _Attempts:
+    """The tries of one call."""
+
+    def __init__(self, client: Client, call: Call, call_log: CallLog, *, stream: bool) -> None:
+        provider = call.endpoint.provider
+        if is_stream_request(provider.dialect, call.wire) is (not stream):
+            raise ValueError(f"wire: written {'for a whole answer' if stream else 'for a stream'}; see Options.stream")
+        self.client = client
+        self.call = call
+        self.call_log = call_log
+        self.stream = stream
+        self.address = build_url(call.endpoint, call.adapter.model.name, stream=stream)
+        self.headers = build_headers(call.endpoint, stream=stream)
+        self.body = msgspec.json.encode(call.wire)
+        self.started_at = client.clock()
+        self.should_retry: bool | None = None  # what the last answer said
+        self._reset()
+
+    def _reset(self) -> None:
+        self.attempt_at = self.client.clock()
+        self.read_fault: Fault | None = None  # how the connection failed while the answer was read
+        self.has_ended = False  # the answer has, and only the end of the stream is missing
+        self.should_retry = None
+
+    # --- a whole answer ----------------------------------------------------------------------------------------------
+
+    async def fetch(self) -> Reply:
+        """One try."""
+        reply = await self._fetch()
+        self._record_latency()
+        if reply.fault is None:
+            return reply
+        return reply.replace(fault=self._complete_fault(reply.fault), provider_raw=self._mask_key(reply.provider_raw))
+
+    async def _fetch(self) -> Reply:
+        self._start_attempt()
+        try:
+            with await self._post() as response:
+                self._record_response(response)
+                if not 200 <= response.status < 300:
+                    return _error_reply(await self._read_error(response))
+                return self._parse_reply(await self._read_body(response))
+        except NetworkError as error:
+            return _error_reply(error.fault)
+
+    def _parse_reply(self, data: bytes) -> Reply:
+        if self.read_fault is not None:
+            return _error_reply(self.read_fault)
+        if not data.strip():
+            return _error_reply(_server_fault("empty_response", "nothing came"))
+        try:
+            reply: Reply = self.call.adapter.dialect.read_reply(data)
+        except InputError:
+            raw = {"dialect": self.call.adapter.dialect.NAME, "head": redact(data)}
+            return _error_reply(_server_fault("bad_content_type", "what came is not an answer"), raw)
+        return reply
+
+    async def _read_body(self, response: Response) -> bytes:
+        limit = self.client.limits.answer_bytes
+        return b"".join([piece async for piece in self._read_chunks(response, limit)])
+
+    # --- a stream ----------------------------------------------------------------------------------------------------
+
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """One try: events, and at last how it ended."""
+        self._start_attempt()
+        end: StreamEvent | None = None
+        try:
+            with await self._post() as response:
+                self._record_response(response)
+                if not 200 <= response.status < 300:
+                    end = StreamError(await self._read_error(response))
+                else:
+                    chunks = self._read_chunks(response, self.client.limits.stream_bytes)
+                    async with aclosing(chunks), aclosing(self._decode(chunks)) as events:
+                        async for event in events:
+                            kind = type(event)
+                            if kind is not MessageComplete and kind is not StreamError:
+                                yield event
+                                continue
+                            end = event
+                            self.has_ended = True
+                            if kind is StreamError:
+                                break
+        except InputError as error:  # what a reader could not take; what it gave before stands
+            end = StreamError(_server_fault("bad_event", error.what))
+        except NetworkError as error:
+            end = StreamError(error.fault)
+        self._record_latency()
+        yield self._final_event(end)
+
+    def _decode(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent, None]:
+        # A generator, though it is declared as an iterator.
+        return cast("AsyncGenerator[StreamEvent, None]", self.call.adapter.stream_response(chunks, self.call.context))
+
+    def _final_event(self, end: StreamEvent | None) -> StreamEvent:
+        match end:
+            case MessageComplete():
+                return end
+            case StreamError(fault, raw):
+                fault = self.read_fault if self.read_fault and fault.code in _EARLY_END_CODES else fault
+                return StreamError(self._complete_fault(fault), self._mask_key(raw))
+            case _:
+                return StreamError(self._complete_fault(self.read_fault or _INCOMPLETE))
+
+    # --- what both do ------------------------------------------------------------------------------------------------
+
+    def _post(self) -> Awaitable[Response]:
+        return self.client.transport().post(
+            self.address,
+            self.headers,
+            self.body,
+            connect_s=self.call.timeouts.connect_s,
+            head_s=max(0.0, self._timeout_s(0)),
+        )
+
+    async def _read_chunks(self, response: Response, limit: int) -> AsyncGenerator[bytes, None]:
+        """What arrives, until it ends, breaks, falls silent or is too much; ``broken`` says which."""
+        total = line = since_turn = 0  # bytes: of everything, of the last line so far, and since other tasks ran
+        longest = self.client.limits.line_bytes if self.stream else limit
+        while True:
+            timeout_s = self._timeout_s(total)
+            try:
+                chunk = await response.read_chunk(timeout_s) if timeout_s > 0 else _raise_timeout()
+            except TimeoutError:
+                self.read_fault = network_fault(*self._describe_timeout(total))
+                return
+            except NetworkError as error:
+                self.read_fault = error.fault
+                return
+            if not chunk:
+                return
+            if not total:
+                self.call_log.first_byte_ms = self._ms_since(self.attempt_at)
+            total += len(chunk)
+            end = chunk.rfind(b"\n")
+            line = line + len(chunk) if end < 0 else len(chunk) - end - 1
+            if total > limit or line > longest:
+                what = f"more than {limit} bytes came" if total > limit else f"a line has more than {longest} bytes"
+                self.read_fault = Fault(code="too_large", message=what, error_class=ErrorClass.OTHER)
+                if total <= limit and end >= 0:
+                    yield chunk[: end + 1]  # the events before it
+                return
+            since_turn += len(chunk)
+            if since_turn < _YIELD_BYTES:
+                yield chunk
+                continue
+            since_turn = 0
+            for at in range(0, len(chunk), _YIELD_BYTES):
+                yield chunk[at : at + _YIELD_BYTES]
+                await asyncio.sleep(0)
+
+    def _timeout_s(self, received: int) -> float:
+        """How long the next piece may take."""
+        timeouts = self.call.timeouts
+        left_s = self.started_at + timeouts.whole_s - self.client.clock()
+        if not self.stream:
+            return left_s
+        if self.has_ended:
+            return min(left_s, _CLOSE_TIMEOUT_S)
+        if received:
+            return min(left_s, timeouts.silence_s)
+        return min(left_s, self.attempt_at + timeouts.first_byte_s - self.client.clock())
+
+    def _describe_timeout(self, received: int) -> tuple[str, str]:
+        if self.client.clock() - self.started_at >= self.call.timeouts.whole_s:
+            return "timeout", f"the answer was not whole after {self.call.timeouts.whole_s:g} seconds"
+        if received:
+            return "stream_broken", f"nothing came for {self.call.timeouts.silence_s:g} seconds"
+        return "timeout", f"the answer did not begin in {self.call.timeouts.first_byte_s:g} seconds"
+
+    async def _read_error(self, response: Response) -> Fault:
+        """What an answer says that is none."""
+        data = b"".join([piece async for piece in self._read_chunks(response, self.client.limits.error_bytes)])
+        fault: Fault = self.call.adapter.dialect.read_error(response.status, response.headers, data)
+        return resolve_retry_date(fault, response.headers, self.client.now())
+
+    def _record_response(self, response: Response) -> None:
+        call_log = self.call_log
+        call_log.status = response.status
+        headers = {
+            name: value
+            for name, value in response.headers.items()
+            if name in _LOG_HEADERS or name.startswith(_RATE_LIMIT_PREFIXES)
+        }
+        call_log.headers = headers
+        call_log.request_id = (
+            next((headers[name] for name in _REQUEST_IDS if name in headers), None) if headers else None
+        )
+        self.should_retry = retry_hint(response.headers)
+
+    def _start_attempt(self) -> None:
+        self._reset()
+        self.call_log.attempts += 1
+
+    def _record_latency(self) -> None:
+        self.call_log.latency_ms = self._ms_since(self.started_at)
+
+    def _ms_since(self, then: float) -> int:
+        return round((self.client.clock() - then) * 1000)
+
+    def _complete_fault(self, fault: Fault) -> Fault:
+        """The fault with what only we know: who failed, the name of the request; and without the key."""
+        key = self.call.endpoint.key
+        return fault.replace(
+            provider=self.call.endpoint.provider.key,
+            request_id=fault.request_id or self.call_log.request_id,
+            message=key.mask_in(fault.message) if key else fault.message,
+        )
+
+    def _mask_key(self, raw: dict[str, Any] | None) -> dict[str, Any] | None:
+        key = self.call.endpoint.key
+        if raw is None or key is None:
+            return raw
+        return {name: key.mask_in(value) if isinstance(value, str) else value for name, value in raw.items()}
+
+    async def wait_before_retry(self, fault: Fault) -> bool:
+        """Whether there is to be another try; if so, its time has come."""
+        call, client = self.call, self.client
+        delay_s = retry_delay_s(
+            fault, self.call_log.retry_count, call.retries, client.random_source(), provider_hint=self.should_retry
+        )
+        if delay_s is None or client.clock() + delay_s >= self.started_at + call.timeouts.whole_s:
+            return False
+        self.call_log.retries.append((fault, delay_s))
+        if call.on_retry is not None:
+            call.on_retry(fault, delay_s)
+        await client.sleep(delay_s)
+        return True
+
+
+_YIELD_BYTES: Final = 32 * 1024  # of a stream that are read before other tasks run, although more may be there already
+_EARLY_END_CODES: Final = ("stream_incomplete", "empty_response", "bad_content_type")
+_INCOMPLETE: Final = Fault(
+    code="stream_incomplete",
+    message="the stream ended before the message did",
+    error_class=ErrorClass.NETWORK,
+    retryable=True,
+)
+
+
+def _error_reply(fault: Fault, raw: dict[str, Any] | None = None) -> Reply:
+    return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
+
+
+def _server_fault(code: str, message: str) -> Fault:
+    return Fault(code=code, message=message, error_class=ErrorClass.SERVER_ERROR, retryable=True)
+
+
+def _raise_timeout() -> bytes:
+    raise TimeoutError

@@ -1,0 +1,266 @@
+"""The work itself: conversations in, texts in another format out, by one process or by several.
+
+What is short is done at once. A longer file is cut into batches of whole conversations, which processes work on; their
+results are written in the order of the file, and no more batches are under way than there is room for. The one rule:
+how many processes there were cannot be seen in the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import IO, Any, Final
+
+import msgspec
+
+from dragoman import formats
+from dragoman.conversion.source import Conversation, Source, join_place
+from dragoman.errors import InputError
+from dragoman.exchange import Loss, Request
+from dragoman.formats.reader import FragmentError
+from dragoman.formats.writer import Text
+from dragoman.ids import ulid
+from dragoman.rules import Violation, check
+
+Progress = Callable[[int, int | None], None]
+# Which model was asked, why and for how much, and whose reasoning it is: only the canonical format has places for that.
+ORIGIN: Final = ("assistant-names-model", "assistant-has-routing", "assistant-has-usage", "reasoning-names-origin")
+_BATCH_BYTES: Final = 512 * 1024
+_MAX_PENDING_BATCHES: Final = 16  # a file of fewer is done before other processes have begun; so many are under way
+
+
+class LossCount(msgspec.Struct, frozen=True):
+    """How often something of a kind was lost, for one reason."""
+
+    what: str
+    reason: str
+    count: int
+
+
+class ViolationCount(msgspec.Struct, frozen=True):
+    """How often a rule is broken."""
+
+    rule: str
+    count: int
+
+
+class Summary(msgspec.Struct):
+    """What was done."""
+
+    conversations: int = 0
+    messages: int = 0
+    bytes: int = 0
+    losses: list[LossCount] = []
+    breaches: list[ViolationCount] = []
+    skipped: list[str] = []  # what is wrong with each record that was left out, and where
+
+
+class RecordError(InputError):
+    """A record that cannot be read. ``number`` is that of its line or item."""
+
+    def __init__(self, error: FragmentError, where: str) -> None:
+        super().__init__(error.what, where=where, remedy=error.remedy, code=error.code)
+        self.number = error.number
+
+
+class _Job(msgspec.Struct):
+    source: str
+    unit: str
+    format: str
+    by_message: bool
+    to: str
+    is_strict: bool
+    collect_losses: bool
+    skip_invalid: bool
+    batch: list[Conversation]
+
+
+class _JobResult(msgspec.Struct):
+    data: bytes
+    conversations: int
+    messages: int
+    losses: Counter[tuple[str, str]]
+    loss_lines: bytes  # every loss, a line each
+    breaches: Counter[str]
+    skipped: list[str]
+
+
+def convert(
+    source: Source,
+    out: IO[bytes],
+    to: str,
+    *,
+    losses_to: IO[bytes] | None = None,
+    is_strict: bool = False,
+    skip_invalid: bool = False,
+    processes: int | None = None,
+    progress: Progress | None = None,
+    title: str = "",
+) -> Summary:
+    """Write every conversation of a source in another format.
+
+    ``is_strict``: a loss is an error. ``skips``: a record that cannot be read is left out, and named in the summary.
+    """
+    summary, loss_counts, violation_counts = Summary(), Counter[tuple[str, str]](), Counter[str]()
+    summary.bytes += out.write(formats.write_header(to, title or source.name))
+    for job_result in _run_jobs(_make_jobs(source, to, (is_strict, losses_to is not None, skip_invalid)), processes):
+        summary.bytes += out.write(job_result.data)
+        summary.conversations += job_result.conversations
+        summary.messages += job_result.messages
+        loss_counts.update(job_result.losses)
+        violation_counts.update(job_result.breaches)
+        summary.skipped += job_result.skipped
+        if losses_to is not None:
+            losses_to.write(job_result.loss_lines)
+        if progress is not None:
+            progress(source.read_bytes(), source.size)
+    summary.bytes += out.write(formats.write_footer(to))
+    if source.entries:
+        loss_counts["entry", "trace entries of an export are none of its messages"] += source.entries
+    summary.breaches = [ViolationCount(rule, count) for rule, count in violation_counts.most_common()]
+    summary.losses = [LossCount(what, reason, count) for (what, reason), count in loss_counts.most_common()]
+    return summary
+
+
+def _make_jobs(source: Source, to: str, flags: tuple[bool, bool, bool]) -> Iterator[_Job]:
+    def make_job(batch: list[Conversation]) -> _Job:
+        return _Job(source.name, source.unit, source.format, source.by_message, to, *flags, batch)
+
+    batch: list[Conversation] = []
+    length = 0
+    for conversation in source.conversations:
+        batch.append(conversation)
+        length += sum(len(fragment.data) for fragment in conversation)
+        if length >= _BATCH_BYTES:
+            yield make_job(batch)
+            batch, length = [], 0
+    if batch:
+        yield make_job(batch)
+
+
+def _run_jobs(jobs: Iterator[_Job], processes: int | None) -> Iterator[_JobResult]:
+    """What becomes of each job, in order."""
+    count = processes or _available_cores()
+    first = [job for _, job in zip(range(_MAX_PENDING_BATCHES), jobs, strict=False)]
+    if len(first) < _MAX_PENDING_BATCHES or count == 1:
+        yield from map(_run_job, first)
+        yield from map(_run_job, jobs)
+        return
+    context = multiprocessing.get_context("spawn")  # a copy of a process that has threads may hang
+    pool = ProcessPoolExecutor(count, context)
+    try:
+        pending: deque[Future[_JobResult]] = deque(pool.submit(_run_job, job) for job in first)
+        first.clear()
+        for job in jobs:
+            yield pending.popleft().result()
+            pending.append(pool.submit(_run_job, job))
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _available_cores() -> int:
+    """How many processes can work at once: not more than this one may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run_job(job: _Job) -> _JobResult:
+    """One batch, in whichever process."""
+    texts, messages = [], 0
+    loss_counts: Counter[tuple[str, str]] = Counter()
+    loss_lines: list[bytes] = []
+    breaches: Counter[str] = Counter()
+    skipped: list[str] = []
+    for conversation in job.batch:
+        request = _read_job_conversation(job, conversation, skipped)
+        if request is None:
+            continue
+        # What came from another format has no origin in the canonical one either: check says so, and convert is silent.
+        breaches.update(violation.rule for violation in check(request.messages) if violation.rule not in ORIGIN)
+        text = _write_conversation(job, request, conversation[0].number)
+        texts.append(text.data)
+        messages += len(request.messages)
+        if text.losses:
+            loss_counts.update((loss.block_type, loss.reason) for loss in text.losses)
+            if job.collect_losses:
+                loss_lines.extend(_format_loss(loss, job, conversation[0].number) for loss in text.losses)
+    return _JobResult(b"".join(texts), len(texts), messages, loss_counts, b"".join(loss_lines), breaches, skipped)
+
+
+def _read_job_conversation(job: _Job, conversation: Conversation, skipped: list[str]) -> Request | None:
+    """A conversation without the records that cannot be read, if these may be skipped; nothing if none is left."""
+    while conversation:
+        try:
+            return read_conversation(job.format, conversation, job.source, job.unit, by_message=job.by_message)
+        except RecordError as error:
+            if not job.skip_invalid:
+                raise
+            skipped.append(str(error))
+            conversation = tuple(
+                fragment for fragment in conversation if job.by_message and fragment.number != error.number
+            )
+    return None
+
+
+def find_violations(name: str, request: Request) -> Iterator[Violation]:
+    """What breaks a rule in a conversation. What its format has no place for is not held against it."""
+    for violation in check(request.messages):
+        if name == formats.CANONICAL or violation.rule not in ORIGIN:
+            yield violation
+
+
+def read_conversation(name: str, conversation: Conversation, source: str, unit: str, *, by_message: bool) -> Request:
+    """A conversation; what is wrong with it is an ``InputError`` that says in which file and where."""
+    try:
+        session_id = "" if name == formats.CANONICAL else derive_session_id(conversation)
+        return formats.read(name, conversation, session_id, by_message=by_message)
+    except FragmentError as error:
+        where = source if unit == "document" else f"{source}, {unit} {error.number}"
+        raise RecordError(error, join_place(where, error.path, is_line=unit == "line")) from None
+
+
+def derive_session_id(conversation: Conversation) -> str:
+    """An id for a session that names none: always the same one for the same text in the same place."""
+    digest = hashlib.sha256(str(conversation[0].number).encode())
+    for fragment in conversation:
+        digest.update(fragment.data.strip())
+    return f"sess_{ulid(0, int.from_bytes(digest.digest()[:10]))}"
+
+
+def _write_conversation(job: _Job, request: Request, number: int) -> Text:
+    try:
+        text = formats.write(job.to, request)
+    except InputError as error:
+        raise InputError(str(error), where=_locate(job, number), code=error.code) from None
+    if text.losses and job.is_strict:
+        loss = text.losses[0]
+        raise InputError(
+            f"{loss.adapter} cannot carry {loss.block_type} ({loss.reason})",
+            where=_locate(job, number),
+            remedy="Leave --strict out to convert the rest",
+            code="would_lose",
+        )
+    return text
+
+
+def _locate(job: _Job, number: int) -> str:
+    return job.source if job.unit == "document" else f"{job.source}, {job.unit} {number}"
+
+
+def _format_loss(loss: Loss, job: _Job, number: int) -> bytes:
+    place: dict[str, Any] = {"file": job.source, job.unit: number}
+    return msgspec.json.encode({**place, **msgspec.structs.asdict(loss)}) + b"\n"
+
+
+def read_source(source: Source) -> Iterator[tuple[Conversation, Request]]:
+    """Each conversation of a source, as it is read."""
+    for conversation in source.conversations:
+        yield (
+            conversation,
+            read_conversation(source.format, conversation, source.name, source.unit, by_message=source.by_message),
+        )

@@ -1,0 +1,181 @@
+"""Where a message stands in a file, and what the file itself calls it.
+
+Readers give messages and tool calls ids of our own. A report about a file is of use only with the ids that are in the
+file, and with the place there: ``Places`` maps one to the other for one conversation.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import re
+from typing import Any, Final
+
+from dragoman.conversion.source import Conversation, Source
+from dragoman.errors import DragomanError, FormatError
+from dragoman.exchange import Request
+from dragoman.formats import CANONICAL
+from dragoman.formats.reader import read_value
+from dragoman.formats.registry import dialect, list_key
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
+from dragoman.wire.residue import get_notes
+
+_INDEX: Final = re.compile(r"\$\[(\d+)\](.*)", re.DOTALL)
+_QUOTED: Final = re.compile(r"'([^']*)'")
+_MAX_READS: Final = 500  # of parts of a conversation, to find out which of them a message comes from
+_STRING: Final = re.compile(rb'"([^"\\]*)"')
+
+
+class SourceMap:
+    """Places and ids of one conversation, as its file has them."""
+
+    def __init__(self, source: Source, conversation: Conversation, request: Request) -> None:
+        self.source = source
+        self.conversation = conversation
+        self._messages = {message.id: index for index, message in enumerate(request.messages)}
+        self.request = request
+        self._counts: dict[int, int] = {}  # how many messages the first so many items are
+
+    def find(self, where: str) -> tuple[str, str]:
+        """The line or item of a place in the messages that were read, and the place in that."""
+        source, fragments = self.source, self.conversation
+        match = _INDEX.fullmatch(where)
+        if match is None:
+            return self._format_place(fragments[0].number), where
+        index = int(match[1])
+        if source.format == CANONICAL:
+            if source.by_message:
+                return self._format_place(fragments[index].number), f"${match[2]}"
+            return self._format_place(fragments[0].number), where
+        try:
+            item = self._find_item(index)
+        except DragomanError:  # a part of the conversation cannot be read without the rest
+            return self._format_place(fragments[0].number), ""
+        if source.by_message:
+            return self._format_place(fragments[item or 0].number), ""
+        return self._format_place(fragments[0].number), self._item_path(item, index)
+
+    def find_message(self, message_id: str) -> tuple[str, str]:
+        """The same for a message, if it is one that was read."""
+        index = self._messages.get(message_id)
+        place, where = self.find("" if index is None else f"$[{index}]")
+        return place, "" if where == "$" else where
+
+    def get_file_id(self, message_id: str) -> str:
+        """The id that the file gives a message; empty if it gives none."""
+        if self.source.format == CANONICAL:
+            return message_id
+        index = self._messages.get(message_id)
+        file_id = None if index is None else self.request.messages[index].metadata.message_id
+        return file_id or (message_id if message_id.encode() in self._strings else "")
+
+    def replace_call_ids(self, text: str) -> str:
+        """A text about the conversation, with the ids that its file gives to calls."""
+        ids = self._call_ids
+        return _QUOTED.sub(lambda found: repr(ids[found[1]]) if found[1] in ids else found[0], text)
+
+    @functools.cached_property
+    def _call_ids(self) -> dict[str, str]:
+        ids: dict[str, str] = {}
+        for message in self.request.messages:
+            ids.update(_file_call_ids(message, self.source.format))
+        return ids
+
+    @functools.cached_property
+    def _strings(self) -> frozenset[bytes]:
+        return frozenset(string for fragment in self.conversation for string in _STRING.findall(fragment.data))
+
+    @functools.cached_property
+    def _value(self) -> Any:
+        values = [read_json(fragment.data, OWN) for fragment in self.conversation]
+        return values if self.source.by_message else values[0]
+
+    @functools.cached_property
+    def _list_path(self) -> tuple[str, ...]:
+        """The keys under which the value has its list of messages."""
+        if isinstance(self._value, list) or dialect(self.source.format) is None:
+            return ()
+        key = list_key(self.source.format)
+        return (key,) if key in self._value else ("request", key)
+
+    @functools.cached_property
+    def _items(self) -> list[Any]:
+        items = functools.reduce(lambda value, key: value[key], self._list_path, self._value)
+        return items if isinstance(items, list) else []
+
+    def _find_item(self, index: int) -> int | None:
+        """Which item of the list a message was read from; ``None`` if it stands beside the list."""
+        if self._ends is not None:
+            item = bisect.bisect_right(self._ends, index) - 1
+        else:
+            item = bisect.bisect_right(range(len(self._items) + 1), index, key=self._count_messages) - 1
+        return item if 0 <= item < len(self._items) else None
+
+    @functools.cached_property
+    def _ends(self) -> list[int] | None:
+        """How many messages there are up to each item, if a reader makes the same of each item alone."""
+        try:
+            outside = self._read_message_count([])
+            ends = [outside, *(self._read_message_count([item]) - outside for item in self._items)]
+        except DragomanError:
+            return None
+        ends = list(itertools.accumulate(ends))
+        total = len(self.request.messages) - self._has_response
+        return ends if ends[-1] == total else None  # a reader that joins items makes fewer
+
+    def _count_messages(self, count: int) -> int:
+        """How many messages a reader makes of the first items."""
+        if count not in self._counts:
+            if len(self._counts) >= _MAX_READS:
+                raise FormatError("too many places to look for")
+            self._counts[count] = self._read_message_count(self._items[:count])
+        return self._counts[count]
+
+    def _read_message_count(self, items: list[Any]) -> int:
+        value: Any = items
+        for depth in range(len(self._list_path), 0, -1):
+            outer = functools.reduce(lambda part, key: part[key], self._list_path[: depth - 1], self._value)
+            value = {**outer, self._list_path[depth - 1]: value}
+        if self._has_response:
+            del value["response"]
+        try:
+            return len(read_value(self.source.format, value, "").messages)
+        except DragomanError:
+            if items:
+                raise
+            return 0  # a list without messages is refused by some readers
+
+    @property
+    def _has_response(self) -> bool:
+        return len(self._list_path) > 1 and isinstance(self._value.get("response"), dict)
+
+    def _item_path(self, item: int | None, index: int) -> str:
+        if item is not None:
+            return "".join(["$", *(f".{key}" for key in self._list_path), f"[{item}]"])
+        is_answer = self._has_response and index == len(self.request.messages) - 1
+        return "$.response" if is_answer else "$"
+
+    def _format_place(self, number: int) -> str:
+        match self.source.unit:
+            case "line":
+                return f"{self.source.name}:{number}"
+            case "item":
+                return f"{self.source.name}[{number}]"
+            case _:
+                return self.source.name
+
+
+def _file_call_ids(message: Message, name: str) -> dict[str, str]:
+    """The ids that a file gives to calls, by ours."""
+    ids: dict[str, str] = {}
+    for block in message.content:
+        file_id = get_notes(getattr(block, "provider_raw", None), name).get("id")
+        if not isinstance(file_id, str):
+            continue
+        if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+            ids[block.id] = file_id
+        elif isinstance(block, ToolResultBlock):
+            ids[block.tool_use_id] = file_id
+    return ids

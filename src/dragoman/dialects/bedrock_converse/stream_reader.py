@@ -1,0 +1,411 @@
+"""Streams of Converse, read: frames of AWS in, events out.
+
+Each block is looked at as it would have stood in a whole answer, so that both have the same residue; of its words
+nothing is kept for that. The message ends with messageStop, and metadata comes last and says what it consumed.
+
+The one rule: what was damaged, cut or out of order ends as a failure, whatever came before.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.bedrock_converse.blocks import (
+    default_block,
+    id_note,
+    read_block,
+    to_compact_json,
+    try_parse_object,
+)
+from dragoman.dialects.bedrock_converse.error import read_error
+from dragoman.dialects.bedrock_converse.mappings import NAME
+from dragoman.dialects.bedrock_converse.reply import read_end, read_usage
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
+from dragoman.wire.body import storage_problem
+from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
+from dragoman.wire.frames import Frame, FramingError, make_splitter
+from dragoman.wire.late import TrailingData
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import make_notes
+from dragoman.wire.stream_reader import EventReader
+
+FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
+_PADDING: Final = "p"  # of random length, against those who count the bytes on the line
+_KINDS_WITH_START: Final = (
+    "toolUse",
+    "toolResult",
+    "image",
+)  # blocks with a contentBlockStart; others begin with a delta
+_NATIVE: Final = {"dialect": NAME, "own": True}
+_Handler = Callable[["StreamReader", dict[str, Any], list[StreamEvent]], str | None]
+
+
+class _OpenBlock:
+    """A block as far as it has arrived. Words and reasoning are handed on, and only counted here."""
+
+    def __init__(self, kind: str | None, start: dict[str, Any]) -> None:
+        self.kind = kind  # None as long as nothing has told
+        self.start = start
+        self.length: int | None = None  # of its words; None if there was no delta for them
+        self.parts: list[str] = []  # of its input or its data
+        self.items: list[Any] = []  # of its citations or its content
+        self.signature: str | None = None
+        self.call_notes: ProviderRaw | None = None  # what is left over of a call
+        self.is_call = False
+        self.is_open = True
+
+    def to_wire(self) -> dict[str, Any]:
+        """The block as it would have stood in a whole answer, with one sign in place of its words."""
+        placeholder = "…" if self.length else ""
+        match self.kind:
+            case None:
+                return self.start or {"text": ""}
+            case "text" if self.items:
+                content = {"content": [{"text": placeholder}]} if self.length is not None else {}
+                return {"citationsContent": {**content, "citations": self.items}}
+            case "text":
+                return {"text": placeholder}
+            case "reasoning":
+                signature_field = {"signature": self.signature} if self.signature is not None else {}
+                return {"reasoningContent": {"reasoningText": {"text": placeholder, **signature_field}}}
+            case "redacted":
+                return {"reasoningContent": {"redactedContent": _join_base64(self.parts)}}
+            case "toolUse":
+                text = "".join(self.parts)
+                return {"toolUse": {**self.start, "input": try_parse_object(text) if text.strip() else {}}}
+            case "toolResult":
+                return {"toolResult": {**self.start, "content": self.items}}
+            case "image":
+                return {"image": {**self.start, **{key: part for item in self.items for key, part in item.items()}}}
+            case kind:  # one that a newer version added
+                parts = [self.start[kind], *self.items] if kind in self.start else self.items
+                if all(isinstance(part, dict) for part in parts):
+                    return {kind: {key: value for part in parts for key, value in part.items()}}
+                return {kind: parts[0] if len(parts) == 1 else parts}
+
+
+def _join_base64(parts: list[str]) -> str:
+    """One blob out of several, each encoded by itself."""
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return base64.b64encode(b"".join(base64.b64decode(part, validate=True) for part in parts)).decode()
+    except (binascii.Error, ValueError):
+        return "".join(parts)
+
+
+class StreamReader(EventReader):
+    """Bytes in, events out."""
+
+    _dialect = NAME
+
+    def __init__(self, framing: str | None = None) -> None:
+        if framing not in (None, *FRAMINGS):
+            raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
+        self._framing = framing or FRAMINGS[0]
+        self._splitter = make_splitter(self._framing)
+        self._head: bytes | None = b""  # how it begins, as long as no frame came out of it
+        self._is_not_stream = False  # it is no stream at all, and its first kilobyte is not there yet
+        self._message: dict[str, Any] | None = None  # what messageStart said
+        self._blocks: dict[int, _OpenBlock] = {}
+        self._last_index = -1  # the block that began last
+        self._stop: dict[str, Any] | None = None  # what messageStop said
+        self._metadata: dict[str, Any] | None = None  # comes last
+        self._trailing = TrailingData(NAME)  # what came after messageStop and is not metadata
+        self._builder = MessageBuilder()
+        self._is_complete = False
+        self._is_over = False  # it has failed, or was closed: nothing more is read
+
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
+        if self._is_over:
+            return
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[: HEAD_BYTES - len(self._head)]
+        if not self._is_not_stream:
+            self._read_frames(self._splitter.feed(data), events)
+        if self._is_not_stream and len(self._head or b"") == HEAD_BYTES:
+            self._fail(early_end(NAME, self._head, b""), events)
+
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
+        if not self._is_over and not self._is_not_stream:
+            self._read_frames(self._splitter.close(), events)
+        if self._stop is not None and not self._is_over and not self._is_complete:
+            self._complete(events)  # what it cost did not come
+        elif not self._is_over and not self._is_complete:
+            self._fail(early_end(NAME, self._head_without_frames(), self._splitter.tail), events)
+        self._is_over = True
+
+    def _read_frames(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
+        try:
+            for frame in frames:  # one by one: what stands before a damaged one is good
+                self._head = None
+                if not self._is_over:
+                    self._read_frame(frame, events)
+        except FramingError as error:
+            self._handle_bad_frame(str(error), events)
+
+    def _handle_bad_frame(self, problem: str, events: list[StreamEvent]) -> None:
+        if self._head is not None and self._head.lstrip()[:1] in (b"<", b"{"):
+            self._is_not_stream = True
+        elif not self._is_over:
+            self._fail(stream_error(NAME, "bad_event", problem), events)
+
+    def _head_without_frames(self) -> bytes | None:
+        """How a stream began of which nothing could be read; decoded, a frame that was cut begins like any object."""
+        is_cut = self._framing == FRAMINGS[1] and not self._is_not_stream and (self._head or b"")[:1] == b"{"
+        return None if is_cut else self._head
+
+    def _read_frame(self, frame: Frame, events: list[StreamEvent]) -> None:
+        handler = _HANDLERS.get(frame.event or "")
+        if self._stop is not None and handler not in (None, StreamReader._read_metadata):
+            self._trailing.add(to_compact_json({frame.event: _decode_object(frame)}) + "\n")
+        elif frame.is_failure and not self._is_complete:
+            self._fail(_read_failure(frame), events)
+        elif handler is not None and not self._is_complete:
+            self._read_event(frame, handler, events)
+
+    def _read_event(self, frame: Frame, handler: _Handler, events: list[StreamEvent]) -> None:
+        wire = _decode_object(frame)
+        if wire is None:
+            self._fail(stream_error(NAME, "bad_event", f"a {frame.event} that is not a JSON object"), events)
+            return
+        try:
+            problem = handler(self, wire, events)
+        except (ValueError, RecursionError) as error:
+            self._fail(stream_error(NAME, "bad_event", storage_problem(error)[1]), events)
+            return
+        if problem is not None:
+            self._fail(stream_error(NAME, "protocol_violation", problem), events)
+
+    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
+        if not self._is_complete:
+            events.append(error)
+        self._is_over = True
+
+    def _read_message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if self._message is not None:
+            return "messageStart came a second time"
+        self._message = wire
+        default = {"output": {"message": {"role": "assistant"}}}
+        events.append(MessageStart(provider_raw=make_notes(NAME, default, {"output": {"message": wire}})))
+        return None
+
+    def _read_block_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        index, start = _get_index(wire), wire.get("start")
+        if not isinstance(start, dict) or not self._may_open(index):
+            return f"contentBlockStart for block {index}, which cannot begin here"
+        kind = next((kind for kind in _KINDS_WITH_START if isinstance(start.get(kind), dict)), None)
+        block = self._open_block(index, kind, start[kind] if kind else start)
+        if kind != "toolUse" or block.start.get("type") == "server_tool_use":
+            return None
+        return self._start_call(index, block, events)
+
+    def _start_call(self, index: int, block: _OpenBlock, events: list[StreamEvent]) -> str | None:
+        provider_id, name = block.start.get("toolUseId"), block.start.get("name")
+        if not isinstance(provider_id, str) or not isinstance(name, str):
+            return f"block {index} is a call without an id or a name"
+        call_id = self._builder.call_id(provider_id)
+        notes = id_note(provider_id, call_id)
+        default = default_block(ToolUseBlock(call_id, name, {}), notes)
+        block.is_call, block.call_notes = (
+            True,
+            make_notes(NAME, default, {"toolUse": {**block.start, "input": {}}}, **notes),
+        )
+        events.append(ToolUseStart(index, call_id, name, block.call_notes))
+        return None
+
+    def _may_open(self, index: int) -> bool:
+        return self._message is not None and index > self._last_index
+
+    def _open_block(self, index: int, kind: str | None, start: dict[str, Any]) -> _OpenBlock:
+        self._last_index = index
+        block = self._blocks[index] = _OpenBlock(kind, start)
+        return block
+
+    def _read_block_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        index, delta = _get_index(wire), wire.get("delta")
+        block = self._blocks.get(index)
+        if block is None and self._may_open(index):
+            block = self._open_block(index, None, {})  # texts and reasoning begin with their first delta
+        if block is None or not block.is_open or not isinstance(delta, dict):
+            return f"contentBlockDelta for block {index}, which is not open"
+        kind = _delta_kind(delta)
+        if block.kind is None and kind not in _KINDS_WITH_START:
+            block.kind = kind
+        if kind is None or block.kind != kind:
+            return f"contentBlockDelta of kind {kind} for block {index}, which is another block"
+        self._add_delta(index, block, delta, events)
+        return None
+
+    def _add_delta(self, index: int, block: _OpenBlock, delta: dict[str, Any], events: list[StreamEvent]) -> None:
+        match delta:
+            case {"text": str(text)}:
+                block.length = (block.length or 0) + len(text)
+                events.append(TextDelta(index, text))
+            case {"citation": citation}:
+                block.items.append(citation)
+            case {"toolUse": {"input": str(text)}} if block.is_call:
+                events.append(ToolUseInputDelta(index, text))
+            case {"toolUse": {"input": str(text)}} | {"reasoningContent": {"redactedContent": str(text)}}:
+                block.parts.append(text)
+            case {"reasoningContent": dict(reasoning)}:
+                self._add_reasoning(index, block, reasoning, events)
+            case {"toolResult": [*items]}:
+                block.items.extend(items)
+            case {"image": dict(part)}:
+                block.items.append(part)
+            case _:
+                block.items.append(delta.get(block.kind or ""))
+
+    def _add_reasoning(
+        self, index: int, block: _OpenBlock, reasoning: dict[str, Any], events: list[StreamEvent]
+    ) -> None:
+        """The first delta tells whose reasoning it is: only then it may be said to somebody."""
+        text = reasoning.get("text", "")
+        if "signature" in reasoning:
+            block.signature = (block.signature or "") + reasoning["signature"]
+        if text or block.length is None:
+            events.append(ThinkingDelta(index, text, None, _NATIVE if block.length is None else None))
+        block.length = (block.length or 0) + len(text)
+
+    def _read_block_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        index = _get_index(wire)
+        block = self._blocks.get(index)
+        if block is None or not block.is_open:
+            return f"contentBlockStop for block {index}, which is not open"
+        block.is_open = False
+        if block.is_call:
+            events.append(ToolUseEnd(index, block.call_notes))
+            return None
+        block_wire = block.to_wire()
+        if block.kind == "toolUse" and block_wire["toolUse"]["input"] is None:
+            return f"the input of block {index} is not a JSON object"
+        self._end_block(index, block_wire, events)
+        block.items, block.parts = [], []
+        return None
+
+    def _end_block(self, index: int, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        block = read_block(wire, MessageBuilder(), "reply")
+        match block:
+            case TextBlock(provider_raw=raw):
+                if raw is not None:
+                    events.append(TextDelta(index, "", raw))
+            case ThinkingBlock(signature=signature, provider_raw=raw):
+                if signature is not None or raw != _NATIVE:
+                    events.append(ThinkingDelta(index, "", signature, raw))
+            case _:
+                events.append(BlockComplete(index, block))
+
+    def _read_message_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if self._message is None:
+            return "messageStop before messageStart"
+        if any(block.is_open for block in self._blocks.values()):
+            return "messageStop while a block is open"
+        if not isinstance(wire.get("stopReason"), str):
+            self._fail(stream_error(NAME, "stream_incomplete", "the message ended without a reason"), events)
+            return None
+        self._stop = wire
+        if self._metadata is not None:
+            self._complete(events)
+        return None
+
+    def _read_metadata(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if self._message is None:
+            return "metadata before messageStart"
+        self._metadata = wire
+        usage = read_usage(wire)
+        if usage is not None:
+            events.append(UsageUpdate(usage))
+        if self._stop is not None:
+            self._complete(events)
+        return None
+
+    def _complete(self, events: list[StreamEvent]) -> None:
+        """What a whole answer would have said beside its blocks."""
+        try:
+            end = read_end({**(self._stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
+        except (ValueError, RecursionError) as error:
+            self._fail(stream_error(NAME, "bad_event", storage_problem(error)[1]), events)
+            return
+        raw = self._trailing.add_to(end.provider_raw)
+        if end.fault is not None:
+            events.append(StreamError(end.fault, raw))
+        else:
+            events.append(MessageComplete(end.stop_reason, end.stop_sequence, raw))
+        self._is_complete = True
+
+
+_HANDLERS: Final[dict[str, _Handler]] = {
+    "messageStart": StreamReader._read_message_start,
+    "contentBlockStart": StreamReader._read_block_start,
+    "contentBlockDelta": StreamReader._read_block_delta,
+    "contentBlockStop": StreamReader._read_block_stop,
+    "messageStop": StreamReader._read_message_stop,
+    "metadata": StreamReader._read_metadata,
+}
+
+
+def _decode_object(frame: Frame) -> dict[str, Any] | None:
+    try:
+        wire = msgspec.json.decode(frame.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(wire, dict):
+        return None
+    wire.pop(_PADDING, None)
+    return wire
+
+
+def _read_failure(frame: Frame) -> StreamError:
+    """What the provider says about a failure of its own; all of it, where that is more than a message."""
+    wire, name = _decode_object(frame), frame.event or ""
+    fault = read_error(None, {"x-amzn-errortype": name[:1].upper() + name[1:]}, wire)
+    has_fields = wire is not None and set(wire) - {"message", "Message"}
+    return StreamError(fault, {"dialect": NAME, "error": wire} if has_fields else None)
+
+
+def _get_index(wire: dict[str, Any]) -> int:
+    index = wire.get("contentBlockIndex")
+    return index if type(index) is int else -1
+
+
+def _delta_kind(delta: dict[str, Any]) -> str | None:
+    """Which kind of block a delta belongs to; ``None`` if it is malformed."""
+    match delta:
+        case {"text": str()} | {"citation": dict()}:
+            return "text"
+        case {"reasoningContent": {"redactedContent": str()}}:
+            return "redacted"
+        case {"reasoningContent": {"text": str()} | {"signature": str()}}:
+            return "reasoning"
+        case {"toolUse": {"input": str()}} | {"toolResult": list()} | {"image": dict()}:
+            return next(kind for kind in _KINDS_WITH_START if kind in delta)
+        case _:  # one that a newer version added
+            return next(
+                (key for key in delta if key not in (*_KINDS_WITH_START, "text", "citation", "reasoningContent")), None
+            )
+
+
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
+    """A reader of this dialect's streams."""
+    return StreamReader(framing)

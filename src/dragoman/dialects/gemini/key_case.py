@@ -1,0 +1,96 @@
+"""How keys are spelled: in camelCase, in snake_case, or in both.
+
+    in_camel(wire) -> wire, spelled       the keys that we know in camelCase, and which of them were not
+    respelled(wire, spelled) -> wire      the keys as they were
+
+The one rule: an object that is not the API's own (arguments, schemas, results) is never looked into.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dragoman.wire.body import expect_list
+
+NAME: Final = "gemini"
+
+_CAMEL: Final = {
+    "system_instruction": "systemInstruction",
+    "generation_config": "generationConfig",
+    "tool_config": "toolConfig",
+    "service_tier": "serviceTier",
+    "top_p": "topP",
+    "top_k": "topK",
+    "max_output_tokens": "maxOutputTokens",
+    "stop_sequences": "stopSequences",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+    "response_mime_type": "responseMimeType",
+    "response_schema": "responseSchema",
+    "response_json_schema": "responseJsonSchema",
+    "thinking_config": "thinkingConfig",
+    "include_thoughts": "includeThoughts",
+    "thinking_budget": "thinkingBudget",
+    "thinking_level": "thinkingLevel",
+    "function_calling_config": "functionCallingConfig",
+    "allowed_function_names": "allowedFunctionNames",
+    "function_declarations": "functionDeclarations",
+    "parameters_json_schema": "parametersJsonSchema",
+    "inline_data": "inlineData",
+    "mime_type": "mimeType",
+    "file_data": "fileData",
+    "file_uri": "fileUri",
+    "function_call": "functionCall",
+    "partial_args": "partialArgs",
+    "will_continue": "willContinue",
+    "function_response": "functionResponse",
+    "thought_signature": "thoughtSignature",
+    "finish_reason": "finishReason",
+}
+_SNAKE: Final = {camel: snake for snake, camel in _CAMEL.items()}
+_NESTED_OBJECTS: Final = frozenset(  # objects of the API itself; in all others the keys are somebody's own
+    {
+        "generationConfig",
+        "thinkingConfig",
+        "toolConfig",
+        "functionCallingConfig",
+        "inlineData",
+        "fileData",
+        "functionCall",
+        "functionResponse",
+    }
+)
+
+
+def to_camel(wire: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The object with the keys that we know in camelCase, and those that were in snake_case."""
+    result: dict[str, Any] = {}
+    snake: list[str] = []
+    for key, value in wire.items():
+        name = _CAMEL.get(key, key)
+        if name != key and name in wire:  # both spellings at once: the second is not ours to read
+            name = key
+        if name != key:
+            snake.append(key)
+        if name in _NESTED_OBJECTS and type(value) is dict:
+            value, inner = to_camel(value)  # noqa: PLW2901
+            snake.extend(inner)
+        result[name] = value
+    return result, snake
+
+
+def restore_case(wire: dict[str, Any], snake: Any) -> dict[str, Any]:
+    """The object with its keys as they were spelled."""
+    if not snake:
+        return wire
+    result: dict[str, Any] = {}
+    for key, value in wire.items():
+        name = _SNAKE.get(key, key)
+        inner = restore_case(value, snake) if key in _NESTED_OBJECTS and type(value) is dict else value
+        result[name if name in snake else key] = inner
+    return result
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """A list; the API also takes a single object in place of a list of one."""
+    return [value] if type(value) is dict else expect_list(value, where)

@@ -1,0 +1,285 @@
+"""Streams of Chat Completions: events in, bytes out, each event as soon as the wire allows it.
+
+Every chunk repeats who answers; the bytes around the words of a block are made once. What is only known at the end
+(extra fields, what it has consumed) is said in the last chunks.
+
+The one rule: what the beginning could not say yet is said with the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from dragoman.dialects.openai_chat.blocks import NAME, default_message, place_of, unsupported_reason
+from dragoman.dialects.openai_chat.error import write_error
+from dragoman.dialects.openai_chat.reply import default_choice, default_reply
+from dragoman.event import (
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseStart,
+)
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import (
+    ContentBlock,
+    ProviderRaw,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+from dragoman.wire.frames import json_text, sse_frame
+from dragoman.wire.residue import apply_diff, get_notes
+from dragoman.wire.stream_writer import BaseStreamWriter
+
+_REPEATED_KEYS: Final = ("id", "created", "model", "system_fingerprint", "service_tier", "provider")
+_TEXT_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_text", "refusal", "reasoning_opaque", "content")
+_TEXT_MARK: Final = "\0words\0"  # in place of the words, while the bytes around them are made
+_TEXT_MARK_JSON: Final = json_text(_TEXT_MARK)
+
+
+class _Block:
+    """A block that was begun: how it was written, and the bytes around its words."""
+
+    def __init__(self, start: dict[str, Any], template: list[bytes], raw: ProviderRaw | None) -> None:
+        self.start = start
+        self.template = template
+        self.raw = raw
+        self.call: ToolUseBlock | None = None
+        self.number = 0  # of a call
+
+
+class StreamWriter(BaseStreamWriter):
+    """Events in, bytes out: chunks as the official SDKs expect them, and ``[DONE]``."""
+
+    def __init__(self, framing: str | None = None) -> None:
+        if framing not in (None, "sse"):
+            raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
+        super().__init__(NAME)
+        self._model: str | None = None
+        self._start_fields: dict[str, Any] = {}  # what was said around the choices when it began
+        self._base: dict[str, Any] = {}  # what of it every chunk repeats
+        self._message: dict[str, Any] = {}  # what was said of the message beside its blocks
+        self._wire_blocks: dict[int, _Block] = {}
+        self._calls = 0
+        self._has_legacy_call = False
+        self._has_content = False
+        self._has_parts = False  # whether the content was said as a list
+
+    # --- the message
+
+    def write_start(self, start: MessageStart) -> bytes:
+        """The first chunk: who answers, and in which role."""
+        notes = get_notes(start.provider_raw, NAME)
+        default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=start.model))
+        fields = apply_diff(default, notes.get("residue"))
+        fields.pop("usage", None)
+        self._model, self._start_fields = start.model, fields
+        self._base = {key: fields[key] for key in _REPEATED_KEYS if key in fields}
+        self._base["object"] = "chat.completion.chunk"
+        first_fields = {key: value for key, value in fields.items() if key not in self._base}
+        self._message = _message_fields(notes.get("message", {}))
+        return self._write_chunk(self._message, first_fields)
+
+    def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
+        """Why it ended and what was not said of the message; other choices; what was consumed; and the end."""
+        notes = get_notes(end.provider_raw, NAME)
+        legacy = (TextBlock("", {"dialect": NAME, "at": "function_call"}),) if self._has_legacy_call else ()
+        reply = Reply(
+            content=legacy,
+            stop_reason=end.stop_reason,
+            stop_sequence=end.stop_sequence,
+            usage=usage,
+            model=self._model,
+        )
+        choice = apply_diff(default_choice(reply), notes.get("choice"))
+        choice.pop("message", None)
+        choice.update({"index": 0, "delta": self._rest_of_message(notes.get("message", {}))})
+        if end.stop_reason is not StopReason.UNKNOWN or not notes:  # else whoever said it gives no reasons
+            choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without one it looks cut
+        others = [one for other in notes.get("others", ()) for one in _choice_chunks(other)]
+        out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
+        reply_wire = apply_diff(default_reply(reply), notes.get("residue"))
+        rest = {
+            key: value
+            for key, value in reply_wire.items()
+            if key != "object" and self._start_fields.get(key, _TEXT_MARK) != value
+        }
+        return out + (sse_frame({**self._base, **rest, "choices": []}) if rest else b"") + b"data: [DONE]\n\n"
+
+    def write_failure(self, error: StreamError) -> bytes:
+        """An error. What was consumed is said before it."""
+        out = b""
+        if self.usage is not None:
+            usage = default_reply(Reply(stop_reason=StopReason.END_TURN, usage=self.usage))["usage"]
+            out = sse_frame({**self._base, "choices": [], "usage": usage})
+        return out + sse_frame(write_error(error.fault).wire)
+
+    def _write_chunk(self, delta: dict[str, Any], first_fields: dict[str, Any] | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        return sse_frame({**self._base, **(first_fields or {}), "choices": [choice]})
+
+    def _rest_of_message(self, notes: ProviderRaw) -> dict[str, Any]:
+        """What stands in the message beside its blocks and was not said when it began."""
+        message = _message_fields(notes)
+        rest = {key: value for key, value in message.items() if self._message.get(key, _TEXT_MARK) != value}
+        if self._has_content or ("content" in self._message and message.get("content") is None):
+            rest.pop("content", None)
+        if self._has_content and not self._has_parts and notes.get("form") == "list":
+            rest["content"] = []  # the words were the words of a part
+        return rest
+
+    # --- blocks
+
+    def _make_delta(self, block: ContentBlock) -> dict[str, Any]:
+        """The delta that says a block, or what there is of one."""
+        notes = get_notes(getattr(block, "provider_raw", None), NAME)
+        at, form = notes.get("at"), {}
+        if "beside" in notes and at == "reasoning_details":
+            form = {"shown": notes["beside"]}
+        elif "beside" in notes:
+            block = block.replace(provider_raw={**notes, "also": notes["beside"]})
+        elif at == "content" and isinstance(block, TextBlock):
+            form = {"form": "list"}
+        wire = default_message(Role.ASSISTANT, (block,), form, reply=True)
+        del wire["role"]
+        if wire.get("content", "") is None:
+            del wire["content"]
+        return wire
+
+    def _track_content(self, delta: dict[str, Any]) -> None:
+        self._has_content = self._has_content or "content" in delta
+        self._has_parts = self._has_parts or isinstance(delta.get("content"), list)
+
+    def _make_template(self, delta: dict[str, Any]) -> list[bytes]:
+        return self._write_chunk(delta).split(_TEXT_MARK_JSON)
+
+    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+        """More words."""
+        if not text:
+            return b""
+        block = self._wire_blocks.get(index)
+        if block is None:
+            start = self._make_delta(TextBlock(_TEXT_MARK, raw))
+            block = self._wire_blocks[index] = _Block(start, self._make_template(start), raw)
+            self._track_content(start)
+        return self._write_more(TextDelta, index, text, block)
+
+    def _write_more(self, kind: type, index: int, text: str, block: _Block) -> bytes:
+        if len(block.template) == 2:
+            self.set_text_template(kind, index, block.raw, (block.template[0], block.template[1]))
+        return json_text(text).join(block.template)
+
+    def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
+        """More reasoning, if it is this dialect's own; another's is never said."""
+        index, signature, raw = delta.index, delta.signature, delta.provider_raw
+        block = self._wire_blocks.get(index)
+        if block is None:
+            opening = ThinkingBlock(_TEXT_MARK, signature, raw)
+            if unsupported_reason(opening, Role.ASSISTANT, is_native=True) is not None:
+                return b""
+            start = self._make_delta(opening)
+            continuation = self._make_delta(ThinkingBlock(_TEXT_MARK, None, raw))
+            self._wire_blocks[index] = _Block(start, self._make_template(continuation), raw)
+            self._track_content(start)
+            return json_text(text).join(self._make_template(start))
+        out = self._write_more(ThinkingDelta, index, text, block) if text else b""
+        if signature is None and raw is None:
+            return out
+        block.raw = {**(block.raw or {}), **(raw or {})}
+        update = self._make_delta(ThinkingBlock(_TEXT_MARK, signature, block.raw))
+        if update == block.start or "reasoning_details" not in update:
+            return out
+        block.start = update
+        return out + b'""'.join(self._make_template(update))
+
+    def write_call_start(self, start: ToolUseStart) -> bytes:
+        """A call begins, without its arguments."""
+        call = ToolUseBlock(start.id, start.name, {}, start.provider_raw)
+        delta = _drop_arguments(self._make_delta(call))
+        continuation: dict[str, Any] = {"function_call": {"arguments": _TEXT_MARK}}
+        if "tool_calls" in delta:
+            delta["tool_calls"][0] = {"index": self._calls, **delta["tool_calls"][0]}
+            continuation = {"tool_calls": [{"index": self._calls, "function": {"arguments": _TEXT_MARK}}]}
+        else:
+            self._has_legacy_call = True
+        block = self._wire_blocks[start.index] = _Block(delta, self._make_template(continuation), start.provider_raw)
+        block.call, block.number = call, self._calls
+        self._calls += "tool_calls" in delta
+        return self._write_chunk(delta)
+
+    def write_call_input(self, index: int, text: str) -> bytes:
+        """More of the arguments of a call."""
+        return json_text(text).join(self._wire_blocks[index].template) if text else b""
+
+    def write_call_end(self, end: ToolUseEnd) -> bytes:
+        """The wire has no end of a call. What was learnt about it after its beginning is said here."""
+        block = self._wire_blocks[end.index]
+        if block.call is None or end.provider_raw in (None, block.raw):
+            return b""
+        update = _drop_arguments(self._make_delta(block.call.replace(provider_raw=end.provider_raw)))
+        if "function_call" in update:
+            rest = _new_fields(update["function_call"], block.start["function_call"])
+            return self._write_chunk({"function_call": rest}) if rest else b""
+        rest = _new_fields(update["tool_calls"][0], block.start["tool_calls"][0])
+        return self._write_chunk({"tool_calls": [{"index": block.number, **rest}]}) if rest else b""
+
+    def write_block(self, index: int, block: ContentBlock) -> bytes:  # noqa: ARG002  nothing follows it
+        """A block that comes whole."""
+        if unsupported_reason(block, Role.ASSISTANT, is_native=True) is not None:
+            return b""
+        delta = self._make_delta(block)
+        if "tool_calls" in delta:
+            delta["tool_calls"] = [{**call, "index": self._calls} for call in delta["tool_calls"]]
+            self._calls += 1
+        self._has_legacy_call = self._has_legacy_call or place_of(block) == "function_call"
+        self._track_content(delta)
+        return self._write_chunk(delta)
+
+
+def _message_fields(notes: ProviderRaw) -> dict[str, Any]:
+    """What stands in a message beside its blocks, as it was noted."""
+    fields: dict[str, Any] = apply_diff(
+        default_message(Role.ASSISTANT, (), notes, reply=True), get_notes(notes, NAME).get("residue")
+    )
+    return fields
+
+
+def _drop_arguments(delta: dict[str, Any]) -> dict[str, Any]:
+    """The beginning of a call. Who said that there are no arguments says it again."""
+    if "function_call" in delta:
+        return {"function_call": _drop_function_arguments(delta["function_call"])}
+    (call,) = delta["tool_calls"]
+    return {"tool_calls": [{**call, "function": _drop_function_arguments(call["function"])}]}
+
+
+def _drop_function_arguments(function: dict[str, Any]) -> dict[str, Any]:
+    return function if function.get("arguments") is None else {**function, "arguments": ""}
+
+
+def _new_fields(learnt: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    """What is known now and was not said."""
+    unsaid = {key: value for key, value in learnt.items() if key != "function" and said.get(key, _TEXT_MARK) != value}
+    inside = _new_fields(learnt["function"], said["function"]) if "function" in learnt else {}
+    return {**unsaid, "function": inside} if inside else unsaid
+
+
+def _choice_chunks(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The chunks of a choice that is not the answer: all that it says in one, then why it ended."""
+    index, message = choice.get("index", 0), dict(choice.get("message") or {})
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
+    yield {"index": index, "delta": message, "finish_reason": None}
+    rest = {key: value for key, value in choice.items() if key not in ("index", "message")}
+    yield {"index": index, "delta": {}, "finish_reason": None, **rest}
+
+
+def stream_writer(framing: str | None = None) -> StreamWriter:
+    """A writer of this dialect's streams."""
+    return StreamWriter(framing)

@@ -1,0 +1,525 @@
+"""Reading a stream: server-sent events that build up items, and a last one that repeats the whole response.
+
+Bytes come in, cut anywhere; events go out. An item is put together as it stood on the wire, and read as a whole one
+when it is done. The last event repeats everything, and its word counts, because an item may come with another
+encryption there: what it says otherwise about a text that grew is passed on as its residue, and about an item that was
+passed on whole it is kept with the reply (``revised``). The end is handed out when nothing can follow it any more, so
+that it can name what followed.
+
+The one rule: what was cut, damaged or out of order ends with a fault, and what came before is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from dragoman.dialects.openai_responses.blocks import (
+    NAME,
+    SUMMARY_SEPARATOR,
+    is_input,
+    part_text,
+    part_texts,
+    read_call,
+    read_content,
+    read_item,
+    read_part,
+    read_reasoning,
+)
+from dragoman.dialects.openai_responses.error import read_error
+from dragoman.dialects.openai_responses.items import (
+    EMPTY_PARTS,
+    Item,
+    SequenceNumbers,
+    ViolationError,
+    decode_event,
+    index_or_zero,
+    is_same_json,
+    item_names,
+    partial_item,
+    replace_notes,
+)
+from dragoman.dialects.openai_responses.reply import default_reply, make_reply
+from dragoman.errors import FormatError
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
+from dragoman.wire.body import expect_object, storage_problem
+from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
+from dragoman.wire.frames import FramingError, make_splitter
+from dragoman.wire.late import TrailingData
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import diff, make_notes
+from dragoman.wire.scalars import text_or_none
+from dragoman.wire.stream_reader import EventReader
+
+_MAX_TAIL_BYTES: Final = 4096
+
+
+class StreamReader(EventReader):
+    """Bytes in, events out."""
+
+    _dialect = NAME
+
+    def __init__(self, framing: str | None = None) -> None:
+        self._splitter = make_splitter(framing or "sse")
+        self._head: bytes | None = b""  # what came before the first event
+        self._builder = MessageBuilder()
+        self._numbers = SequenceNumbers()
+        self._items: list[Item] = []  # in the order of their places
+        self._open: dict[int, Item] = {}  # those that are not done, by their place
+        self._blocks = 0  # how many there are so far
+        self._is_started = False
+        self._end: MessageComplete | None = None
+        self._trailing = TrailingData(NAME)  # what came after it
+        self._is_over = False
+
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
+        if self._is_over:
+            return
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[:HEAD_BYTES]
+        try:
+            for frame in self._splitter.feed(data):
+                self._read_frame(frame.data, events)
+        except FramingError as error:
+            self._fail(stream_error(NAME, "bad_event", str(error)), events)
+
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
+        if not self._is_over:
+            for frame in self._splitter.close():
+                self._read_frame(frame.data, events)
+        if self._end is not None:
+            self._complete(self._end, events)
+        elif not self._is_over:
+            self._fail(early_end(NAME, self._head, self._splitter.tail), events)
+
+    def _read_frame(self, data: bytes, events: list[StreamEvent]) -> None:
+        self._head = None
+        if self._is_over:
+            return
+        if data.strip() == b"[DONE]":
+            if self._end is not None:
+                self._complete(self._end, events)
+            else:
+                self._fail(early_end(NAME, None, b""), events)
+            return
+        wire = decode_event(data)
+        try:
+            if isinstance(wire, dict) and self._numbers.is_repeat(wire.get("sequence_number"), data):
+                return
+            if self._end is not None:
+                self._trailing.add(data[:_MAX_TAIL_BYTES].decode("utf-8", "backslashreplace"))
+            elif isinstance(wire, dict):
+                self._read_event(wire, events)
+            else:
+                tail = data[:_MAX_TAIL_BYTES].decode("utf-8", "backslashreplace")
+                self._fail(stream_error(NAME, "bad_event", "an event that is not a JSON object", tail=tail), events)
+        except (ViolationError, FormatError) as problem:
+            self._fail(stream_error(NAME, "protocol_violation", str(problem)), events)
+        except (ValueError, RecursionError) as error:
+            self._fail(stream_error(NAME, "bad_event", storage_problem(error)[1]), events)
+
+    def _read_event(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        kind = wire.get("type")
+        if kind is None and wire.get("error"):
+            kind = "error"
+        handler = _HANDLERS.get(str(kind))
+        if handler is not None:
+            handler(self, wire, events)
+
+    def _complete(self, end: MessageComplete, events: list[StreamEvent]) -> None:
+        """The end, when nothing can follow it any more."""
+        events.append(end.replace(provider_raw=self._trailing.add_to(end.provider_raw)))
+        self._end, self._is_over = None, True
+
+    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
+        if self._end is None:  # after the end nothing can fail
+            events.append(error)
+            self._is_over = True
+
+    # The response
+
+    def _start_response(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        if self._is_started:
+            raise ViolationError("response.created came a second time")
+        response = expect_object(wire.get("response"), "response.created")
+        self._is_started = True
+        model = text_or_none(response.get("model"))
+        default = {**default_reply(Reply(stop_reason=StopReason.UNKNOWN, model=model)), "status": "in_progress"}
+        rest = {key: value for key, value in response.items() if key != "output"}
+        events.append(MessageStart(model, make_notes(NAME, default, rest) or {"dialect": NAME}))
+
+    def _end_response(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        response = expect_object(wire.get("response"), str(wire.get("type")))
+        if not self._is_started:
+            raise ViolationError("the response ends before it began")
+        output = response.get("output")
+        revisions = self._compare_output(output if isinstance(output, list) else [], events)
+        for item in list(self._open.values()):
+            if response.get("status") == "completed":
+                raise ViolationError(f"the response ends while item {item.place} is open")
+            if item.kind != "function_call":
+                self._finish_item(item, partial_item(item), events)
+        reply = make_reply(response, [item.wire for item in self._items], revisions)
+        if reply.usage is not None:
+            events.append(UsageUpdate(reply.usage))
+        if reply.fault is not None:
+            self._fail(StreamError(reply.fault, reply.provider_raw), events)
+        else:
+            self._end = MessageComplete(reply.stop_reason, None, reply.provider_raw)
+
+    def _read_error(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        self._fail(StreamError(read_error(None, {}, wire)), events)
+
+    # Items
+
+    def _start_item(self, place: int, wire: dict[str, Any], events: list[StreamEvent]) -> Item:
+        item = self._open[place] = Item(place, wire, self._blocks)
+        self._items.append(item)
+        self._blocks += 1
+        if item.kind == "function_call":
+            self._start_call(item, events)
+        for part, content in enumerate(item.parts):
+            item.numbers[part] = part
+            self._emit_rest(item, part, part_text(content), events)
+        return item
+
+    @property
+    def _last_place(self) -> int:
+        return self._items[-1].place if self._items else -1
+
+    def _block_index(self, item: Item, part: int) -> int:
+        """The index of a block. Blocks stand in the order in which they begin, so a part belongs to the last item."""
+        if part == len(item.indexes) and item is self._items[-1]:
+            item.indexes.append(self._blocks)
+            self._blocks += 1
+        if not 0 <= part < len(item.indexes):
+            raise ViolationError(f"part {part} of item {item.place} cannot begin here")
+        return item.indexes[part]
+
+    def _add_item(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        place = wire.get("output_index")
+        if type(place) is not int:
+            place = self._last_place + 1
+        if not self._is_started or place <= self._last_place:
+            raise ViolationError(f"item {place} cannot begin here")
+        self._start_item(place, expect_object(wire.get("item"), "response.output_item.added"), events)
+
+    def _end_item(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item = self._open_item(wire)
+        self._finish_item(item, expect_object(wire.get("item"), "response.output_item.done"), events)
+
+    def _open_item(self, wire: dict[str, Any]) -> Item:
+        """The item that an event is about. Some servers leave out its place, and then its id has to do."""
+        place = wire.get("output_index")
+        if type(place) is int:
+            match = self._open.get(place)
+        else:
+            item_id = wire.get("item_id")
+            if item_id is None and isinstance(wire.get("item"), dict):
+                item_id = wire["item"].get("id") or wire["item"].get("call_id")
+            matches = [item for item in self._open.values() if str(item_id) in item_names(item.wire)]
+            match = next(reversed(matches or list(self._open.values())), None)
+        if match is None:
+            raise ViolationError(f"{wire.get('type')} for item {place}, which is not open")
+        return match
+
+    def _finish_item(self, item: Item, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        """The item is complete: pass on what is missing of it, and its residue."""
+        if str(wire.get("type", "message")) != item.kind:
+            raise ViolationError(f"item {item.place} began as {item.kind} and ended as {wire.get('type')}")
+        item.wire = wire
+        if item.kind == "message" and len(item.parts) < len(item.pieces):
+            item.wire = partial_item(item)
+        for part, content in enumerate(item.parts):
+            self._block_index(item, part)
+            self._emit_rest(item, part, part_text(content), events)
+        if item.kind == "reasoning" and item.source is not None:
+            texts = part_texts(wire.get(item.source)) or []
+            self._emit_rest(item, 0, SUMMARY_SEPARATOR.join(texts), events)
+        elif item.kind == "function_call":
+            self._end_call(item, events)
+        self._emit_notes(item, events)
+        self._emit_blocks(item, events)
+        item.is_done = True
+        del self._open[item.place]
+
+    def _compare_output(self, output: list[Any], events: list[StreamEvent]) -> dict[str, Any]:
+        """Make up for what is missing of what the last event repeats; what it says otherwise of items passed on."""
+        candidates = list(self._items)
+        revisions: dict[str, Any] = {}
+        for place, wire in enumerate(output):
+            expect_object(wire, f"output[{place}]")
+            same_name = [item for item in candidates if item_names(item.wire) & item_names(wire)]
+            same_kind = [item for item in candidates if item.kind == str(wire.get("type", "message"))]
+            item = next(iter(same_name or same_kind), None)
+            if item is None:
+                item = self._start_item(self._last_place + 1, wire, events)
+            else:
+                candidates.remove(item)
+            if not item.is_done:
+                self._finish_item(item, wire, events)
+            elif item.wire != wire:
+                self._revise_item(item, wire, revisions, events)
+        return revisions
+
+    def _revise_item(
+        self, item: Item, wire: dict[str, Any], revisions: dict[str, Any], events: list[StreamEvent]
+    ) -> None:
+        if item.raws:  # it grew
+            previous, item.wire = item.wire, wire
+            if len(item.parts) < len(item.pieces) and item.kind == "message":
+                item.wire = previous  # it repeats less than it said
+            self._emit_notes(item, events)
+            return
+        if item.kind == "function_call" and not is_same_json(wire.get("arguments"), item.wire["arguments"]):
+            raise ViolationError(f"the response repeats other arguments for item {item.place}")
+        name = item.wire.get("id")
+        if isinstance(name, str):
+            revisions[name] = diff(item.wire, wire)
+
+    def _emit_notes(self, item: Item, events: list[StreamEvent]) -> None:
+        """What a block that grew has besides its text, as far as that is news."""
+        if item.kind == "message" and item.wire.get("content"):
+            blocks = read_content(item.wire, f"output[{item.place}]", is_continued=True)
+            for part, block in enumerate(blocks):
+                raw = item.raws.get(part)
+                notes = getattr(block, "provider_raw", None)
+                if not isinstance(block, TextBlock) and part not in item.pieces:
+                    continue
+                if part not in item.raws or notes != raw:
+                    events.append(TextDelta(self._block_index(item, part), "", replace_notes(raw, notes)))
+                    item.pieces.setdefault(part, [])
+                    item.raws[part] = notes
+        elif item.kind == "reasoning" and item.pieces:
+            thinking = read_reasoning(item.wire, item.source)
+            if isinstance(thinking, ThinkingBlock) and (0 not in item.raws or thinking.provider_raw != item.raws[0]):
+                raw = replace_notes(item.raws.get(0), thinking.provider_raw)
+                events.append(ThinkingDelta(item.indexes[0], "", thinking.signature, raw))
+                item.raws[0] = thinking.provider_raw
+            elif isinstance(thinking, ThinkingBlock) and thinking.signature is not None:
+                events.append(ThinkingDelta(item.indexes[0], "", thinking.signature))
+
+    def _emit_blocks(self, item: Item, events: list[StreamEvent]) -> None:
+        """The blocks that did not grow."""
+        if item.kind == "function_call":
+            return
+        for part, block in enumerate(read_item(item.wire, f"output[{item.place}]", MessageBuilder(), [])):
+            if part not in item.pieces:
+                events.append(BlockComplete(self._block_index(item, part), block))
+                item.pieces[part] = []
+
+    # Texts
+
+    def _emit_rest(self, item: Item, part: int, text: str | None, events: list[StreamEvent]) -> None:
+        """Pass on what is missing of a text that is known as a whole now."""
+        if text is None:
+            return
+        emitted = item.get_text(part)
+        if not text.startswith(emitted):
+            raise ViolationError(f"the pieces of item {item.place} do not add up to its text")
+        item.pending_surrogates.pop(part, None)
+        self._emit_text(item, part, text[len(emitted) :], events)
+
+    def _emit_text(self, item: Item, part: int, text: str, events: list[StreamEvent]) -> None:
+        index = self._block_index(item, part)
+        pieces = item.pieces.setdefault(part, [])
+        text = item.join_text(part, text) if not text.isascii() or item.pending_surrogates else text
+        if not text:
+            return
+        pieces.append(text)
+        if item.kind == "message":
+            events.append(TextDelta(index, text, None if part in item.raws else self._start_notes(item, part)))
+        elif item.kind == "reasoning":
+            item.cuts[-1] += len(text)
+            events.append(
+                ThinkingDelta(index, text, None, None if part in item.raws else self._start_notes(item, part))
+            )
+        else:
+            events.append(ToolUseInputDelta(index, text))
+
+    def _start_notes(self, item: Item, part: int) -> ProviderRaw | None:
+        """What is known of a block when it begins, in the form of its residue: a hint for writers."""
+        if item.kind == "reasoning":
+            wire = {**item.wire, str(item.source): []}
+            raw = getattr(read_reasoning(wire, item.source), "provider_raw", None)
+        else:
+            start = item.started_parts.get(part) or EMPTY_PARTS["response.output_text.delta"]
+            wire = {**item.wire, "content": [start]}
+            block = read_content(wire, "", is_continued=True)[0] if part == 0 else read_part(start, Role.ASSISTANT)
+            raw = block.provider_raw if isinstance(block, TextBlock) else None
+        item.raws[part] = raw
+        return raw
+
+    def _add_part(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item = self._open_item(wire)
+        if item.kind != "message":
+            return
+        part, start = item.part_number(wire), wire.get("part")
+        if part in item.pieces:
+            raise ViolationError(f"part {part} of item {item.place} begins a second time")
+        text = part_text(start)
+        if isinstance(start, dict) and text is not None:
+            item.started_parts[part] = {**start, "refusal" if start.get("type") == "refusal" else "text": ""}
+            self._emit_text(item, part, text, events)
+
+    def _end_part(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item = self._open_item(wire)
+        if item.kind == "message":
+            part = item.part_number(wire)
+            self._emit_rest(item, part, part_text(wire.get("part")), events)
+            item.closed_parts.add(part)
+
+    def _add_text(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item, text = self._open_item(wire), wire.get("delta")
+        part = item.part_number(wire)
+        if item.kind != "message" or part in item.closed_parts or not isinstance(text, str):
+            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none there")
+        if part not in item.pieces:
+            item.started_parts.setdefault(part, EMPTY_PARTS[str(wire.get("type"))])
+        self._emit_text(item, part, text, events)
+
+    def _end_text(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item, text = self._open_item(wire), wire.get("text", wire.get("refusal"))
+        if item.kind == "message" and isinstance(text, str):
+            self._emit_rest(item, item.part_number(wire), text, events)
+
+    def _add_thinking(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        """More of a summary or of the reasoning itself, whichever came first; the parts of it are one text."""
+        item, text = self._open_item(wire), wire.get("delta")
+        if item.kind != "reasoning" or not isinstance(text, str):
+            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
+        if self._select_thinking_part(item, wire, events):
+            self._emit_text(item, 0, text, events)
+
+    def _add_thinking_part(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item, text = self._open_item(wire), part_text(wire.get("part"))
+        if item.kind == "reasoning" and self._select_thinking_part(item, wire, events) and text:
+            self._emit_text(item, 0, text, events)
+
+    def _select_thinking_part(self, item: Item, wire: dict[str, Any], events: list[StreamEvent]) -> bool:
+        """Whether an event is about what is shown of reasoning; a part of it that is new is parted from the others."""
+        source = "summary" if "summary" in str(wire.get("type")) else "content"
+        part = index_or_zero(wire, f"{source}_index")
+        if item.source is None:
+            item.source = source
+        if item.source != source:
+            return False
+        last = len(item.closed_parts) - 1
+        if part < last:
+            raise ViolationError(f"part {part} of item {item.place} goes on after the next one began")
+        if part - last > _MAX_NEW_PARTS:
+            raise ViolationError(f"part {part} of item {item.place} cannot begin here")
+        for number in range(last + 1, part + 1):
+            if number > 0:
+                self._separate_thinking(item, events)
+            item.closed_parts.add(number)
+        return True
+
+    def _separate_thinking(self, item: Item, events: list[StreamEvent]) -> None:
+        raw: ProviderRaw = self._start_notes(item, 0) or {"dialect": NAME} if 0 not in item.raws else {"dialect": NAME}
+        raw = {**raw, "cuts": [*item.cuts, 0]}
+        item.raws[0] = {**(item.raws.get(0) or {}), **raw}
+        item.pieces.setdefault(0, []).append(SUMMARY_SEPARATOR)
+        item.cuts.append(0)
+        events.append(ThinkingDelta(item.indexes[0], SUMMARY_SEPARATOR, None, raw))
+
+    # Calls
+
+    def _start_call(self, item: Item, events: list[StreamEvent]) -> None:
+        """A call begins when its name is known, which for some servers is at its end."""
+        provider_id, name = item.wire.get("call_id"), item.wire.get("name")
+        if item.call_id is not None or not isinstance(provider_id, str) or not isinstance(name, str):
+            return
+        item.call_id = self._builder.call_id(provider_id)
+        default = {"type": "function_call", "call_id": provider_id, "name": name}
+        start = {key: value for key, value in item.wire.items() if key != "arguments"}
+        note = provider_id if provider_id != item.call_id else None
+        events.append(ToolUseStart(item.indexes[0], item.call_id, name, make_notes(NAME, default, start, id=note)))
+        for input_text in ("".join(item.pieces.pop(0, ())), text_or_none(item.wire.get("arguments"))):
+            if input_text:
+                self._emit_text(item, 0, input_text, events)
+                break
+
+    def _add_input(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item, text = self._open_item(wire), wire.get("delta")
+        if item.kind != "function_call" or 0 in item.closed_parts or not isinstance(text, str):
+            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
+        if item.call_id is None:
+            item.pieces.setdefault(0, []).append(text)
+        else:
+            self._emit_text(item, 0, text, events)
+
+    def _end_input(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        item, text = self._open_item(wire), wire.get("arguments")
+        if item.kind != "function_call":
+            return
+        if isinstance(text, str) and item.call_id is not None:
+            self._emit_rest_of_input(item, text, events)
+        item.closed_parts.add(0)
+
+    def _emit_rest_of_input(self, item: Item, text: str, events: list[StreamEvent]) -> None:
+        emitted = item.get_text(0)
+        if text.startswith(emitted):
+            item.pending_surrogates.pop(0, None)
+            self._emit_text(item, 0, text[len(emitted) :], events)
+        elif not is_same_json(text, emitted):
+            raise ViolationError(f"the pieces of item {item.place} do not add up to its arguments")
+
+    def _end_call(self, item: Item, events: list[StreamEvent]) -> None:
+        self._start_call(item, events)
+        if item.call_id is None or not all(isinstance(item.wire.get(key), str) for key in _CALL_KEYS):
+            raise ViolationError(f"the call of item {item.place} has no name, no id or no arguments")
+        self._emit_rest_of_input(item, item.wire["arguments"], events)
+        if item.wire.get("status") == "incomplete" and is_input(item.get_text(0)):
+            return  # it was cut off, although what came of it can be read: without an end it counts as cut off
+        events.append(ToolUseEnd(item.indexes[0], read_call(item.wire, item.call_id).provider_raw))
+
+
+_CALL_KEYS: Final = ("call_id", "name", "arguments")
+_MAX_NEW_PARTS: Final = 100  # more parts of reasoning do not begin at once
+
+
+_HANDLERS: Final = {
+    "response.created": StreamReader._start_response,
+    "response.output_item.added": StreamReader._add_item,
+    "response.output_item.done": StreamReader._end_item,
+    "response.content_part.added": StreamReader._add_part,
+    "response.content_part.done": StreamReader._end_part,
+    "response.output_text.delta": StreamReader._add_text,
+    "response.output_text.done": StreamReader._end_text,
+    "response.refusal.delta": StreamReader._add_text,
+    "response.refusal.done": StreamReader._end_text,
+    "response.reasoning_summary_part.added": StreamReader._add_thinking_part,
+    "response.reasoning_summary_text.delta": StreamReader._add_thinking,
+    "response.reasoning_part.added": StreamReader._add_thinking_part,
+    "response.reasoning_text.delta": StreamReader._add_thinking,
+    "response.function_call_arguments.delta": StreamReader._add_input,
+    "response.function_call_arguments.done": StreamReader._end_input,
+    "response.completed": StreamReader._end_response,
+    "response.incomplete": StreamReader._end_response,
+    "response.failed": StreamReader._end_response,
+    "response.cancelled": StreamReader._end_response,
+    "response.error": StreamReader._read_error,
+    "error": StreamReader._read_error,
+}
+
+
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
+    """A reader of this dialect's streams."""
+    return StreamReader(framing)

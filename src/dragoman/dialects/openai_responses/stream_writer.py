@@ -1,0 +1,549 @@
+"""Writing a stream: events come in, and the bytes that this API would have sent go out, each as soon as it can.
+
+A text or a piece of reasoning is done when the next item begins, a call when its end is said. The last event repeats
+the whole response, so every word is kept until then; what was learnt about an item after it was done is said there.
+
+The one rule: a message that did not end properly is never written as one that did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from dragoman.dialects.openai_responses.blocks import (
+    NAME,
+    SUMMARY_SEPARATOR,
+    is_ignorable,
+    is_part,
+    part_text,
+    read_reasoning,
+    unsupported_reason,
+    write_items,
+    write_part,
+)
+from dragoman.dialects.openai_responses.error import provider_code
+from dragoman.dialects.openai_responses.reply import complete_item, complete_part, default_reply, write_reply
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    fold,
+    mark_unusable,
+)
+from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    ProviderRaw,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+from dragoman.wire.faults import stream_error
+from dragoman.wire.frames import sse_frame
+from dragoman.wire.residue import apply_diff, diff, get_notes
+from dragoman.wire.scalars import list_or_empty
+
+_CUT_CALL: Final = Fault(code="tool_input_truncated", message="a call was cut off", retryable=True)
+
+Frames = list[dict[str, Any]]
+
+
+class _OrderError(Exception):
+    """An event that cannot come here."""
+
+
+class _Block:
+    """A block in the making: its events, and where on the wire it stands."""
+
+    def __init__(self, kind: type[StreamEvent], address: dict[str, Any] | None) -> None:
+        self.kind = kind
+        self.address = address  # its address; none if this wire cannot say it
+        self.events: list[StreamEvent] = []
+        self.pending_surrogate = ""  # of a character, the other half of which is still to come
+        self.has_lone_surrogate = False  # half of a character stood alone
+        self.is_open = True
+        self.has_ended = False  # of a call: that its end was said
+        self.part = -1  # of reasoning: the one that grows
+        self.texts: list[str] = []  # of that part
+        self.at = 0  # how far into it
+        self.cuts: list[int] = []
+        self._block: ContentBlock | None = None
+
+    def add(self, event: StreamEvent) -> None:
+        self.events.append(event)
+        self._block = None
+
+    def mark_cut(self) -> None:
+        """A call whose input never came, because the limit did."""
+        if isinstance(self.block, ToolUseBlock):
+            call, reason = self.block, "the output limit came before its input"
+            self._block = InvalidToolUseBlock(call.id, call.name, "", reason, call.provider_raw)
+
+    def join_text(self, text: str) -> str:
+        """What can be written of a text now: half a character waits for the other half."""
+        if text.isascii() and not self.pending_surrogate:
+            return text
+        text = self.pending_surrogate + text
+        self.pending_surrogate = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        units = text[: len(text) - len(self.pending_surrogate)].encode("utf-16-le", "surrogatepass")
+        joined = units.decode("utf-16-le", "ignore")
+        self.has_lone_surrogate = self.has_lone_surrogate or joined.encode("utf-16-le") != units
+        return joined
+
+    @property
+    def block(self) -> ContentBlock:
+        if self._block is None:
+            self._block = _keep_input_text(fold(self.events).content[0], self.events)
+        return self._block
+
+
+def _keep_input_text(block: ContentBlock, events: list[StreamEvent]) -> ContentBlock:
+    """A call with its input as it was said, not as we would say it; one that was cut off, with what was known of it."""
+    first = events[0]
+    if not isinstance(first, ToolUseStart):
+        return block
+    raw = block.provider_raw if isinstance(block, ToolUseBlock | InvalidToolUseBlock) else None
+    if isinstance(block, InvalidToolUseBlock) and raw is None:
+        return block.replace(provider_raw=first.provider_raw)
+    text = "".join(event.partial_json for event in events if isinstance(event, ToolUseInputDelta))
+    if get_notes(raw, NAME) or not isinstance(block, ToolUseBlock) or not text.strip():
+        return block
+    default = write_items([block.replace(provider_raw=None)], Role.ASSISTANT, None, is_ignorable)[0]
+    residue = diff(default, {**default, "arguments": text})
+    return block.replace(provider_raw={"dialect": NAME, "residue": residue} if residue else None)
+
+
+class StreamWriter:
+    """Events in, bytes out."""
+
+    def __init__(self, framing: str | None = None) -> None:
+        if framing not in (None, "sse"):
+            raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
+        self._number = 0
+        self._start: MessageStart | None = None
+        self._hint: ProviderRaw = {}  # what this dialect knew at the start
+        self._wire_blocks: list[_Block] = []  # in the order in which they began
+        self._blocks: dict[int, _Block] = {}  # by their index
+        self._current: list[_Block] = []  # of the message item, or the reasoning, that grows
+        self._places = 0
+        self._usage: TokenUsage | None = None
+        self._end: MessageComplete | None = None
+        self._is_over = False
+
+    def feed(self, event: StreamEvent) -> bytes:
+        """The bytes for one event."""
+        frames: Frames = []
+        if not self._is_over:
+            try:
+                self._write_event(event, frames)
+            except _OrderError as problem:
+                self._fail(stream_error(NAME, "protocol_violation", str(problem)), frames)
+        return self._encode_frames(frames)
+
+    def close(self) -> bytes:
+        """What is still owed; a failure, if the message had not ended."""
+        frames: Frames = []
+        if self._end is not None and not self._is_over:
+            self._end_response(self._end, frames)
+        elif not self._is_over:
+            self._fail(stream_error(NAME, "stream_incomplete", "the stream ended before the response did"), frames)
+        return self._encode_frames(frames)
+
+    def _encode_frames(self, frames: Frames) -> bytes:
+        first, self._number = self._number, self._number + len(frames)
+        numbered = enumerate(frames, first)
+        return b"".join(sse_frame({**wire, "sequence_number": number}, wire["type"]) for number, wire in numbered)
+
+    def _write_event(self, event: StreamEvent, frames: Frames) -> None:
+        if self._end is not None:  # what counts after the end is what it consumed
+            if isinstance(event, UsageUpdate):
+                self._usage = event.usage
+                self._end_response(self._end, frames)
+            return
+        if self._start is None and not isinstance(event, MessageStart | StreamError):
+            self._start_response(MessageStart(), frames)
+        match event:
+            case MessageStart():
+                self._start_response(event, frames)
+            case TextDelta() | ThinkingDelta():
+                self._write_text(event, frames)
+            case ToolUseStart():
+                self._start_call(event, frames)
+            case ToolUseInputDelta():
+                self._write_input(event, frames)
+            case ToolUseEnd():
+                self._end_call(event, frames)
+            case BlockComplete():
+                self._write_block(event, frames)
+            case UsageUpdate():
+                self._usage = event.usage
+            case MessageComplete():
+                self._end = event
+                if self._usage is not None or event.stop_reason is StopReason.ERROR:
+                    self._end_response(event, frames)
+            case StreamError():
+                self._fail(event, frames)
+
+    # The response
+
+    def _start_response(self, start: MessageStart, frames: Frames) -> None:
+        if self._start is not None:
+            raise _OrderError("the message begins a second time")
+        self._start, self._hint = start, get_notes(start.provider_raw, NAME)
+        default = default_reply(Reply(stop_reason=StopReason.UNKNOWN, model=start.model))
+        wire = apply_diff(default, self._hint.get("residue"))
+        unknown = [
+            key for key in ("usage", "error", "incomplete_details", "completed_at") if key in {**default, **wire}
+        ]
+        response = {**wire, **dict.fromkeys(unknown), "status": "in_progress", "output": []}
+        frames.append({"type": "response.created", "response": response})
+        frames.append({"type": "response.in_progress", "response": response})
+
+    def _end_response(self, end: MessageComplete, frames: Frames) -> None:
+        problem = self._end_problem(end)
+        if problem is not None:
+            self._fail(problem, frames)
+            return
+        open_calls = [block for block in self._wire_blocks if block.is_open and block.kind is ToolUseStart]
+        cut_calls = [block for block in open_calls if not block.has_ended or end.stop_reason is StopReason.MAX_TOKENS]
+        for block in cut_calls:
+            block.mark_cut()
+        reply = self._make_reply(end.stop_reason, end.provider_raw)
+        if cut_calls:
+            reply = reply.replace(stop_reason=StopReason.ERROR, fault=_CUT_CALL)
+        wire = write_reply(mark_unusable(reply)).wire
+        status = wire.get("status")
+        self._close_current(frames, is_cut=status != "completed" and not self._hint)
+        for block in open_calls:
+            self._close_call(block, frames, is_cut=block in cut_calls)
+        kind = status if status in ("incomplete", "failed") else "completed"
+        frames.append({"type": f"response.{kind}", "response": wire})
+        self._is_over = True
+
+    def _end_problem(self, end: MessageComplete) -> StreamError | None:
+        if end.stop_reason is StopReason.ERROR:
+            return stream_error(NAME, "unexplained_error", "the answer ended as failed, and nobody said why")
+        if any(block.pending_surrogate or block.has_lone_surrogate for block in self._wire_blocks):
+            return stream_error(NAME, "bad_event", "half of a character in a text")
+        if set(self._blocks) != set(range(len(self._blocks))):
+            return stream_error(NAME, "protocol_violation", "a block is missing between the others")
+        return None
+
+    def _fail(self, error: StreamError, frames: Frames) -> None:
+        fault = error.fault
+        self._is_over = True
+        if self._start is None:
+            fields = {"code": provider_code(fault), "message": fault.message, "param": None}
+            frames.append({"type": "error", **fields})
+            return
+        reply = self._make_reply(StopReason.ERROR, error.provider_raw, fault)
+        wire = write_reply(reply).wire
+        open_ids = {
+            block.address["item_id"] for block in self._wire_blocks if block.is_open and block.address is not None
+        }
+        output = [_mark_incomplete(item) if _item_name(item) in open_ids else item for item in wire["output"]]
+        wire = {**wire, "status": "failed", "error": _write_error(fault), "output": output}
+        frames.append({"type": "response.failed", "response": wire})
+
+    def _make_reply(self, stop_reason: StopReason, raw: ProviderRaw | None, fault: Fault | None = None) -> Reply:
+        content = tuple(block.block for block in self._wire_blocks)
+        notes: ProviderRaw | None = None
+        if self._hint:  # what failed may know less at its end than at its start
+            notes = {**(self._hint if fault is not None else {}), **get_notes(raw, NAME)} or self._hint
+        model = self._start.model if self._start is not None else None
+        return Reply(
+            content=content, stop_reason=stop_reason, usage=self._usage, model=model, fault=fault, provider_raw=notes
+        )
+
+    # Items
+
+    def _start_item(self, wire: dict[str, Any], frames: Frames, **empty: Any) -> dict[str, Any]:
+        """The address of an item that begins now."""
+        self._close_current(frames)
+        place = self._places
+        self._places += 1
+        item = wire if self._hint else complete_item(place, wire)
+        start = {**item, **empty}
+        if "status" in start:
+            start["status"] = "in_progress"
+        frames.append({"type": "response.output_item.added", "output_index": place, "item": start})
+        return {"item_id": _item_name(item), "output_index": place}
+
+    def _finish_item(self, blocks: list[_Block], *, is_cut: bool = False) -> dict[str, Any]:
+        item = write_items([block.block for block in blocks], Role.ASSISTANT, None, is_ignorable)[0]
+        address = blocks[0].address or {}
+        item = item if self._hint else complete_item(address["output_index"], item, is_cut=is_cut)
+        return _mark_incomplete(item) if is_cut else item
+
+    def _close_current(self, frames: Frames, *, is_cut: bool = False) -> None:
+        """The item that grew is done."""
+        blocks, self._current = self._current, []
+        if blocks:
+            self._close_part(blocks[-1], frames)
+            item = self._finish_item(blocks, is_cut=is_cut)
+            place = (blocks[0].address or {})["output_index"]
+            frames.append({"type": "response.output_item.done", "output_index": place, "item": item})
+
+    def _close_part(self, block: _Block, frames: Frames) -> None:
+        if block.is_open:
+            block.is_open = False
+            frames.extend(self._end_thinking_part(block) if block.kind is ThinkingDelta else self._end_part(block))
+
+    # Words
+
+    def _write_text(self, event: TextDelta | ThinkingDelta, frames: Frames) -> None:
+        block = self._blocks.get(event.index)
+        if block is not None and block.kind is not type(event):
+            raise _OrderError(f"words for block {event.index}, which is another block")
+        if block is None or (event.text and not block.is_open and block.address is not None):
+            block = self._open_block(event, block, frames)
+        if block.address is None:
+            return
+        block.add(event)
+        text = block.join_text(event.text)
+        if block.kind is ThinkingDelta:
+            self._write_thinking(block, text, event.provider_raw, frames)
+        elif text:
+            frames.append(_text_delta(block, text))
+
+    def _open_block(self, event: TextDelta | ThinkingDelta, previous: _Block | None, frames: Frames) -> _Block:
+        """A block begins. Words for one that is done already stand in an item of their own."""
+        raw = event.provider_raw
+        if previous is not None and raw is None and self._hint:
+            raw = {"dialect": NAME}
+        opening: ContentBlock = (
+            TextBlock("", raw) if isinstance(event, TextDelta) else ThinkingBlock("", event.signature, raw)
+        )
+        if unsupported_reason(opening, Role.ASSISTANT) is not None:
+            return self._add_block(event.index, _Block(type(event), None))
+        if isinstance(opening, TextBlock):
+            return self._open_part(event.index, opening, frames)
+        return self._open_thinking(event.index, opening, frames)
+
+    def _add_block(self, index: int, block: _Block) -> _Block:
+        self._blocks[index] = block
+        if block.address is not None:
+            self._wire_blocks.append(block)
+        return block
+
+    def _open_part(self, index: int, opening: ContentBlock, frames: Frames) -> _Block:
+        """A part of a message: of the one that grows, unless it came as one of its own."""
+        notes = get_notes(getattr(opening, "provider_raw", None), NAME)
+        is_continued = bool(self._current) and self._current[-1].kind is TextDelta and notes.get("item") is None
+        if is_continued:
+            self._close_part(self._current[-1], frames)
+            address = {**(self._current[0].address or {}), "content_index": len(self._current)}
+        else:
+            envelope = apply_diff({"role": "assistant"}, notes.get("item"))
+            address = {**self._start_item({**envelope, "content": []}, frames), "content_index": 0}
+        block = self._add_block(index, _Block(TextDelta, address))
+        self._current.append(block)
+        part = self._write_part(opening)
+        empty: dict[str, Any] = {key: [] for key in ("annotations", "logprobs") if key in part}
+        frames.append({"type": "response.content_part.added", **address, "part": {**part, **empty}})
+        return block
+
+    def _write_part(self, block: ContentBlock) -> dict[str, Any]:
+        part = write_part(block, Role.ASSISTANT)
+        return part if self._hint else complete_part(part)
+
+    def _end_part(self, block: _Block) -> Iterator[dict[str, Any]]:
+        address, part = block.address or {}, self._write_part(block.block)
+        text = part_text(part)
+        for index, annotation in enumerate(list_or_empty(part.get("annotations"))):
+            kind = "response.output_text.annotation.added"
+            yield {"type": kind, **address, "annotation_index": index, "annotation": annotation}
+        if part.get("type") == "refusal":
+            yield {"type": "response.refusal.done", **address, "refusal": text}
+        elif text is not None:
+            yield {"type": "response.output_text.done", **address, "text": text, "logprobs": []}
+        yield {"type": "response.content_part.done", **address, "part": part}
+
+    # Reasoning
+
+    def _open_thinking(self, index: int, opening: ContentBlock, frames: Frames) -> _Block:
+        wire = write_items([opening], Role.ASSISTANT, None, is_ignorable)[0]
+        empty: dict[str, Any] = {key: [] for key in ("summary", "content") if key in wire}
+        block = self._add_block(index, _Block(ThinkingDelta, self._start_item(wire, frames, **empty)))
+        self._current.append(block)
+        return block
+
+    def _write_thinking(self, block: _Block, text: str, raw: ProviderRaw | None, frames: Frames) -> None:
+        """More of a reasoning text. Where its summaries were joined, one ends and the next begins."""
+        block.cuts = get_notes(raw, NAME).get("cuts") or block.cuts
+        while 0 <= block.part < len(block.cuts) - 1 or (block.part < 0 < len(block.cuts) - 1 and text):
+            room = block.cuts[max(block.part, 0)] - block.at
+            if room < 0 or text[room : room + len(SUMMARY_SEPARATOR)] != SUMMARY_SEPARATOR:
+                break
+            self._write_thinking_text(block, text[:room], frames)
+            frames.extend(self._end_thinking_part(block))
+            block.part, block.at, block.texts = block.part + 1, 0, []
+            frames.extend(_start_thinking_part(block))
+            text = text[room + len(SUMMARY_SEPARATOR) :]
+        if text:
+            self._write_thinking_text(block, text, frames)
+
+    def _write_thinking_text(self, block: _Block, text: str, frames: Frames) -> None:
+        if block.part < 0:
+            block.part = 0
+            frames.extend(_start_thinking_part(block))
+        block.at += len(text)
+        block.texts.append(text)
+        if text:
+            frames.append(
+                {"type": f"response.{_thinking_source(block)}_text.delta", **_thinking_address(block), "delta": text}
+            )
+
+    def _end_thinking_part(self, block: _Block) -> Iterator[dict[str, Any]]:
+        if block.part < 0:
+            return
+        text = "".join(block.texts)
+        yield {"type": f"response.{_thinking_source(block)}_text.done", **_thinking_address(block), "text": text}
+        if _thinking_source(block) == "reasoning_summary":
+            part = {"type": "summary_text", "text": text}
+            yield {"type": "response.reasoning_summary_part.done", **_thinking_address(block), "part": part}
+
+    # Calls
+
+    def _start_call(self, event: ToolUseStart, frames: Frames) -> None:
+        if event.index in self._blocks:
+            raise _OrderError(f"block {event.index} begins a second time")
+        opening = ToolUseBlock(event.id, event.name, {}, event.provider_raw)
+        wire = write_items([opening], Role.ASSISTANT, None, is_ignorable)[0]
+        address = self._start_item(wire, frames, arguments="")
+        self._add_block(event.index, _Block(ToolUseStart, address)).add(event)
+
+    def _write_input(self, event: ToolUseInputDelta, frames: Frames) -> None:
+        block = self._open_call(event.index)
+        block.add(event)
+        text = block.join_text(event.partial_json)
+        if text:
+            block.at += len(text.strip())
+            frames.append({"type": "response.function_call_arguments.delta", **(block.address or {}), "delta": text})
+
+    def _open_call(self, index: int) -> _Block:
+        block = self._blocks.get(index)
+        if block is None or block.kind is not ToolUseStart or block.has_ended:
+            raise _OrderError(f"block {index} is no open tool call")
+        return block
+
+    def _end_call(self, event: ToolUseEnd, frames: Frames) -> None:
+        """A call is complete; but whether it has no input, or the limit came before it, only the end can say."""
+        block = self._open_call(event.index)
+        block.add(event)
+        block.has_ended = True
+        if block.at or self._hint:
+            self._close_call(block, frames)
+
+    def _close_call(self, block: _Block, frames: Frames, *, is_cut: bool = False) -> None:
+        address, block.is_open = block.address or {}, False
+        item = self._finish_item([block], is_cut=is_cut)
+        text = item.get("arguments", "")
+        if text and not block.at:
+            frames.append({"type": "response.function_call_arguments.delta", **address, "delta": text})
+        frames.append({"type": "response.function_call_arguments.done", **address, "arguments": text})
+        frames.append({"type": "response.output_item.done", "output_index": address["output_index"], "item": item})
+
+    # What comes whole
+
+    def _write_block(self, event: BlockComplete, frames: Frames) -> None:
+        if event.index in self._blocks:
+            raise _OrderError(f"block {event.index} begins a second time")
+        block = event.block
+        if unsupported_reason(block, Role.ASSISTANT) is not None:
+            self._add_block(event.index, _Block(BlockComplete, None))
+        elif is_part(block) and get_notes(getattr(block, "provider_raw", None), NAME).get("content") != "string":
+            self._write_whole_part(event, frames)
+        else:
+            item = write_items([block], Role.ASSISTANT, None, is_ignorable)[0]
+            self._write_whole_item(event, item, frames)
+
+    def _write_whole_part(self, event: BlockComplete, frames: Frames) -> None:
+        block = event.block
+        empty = block.replace(text="") if isinstance(block, TextBlock) else block
+        wire_block = self._open_part(event.index, empty, frames)
+        wire_block.add(event)
+        if isinstance(block, TextBlock) and block.text:
+            frames.append(_text_delta(wire_block, block.text))
+
+    def _write_whole_item(self, event: BlockComplete, wire: dict[str, Any], frames: Frames) -> None:
+        empty: dict[str, Any] = {}
+        if wire.get("type") == "function_call":
+            empty = {"arguments": ""}
+        elif wire.get("type") == "reasoning" and read_reasoning(wire) is not None:
+            empty = {key: [] for key in ("summary", "content") if wire.get(key)}
+        address = self._start_item(wire, frames, **empty)
+        block = self._add_block(event.index, _Block(BlockComplete, address))
+        block.add(event)
+        block.is_open = False
+        item = self._finish_item([block])
+        frames.extend(_item_deltas(item, address))
+        frames.append({"type": "response.output_item.done", "output_index": address["output_index"], "item": item})
+
+
+def _item_name(item: dict[str, Any]) -> str:
+    return str(item.get("id") or item.get("call_id") or "")
+
+
+def _mark_incomplete(item: dict[str, Any]) -> dict[str, Any]:
+    return {**item, "status": "incomplete"} if "status" in item or item.get("type") == "function_call" else item
+
+
+def _write_error(fault: Fault) -> dict[str, Any]:
+    return {"code": provider_code(fault), "message": fault.message}
+
+
+def _text_delta(block: _Block, text: str) -> dict[str, Any]:
+    first = block.events[0]
+    content = first.block if isinstance(first, BlockComplete) else first
+    if get_notes(getattr(content, "provider_raw", None), NAME).get("form") == "refusal":
+        return {"type": "response.refusal.delta", **(block.address or {}), "delta": text}
+    return {"type": "response.output_text.delta", **(block.address or {}), "delta": text, "logprobs": []}
+
+
+def _thinking_source(block: _Block) -> str:
+    raw = getattr(block.events[0], "provider_raw", None)
+    return "reasoning" if get_notes(raw, NAME).get("form") == "content" else "reasoning_summary"
+
+
+def _thinking_address(block: _Block) -> dict[str, Any]:
+    key = "content_index" if _thinking_source(block) == "reasoning" else "summary_index"
+    return {**(block.address or {}), key: block.part}
+
+
+def _start_thinking_part(block: _Block) -> Iterator[dict[str, Any]]:
+    if _thinking_source(block) == "reasoning_summary":
+        part = {"type": "summary_text", "text": ""}
+        yield {"type": "response.reasoning_summary_part.added", **_thinking_address(block), "part": part}
+
+
+def _item_deltas(item: dict[str, Any], address: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The deltas of an item that came whole, as this API sends them."""
+    match item:
+        case {"type": "function_call", "arguments": str(text)}:
+            yield {"type": "response.function_call_arguments.delta", **address, "delta": text}
+            yield {"type": "response.function_call_arguments.done", **address, "arguments": text}
+        case {"type": "reasoning"} if read_reasoning(item) is not None:
+            for index, part in enumerate(item.get("summary") or []):
+                where = {**address, "summary_index": index}
+                yield {"type": "response.reasoning_summary_part.added", **where, "part": {**part, "text": ""}}
+                yield {"type": "response.reasoning_summary_text.delta", **where, "delta": part["text"]}
+                yield {"type": "response.reasoning_summary_text.done", **where, "text": part["text"]}
+                yield {"type": "response.reasoning_summary_part.done", **where, "part": part}
+
+
+def stream_writer(framing: str | None = None) -> StreamWriter:
+    """A writer of this dialect's streams."""
+    return StreamWriter(framing)

@@ -1,0 +1,108 @@
+"""The parts of an envelope's content, each as a canonical block and back.
+
+Hosts write parts in several shapes: our own, the ones that a provider's client takes, plain texts. A shape that is
+known becomes the block that every dialect can write; any other is kept as an opaque block of this format. The one
+rule: block_from(part) and part_from(block, shape) undo each other, but for what ``difference`` keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import value
+from dragoman.envelope.normalization import SCHEMA
+from dragoman.errors import InputError
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    OpaqueBlock,
+    TextBlock,
+    UnknownBlock,
+    VideoBlock,
+)
+
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+_MEDIA: Final[dict[str, type[ImageBlock | AudioBlock | VideoBlock | DocumentBlock]]] = {
+    "image": ImageBlock,
+    "audio": AudioBlock,
+    "video": VideoBlock,
+}
+_read_block: Final = msgspec.json.Decoder(ContentBlock).decode
+
+
+def block_from(part: Any) -> tuple[ContentBlock, str | None]:
+    """The block that a part of a content is, and the shape that it had, if that is not our own."""
+    match part:
+        case str():
+            return TextBlock(part), "string"
+        case {"type": "text", "text": str(words)}:
+            return _read_own_block(part) or TextBlock(words), None
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return ImageBlock(*_source(url, "image/*")), "image_url"
+        case {"type": "file", "file_path": str(path), "mime_type": str(media_type)}:
+            kind = _MEDIA.get(media_type.partition("/")[0], DocumentBlock)
+            source = ImageSource("url" if path.startswith(("http://", "https://")) else "file_ref", path)
+            return kind(source, media_type), "file"
+        case dict():
+            return _read_own_block(part) or OpaqueBlock(SCHEMA, part), None
+        case _:
+            return OpaqueBlock(SCHEMA, {"part": part}), "part"
+
+
+def part_from(block: ContentBlock, shape: str | None = None) -> Any:
+    """The block as a part of a content."""
+    match shape, block:
+        case "string", TextBlock():
+            return block.text
+        case "image_url", ImageBlock():
+            return {"type": "image_url", "image_url": {"url": _url(block)}}
+        case "file", ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+            return {"type": "file", "file_path": block.source.data, "mime_type": block.media_type}
+        case "part", OpaqueBlock(dialect=dialect, wire={"part": part}) if dialect == SCHEMA:
+            return part
+        case _, OpaqueBlock() if block.dialect == SCHEMA and block.provider_raw is None and _has_only_ours(block):
+            return block.wire
+        case _, _:
+            return to_plain(block)
+
+
+def to_plain(item: value.Value) -> Any:
+    """A value as JSON has it."""
+    try:
+        return read_json(value.encode(item), OWN)
+    except InputError:  # a block of a newer version may say what we would never write
+        return {"type": item.type} if isinstance(item, UnknownBlock) else {}
+
+
+def _has_only_ours(block: OpaqueBlock) -> bool:
+    return block.unknown_fields is value.UNSET and block_from(block.wire)[0] == block
+
+
+def _read_own_block(part: dict[str, Any]) -> ContentBlock | None:
+    """A part in our own shape, with nothing in it that we do not know."""
+    try:
+        text = msgspec.json.encode(part)
+        block: ContentBlock = _read_block(text)
+        if not isinstance(block, UnknownBlock) and value.encode(block) == text:
+            return block.replace()  # which looks through what was read
+    except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError, RecursionError, InputError):
+        pass
+    return None
+
+
+def _source(url: str, unknown: str) -> tuple[ImageSource, str]:
+    if match := _DATA_URL.fullmatch(url):
+        return ImageSource("base64", match[2]), match[1]
+    return ImageSource("url", url), unknown
+
+
+def _url(block: ImageBlock) -> str:
+    source = block.source
+    return f"data:{block.media_type};base64,{source.data}" if source.kind == "base64" else source.data

@@ -1,0 +1,256 @@
+"""Between canonical messages and envelopes, without loss in either direction.
+
+    envelopes_from_messages(messages)     a message becomes one envelope, or several where it says several things
+    messages_from_envelopes(envelopes)    an envelope, or those that were one message, becomes a message
+
+What an envelope cannot say of a message (its model, its cost, a signature, the session) rides along in its metadata
+under ``dragoman``, as the difference between the message and what the envelope says by itself. What a message cannot
+say of an envelope is kept in its ``metadata.extra`` under ``agents-api.message``. Both are differences, so an edit on
+either side shows on the other. The one rule: there and back again is equal, whichever side one starts from; what
+cannot be proved to be equal is kept whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import codec
+from dragoman.envelope.difference import apply_diff, diff, encode_json
+from dragoman.envelope.normalization import SCHEMA, SIDECAR_KEY, Envelope, normalize_many
+from dragoman.envelope.plain import read_plain, write_plain
+from dragoman.envelope.reader import blocks_from, message_from_envelope, with_stored_fields
+from dragoman.envelope.writer import CallHistory, write_envelope, write_envelopes
+from dragoman.errors import EnvelopeError, InputError
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import Message
+
+Sidecar = dict[str, Any]
+_SIDECAR_ERRORS: Final = (InputError, ValueError, TypeError, LookupError, AttributeError)
+
+
+def envelopes_from_messages(messages: Iterable[Message], *, verbatim: bool = False) -> list[Envelope]:
+    """The envelopes of a session.
+
+    With ``as_given`` a message that was an envelope is given back as it came, without the id, the time and the session
+    that it has got since.
+    """
+    return [envelope for group in envelope_groups(messages, verbatim=verbatim) for envelope in group]
+
+
+def envelope_groups(messages: Iterable[Message], *, verbatim: bool = False) -> Iterator[list[Envelope]]:
+    """The envelopes of each message in its turn."""
+    history = CallHistory()
+    for message in messages:
+        yield _write_envelopes(message, history, verbatim=verbatim)
+        history.add(message)
+
+
+def messages_from_envelopes(
+    envelopes: Iterable[Mapping[str, Any]], *, after: Iterable[Message] = (), first: int = 0
+) -> list[Message]:
+    """The messages of envelopes in either shape.
+
+    ``after`` is what was said before, whose calls they may answer; ``first`` counts what was said before that.
+    """
+    history, result = CallHistory(first), []
+    for message in after:
+        history.add(message)
+    for number, group in _group(normalize_many(envelopes)):
+        try:
+            combined = _read_group(group, history)
+            for message in [combined] if combined is not None else _read_each(group, history):
+                history.add(message)
+                result.append(message)
+        except (ValueError, InputError) as error:  # deeper or longer than a message may hold
+            raise EnvelopeError(str(error), where=f"messages[{number}]") from None
+    return result
+
+
+def _read_each(group: list[Envelope], history: CallHistory) -> Iterator[Message]:
+    """Envelopes that were one message and are so no more, each as it is."""
+    for envelope in group:
+        yield message_from_envelope(envelope, history)
+
+
+# --- to envelopes ----------------------------------------------------------------------------------------------------
+
+
+def _write_envelopes(
+    message: Message, history: CallHistory, *, verbatim: bool = False, read_from: list[Envelope] | None = None
+) -> list[Envelope]:
+    """One message, proved to be what is read from its envelopes; that it was just read from these is proof enough."""
+    plain = write_plain(message, history)
+    if plain is not None:
+        return plain
+    stored = _stored_fields(message)
+    if stored is not None:
+        try:
+            result = _restore_envelopes(message, stored, history, verbatim=verbatim, read_from=read_from)
+            if result is not None:
+                return result
+        except _SIDECAR_ERRORS:  # somebody else wrote there, or what it was made for has changed
+            pass
+    bare = normalize_many(write_envelopes(message, history))  # which shares nothing with the message
+    result = _attach_sidecar(bare, _make_sidecar(_read_without_sidecar(bare, history), message, is_ours=True))
+    if _are_equal(result, read_from) or _is_same(_read_with_sidecar(result, history), message):
+        return result
+    return _attach_sidecar(normalize_many(write_envelopes(message, history)), {"whole": codec.encode(message).decode()})
+
+
+def _restore_envelopes(
+    message: Message, stored: list[Any], history: CallHistory, *, verbatim: bool, read_from: list[Envelope] | None
+) -> list[Envelope] | None:
+    """The envelopes that a message was, with what it has no place for; None if it would not be read from them."""
+    if _is_from_envelope(stored):
+        result = [_normalize_exact(apply_diff(write_envelope(message, stored[0]), stored[0].get("left")))]
+        if verbatim or _is_same(_read_group(result, history), message):
+            return result
+        result = _attach_sidecar(
+            result, _make_sidecar(message_from_envelope(result[0], history), message, is_ours=False)
+        )
+    else:
+        own = _without_stored_fields(message)
+        written = write_envelopes(own, history)
+        result = [_normalize_exact(apply_diff(one, left)) for one, left in zip(written, stored, strict=True)]
+        result = _attach_sidecar(result, _make_sidecar(_read_without_sidecar(result, history), own, is_ours=True))
+    return result if _are_equal(result, read_from) or _is_same(_read_with_sidecar(result, history), message) else None
+
+
+def _normalize_exact(envelope: Any) -> Envelope:
+    """What was put together from a message's metadata is an envelope, or it is not used."""
+    (result,) = normalize_many([envelope])
+    if encode_json(result) != encode_json(envelope):
+        raise ValueError("not an envelope any more")
+    return result
+
+
+def _make_sidecar(guess: Message, message: Message, *, is_ours: bool) -> Sidecar:
+    """What makes the message out of what its envelopes say; the whole text of it where plain JSON is not exact."""
+    sidecar: Sidecar = {"ours": True} if is_ours else {}
+    text = codec.encode(message)
+    plain = read_json(text, OWN)
+    if encode_json(plain) != text:
+        sidecar["text"] = text.decode()
+    elif (left := diff(read_json(codec.encode(guess), OWN), plain)) is not None:
+        sidecar["left"] = left
+    return sidecar
+
+
+def _attach_sidecar(envelopes: list[Envelope], sidecar: Sidecar) -> list[Envelope]:
+    many = len(envelopes)
+    for number, envelope in enumerate(envelopes):
+        own = sidecar if number == 0 else {}
+        place = {"part": [number + 1, many]} if many > 1 else {}
+        metadata = envelope["metadata"]
+        replaced = {"was": metadata[SIDECAR_KEY]} if SIDECAR_KEY in metadata else {}
+        envelope["metadata"] = {SIDECAR_KEY: None, **metadata} | {SIDECAR_KEY: {**place, **own, **replaced}}
+    return envelopes
+
+
+def _stored_fields(message: Message) -> list[Any] | None:
+    extra = message.metadata.extra
+    stored = extra.get(SCHEMA) if extra else None
+    return stored if isinstance(stored, list) and stored else None
+
+
+def _is_from_envelope(stored: list[Any]) -> bool:
+    """Whether a message was read from an envelope of somebody else; of our own, only what was added to it is kept."""
+    return len(stored) == 1 and isinstance(stored[0], dict) and "ours" not in stored[0]
+
+
+def _without_stored_fields(message: Message) -> Message:
+    extra = {key: item for key, item in (message.metadata.extra or {}).items() if key != SCHEMA}
+    return message.replace(metadata=message.metadata.replace(extra=extra or None))
+
+
+# --- to messages -----------------------------------------------------------------------------------------------------
+
+
+def _group(envelopes: list[Envelope]) -> Iterator[tuple[int, list[Envelope]]]:
+    """Envelopes that were one message, together; each with its number in the list."""
+    at = 0
+    while at < len(envelopes):
+        many = _group_size(envelopes, at)
+        yield at, envelopes[at : at + many]
+        at += many
+
+
+def _group_size(envelopes: list[Envelope], at: int) -> int:
+    match envelopes[at]["metadata"].get(SIDECAR_KEY):
+        case {"part": [1, int(many)]} if many > 1:
+            group = envelopes[at : at + many]
+            places = [_place(envelope) for envelope in group]
+            return many if places == [[number + 1, many] for number in range(many)] else 1
+    return 1
+
+
+def _place(envelope: Envelope) -> Any:
+    sidecar = envelope["metadata"].get(SIDECAR_KEY)
+    return sidecar.get("part") if isinstance(sidecar, dict) else None
+
+
+def _read_group(group: list[Envelope], history: CallHistory) -> Message | None:
+    """The message that a group of envelopes was, if they prove it, or if it is a single one."""
+    if isinstance(group[0]["metadata"].get(SIDECAR_KEY), dict):
+        plain = read_plain(group, history)
+        if plain is not None and _are_equal(write_plain(plain, history) or [], group):
+            return plain
+        try:
+            message = _read_with_sidecar(group, history)
+            if _are_equal(_write_envelopes(message, history, read_from=group), group):
+                return message
+        except _SIDECAR_ERRORS:
+            pass
+    return message_from_envelope(group[0], history) if len(group) == 1 else None
+
+
+def _read_with_sidecar(group: list[Envelope], history: CallHistory) -> Message:
+    """The message of envelopes that carry what they cannot say themselves."""
+    sidecar = group[0]["metadata"].get(SIDECAR_KEY)
+    if not isinstance(sidecar, dict) or not sidecar.keys() <= {"part", "ours", "left", "text", "whole", "was"}:
+        raise ValueError("nothing of ours rides along")
+    if "whole" in sidecar:
+        return codec.decode(sidecar["whole"])
+    bare = [_strip_sidecar(envelope) for envelope in group]
+    guess = _read_without_sidecar(bare, history) if "ours" in sidecar else message_from_envelope(bare[0], history)
+    text = (
+        sidecar["text"]
+        if "text" in sidecar
+        else encode_json(apply_diff(read_json(codec.encode(guess), OWN), sidecar.get("left")))
+    )
+    message = codec.decode(text)
+    if "ours" not in sidecar:
+        return message
+    written = write_envelopes(message, history)
+    added = [diff(ours, given) for ours, given in zip(written, bare, strict=True)]
+    if not any(added):
+        return message
+    return with_stored_fields(message, [None if left is None else {"ours": True, **left} for left in added])
+
+
+def _strip_sidecar(envelope: Envelope) -> Envelope:
+    """An envelope without what rode along."""
+    metadata = dict(envelope["metadata"])
+    sidecar = metadata.pop(SIDECAR_KEY)
+    if "was" in sidecar:
+        metadata = {key: sidecar["was"] if key == SIDECAR_KEY else item for key, item in envelope["metadata"].items()}
+    return {**envelope, "metadata": metadata}
+
+
+def _read_without_sidecar(envelopes: list[Envelope], history: CallHistory) -> Message:
+    """The message that these envelopes would be without any help: their blocks, and the rest of the first one."""
+    first = _without_stored_fields(message_from_envelope(envelopes[0], history))
+    blocks = [block for envelope in envelopes for block in blocks_from(envelope, history, {})]
+    return first.replace(content=blocks)
+
+
+def _are_equal(left: list[Envelope], right: list[Envelope] | None) -> bool:
+    """Whether they say the same; a host may keep what it adds to our metadata in another order."""
+    return right is not None and msgspec.json.encode(left, order="sorted") == msgspec.json.encode(right, order="sorted")
+
+
+def _is_same(left: Message | None, right: Message) -> bool:
+    return left is not None and codec.encode(left) == codec.encode(right)

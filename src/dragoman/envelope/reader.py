@@ -1,0 +1,191 @@
+"""An envelope as a canonical message, as well as it can be told from the envelope alone and from what was said before.
+
+What an envelope says and a message has no place for is kept in ``metadata.extra``, under the name of the envelope's
+schema: that is what makes an envelope of the message again. Who speaks is told by the type before the role, because
+hosts send a tool's answer as the user's words. The one rule: nothing is made up that ``difference`` does not take
+back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.envelope.content_parts import block_from
+from dragoman.envelope.difference import diff
+from dragoman.envelope.normalization import SCHEMA, Envelope
+from dragoman.envelope.writer import UNKNOWN_TIME, CallHistory, format_time, write_envelope
+from dragoman.errors import JsonError
+from dragoman.ids import TOOL_ID, derive_ulid
+from dragoman.jsontext import read_json
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+Hints = dict[str, Any]
+
+_STATUS: Final = {"delta": MessageStatus.PARTIAL, "error": MessageStatus.ERROR}
+_ROLES: Final = {
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "model": Role.ASSISTANT,
+    "tool": Role.USER,  # what a tool says without answering a call is shown to the model, not said by it
+}
+_QUESTION_TYPES: Final = ("input_required", "approval_required")
+_CAPTION: Final = re.compile(r"AI ACTION \(Turn \d+\): ")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+
+
+def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
+    """The message of a canonical envelope, with what it has no place for in its metadata."""
+    hints: Hints = {}
+    blocks = blocks_from(envelope, history, hints)
+    message = Message(
+        id=str(history.count).zfill(26),  # until whoever keeps it gives it a better one
+        session_id="",
+        role=_read_role(envelope, blocks),
+        content=blocks,
+        metadata=MessageMetadata(
+            status=_STATUS.get(envelope["type"], MessageStatus.COMPLETE),
+            message_id=envelope.get("id"),
+            parent_tool_use_id=_answered_call_id(blocks),
+        ),
+        created_at=_read_time(envelope.get("created_at"), hints),
+    )
+    if envelope["payload"] and envelope["metadata"].get("type") == envelope["type"]:
+        hints["row"] = True  # a row says in its metadata what the payload says, and an edit has to show in both
+    change = diff(write_envelope(message, hints), envelope)
+    return with_stored_fields(message, [{**hints, "left": change} if change is not None else hints])
+
+
+def with_stored_fields(message: Message, stored: Sequence[Hints | None]) -> Message:
+    """The message, with what makes envelopes of it again in its metadata."""
+    extra = {**(message.metadata.extra or {}), SCHEMA: list(stored)}
+    return message.replace(metadata=message.metadata.replace(extra=extra))
+
+
+def blocks_from(envelope: Envelope, history: CallHistory, hints: Hints) -> tuple[ContentBlock, ...]:
+    """What an envelope says. The hints say how it said it."""
+    match envelope["type"], envelope["payload"]:
+        case "tool_call", {"tool_name": str(name)} if name:
+            words = () if _is_caption(envelope["content"]) else _read_content(envelope["content"], hints)
+            return *words, _read_call(envelope, name, history)
+        case "tool_result", _:
+            return (_read_result(envelope, history, hints),)
+        case "error", {"tool_name": str(name), "input_text": str(text)}:
+            tool_id = _find_call_id(envelope) or history.derive_call_id(name)
+            return (InvalidToolUseBlock(tool_id, name, text, _error_text(envelope["content"])),)
+        case _:
+            return _read_content(envelope["content"], hints)
+
+
+def _read_content(content: Any, hints: Hints) -> tuple[ContentBlock, ...]:
+    if isinstance(content, str):
+        return (TextBlock(content),) if content else ()
+    pairs = [block_from(part) for part in (content if isinstance(content, list) else [content])]
+    hints["form"] = "list" if isinstance(content, list) else "object"
+    shapes = [shape for _, shape in pairs]
+    if any(shapes):
+        hints["shapes"] = shapes
+    return tuple(block for block, _ in pairs)
+
+
+def _is_caption(content: Any) -> bool:
+    return isinstance(content, str) and _CAPTION.match(content) is not None
+
+
+def _error_text(content: Any) -> str:
+    return content if isinstance(content, str) else "the call cannot be used"
+
+
+# --- calls and results -----------------------------------------------------------------------------------------------
+
+
+def _read_call(envelope: Envelope, name: str, history: CallHistory) -> ToolUseBlock | InvalidToolUseBlock:
+    tool_id = _find_call_id(envelope) or history.derive_call_id(name)
+    raw = envelope["payload"].get("parameters")
+    parameters = {} if raw is None or raw == [] else raw
+    if isinstance(raw, str):
+        try:
+            parameters = read_json(raw)
+        except JsonError:
+            return InvalidToolUseBlock(tool_id, name, raw, "the parameters are not JSON")
+    if isinstance(parameters, dict):
+        return ToolUseBlock(tool_id, name, parameters)
+    text = raw if isinstance(raw, str) else msgspec.json.encode(raw).decode()
+    return InvalidToolUseBlock(tool_id, name, text, "the parameters are not an object")
+
+
+def _read_result(envelope: Envelope, history: CallHistory, hints: Hints) -> ToolResultBlock:
+    payload = envelope["payload"]
+    name = payload.get("tool_name")
+    tool_id = _find_call_id(envelope) or history.open_call(name) or history.derive_call_id(f"{name} answers nothing")
+    words = _read_content(envelope["content"], hints)
+    if not words and envelope["content"] == "" and (text := _payload_text(payload)):
+        words = (TextBlock(text),)
+    success = payload.get("success")
+    is_error = not success if isinstance(success, bool) else bool(payload.get("error"))
+    return ToolResultBlock(tool_id, words, is_error)
+
+
+def _payload_text(payload: dict[str, Any]) -> str:
+    """What a result says in its payload, where its content says nothing."""
+    value = payload.get("error") or payload.get("tool_data")
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode() if value else ""
+
+
+def _find_call_id(envelope: Envelope) -> str | None:
+    for place in ("metadata", "payload"):
+        call_id = envelope[place].get("tool_call_id")
+        if isinstance(call_id, str) and call_id:
+            return call_id if TOOL_ID.fullmatch(call_id) else "tu_" + derive_ulid(0, SCHEMA, call_id)
+    return None
+
+
+def _answered_call_id(blocks: tuple[ContentBlock, ...]) -> str | None:
+    match blocks:
+        case (ToolResultBlock() as result,):
+            return result.tool_use_id
+    return None
+
+
+# --- who and when ----------------------------------------------------------------------------------------------------
+
+
+def _read_role(envelope: Envelope, blocks: tuple[ContentBlock, ...]) -> Role:
+    match blocks:
+        case (*_, ToolUseBlock() | InvalidToolUseBlock()) if envelope["type"] != "multimodal_part":
+            return Role.ASSISTANT
+        case (ToolResultBlock(),):
+            return Role.TOOL
+    word = envelope["role"]
+    if word == "tool" and envelope["type"] in _QUESTION_TYPES:  # the agent asks, whoever hands the question on
+        return Role.ASSISTANT
+    return _ROLES.get(word) or Role.unknown(word)
+
+
+def _read_time(text: str | None, hints: Hints) -> datetime:
+    if text is None or not _TIME.fullmatch(text):
+        return UNKNOWN_TIME
+    try:
+        when = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return UNKNOWN_TIME
+    if when == UNKNOWN_TIME or format_time(when) != text:  # the one moment that means none
+        return UNKNOWN_TIME
+    hints["timed"] = True
+    return when

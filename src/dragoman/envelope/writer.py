@@ -1,0 +1,193 @@
+"""A canonical message as envelopes, as they say it best: words and media together, each call and each result alone.
+
+    told_by_parts(message, passed)   what a message of ours is told as
+    told_as(message, hints)          what a message that was an envelope is told as, before what was left is put back
+
+The one rule: what is told here depends on nothing but the message, and for calls and results on what was said before.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dragoman.envelope.content_parts import part_from
+from dragoman.envelope.normalization import SCHEMA, VERSION, Envelope, default_role
+from dragoman.envelope.tool_loop import to_title
+from dragoman.ids import derive_ulid
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ALONE: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
+_CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
+_TYPE_BY_STATUS: Final = {MessageStatus.PARTIAL: "delta", MessageStatus.ERROR: "error"}
+
+Parts = tuple[tuple[ContentBlock, ...], ...]
+
+
+class CallHistory:
+    """What was said before, as far as calls and results need it."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self.turn = 0  # answers of the assistant since somebody last asked
+        self.names: dict[str, str] = {}  # of the tools that were called, by the id of the call
+        self._open: dict[str, str] = {}  # the same, of calls that nobody has answered
+
+    def add(self, message: Message) -> None:
+        """One more message has been said."""
+        self.count += 1
+        if message.role is Role.USER:
+            self.turn = 0
+        elif message.role is Role.ASSISTANT:
+            self.turn += 1
+        for block in message.content:
+            if isinstance(block, _CALLS):
+                self.names[block.id] = self._open[block.id] = block.name
+            elif isinstance(block, ToolResultBlock):
+                self._open.pop(block.tool_use_id, None)
+
+    def open_call(self, name: Any) -> str | None:
+        """The oldest call of that tool that nobody has answered; of any tool, where none is named."""
+        matches = (tool_id for tool_id, tool_name in self._open.items() if tool_name == name or not name)
+        return next(matches, None)
+
+    def derive_call_id(self, name: str) -> str:
+        """An id for a call that has none: always the same one in the same place."""
+        return "tu_" + derive_ulid(0, SCHEMA, str(self.count), name)
+
+
+def parts_of(message: Message) -> Parts:
+    """The blocks of a message, as envelopes can tell them."""
+    parts: list[list[ContentBlock]] = []
+    for block in message.content:
+        if parts and not isinstance(block, _ALONE) and not isinstance(parts[-1][-1], _ALONE):
+            parts[-1].append(block)
+        else:
+            parts.append([block])
+    return tuple(tuple(part) for part in parts) or ((),)
+
+
+# --- messages of ours ------------------------------------------------------------------------------------------------
+
+
+def write_envelopes(message: Message, history: CallHistory) -> list[Envelope]:
+    """The envelopes of a message that was never one."""
+    parts = parts_of(message)
+    return [_write_part(message, part, number, history) for number, part in enumerate(parts)]
+
+
+def _write_part(message: Message, part: tuple[ContentBlock, ...], number: int, history: CallHistory) -> Envelope:
+    envelope = _write_base(message, part)
+    match part:
+        case (ToolUseBlock() as call,):
+            turn = history.turn + 1
+            envelope["content"] = f"AI ACTION (Turn {turn}): Executing {to_title(call.name)}"
+            envelope["payload"]["turn"] = turn
+            envelope["metadata"]["tool_call_id"] = call.id
+        case (InvalidToolUseBlock() as call,):
+            envelope["type"], envelope["content"] = "error", call.reason
+            envelope["payload"] = {"tool_name": call.name, "input_text": call.input_text}
+            envelope["metadata"]["tool_call_id"] = call.id
+        case (ToolResultBlock() as result,):
+            name = history.names.get(result.tool_use_id)
+            name_field = {} if name is None else {"tool_name": name}
+            envelope["payload"] = {**name_field, **envelope["payload"], "turn": max(history.turn, 1)}
+            envelope["metadata"]["tool_call_id"] = result.tool_use_id
+    if message.session_id:
+        named_by = message.metadata.message_id or message.id
+        envelope |= {"id": f"{named_by}#{number + 1}" if number else named_by} if named_by else {}
+    if message.created_at != UNKNOWN_TIME:
+        envelope["created_at"] = format_time(message.created_at)
+    return envelope
+
+
+# --- messages that were envelopes ------------------------------------------------------------------------------------
+
+
+def write_envelope(message: Message, hints: dict[str, Any]) -> Envelope:
+    """The envelope of a whole message, in the form that the hints say it had."""
+    blocks, form, shapes = message.content, hints.get("form"), hints.get("shapes")
+    match blocks:
+        case (*words, (ToolUseBlock() | InvalidToolUseBlock()) as call) if form is None:
+            envelope = _write_base(message, (call,))
+            envelope["content"] = _content(tuple(words), None, shapes)
+        case (ToolResultBlock() as result,):
+            envelope = _write_base(message, blocks)
+            envelope["content"] = _content(result.content, form, shapes)
+        case _:
+            envelope = _write_base(message, blocks)
+            envelope["content"] = _content(blocks, form, shapes)
+    if hints.get("row"):
+        envelope["metadata"] = {"type": envelope["type"], **envelope["payload"]}
+    if message.metadata.message_id:
+        envelope["id"] = message.metadata.message_id
+    if hints.get("timed") and message.created_at != UNKNOWN_TIME:
+        envelope["created_at"] = format_time(message.created_at)
+    return envelope
+
+
+# --- parts of both ---------------------------------------------------------------------------------------------------
+
+
+def _write_base(message: Message, part: tuple[ContentBlock, ...]) -> Envelope:
+    kind, payload = _type_and_payload(message, part)
+    match part:
+        case (ToolResultBlock() as result,):
+            content = _content(result.content, None, None)
+        case (ToolUseBlock(),) | (InvalidToolUseBlock(),):
+            content = ""
+        case _:
+            content = _content(part, None, None)
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "type": kind,
+        "role": message.role.value or default_role(kind),
+        "content": content,
+        "payload": payload,
+        "metadata": {},
+    }
+
+
+def _type_and_payload(message: Message, part: tuple[ContentBlock, ...]) -> tuple[str, dict[str, Any]]:
+    match part:
+        case (ToolUseBlock() as call,):
+            return "tool_call", {"tool_name": call.name, "parameters": call.input}
+        case (InvalidToolUseBlock() as call,):
+            return "tool_call", {"tool_name": call.name, "parameters": call.input_text}
+        case (ToolResultBlock() as result,):
+            return "tool_result", {"success": not result.is_error}
+        case () | (TextBlock(),):
+            return _TYPE_BY_STATUS.get(message.metadata.status, "text"), {}
+        case _:
+            return "multimodal_part", {}
+
+
+def _content(blocks: tuple[ContentBlock, ...], form: str | None, shapes: list[str | None] | None) -> Any:
+    """Words as a text where they are one, else a list of parts."""
+    match blocks:
+        case () if form is None:
+            return ""
+        case (TextBlock() as text_block,) if (
+            form is None and text_block == TextBlock(text_block.text) and text_block.provider_raw is None
+        ):
+            return text_block.text
+    if shapes is None or len(shapes) != len(blocks):
+        shapes = [None] * len(blocks)
+    parts = [part_from(block, shape) for block, shape in zip(blocks, shapes, strict=True)]
+    return parts[0] if form == "object" and len(parts) == 1 else parts
+
+
+def format_time(when: datetime) -> str:
+    """``2026-04-28 12:00:00``, in UTC."""
+    return when.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "seconds")

@@ -1,0 +1,149 @@
+"""One conversation, as a format has it.
+
+    write(format, request) -> Text(data, losses)      lines, each with its end
+    begin(format), end(format)                        what a file of that format has before and after them
+
+In the canonical format a line is a message, because a message names its session; in every other one a line is a
+conversation. The one rule: what is written here is read by ``reading`` again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from dragoman import codec, entries, envelope, renderers
+from dragoman.errors import CriticalLossError, DragomanError
+from dragoman.exchange import Loss, Reply, Request, Written
+from dragoman.formats.reader import answer_id
+from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, PAGES, dialect, list_key, transcript
+from dragoman.formats.request_metadata import KEY, embed_request, request_fields
+from dragoman.message import Message
+
+_NO_PLACE = "a list of messages has no place for it"
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Bytes, and what is not in them."""
+
+    data: bytes
+    losses: tuple[Loss, ...] = ()
+
+
+def write(name: str, request: Request, *, by_message: bool = False) -> Text:
+    """The conversation in a format, on one line, or with ``by_message`` on one for each message.
+
+    A loss on a message that is critical is a ``CriticalLossError``.
+    """
+    if name == CANONICAL:
+        lines = [codec.encode(message) for message in embed_request(request)]
+        return Text(b"\n".join([*lines, b""]), _request_losses(request, name) if not lines else ())
+    if name in PAGES:
+        return Text(renderers.write_conversation(name, request.messages))
+    written = _write_request(name, request)
+    if written.losses:
+        _reject_critical(request, written.losses)
+    lines = _get_messages(name, written.wire) if by_message else [written.wire]
+    return Text(b"".join(msgspec.json.encode(line) + b"\n" for line in lines), written.losses)
+
+
+def write_like(name: str, request: Request, original: Any, *, by_message: bool = False) -> tuple[Any, tuple[Loss, ...]]:
+    """The conversation as a JSON value in the shape of the original, and what is not in it.
+
+    The shape is a list of messages, a request, or an exchange, whose response is the last message that it was read as.
+    """
+    if _is_exchange(name, original):
+        return _write_exchange(name, request, original)
+    text = write(name, request, by_message=by_message)
+    values = [json.loads(line) for line in text.data.splitlines()]
+    if by_message or name == CANONICAL:
+        return values, text.losses
+    is_list = isinstance(original, list) and dialect(name) is not None
+    return _get_messages(name, values[0]) if is_list else values[0], text.losses
+
+
+def write_message(name: str, message: Message) -> Any:
+    """One message as a JSON value: in a format, if that can express all of it in one piece, or in the canonical one."""
+    try:
+        written = _write_request(name, Request(model=None, messages=(message,))) if name != CANONICAL else Written([])
+    except DragomanError:
+        written = Written([])
+    wire = written.wire
+    if isinstance(wire, dict) and dialect(name) is not None:
+        wire = wire.get(list_key(name))
+    if isinstance(wire, list) and len(wire) == 1 and not written.losses:
+        return wire[0]
+    return json.loads(codec.encode(message))
+
+
+def _is_exchange(name: str, original: Any) -> bool:
+    is_object = dialect(name) is not None and isinstance(original, dict) and list_key(name) not in original
+    return is_object and isinstance(original.get("request"), dict)
+
+
+def _write_exchange(name: str, request: Request, original: dict[str, Any]) -> tuple[Any, tuple[Loss, ...]]:
+    response, module = original.get("response"), dialect(name)
+    assert module is not None
+    *question, last = request.messages or (None,)
+    question_count = len(module.read_request(original["request"]).messages)
+    if not isinstance(response, dict) or last is None or last.id != answer_id(question_count):
+        value, losses = write_like(name, request, original["request"])
+        return {"request": value}, losses
+    value, losses = write_like(name, request.replace(messages=tuple(question)), original["request"])
+    reply: Reply = module.read_reply(response)
+    if reply.content != last.content:
+        response = module.write_reply(msgspec.structs.replace(reply, content=last.content)).wire
+    return {"request": value, "response": response}, losses
+
+
+def write_header(name: str, title: str) -> bytes:
+    """What a file has before its first conversation."""
+    return renderers.write_head(name, title) if name in PAGES else b""
+
+
+def write_footer(name: str) -> bytes:
+    """What a file has after its last conversation."""
+    return renderers.write_foot(name) if name in PAGES else b""
+
+
+def _write_request(name: str, request: Request) -> Written:
+    if (module := dialect(name)) is not None:
+        written: Written = module.write_request(request)
+        return written
+    if name == ENVELOPES:
+        return Written(envelope.envelopes_from_messages(embed_request(request)))
+    if (module := transcript(name)) is not None:
+        written = module.write_messages(request.messages)
+    else:
+        assert name == ENTRIES, name
+        written = entries.entries_from_messages(request.messages)
+    return Written(written.wire, (*written.losses, *_request_losses(request, name)))
+
+
+def _get_messages(name: str, wire: Any) -> list[Any]:
+    """The messages of a wire, if it says nothing else; else the whole of it."""
+    if isinstance(wire, dict) and dialect(name) is not None and wire.keys() == {list_key(name)}:
+        wire = wire[list_key(name)]
+    return wire if isinstance(wire, list) else [wire]
+
+
+def _request_losses(request: Request, name: str) -> tuple[Loss, ...]:
+    return tuple(
+        _field_losses(request_fields(request), name, request.messages[0].session_id if request.messages else "")
+    )
+
+
+def _field_losses(fields: dict[str, Any], name: str, session_id: str) -> Iterator[Loss]:
+    for field in fields:
+        kind = KEY.partition(".")[2] if field == "provider_raw" else field
+        yield Loss(session_id, "", kind, name, _NO_PLACE)
+
+
+def _reject_critical(request: Request, losses: tuple[Loss, ...]) -> None:
+    critical = {message.id for message in request.messages if message.metadata.critical}
+    for loss in losses:
+        if loss.message_id in critical:
+            raise CriticalLossError(loss)

@@ -1,0 +1,72 @@
+"""Letters about letters: to whoever sent something that is none, and to whoever is asked when all else failed.
+
+They come from ``POSTMASTER``. The one rule: nobody is told about a letter of the postmaster's own, so that there is no
+circle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+from typing import Any, Final
+
+from dragoman.letters import ErrorLetter, Hints, error_letter
+from dragoman.letters.records import StoredLetter
+
+POSTMASTER: Final = "POSTMASTER"
+DELIVERY_FAILED: Final = "DELIVERY_FAILED"
+_NO_TASK: Final = "UNKNOWN"
+
+
+def make_rejection_notice(hints: Hints, code: str, problem: str, name: str, now: datetime) -> ErrorLetter | None:
+    """What the sender of something that is no letter is told, if it can be told who that is."""
+    if hints.sender_id is None or hints.sender_id == POSTMASTER or hints.type == "error":
+        return None
+    details = {"recipient_id": hints.recipient_id, "message_id": hints.message_id}
+    return error_letter(
+        sender_id=POSTMASTER,
+        recipient_id=hints.sender_id,
+        task_id=hints.task_id or _NO_TASK,
+        timestamp=now,
+        code=code.upper(),
+        message=f"A letter could not be taken: {problem}",
+        details={key: value for key, value in details.items() if value is not None},
+        retryable=False,
+        trace_id=hints.trace_id,
+        message_id=f"refused:{name}",
+    )
+
+
+def make_escalation(
+    stored: StoredLetter, to: str, *, error_class: str, error: str, attempts: int, is_dead: bool, now: datetime
+) -> ErrorLetter | None:
+    """What somebody is told when a letter was given up, or went wrong in a way that cannot wait."""
+    if stored.sender_id == POSTMASTER:
+        return None
+    details: dict[str, Any] = {
+        "letter_id": stored.letter_id,
+        "type": stored.type,
+        "sender_id": stored.sender_id,
+        "recipient_id": stored.recipient_id,
+        "attempts": attempts,
+        "error_class": error_class,
+    }
+    what = "was given up" if is_dead else "failed, and is tried again"
+    return error_letter(
+        sender_id=POSTMASTER,
+        recipient_id=to,
+        task_id=stored.task_id,
+        timestamp=now,
+        code=DELIVERY_FAILED,
+        message=f"A letter from {stored.sender_id} to {stored.recipient_id} {what}: {error}",
+        details=details,
+        retryable=False,
+        suggested_actions=["resend"] if is_dead else [],
+        trace_id=stored.trace_id,
+        message_id=f"escalation:{_make_notice_id(stored, str(attempts), str(is_dead), str(now.timestamp()))}",
+    )
+
+
+def _make_notice_id(stored: StoredLetter, *when: str) -> str:
+    text = "\n".join((stored.team_id, stored.recipient_id, stored.letter_id, *when))
+    return hashlib.sha256(text.encode()).hexdigest()[:40]

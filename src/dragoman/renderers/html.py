@@ -1,0 +1,193 @@
+"""A conversation as one HTML page.
+
+Roles are told by colour and word, thinking and long results are folded, a call stands with its result, pictures that
+are in the conversation are in the page. The page asks for nothing from anywhere: a picture that is elsewhere is a link.
+The one rule: every text is escaped, here or by the renderer of Markdown, which takes no HTML; and the page forbids
+scripts to itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any, Final
+
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+from dragoman.renderers.metadata import About, escape_controls, format_json, message_facts, placeholder, results_by_call
+from dragoman.renderers.style import STYLE
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif")
+_SOUNDS: Final = re.compile(r"(audio|video)/[a-z0-9.+-]{1,40}")
+_ROLES: Final = {role.value for role in (Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL)}
+_LONG_LINES: Final = 14
+_LONG_CHARACTERS: Final = 1_600
+
+
+def write_head(title: str) -> str:
+    """The head of the page."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n<meta name="color-scheme" content="light dark">\n'
+        f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+    )
+
+
+def write_foot() -> str:
+    """The foot of the page."""
+    return "</body>\n</html>\n"
+
+
+def write_conversation(messages: Sequence[Message], about: About) -> str:
+    """A conversation under its heading."""
+    answers, rendered = results_by_call(messages), set[int]()
+    facts = "".join(f"<span>{_text(fact)}</span>" for fact in about.facts)
+    lines = [f'<main>\n<header><h1>{_text(about.title)}</h1><p class="facts">{facts}</p></header>']
+    for message in messages:
+        if message.content and all(id(block) in rendered for block in message.content):
+            continue  # a tool's message whose result stands with its call
+        lines.append(_message(message, answers, rendered))
+    return "\n".join([*lines, "</main>\n"])
+
+
+def _message(message: Message, answers: dict[str, ToolResultBlock], rendered: set[int]) -> str:
+    role = message.role.value
+    facts = "".join(f"<span>{_text(fact)}</span>" for fact in message_facts(message))
+    head = f'<div class="who"><b>{_text(role)}</b><span class="facts">{facts}</span></div>'
+    body = "".join(_blocks(message.content, message.role, answers, rendered))
+    attached = "".join(_aside(f"attached: {one.path} ({one.mime_type})") for one in message.metadata.attachments)
+    return f'<article class="{role if role in _ROLES else "other"}">{head}{body}{attached}</article>'
+
+
+def _blocks(
+    content: Sequence[ContentBlock], role: Role, answers: dict[str, ToolResultBlock], rendered: set[int]
+) -> Iterator[str]:
+    for block in content:
+        if id(block) in rendered:
+            continue
+        match block:
+            case TextBlock() if role is Role.SYSTEM and _is_long(block.text):
+                yield _fold("instructions", f'<div class="words">{_render_markdown(block.text)}</div>', block.text)
+            case TextBlock():
+                yield f'<div class="words">{_render_markdown(block.text)}</div>'
+            case ThinkingBlock() if block.text:
+                yield _fold(
+                    "thinking", f'<div class="words">{_render_markdown(block.text)}</div>', block.text, "thinking"
+                )
+            case ToolUseBlock() | InvalidToolUseBlock():
+                yield _call(block, answers.get(block.id), rendered)
+            case ToolResultBlock():
+                yield f'<div class="call">{_result(block)}</div>'
+            case _:
+                yield _medium(block)
+
+
+def _call(block: ToolUseBlock | InvalidToolUseBlock, answer: ToolResultBlock | None, rendered: set[int]) -> str:
+    if isinstance(block, ToolUseBlock):
+        markup = f'<div class="name">→ {_text(block.name)}</div>'
+        input_text = format_json(block.input) if block.input else ""
+    else:
+        markup = f'<div class="name failed">→ {_text(block.name)} was not called: {_text(block.reason)}</div>'
+        input_text = block.input_text
+    markup += _lines(input_text, "input") if input_text else ""
+    if answer is not None and id(answer) not in rendered:
+        rendered.add(id(answer))
+        markup += _result(answer)
+    return f'<div class="call">{markup}</div>'
+
+
+def _result(block: ToolResultBlock) -> str:
+    name = '<div class="name failed">✗ failed</div>' if block.is_error else '<div class="name">← result</div>'
+    parts = [_lines(one.text, "result") if isinstance(one, TextBlock) else _medium(one) for one in block.content]
+    return name + ("".join(parts) or _aside("nothing"))
+
+
+def _lines(text: str, what: str) -> str:
+    """A text as it is, folded if it is long."""
+    body = f"<pre>{_text(text)}</pre>"
+    return _fold(what, body, text) if _is_long(text) else body
+
+
+def _fold(what: str, body: str, text: str, kind: str = "") -> str:
+    first, _, more = escape_controls(text).strip().partition("\n")
+    first = f"{first[:90]}…" if more or len(first) > 90 else first
+    count = f"{text.count(chr(10)) + 1:,} lines" if "\n" in text.strip() else f"{len(text):,} characters"
+    summary = f"<b>{_text(what)}</b> <i>{escape(first)}</i> <small>{count}</small>"
+    return f'<details class="{kind}"><summary>{summary}</summary>{body}</details>'
+
+
+def _is_long(text: str) -> bool:
+    return text.count("\n") >= _LONG_LINES or len(text) > _LONG_CHARACTERS
+
+
+# --- pictures and sounds ---------------------------------------------------------------------------------------------
+
+
+def _medium(block: ContentBlock) -> str:
+    match block:
+        case ImageBlock() if _is_inline(block.source) and block.media_type in _PICTURES:
+            return f'<img alt="{_text(placeholder(block))}" src="data:{block.media_type};base64,{_data(block.source)}">'
+        case AudioBlock() | VideoBlock() if _is_inline(block.source) and _SOUNDS.fullmatch(block.media_type):
+            kind = "audio" if isinstance(block, AudioBlock) else "video"
+            return f'<{kind} controls src="data:{block.media_type};base64,{_data(block.source)}"></{kind}>'
+        case _:
+            return _aside(placeholder(block))
+
+
+def _is_inline(source: ImageSource) -> bool:
+    return source.kind == "base64" and _BASE64.fullmatch(source.data) is not None
+
+
+def _data(source: ImageSource) -> str:
+    return "".join(source.data.split())
+
+
+def _aside(text: str) -> str:
+    return f'<p class="aside">{_text(text)}</p>'
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    return escape(escape_controls(text))
+
+
+def _render_markdown(text: str) -> str:
+    return str(_markdown().render(escape_controls(text)))
+
+
+@functools.cache
+def _markdown() -> Any:
+    """A renderer that takes no HTML, follows no scripts in links, and loads no pictures."""
+    from markdown_it import MarkdownIt  # noqa: PLC0415  only a page needs it
+
+    renderer = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    renderer.disable(["image", "html_block", "html_inline"])
+    renderer.add_render_rule("link_open", _link)
+    return renderer
+
+
+def _link(_renderer: Any, tokens: Any, index: int, _options: Any, _env: Any) -> str:
+    target = str(tokens[index].attrGet("href") or "")
+    if not re.match(r"(https?://|mailto:|#)", target, re.IGNORECASE):
+        return "<a>"
+    return f'<a href="{escape(target)}" rel="noopener noreferrer nofollow">'

@@ -1,0 +1,75 @@
+"""A conversation in Markdown.
+
+Words stand as they were written, since that is Markdown mostly; what tools were given and gave stands in fences that
+nothing inside can close. The one rule: what is no words never looks like some.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.renderers.metadata import About, escape_controls, format_json, message_facts, placeholder
+
+
+def write_head(_title: str) -> str:
+    """Nothing: each conversation has a heading of its own."""
+    return ""
+
+
+def write_foot() -> str:
+    """Nothing."""
+    return ""
+
+
+def write_conversation(messages: Sequence[Message], about: About) -> str:
+    """A heading, and each message under one of its own."""
+    names: dict[str, str] = {}
+    parts = [f"# {_line(about.title)}", f"*{_line(' · '.join(about.facts))}*"] if about.facts else [f"# {about.title}"]
+    for message in messages:
+        parts.append("## " + " · ".join([_line(message.role.value), *map(_line, message_facts(message))]))
+        parts.extend(part for block in message.content for part in _block(block, names))
+        parts.extend(f"*attached: {_line(one.path)} ({one.mime_type})*" for one in message.metadata.attachments)
+    return "\n\n".join(parts) + "\n\n"
+
+
+def _block(block: ContentBlock, names: dict[str, str]) -> Iterator[str]:
+    match block:
+        case TextBlock():
+            yield escape_controls(block.text).strip("\n")
+        case ThinkingBlock() if block.text:
+            yield f"<details><summary>thinking</summary>\n\n{_fence(block.text)}\n\n</details>"
+        case ToolUseBlock():
+            names[block.id] = block.name
+            yield f"**→ {_line(block.name)}**"
+            yield _fence(format_json(block.input), "json")
+        case InvalidToolUseBlock():
+            names[block.id] = block.name
+            yield f"**→ {_line(block.name)}** was not called: {_line(block.reason)}"
+            yield _fence(block.input_text)
+        case ToolResultBlock():
+            yield f"**{'✗' if block.is_error else '←'} {_line(names.get(block.tool_use_id, block.tool_use_id))}**"
+            for inner in block.content:
+                yield from [_fence(inner.text)] if isinstance(inner, TextBlock) else _block(inner, names)
+        case _:
+            yield f"*[{_line(placeholder(block))}]*"
+
+
+def _fence(text: str, language: str = "") -> str:
+    ticks = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, ticks + 1)
+    return f"{fence}{language}\n{escape_controls(text).strip(chr(10))}\n{fence}"
+
+
+def _line(text: str) -> str:
+    """A text on one line, in which nothing is a mark."""
+    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", escape_controls(" ".join(text.split())))

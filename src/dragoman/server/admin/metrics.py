@@ -1,0 +1,312 @@
+"""``GET /metrics``: what is measured of the caller's team and of the server, as JSON or as Prometheus reads it.
+
+Which of the two, the Accept header says; without a wish it is JSON. Runs and requests are counted over all workers and
+all teams, so only a key with the scope ``admin`` is told them. Invariant: what one team does is in no number that
+another one is told, unless it has that scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+import dragoman
+from dragoman.mail.evaluation import RESOURCES
+from dragoman.mail.metrics import AgentMetrics, MailMetrics, Metrics, ModelMetrics, Performance, get_metrics
+from dragoman.server.admin.counters import RUN_ENDS, HttpMeasures, RunMeasures, WorkerMeasures
+from dragoman.server.auth.principal import get_principal
+from dragoman.server.auth.scopes import ADMIN
+from dragoman.server.http.endpoint import Endpoint, Media
+from dragoman.server.http.responses import get_owners, json_response
+from dragoman.server.mail.access import SCOPE, mail_team
+from dragoman.server.state import app_state
+from dragoman.store import Totals
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
+_OPENMETRICS: Final = "application/openmetrics-text"
+
+
+class SystemMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that answered."""
+
+    version: str
+    worker: int
+    uptime_sec: float
+    cpu_sec: float
+    memory_mb: float  # the most that it ever had
+    durability: str
+
+
+class CostMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller's own conversations have cost."""
+
+    total_usd: Decimal
+    by_model: dict[str, Decimal]
+    unpriced: dict[str, int]  # answers for which no price was known, by model: not in the sums
+    input_tokens: int
+    output_tokens: int
+
+
+class DeliveryMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """How safe letters are, in words."""
+
+    transport: str  # embedded, or what carries letters to other stores
+    durability: str  # of the store, which has every letter until it is done
+    state: str  # ok, not connected, or failing: a task that sends or receives letters does not work
+    broker: str | None = None  # connected, or not connected
+    delivery_durability: str | None = None  # of what is on its way
+
+
+class AllMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is measured."""
+
+    timestamp: datetime
+    system: SystemMeasures
+    tasks: Performance
+    agents: list[AgentMetrics]
+    models: list[ModelMetrics]
+    mail: MailMetrics
+    delivery: DeliveryMeasures
+    cost: CostMeasures
+    workers: list[WorkerMeasures] | None = None  # these three are of all workers and all teams: for the scope admin
+    runs: RunMeasures | None = None
+    http: HttpMeasures | None = None
+
+
+async def show_metrics(request: Request) -> Response:
+    """Measure, and tell it as it was asked for."""
+    state, principal = app_state(request), get_principal(request)
+    measures = await get_metrics(state.store, mail_team(principal))
+    totals = await state.store.totals("model", owners=get_owners(principal))
+    mail_health = await state.mail.health()
+    delivery = msgspec.convert(mail_health, DeliveryMeasures)
+    result = _combine(measures, _cost_measures(totals), delivery, state.counters.this_worker(), state.store.clock())
+    if ADMIN in principal.scopes:
+        server_measures = {
+            "workers": state.counters.workers(),
+            "runs": state.counters.runs(),
+            "http": state.counters.http(),
+        }
+        result = msgspec.structs.replace(result, **server_measures)
+    accept = ", ".join(request.headers.getlist("accept"))
+    if prefers_text(accept):
+        return _to_prometheus(result, accept)
+    return json_response(result, headers={"vary": "Accept"})
+
+
+def _combine(
+    measures: Metrics, cost: CostMeasures, delivery: DeliveryMeasures, worker: WorkerMeasures, now: datetime
+) -> AllMeasures:
+    return AllMeasures(
+        timestamp=now,
+        system=_system_measures(worker, delivery.durability),
+        tasks=measures.tasks,
+        agents=measures.agents,
+        models=measures.models,
+        mail=measures.mail,
+        delivery=delivery,
+        cost=cost,
+    )
+
+
+def _system_measures(worker: WorkerMeasures, durability: str) -> SystemMeasures:
+    return SystemMeasures(
+        version=dragoman.__version__,
+        worker=worker.worker,
+        uptime_sec=worker.uptime_sec,
+        cpu_sec=worker.cpu_sec,
+        memory_mb=worker.memory_mb,
+        durability=durability,
+    )
+
+
+def _cost_measures(totals: list[Totals]) -> CostMeasures:
+    return CostMeasures(
+        total_usd=sum((total.cost_usd for total in totals), Decimal(0)),
+        by_model={total.group or "unknown": total.cost_usd for total in totals},
+        unpriced={total.group or "unknown": total.unpriced for total in totals if total.unpriced},
+        input_tokens=sum(total.input_tokens for total in totals),
+        output_tokens=sum(total.output_tokens for total in totals),
+    )
+
+
+# --- which form ------------------------------------------------------------------------------------------------------
+
+
+def prefers_text(accept: str) -> bool:
+    """Whether an Accept header would rather have text than JSON."""
+    weights = dict(_accept_weights(accept))
+    return max(weights.get(_TEXT, 0.0), weights.get(_OPENMETRICS, 0.0)) > weights.get(_JSON, 0.0)
+
+
+def _accept_weights(accept: str) -> Iterator[tuple[str, float]]:
+    for part in accept.split(",")[:100]:
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        weight = next((parameter.removeprefix("q=") for parameter in parameters if parameter.startswith("q=")), "1")
+        try:
+            yield name, float(weight)
+        except ValueError:
+            yield name, 0.0
+
+
+# --- for Prometheus --------------------------------------------------------------------------------------------------
+
+
+def _to_prometheus(measures: AllMeasures, accept: str) -> Response:
+    from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415  only who scrapes needs it
+    from prometheus_client.openmetrics import exposition as openmetrics  # noqa: PLC0415
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(measures))
+    weights = dict(_accept_weights(accept))
+    if weights.get(_OPENMETRICS, 0.0) > weights.get(_TEXT, 0.0):
+        data, media_type = openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+    else:
+        data, media_type = exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
+    return Response(data, headers={"content-type": media_type, "cache-control": "no-store", "vary": "Accept"})
+
+
+class _Collector:
+    """What was measured, as a collector has to give it."""
+
+    def __init__(self, measures: AllMeasures) -> None:
+        self._measures = measures
+
+    def collect(self) -> Iterable[Metric]:
+        """Every metric."""
+        measures = self._measures
+        yield from _worker_metrics([measures.system] if measures.workers is None else measures.workers)
+        if measures.runs is not None:
+            yield from _run_metrics(measures.runs)
+        if measures.http is not None:
+            yield from _http_metrics(measures.http)
+        yield from _performance_metrics("agent", [(group.agent_id, group) for group in measures.agents])
+        yield from _performance_metrics("model", [(group.model, group) for group in measures.models])
+        yield from _mail_metrics(measures.mail)
+        is_ok = measures.delivery.state == "ok"
+        yield _gauge("mail_delivery_ok", "Whether letters are sent and received.", (), [((), is_ok)])
+        if measures.delivery.broker is not None:
+            is_connected = measures.delivery.broker == "connected"
+            yield _gauge("broker_connected", "Whether a broker is there.", (), [((), is_connected)])
+        yield _gauge("cost_usd", "What conversations have cost.", ("model",), measures.cost.by_model.items())
+        unpriced = "Answers for which no price was known: not in cost_usd."
+        yield _gauge("unpriced_answers", unpriced, ("model",), measures.cost.unpriced.items())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: what there is depends on what there was."""
+        return ()
+
+
+def _counter(name: str, help_text: str, labels: tuple[str, ...], values: Iterable[tuple[Any, float]]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415
+
+    family = CounterMetricFamily(f"dragoman_{name}", help_text, labels=labels)
+    for key, value in values:
+        family.add_metric(key if isinstance(key, tuple) else (key,), float(value))
+    return family
+
+
+def _gauge(name: str, help_text: str, labels: tuple[str, ...], values: Iterable[tuple[Any, Any]]) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+
+    family = GaugeMetricFamily(f"dragoman_{name}", help_text, labels=labels)
+    for key, value in values:
+        if value is not None:
+            family.add_metric(key if isinstance(key, tuple) else (key,), float(value))
+    return family
+
+
+def _worker_metrics(workers: Sequence[SystemMeasures | WorkerMeasures]) -> Iterator[Metric]:
+    for name, help_text, field in (
+        ("uptime_seconds", "How long the process runs.", "uptime_sec"),
+        ("cpu_seconds", "What the process has used of a processor.", "cpu_sec"),
+        ("memory_megabytes", "The most memory that the process ever had.", "memory_mb"),
+    ):
+        yield _gauge(name, help_text, ("worker",), [(str(worker.worker), getattr(worker, field)) for worker in workers])
+
+
+def _run_metrics(runs: RunMeasures) -> Iterator[Metric]:
+    yield _gauge("runs_in_progress", "Runs that go on.", (), [((), runs.running)])
+    yield _counter("runs_begun", "Runs that have begun.", (), [((), runs.begun)])
+    ends = [(end, getattr(runs, end)) for end in RUN_ENDS]
+    yield _counter("runs_ended", "Runs that have ended, by how.", ("end",), ends)
+
+
+def _http_metrics(http: HttpMeasures) -> Iterator[Metric]:
+    yield _gauge("http_requests_in_progress", "Requests that are being answered.", (), [((), http.in_progress)])
+    counts = [
+        ((route.method, route.route, status), count)
+        for route in http.routes
+        for status, count in route.by_status.items()
+    ]
+    yield _counter("http_requests", "Requests, by status.", ("method", "route", "status"), counts)
+    seconds = [((route.method, route.route), route.seconds) for route in http.routes]
+    yield _counter("http_request_seconds", "How long requests took, in all.", ("method", "route"), seconds)
+
+
+def _performance_metrics(by: str, groups: list[tuple[str, Performance]]) -> Iterator[Metric]:
+    for name, help_text, field in (
+        ("evaluations", "How often it was judged.", "evaluations"),
+        ("tasks", "How many tasks of it were judged.", "task_count"),
+        ("success_rate", "The share that was good enough.", "success_rate"),
+        ("average_score", "The average score, from 0 to 1.", "average_score"),
+        ("cost_usd", "What the judged turns have cost.", "cost_usd"),
+    ):
+        values = [(group, getattr(performance, field)) for group, performance in groups]
+        yield _gauge(f"{by}_{name}", help_text, (by,), values)
+    shares = (("0.5", "p50_ms"), ("0.95", "p95_ms"), ("0.99", "p99_ms"))
+    durations = [
+        ((group, share), getattr(performance.durations, field) / 1000)
+        for group, performance in groups
+        if performance.durations is not None
+        for share, field in shares
+    ]
+    yield _gauge(f"{by}_duration_seconds", "How long its tasks took.", (by, "quantile"), durations)
+    for name in RESOURCES:
+        usages = [
+            ((group, statistic), value)
+            for group, performance in groups
+            if (usage := performance.resources.get(name)) is not None
+            for statistic, value in (("average", usage.average), ("max", usage.most))
+        ]
+        yield _gauge(f"{by}_{name}", "What its tasks used, as reported.", (by, "statistic"), usages)
+
+
+def _mail_metrics(mail: MailMetrics) -> Iterator[Metric]:
+    states = ("ready", "leased", "waiting", "behind", "held", "away", "done", "dead")
+    letters = [((box.recipient_id, state), getattr(box, state)) for box in mail.mailboxes for state in states]
+    yield _gauge("mailbox_letters", "Letters by where they stand.", ("recipient", "state"), letters)
+    retries = [(box.recipient_id, box.retries) for box in mail.mailboxes]
+    yield _gauge("mailbox_retries", "How often letters were handed out again.", ("recipient",), retries)
+    for name, help_text, value in (
+        ("queue_depth", "Letters that are neither done nor dead.", mail.queue_depth),
+        ("dead_letters", "Letters that were given up.", mail.dead_letters),
+        ("retries", "How often letters were handed out again, in all.", mail.retries),
+    ):
+        yield _gauge(f"mail_{name}", help_text, (), [((), value)])
+
+
+def _metrics_endpoint(path: str, name: str) -> Endpoint:
+    return Endpoint(
+        "GET",
+        path,
+        show_metrics,
+        name=name,
+        summary="What is measured: tasks, agents, models, mail, cost, and of all workers runs and requests",
+        description="JSON, or Prometheus' text where Accept would rather have that.",
+        responses={200: (AllMeasures, Media("text/plain", {"type": "string"}))},
+        scope=SCOPE,
+    )
+
+
+ENDPOINTS = (_metrics_endpoint("/metrics", "metrics"), _metrics_endpoint("/api/v1/mail/metrics", "metrics_of_mail"))

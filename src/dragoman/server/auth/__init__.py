@@ -1,0 +1,1 @@
+"""API keys, scopes and the principal of a request."""

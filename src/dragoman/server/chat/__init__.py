@@ -1,0 +1,1 @@
+"""Endpoints of the chat API: threads, messages, models and attachments."""

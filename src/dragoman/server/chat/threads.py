@@ -1,0 +1,391 @@
+"""Threads: listed, renamed, given another model, forked, deleted, searched.
+
+A thread is a session of the store that belongs to the caller. The one rule: a thread is reached by ``owned_session``,
+and whatever lists or searches several asks the store for the caller's alone.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.attachments import delete_with_files
+from dragoman.errors import CorruptDataError, UnknownMessageError
+from dragoman.handoff import Policy
+from dragoman.ids import name_from_id
+from dragoman.server.auth.principal import Principal, find_session, find_thread, get_owned_session, get_principal
+from dragoman.server.chat.history import MAX_PAGE_SIZE, day_param
+from dragoman.server.chat.rows import client_message_id, message_text
+from dragoman.server.chat.swap import swap_thread
+from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.http_errors import ApiError, not_found_error
+from dragoman.server.http.requests import int_param, json_body, parse_as, text_param
+from dragoman.server.http.responses import get_owners, json_response, make_cursor, parse_cursor
+from dragoman.server.state import AppState, app_state
+from dragoman.store import Hit, Session, Store
+from dragoman.turn.events import make_session_end
+from dragoman.turn.image_policy import swap_model
+from dragoman.turn.telling import try_emit
+
+_PAGE_SIZE: Final = 30
+_SNIPPET_LENGTH: Final = 160  # characters
+_SEARCH_LIMIT: Final = 20
+
+Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
+class Thread(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A conversation."""
+
+    id: str
+    title: str | None
+    model: str | None  # that a person chose for it
+    snippet: str | None  # how its newest message begins
+    parent_id: str | None  # the thread that it was forked from, if that is the caller's
+    parent_seq: int  # up to which message it shares that one's history
+    last_seq: int  # how many messages it has
+    created_at: datetime
+    updated_at: datetime
+
+
+class Threads(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A page of threads, the one in which something happened last first."""
+
+    threads: list[Thread]
+    has_more: bool
+    limit: int
+    cursor: str | None  # what to ask for the next page with
+
+
+class ThreadUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change about a thread; ``null`` takes a title or a model away."""
+
+    title: Title | UnsetType | None = UNSET
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
+    policy: Policy = "strict"  # what becomes of a picture that the new model cannot see
+
+
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Where to fork: behind a place or a message; without either, behind the newest one."""
+
+    at_seq: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)] | None = None
+    message_id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | None = None
+    title: Title | None = None
+
+
+class SearchHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A message that fits a search."""
+
+    thread_id: str
+    title: str | None  # of the thread
+    message_id: str
+    seq: int
+    role: str
+    snippet: str  # the words around the first match
+    highlights: tuple[tuple[int, int], ...]  # where the matches are in the snippet, in UTF-16 units: from, to
+    score: float
+    timestamp: datetime
+
+
+class SearchResults(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a search has found, the best first."""
+
+    hits: list[SearchHit]
+    has_more: bool
+    limit: int
+    offset: int
+
+
+# --- listing ---------------------------------------------------------------------------------------------------------
+
+
+async def list_threads(request: Request) -> Response:
+    """The caller's threads."""
+    principal, store = get_principal(request), app_state(request).store
+    limit = int_param(request, "limit", default=_PAGE_SIZE, maximum=MAX_PAGE_SIZE)
+    cursor = text_param(request, "cursor", None)
+    before = await _resolve_cursor(store, principal, cursor) if cursor is not None else None
+    sessions = await store.list_sessions_of(get_owners(principal), before=before, limit=limit + 1)
+    page, has_more = sessions[:limit], len(sessions) > limit
+    threads = [await describe_thread(request, session) for session in page]
+    next_cursor = make_cursor(principal, page[-1]) if has_more else None
+    return json_response(Threads(threads=threads, has_more=has_more, limit=limit, cursor=next_cursor))
+
+
+async def _resolve_cursor(store: Store, principal: Principal, cursor: str) -> tuple[datetime, str]:
+    """The place of a cursor as the store knows it: with the id of the session whose name the cursor holds."""
+    at, name = parse_cursor(principal, cursor)
+    session = await find_thread(store, principal, name)
+    return at, name if session is None else session.id
+
+
+async def get_thread(request: Request) -> Response:
+    """One thread of the caller."""
+    session = await get_owned_session(request, request.path_params["id"])
+    return json_response(await describe_thread(request, session))
+
+
+async def describe_thread(request: Request, session: Session) -> Thread:
+    """What is told of a thread."""
+    return Thread(
+        id=name_from_id(session.id),
+        title=session.title,
+        model=session.active_model,
+        snippet=await _snippet(app_state(request).store, session),
+        parent_id=await _parent_name(request, session),
+        parent_seq=session.parent_seq,
+        last_seq=session.last_seq,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+    )
+
+
+async def _parent_name(request: Request, session: Session) -> str | None:
+    """The thread that it was forked from, unless that is somebody else's."""
+    if session.parent_session_id is None:
+        return None
+    parent = await find_session(app_state(request).store, get_principal(request), session.parent_session_id)
+    return None if parent is None else name_from_id(parent.id)
+
+
+async def _snippet(store: Store, session: Session) -> str | None:
+    """How the newest words begin, on one line. Of a thread that is damaged there is none, and it is listed."""
+    if not session.last_seq:
+        return None
+    try:
+        rows = await store.tail(session.id, 2)
+    except CorruptDataError:
+        return None
+    words = next((words for row in reversed(rows) if (words := message_text(row.message).strip())), None)
+    if words is None:
+        return None
+    line = " ".join(words[: _SNIPPET_LENGTH * 2].split())
+    return line if len(line) <= _SNIPPET_LENGTH else f"{line[: _SNIPPET_LENGTH - 1]}…"
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+async def update_thread(request: Request) -> Response:
+    """Give a thread another title or another model. A model that cannot go on with it is refused."""
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    update = parse_as(await json_body(request), ThreadUpdate)
+    title = update.title if update.title is UNSET else _validate_title(update.title)
+    if update.model is None:
+        session = await swap_model(state.store, session, None, "strict")
+    elif update.model is not UNSET:
+        session = await swap_thread(state, session, update.model, update.policy)
+    if title is not UNSET:
+        session = await state.store.rename_session(session.id, title)
+    return json_response(await describe_thread(request, session))
+
+
+def _validate_title(title: str | None) -> str | None:
+    if title is not None and "\0" in title:
+        raise ApiError(422, "invalid_character", "title holds a NUL.")
+    return title
+
+
+async def fork_thread(request: Request) -> Response:
+    """Another thread that shares the history up to a message."""
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    fork = parse_as(await json_body(request), ForkRequest)
+    if fork.at_seq is not None and fork.message_id is not None:
+        raise ApiError(422, "invalid_request", "atSeq and messageId both say where. Use one of them.")
+    at = fork.at_seq
+    if fork.message_id is not None:
+        at = (await state.store.find_message(session.id, fork.message_id)).seq
+    elif at is not None and at > session.last_seq:
+        raise not_found_error()
+    new_session = await state.store.fork(session.id, at, title=_validate_title(fork.title))
+    return json_response(await describe_thread(request, new_session), 201)
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------
+
+
+async def delete_thread(request: Request) -> Response:
+    """Delete a thread and the files that only it names. While a turn runs in it, 409."""
+    state, principal = app_state(request), get_principal(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    end_event = await make_session_end(state.store, session)
+    await delete_with_files(state.store, session.id, get_owners(principal), state.attachments)
+    try_emit(state.agent.bus, end_event, session_id=session.id)
+    return Response(status_code=204)
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+
+
+async def search_messages(request: Request) -> Response:
+    """Messages of the caller's threads in which all these words are."""
+    state, principal = app_state(request), get_principal(request)
+    query = text_param(request, "q")
+    thread_id = text_param(request, "threadId", None)
+    if thread_id is not None:
+        thread_id = (await get_owned_session(request, thread_id)).id
+    limit = int_param(request, "limit", default=_SEARCH_LIMIT, maximum=100)
+    offset = int_param(request, "offset", default=0, minimum=0, maximum=10_000)
+    until = time_param(request, "to")
+    hits = await state.store.search(
+        query,
+        session_id=thread_id,
+        role=text_param(request, "role", None, max_length=20),
+        model=_model_param(state, text_param(request, "model", None, max_length=200)),
+        owners=get_owners(principal),
+        since=time_param(request, "from"),
+        until=_end_of_day(until) if until is not None and "T" not in request.query_params["to"] else until,
+        limit=limit + 1,
+        offset=offset,
+    )
+    threads: dict[str, Session] = {}
+    results = [
+        search_hit for hit in hits[:limit] if (search_hit := await _to_search_hit(request, hit, threads)) is not None
+    ]
+    return json_response(SearchResults(hits=results, has_more=len(hits) > limit, limit=limit, offset=offset))
+
+
+def _end_of_day(day: datetime) -> datetime | None:
+    """When the next day begins; nothing after the last day of the calendar, which ends after every message."""
+    try:
+        return day + timedelta(days=1)
+    except OverflowError:
+        return None
+
+
+async def _to_search_hit(request: Request, hit: Hit, threads: dict[str, Session]) -> SearchHit | None:
+    """What is told of a hit; nothing if it was deleted meanwhile."""
+    store = app_state(request).store
+    if hit.session_id not in threads:
+        session = await find_session(store, get_principal(request), hit.session_id)
+        if session is None:
+            return None
+        threads[hit.session_id] = session
+    try:
+        row = await store.get_message(hit.session_id, hit.message_id)
+    except UnknownMessageError:
+        return None
+    return SearchHit(
+        thread_id=name_from_id(hit.session_id),
+        title=threads[hit.session_id].title,
+        message_id=client_message_id(row.message),
+        seq=hit.seq,
+        role=hit.role,
+        snippet=hit.snippet,
+        highlights=to_utf16_ranges(hit.snippet, hit.highlights),
+        score=hit.score,
+        timestamp=hit.created_at,
+    )
+
+
+def to_utf16_ranges(text: str, ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Places in a text, counted as browsers count."""
+
+    def to_units(offset: int) -> int:
+        return len(text[:offset].encode("utf-16-le")) // 2
+
+    return tuple((to_units(first), to_units(last)) for first, last in ranges)
+
+
+def _model_param(state: AppState, name: str | None) -> str | None:
+    """The id of the model that is meant; a name that is known no more is taken as it is."""
+    if name is None:
+        return None
+    model = state.agent.registry.find(name)
+    return model.id if model is not None else name
+
+
+class _Timestamp(msgspec.Struct):
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+def time_param(request: Request, name: str) -> datetime | None:
+    """A day, or a moment as 2026-03-13T10:00:00Z, in the query."""
+    text = text_param(request, name, None, max_length=40)
+    if text is None:
+        return None
+    if "T" not in text:
+        day = day_param(request, name)
+        return None if day is None else datetime(day.year, day.month, day.day, tzinfo=UTC)
+    try:
+        return msgspec.convert({"at": text}, _Timestamp).at.astimezone(UTC)
+    except (msgspec.ValidationError, OverflowError):
+        raise ApiError(422, "invalid_parameter", f"{name} has to be as 2026-03-13T10:00:00Z, or a day.") from None
+
+
+_NUMBER: Final = {"type": "integer", "minimum": 1}
+_THREAD: Final = "/api/v1/agent/threads/{id}"
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/api/v1/agent/threads",
+        list_threads,
+        name="list_threads",
+        summary="The caller's threads, the one in which something happened last first",
+        scope="chat",
+        responses={200: Threads},
+        query=(
+            Query("limit", _NUMBER, f"At most so many, {MAX_PAGE_SIZE} if it is more"),
+            Query("cursor", summary="Where the page before said that it goes on"),
+        ),
+    ),
+    Endpoint(
+        "GET", _THREAD, get_thread, name="get_thread", summary="One thread", scope="chat", responses={200: Thread}
+    ),
+    Endpoint(
+        "PATCH",
+        _THREAD,
+        update_thread,
+        name="change_thread",
+        summary="Give a thread another title or another model",
+        scope="chat",
+        request_body=ThreadUpdate,
+        responses={200: Thread},
+    ),
+    Endpoint(
+        "DELETE",
+        _THREAD,
+        delete_thread,
+        name="delete_thread",
+        summary="Delete a thread, and the files that came with it",
+        scope="chat",
+        responses={204: None},
+    ),
+    Endpoint(
+        "POST",
+        f"{_THREAD}/fork",
+        fork_thread,
+        name="fork_thread",
+        summary="Another thread that shares the history up to a message",
+        scope="chat",
+        request_body=ForkRequest,
+        responses={201: Thread},
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/agent/search",
+        search_messages,
+        name="search",
+        summary="Messages of the caller's threads in which all these words are",
+        scope="chat",
+        responses={200: SearchResults},
+        query=(
+            Query("q", summary='The words; "several in quotes" stand in a row', required=True),
+            Query("threadId", summary="Only in this thread"),
+            Query("role", {"type": "string", "enum": ["user", "assistant", "system", "tool"]}),
+            Query("model", summary="Only what this model said"),
+            Query("from", summary="Only from this day or moment on"),
+            Query("to", summary="Only up to this day, or before this moment"),
+            Query("limit", _NUMBER, "At most so many, 100 if it is more"),
+            Query("offset", {"type": "integer", "minimum": 0}, "Go on behind so many"),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Requests, responses, errors and limits of the HTTP layer."""

@@ -1,0 +1,113 @@
+"""The limits of a connection: how much a head may hold, and how long a request may take to arrive.
+
+What comes in is the bytes of a connection, what goes out is the same to uvicorn, or a refusal. A request that stops in
+its middle, or that trickles in, is closed within ``read_timeout_s``; one that answers were not read of is not our
+patience's business. What is left of a body after its answer is read and thrown away for a while, because a client that
+still sends does not see an answer when the connection is reset. The one rule: nothing here waits, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from dragoman.server.auth.peer import PEER, Peer
+from dragoman.server.http.http_errors import ErrorBody, ErrorDetail
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
+_MIN_BYTES: Final = 1024  # in half of the time
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection, watched."""
+
+    read_timeout_s = 30.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, PEER: Peer(self.client, self.server)}  # of every request on it
+        self._is_due = True  # a request, or the rest of one
+        self._was_due = False
+        self._bytes_received = 0
+        self._in_head = True
+        self._head_bytes = 0
+        self._discarded_bytes = 0
+        self._is_rejected = False
+        self._progress_timer = self.loop.call_later(self.read_timeout_s / 2, self._check_progress)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._progress_timer.cancel()
+        super().connection_lost(exc)
+
+    def _check_progress(self) -> None:
+        """Close what did not go on: it was due at the last look, and almost nothing has come since."""
+        if self.transport.is_closing():
+            return
+        if self._is_due and self._was_due and self._bytes_received < _MIN_BYTES and not self.flow.read_paused:
+            self.transport.abort()
+            return
+        self._was_due = self._is_due
+        self._bytes_received = 0
+        self._progress_timer = self.loop.call_later(self.read_timeout_s / 2, self._check_progress)
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes_received += len(data)
+        if self._is_rejected:
+            return
+        super().data_received(data)
+        if self._in_head and self.parser is not None:
+            self._head_bytes += len(data)  # of a head that has not ended yet
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_due = self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError("the head is too large")  # which the parser makes its own error of
+        if b"#" in self.url:  # the rest of which nobody here would see
+            raise ValueError("a target has no fragment")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > MAX_DISCARDED_BYTES:
+                self.transport.abort()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_due = False
+        super().on_message_complete()
+        if self.cycle.response_complete:  # it was answered before it had ended
+            self._discarded_bytes = 0
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  what uvicorn would say
+        """Refuse what is no request, or one with too large a head."""
+        self._is_rejected = True
+        is_large = self._head_bytes > MAX_HEAD_BYTES
+        status, code = (431, "head_too_large") if is_large else (400, "invalid_http")
+        message = f"The head has more than {MAX_HEAD_BYTES} bytes." if is_large else "This is not HTTP."
+        body = msgspec.json.encode(ErrorBody(ErrorDetail(code, message, "")))
+        head = (b"content-type: application/json", b"content-length: %d" % len(body), b"connection: close")
+        self.transport.write(STATUS_LINE[status] + b"\r\n".join((*head, b"", body)))
+        self.transport.close()
+
+
+def make_protocol(read_timeout_s: float) -> type[LimitedProtocol]:
+    """A protocol that waits so long."""
+    attributes: dict[str, Any] = {"read_timeout_s": read_timeout_s}
+    return type("LimitedProtocol", (LimitedProtocol,), attributes)

@@ -1,0 +1,285 @@
+"""How well tasks went: ``POST /evaluate``, ``GET /evaluation/{task_id}``, and summaries of agents and models.
+
+What comes in is a task_result letter, or what somebody says about a task; several may judge the same one. The one rule:
+what one team has recorded is not there for another. Who judges is decided by the caller's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.bus.catalogue import EvalFailed
+from dragoman.errors import DragomanError, JsonError
+from dragoman.jsontext import read_json
+from dragoman.letters import TaskResultLetter, find_warnings, read_letter
+from dragoman.letters.schema import inlined_schema
+from dragoman.letters.statistics import WINDOW, Summary, Trend
+from dragoman.mail.evaluation import (
+    GroupSummary,
+    TaskRating,
+    Trends,
+    get_task_evaluation,
+    get_trends,
+    recent_summaries,
+    record_rating,
+    record_result,
+)
+from dragoman.offload import run_off_loop
+from dragoman.server.auth.principal import get_principal
+from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.http_errors import ApiError, not_found_error
+from dragoman.server.http.requests import int_param, parse_as, text_param
+from dragoman.server.http.responses import json_response
+from dragoman.server.mail.access import (
+    SCOPE,
+    linked_session,
+    mail_team,
+    read_letter_body,
+    require_sender,
+    resolve_evaluator,
+)
+from dragoman.server.state import app_state
+from dragoman.store import Evaluation
+from dragoman.turn.events import evaluation_events
+from dragoman.turn.telling import redact_text, try_emit
+
+_MAX_NEWEST: Final = 1_000
+_MAX_KEY_LENGTH: Final = 255
+
+
+class EvaluationResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """How somebody judged a task."""
+
+    id: str
+    timestamp: datetime
+    task_id: str | None
+    agent_id: str | None  # who did it
+    plan_id: str | None
+    evaluator: str  # who judged
+    success: bool | None
+    score: float | None
+    duration_sec: float | None
+    notes: str | None  # without secrets
+    metrics: dict[str, float] | None  # what the task used, as reported: memory_usage_mb and so on
+    model: str | None  # what answered in the turn behind it
+    cost_usd: Decimal | None  # of that turn
+    turn_id: str | None
+
+
+class EvaluateResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What was kept, and what is odd about what came."""
+
+    evaluation: EvaluationResponse
+    warnings: list[str] = []
+
+
+class TaskEvaluationResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was said about how a task went."""
+
+    task_id: str
+    evaluations: list[EvaluationResponse]  # the newest first
+    summary: Summary
+    by_evaluator: dict[str, Summary]
+    trend: Trend
+
+
+class Summaries(msgspec.Struct, frozen=True, kw_only=True):
+    """Agents or models, by their newest evaluations."""
+
+    by: Literal["agent", "model"]
+    newest: int  # how many evaluations of each are counted
+    summaries: list[GroupSummary]
+
+
+async def evaluate(request: Request) -> Response:
+    """Keep how a task went."""
+    data = await read_letter_body(request)
+    try:
+        plain = await run_off_loop(len(data), read_json, data)
+    except JsonError:
+        await run_off_loop(len(data), read_letter, data)  # which knows more to say about a score that is no number
+        raise
+    is_letter = isinstance(plain, dict) and "payload" in plain
+    response = await (_record_letter(request, data) if is_letter else _record_rating(request, plain))
+    return json_response(response, 201)
+
+
+async def _record(request: Request, evaluator: str, task_id: str, record: Awaitable[Evaluation]) -> Evaluation:
+    """Record an evaluation, and emit that it was. One that was recorded before is emitted no second time."""
+    doors = app_state(request)
+    bus, before = doors.agent.bus, doors.store.clock()
+    try:
+        evaluation = await record
+    except DragomanError as error:
+        failure = {"error_message_redacted": redact_text(str(error)), "task_id": task_id}
+        try_emit(bus, EvalFailed(evaluation_id=doors.store.new_id(), evaluator=evaluator, **failure))
+        raise
+    if evaluation.created_at >= before:
+        for payload in evaluation_events(evaluation):
+            try_emit(bus, payload, session_id=evaluation.session_id, turn_id=evaluation.turn_id)
+    return evaluation
+
+
+async def _record_letter(request: Request, data: bytes) -> EvaluateResponse:
+    letter = await run_off_loop(len(data), read_letter, data)
+    if not isinstance(letter, TaskResultLetter):
+        raise ApiError(422, "not_a_result", "Only a task_result letter says how a task went.")
+    require_sender(request, letter.sender_id)
+    warnings = [f"{warning} [{warning.code}]" for warning in find_warnings(letter)]
+    session = await linked_session(request, letter.session_id)
+    if letter.session_id is not None and session is None:
+        warnings.append("$.context.session_id: there is no such session, or it is not yours [unknown_session]")
+    team_id = mail_team(get_principal(request))
+    record = record_result(app_state(request).store, letter, team_id=team_id, session=session)
+    evaluation = await _record(request, letter.sender_id, letter.task_id, record)
+    return EvaluateResponse(evaluation=to_evaluation_response(evaluation), warnings=warnings)
+
+
+async def _record_rating(request: Request, plain: object) -> EvaluateResponse:
+    rating = parse_as(plain, TaskRating)
+    principal = get_principal(request)
+    evaluator = resolve_evaluator(request, rating.evaluator)
+    session = await linked_session(request, rating.session_id)
+    if rating.session_id is not None and session is None:
+        raise not_found_error()
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= _MAX_KEY_LENGTH:
+        raise ApiError(400, "invalid_header", f"An Idempotency-Key has 1 to {_MAX_KEY_LENGTH} characters.")
+    record = record_rating(
+        app_state(request).store,
+        rating,
+        evaluator=evaluator,
+        team_id=mail_team(principal),
+        session=session,
+        key=key,
+    )
+    evaluation = await _record(request, evaluator, rating.task_id, record)
+    return EvaluateResponse(evaluation=to_evaluation_response(evaluation))
+
+
+async def task_evaluation(request: Request) -> Response:
+    """Every evaluation of a task of the caller's team."""
+    team_id = mail_team(get_principal(request))
+    task_evaluation = await get_task_evaluation(
+        app_state(request).store, request.path_params["task_id"], team_id=team_id
+    )
+    if task_evaluation is None:
+        raise not_found_error()
+    return json_response(
+        TaskEvaluationResponse(
+            task_id=task_evaluation.task_id,
+            evaluations=[to_evaluation_response(one) for one in task_evaluation.evaluations],
+            summary=task_evaluation.summary,
+            by_evaluator=task_evaluation.by_evaluator,
+            trend=task_evaluation.trend,
+        )
+    )
+
+
+async def list_summaries(request: Request) -> Response:
+    """The newest evaluations of each agent or model, in sum."""
+    by = _parse_group(request)
+    newest = int_param(request, "newest", default=WINDOW, maximum=_MAX_NEWEST)
+    team_id = mail_team(get_principal(request))
+    summaries = await recent_summaries(app_state(request).store, by=by, team_id=team_id, newest=newest)
+    return json_response(Summaries(by=by, newest=newest, summaries=summaries))
+
+
+async def list_trends(request: Request) -> Response:
+    """Agents or models over time."""
+    team_id = mail_team(get_principal(request))
+    return json_response(await get_trends(app_state(request).store, by=_parse_group(request), team_id=team_id))
+
+
+def _parse_group(request: Request) -> Literal["agent", "model"]:
+    match text_param(request, "by", "agent"):
+        case "agent":
+            return "agent"
+        case "model":
+            return "model"
+        case _:
+            raise ApiError(422, "invalid_parameter", "by is agent or model.")
+
+
+def to_evaluation_response(evaluation: Evaluation) -> EvaluationResponse:
+    """An evaluation as its team sees it."""
+    return EvaluationResponse(
+        id=evaluation.id,
+        timestamp=evaluation.created_at,
+        task_id=evaluation.task_id,
+        agent_id=evaluation.agent_id,
+        plan_id=evaluation.plan_id,
+        evaluator=evaluation.evaluator,
+        success=evaluation.success,
+        score=evaluation.score,
+        duration_sec=None if evaluation.duration_ms is None else round(evaluation.duration_ms / 1000, 6),
+        notes=evaluation.notes,
+        metrics=evaluation.metrics,
+        model=evaluation.model,
+        cost_usd=evaluation.cost_usd,
+        turn_id=evaluation.turn_id,
+    )
+
+
+def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
+    """Both, under a path."""
+    asks: Any = {"anyOf": [inlined_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
+    return (
+        Endpoint(
+            "POST",
+            f"{path}/evaluate",
+            evaluate,
+            name=f"evaluate{name}",
+            summary="Say how a task went",
+            description="A task_result letter, or what somebody says about a task. A letter counts once, however"
+            " often it comes; other evaluations do with an Idempotency-Key.",
+            request_body=asks,
+            responses={201: EvaluateResponse},
+            scope=SCOPE,
+        ),
+        Endpoint(
+            "GET",
+            f"{path}/evaluation/{{task_id}}",
+            task_evaluation,
+            name=f"evaluation{name}",
+            summary="How a task went: every evaluation, in sum, and where it goes",
+            responses={200: TaskEvaluationResponse},
+            scope=SCOPE,
+        ),
+    )
+
+
+ENDPOINTS = (
+    *_make_endpoints("", ""),
+    *_make_endpoints("/api/v1/mail", "_of_mail"),
+    Endpoint(
+        "GET",
+        "/api/v1/mail/summaries",
+        list_summaries,
+        name="summaries",
+        summary="Agents or models, by their newest evaluations",
+        query=(
+            Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),
+            Query("newest", {"type": "integer", "minimum": 1, "maximum": _MAX_NEWEST}, "how many of each"),
+        ),
+        responses={200: Summaries},
+        scope=SCOPE,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/mail/trends",
+        list_trends,
+        name="trends",
+        summary="Agents or models over time: scores, successes and durations by the hour, the day or the week",
+        query=(Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),),
+        responses={200: Trends},
+        scope=SCOPE,
+    ),
+)

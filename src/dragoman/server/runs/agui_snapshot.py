@@ -1,0 +1,77 @@
+"""The messages of a thread as a client of AG-UI keeps them, for a run that stops in the middle.
+
+A file that we keep is named by its place and not by its content, and never by a URL: what a run tells is stored, and a
+URL holds a token. A client before 1.0 knows no such source, and is told a ``binary`` part with the place as its id. The
+one rule: a thread that is too long to be told whole is not told in part, because a client drops what it is not told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.message import ContentBlock, ImageSource, Message
+from dragoman.server.chat.rows import application_fields
+from dragoman.server.runs.agui_encoder import parts_to_text
+from dragoman.store import Session, Store
+from dragoman.transcripts.ag_ui import write_messages
+from dragoman.transcripts.base import KEY
+
+MAX_MESSAGES: Final = 500
+MAX_BYTES: Final = 1 << 20
+
+
+async def make_snapshot(store: Store, session: Session, *, is_modern: bool) -> list[dict[str, Any]] | None:
+    """The messages of a thread; nothing if they are too many, or too much."""
+    if session.last_seq > MAX_MESSAGES:
+        return None
+    messages = [_with_file_references(row.message) async for row in store.history(session.id)]
+    wires = [_strip_notes(wire) for wire in write_messages(messages).wire]
+    if not is_modern:
+        wires = [_to_legacy(wire) for wire in wires]
+    return wires if len(msgspec.json.encode(wires)) <= MAX_BYTES else None
+
+
+def _with_file_references(message: Message) -> Message:
+    """A message whose files are named by where they are kept."""
+    files = [file for file in message.metadata.attachments if file.mime_type != "text/plain"]  # which is a text block
+    if not files:
+        return message
+    blocks: list[ContentBlock] = []
+    for block in message.content:
+        source = getattr(block, "source", None)
+        if source is not None and files:
+            file = files.pop(0)
+            source = ImageSource("file_ref", f"{file.bucket}/{file.path}")
+            blocks.append(block.replace(source=source, media_type=file.mime_type))
+        else:
+            blocks.append(block)
+    return message.replace(content=tuple(blocks))
+
+
+def _strip_notes(wire: dict[str, Any]) -> dict[str, Any]:
+    """A message with the application's metadata, and without what we note under our own key."""
+    metadata_in = dict(wire.get("metadata", {}))
+    notes = metadata_in.pop(KEY, None) or {}
+    metadata = {**application_fields(notes.get("metadata", {}).get("extra")), **metadata_in}
+    result = {key: value for key, value in wire.items() if key != "metadata"}
+    return {**result, "metadata": metadata} if metadata else result
+
+
+def _to_legacy(wire: dict[str, Any]) -> dict[str, Any]:
+    """A message as clients before 1.0 can read it."""
+    content = wire.get("content")
+    if not isinstance(content, list):
+        return wire
+    if wire["role"] == "tool":
+        return {**wire, "content": parts_to_text(content)}
+    return {**wire, "content": [_part_to_legacy(part) for part in content]}
+
+
+def _part_to_legacy(part: dict[str, Any]) -> dict[str, Any]:
+    match part:
+        case {"source": {"type": "file", "value": reference, "mimeType": media_type}}:
+            return {"type": "binary", "mimeType": media_type, "id": reference}
+        case _:
+            return part

@@ -1,0 +1,427 @@
+"""What a client sends to begin a run, read strictly: AG-UI's RunAgentInput, of protocol 1.0 and of those before it.
+
+    given = read_given(value)              or a refusal, before anything is stored
+    given.messages                         each with its id, its role and its parts: texts, and files to be looked at
+
+A JSON value comes in and values go out; whose thread it is, and what of it is new, is found out elsewhere. Fields that
+we do not know are passed over. Invariant: no field of a message sets an identity, a usage, a cost, a model, a time, a
+status or an origin; what a client may set is listed here, and everything else is dropped before it is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dragoman.errors import SchemaSizeError
+from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.schema_limits import SchemaSize, shorten_name
+from dragoman.server.chat.rows import application_fields
+from dragoman.server.http.http_errors import ApiError
+from dragoman.server.http.requests import parse_as, validate_id
+from dragoman.server.runs.field_names import to_camel_case
+from dragoman.tools.schema_compat import to_portable_schema
+from dragoman.value import validate_json
+
+Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
+MAX_MESSAGES: Final = 5_000
+MAX_PARTS: Final = 256  # of one message
+MAX_RUN_PARTS: Final = 10_000  # of all messages together, calls of tools included
+MAX_TOOLS: Final = 128
+MAX_SCHEMA_VALUES: Final = 20_000  # of all tools together, references written out
+MAX_PATTERNS: Final = 64  # of all tools together
+_ROLES: Final = ("user", "assistant", "system", "developer", "tool", "reasoning", "activity")
+_CONTENT_OPTIONAL: Final = ("assistant", "tool")  # a message that only calls tools, a tool that returns nothing
+_FOREIGN_PART_TYPES: Final = (
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "redacted_thinking",
+    "toolCall",
+    "tool_call",
+    "reasoning",
+)
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+_RESERVED_METADATA: Final = ("ag-ui", "dragoman")  # names under which others than the application keep things
+_CLIENT_FIELDS: Final = (
+    "id",
+    "role",
+    "name",
+    "content",
+    "toolCallId",
+    "error",
+    "encryptedValue",
+)  # that a client may set
+_TRUE_MARKS: Final = ("redacted", "empty", "blank")  # how one message is told in several pieces; see transcripts.ag_ui
+# Keys of metadata.extra to which Dragoman gives a meaning of its own, and the type of value that has that meaning.
+_RESERVED_EXTRA: Final[dict[str, type]] = {
+    "summary": dict,
+    "entry": dict,
+    "late_result": object,
+    "erased": object,
+    "interrupted": object,
+    "dragoman.request": object,
+    "agents-api.message": object,
+}
+
+
+class InputTool(msgspec.Struct, frozen=True):
+    """A tool that the client runs."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+
+
+class InputContext(msgspec.Struct, frozen=True):
+    """Something that the model is to know."""
+
+    description: str
+    value: Any
+
+
+class InputResume(msgspec.Struct, frozen=True, rename="camel"):
+    """What somebody decided about an interrupt."""
+
+    interrupt_id: str
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
+class RunAgentInput(msgspec.Struct, frozen=True, rename="camel"):
+    """What is asked for. The conversation may come whole: what the thread has already is passed over."""
+
+    thread_id: str
+    run_id: str
+    messages: list[dict[str, Any]]
+    protocol_version: str | None = None
+    parent_run_id: str | None = None
+    state: Any = None
+    tools: list[InputTool] | None = None
+    context: list[InputContext] | None = None
+    forwarded_props: Any = None
+    resume: list[InputResume] | None = None
+
+
+class TextPart(msgspec.Struct, frozen=True):
+    """A text."""
+
+    text: str
+
+
+class FilePart(msgspec.Struct, frozen=True):
+    """A file: its bytes, a signed URL, or the place where it is kept."""
+
+    kind: Literal["image", "audio", "video", "document"]
+    source: Literal["data", "url", "file"]
+    value: str  # base64, a URL, or bucket/path
+    media_type: str | None = None
+    name: str | None = None
+
+
+Part = TextPart | FilePart
+
+
+class InputMessage(msgspec.Struct, frozen=True):
+    """A message of the conversation."""
+
+    id: str
+    role: Role
+    parts: tuple[Part, ...]  # of a user's message, and of a tool's
+    wire: dict[str, Any]  # what the client may set, and nothing else
+    call_id: str | None = None  # that a tool's message answers
+    is_error: bool = False
+    extra: dict[str, Any] | None = None  # what the application keeps with it
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def part_count(self) -> int:
+        """How many parts it has, and calls of tools."""
+        calls = self.wire.get("toolCalls")
+        return max(1, len(self.parts)) + (len(calls) if isinstance(calls, list) else 0)
+
+    @property
+    def files(self) -> tuple[FilePart, ...]:
+        """Its files."""
+        return tuple(part for part in self.parts if isinstance(part, FilePart))
+
+
+class RunInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for, read."""
+
+    thread_id: str
+    run_id: str
+    messages: tuple[InputMessage, ...]
+    version: str | None = None  # of the protocol; none before 1.0
+    parent_run_id: str | None = None
+    state: Any = None
+    tools: tuple[ToolDefinition, ...] = ()
+    context: str | None = None
+    model: str | None = None
+    resume: tuple[InputResume, ...] = ()
+
+
+def parse_run_input(value: object) -> RunInput:
+    """What is asked for, or a refusal."""
+    wire = parse_as(to_camel_case(value), RunAgentInput)
+    if len(wire.messages) > MAX_MESSAGES:
+        text = f"messages has {len(wire.messages)} items, more than the {MAX_MESSAGES} allowed. Send the newest ones."
+        raise ApiError(422, "too_many_messages", text)
+    state = _validate_stored_json(wire.state, "state")
+    messages = tuple(_parse_message(message_wire, f"messages[{at}]") for at, message_wire in enumerate(wire.messages))
+    if (count := sum(message.part_count for message in messages)) > MAX_RUN_PARTS:
+        text = f"messages have {count} parts together, more than the {MAX_RUN_PARTS} allowed. Send the newest ones."
+        raise ApiError(422, "too_many_blocks", text)
+    return RunInput(
+        thread_id=validate_id(wire.thread_id, "threadId"),
+        run_id=validate_id(wire.run_id, "runId"),
+        messages=messages,
+        version=wire.protocol_version,
+        parent_run_id=None if wire.parent_run_id is None else validate_id(wire.parent_run_id, "parentRunId"),
+        state=None if state == {} else state,
+        tools=_parse_tools(wire.tools or []),
+        context=_join_context(wire.context or []),
+        model=_parse_model(wire.forwarded_props),
+        resume=tuple(wire.resume or ()),
+    )
+
+
+def _validate_stored_json(value: Any, where: str) -> Any:
+    try:
+        validate_json({"it": value}, where)
+    except ValueError as error:
+        raise ApiError(422, "invalid_request", f"{error}.") from None
+    if _has_nul(value):
+        raise ApiError(422, "invalid_character", f"{where} holds a NUL.")
+    return value
+
+
+def _has_nul(value: Any) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any("\0" in key or _has_nul(item) for key, item in value.items())
+        case list():
+            return any(_has_nul(item) for item in value)
+        case _:
+            return False
+
+
+def _parse_tools(tools: list[InputTool]) -> tuple[ToolDefinition, ...]:
+    if len(tools) > MAX_TOOLS:
+        raise ApiError(422, "too_many_tools", f"tools has {len(tools)} items, more than the {MAX_TOOLS} allowed.")
+    definitions: list[ToolDefinition] = []
+    values = patterns = 0
+    for tool in tools:
+        definition, size = _parse_tool(tool)
+        definitions.append(definition)
+        values, patterns = values + size.values, patterns + size.patterns
+        if values > MAX_SCHEMA_VALUES or patterns > MAX_PATTERNS:
+            limits = f"{MAX_SCHEMA_VALUES} values and {MAX_PATTERNS} patterns"
+            raise ApiError(422, "schema_too_large", f"The parameters of all tools together have more than {limits}.")
+    return tuple(definitions)
+
+
+def _parse_tool(tool: InputTool) -> tuple[ToolDefinition, SchemaSize]:
+    place = f"the parameters of {shorten_name(tool.name)!r}"
+    schema = _validate_stored_json(tool.parameters, place) or _NO_PARAMETERS
+    try:
+        portable = to_portable_schema(
+            schema
+        )  # the client checks what it is given; a model is told what every provider takes
+    except SchemaSizeError as error:
+        raise ApiError(422, error.code, f"{place}: {error}.") from None
+    definition = ToolDefinition(
+        tool.name, tool.description, portable.schema, SideEffects.NONE, requires_workspace=False
+    )
+    return definition, portable.size
+
+
+def _join_context(items: list[InputContext]) -> str | None:
+    """What the model is to know, as one text."""
+    return "\n\n".join(f"{item.description}:\n{_to_text(item.value)}" for item in items) or None
+
+
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _parse_model(forwarded: Any) -> str | None:
+    """The model that was chosen for this run, if one was."""
+    name = forwarded.get("model") if isinstance(forwarded, dict) else None
+    if name is None or name == "":
+        return None
+    if not isinstance(name, str) or len(name) > 200 or "\0" in name:
+        raise ApiError(422, "invalid_request", "forwardedProps.model has to be the name of a model.")
+    return name
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _parse_message(wire: dict[str, Any], where: str) -> InputMessage:
+    role = wire.get("role")
+    if role not in _ROLES:
+        raise _message_error(f"{where}.role has to be one of {', '.join(_ROLES)}")
+    if not isinstance(wire.get("id"), str):
+        raise _message_error(f"{where}.id has to be a text")
+    _validate_times(wire, where)
+    parts: tuple[Part, ...] = ()
+    content = wire.get("content")
+    if role == "user" or (role == "tool" and content not in (None, "")):
+        parts = _parse_parts(content, f"{where}.content")
+    elif not (isinstance(content, str) or role == "activity" or (content is None and role in _CONTENT_OPTIONAL)):
+        raise _message_error(f"{where}.content has to be a text")
+    return InputMessage(
+        id=validate_id(wire["id"], f"{where}.id"),
+        role=role,
+        parts=parts,
+        wire=_allowed_wire(wire),
+        call_id=_parse_call_id(wire, where) if role == "tool" else None,
+        is_error=wire.get("error") is not None,
+        extra=_parse_extra(wire.get("metadata"), where),
+    )
+
+
+def _allowed_wire(wire: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a message that a client may set."""
+    allowed: dict[str, Any] = {name: wire[name] for name in _CLIENT_FIELDS if name in wire}
+    if "toolCalls" in wire:
+        calls = wire["toolCalls"]
+        allowed["toolCalls"] = [_allowed_call(call) for call in calls] if isinstance(calls, list) else calls
+    if (marks := _get_marks(wire)) is not None:
+        part_of = {"part_of": marks["part_of"]} if isinstance(marks.get("part_of"), str) else {}
+        allowed["metadata"] = {
+            "dragoman": {**part_of, **{name: True for name in _TRUE_MARKS if marks.get(name) is True}}
+        }
+    return allowed
+
+
+def _allowed_call(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    allowed = {name: call[name] for name in ("id", "type", "function", "encryptedValue") if name in call}
+    invalid = (_get_marks(call) or {}).get("invalid")
+    return {**allowed, "metadata": {"dragoman": {"invalid": invalid}}} if isinstance(invalid, str) else allowed
+
+
+def _get_marks(wire: dict[str, Any]) -> dict[str, Any] | None:
+    metadata = wire.get("metadata")
+    marks = metadata.get("dragoman") if isinstance(metadata, dict) else None
+    return marks if isinstance(marks, dict) else None
+
+
+def _message_error(text: str) -> ApiError:
+    return ApiError(422, "invalid_message", f"{text}.")
+
+
+def _parse_call_id(wire: dict[str, Any], where: str) -> str:
+    call_id = wire.get("toolCallId")
+    if not isinstance(call_id, str):
+        raise _message_error(f"{where}.toolCallId has to be a text")
+    return validate_id(call_id, f"{where}.toolCallId")
+
+
+def _parse_extra(metadata: Any, where: str) -> dict[str, Any] | None:
+    """What an application wants to keep with a message. It is never taken for what we say of it ourselves."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise _message_error(f"{where}.metadata has to be an object")
+    extra = {
+        key: value
+        for key, value in application_fields(metadata).items()
+        if key not in _RESERVED_METADATA and not (key in _RESERVED_EXTRA and isinstance(value, _RESERVED_EXTRA[key]))
+    }
+    return _validate_stored_json(extra, f"{where}.metadata") or None
+
+
+def _validate_times(wire: dict[str, Any], where: str) -> None:
+    """A time that a client states has to be one, although it is ours that counts."""
+    for name in ("created_at", "createdAt", "timestamp"):
+        value = wire.get(name)
+        if isinstance(value, str):
+            try:
+                datetime.fromisoformat(value)
+            except ValueError:
+                raise ApiError(422, "invalid_timestamp", f"{where}.{name} is no time.") from None
+
+
+def _parse_parts(content: Any, where: str) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        if not content:
+            raise ApiError(422, "empty_content", f"{where} is empty.")
+        return (TextPart(content),)
+    if not isinstance(content, list):
+        raise _message_error(f"{where} has to be a text or a list")
+    if not content:
+        raise ApiError(422, "empty_content", f"{where} is empty.")
+    if len(content) > MAX_PARTS:
+        raise ApiError(422, "too_many_blocks", f"{where} has more than {MAX_PARTS} parts.")
+    return tuple(_parse_part(part, f"{where}[{at}]") for at, part in enumerate(content))
+
+
+def _parse_part(part: Any, where: str) -> Part:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise _message_error(f"{where} has to be an object with a type")
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text)
+        case {"type": "image" | "audio" | "video" | "document" as kind, "source": dict(source)}:
+            return _parse_file(kind, source, _filename(part.get("metadata")), where)
+        case {"type": "binary", "mimeType": str(media_type)}:
+            return _parse_binary(part, media_type, where)
+        case {"type": "text" | "image" | "audio" | "video" | "document" | "binary" as kind}:
+            raise _message_error(f"{where} is no part of type {kind}")
+        case {"type": kind} if kind in _FOREIGN_PART_TYPES:
+            raise ApiError(422, "role_content_mismatch", f"{where}: a message of this role does not hold {kind}.")
+        case _:
+            raise ApiError(422, "unknown_block", f"{where} is of a type that is not known here.")
+
+
+def _filename(metadata: Any) -> str | None:
+    name = metadata.get("filename") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _parse_file(kind: str, source: dict[str, Any], name: str | None, where: str) -> FilePart:
+    form, value, media_type = source.get("type"), source.get("value"), source.get("mimeType")
+    if form not in ("data", "url", "file") or not isinstance(value, str):
+        raise _message_error(f"{where}.source has to be data, a url or a file, with a value")
+    if not isinstance(media_type, str | None):
+        raise _message_error(f"{where}.source.mimeType has to be a text")
+    if form == "file" and source.get("provider") != "dragoman":
+        raise ApiError(422, "foreign_attachment_url", f"{where}.source is a file of somebody else.")
+    return msgspec.convert(
+        {"kind": kind, "source": form, "value": value, "media_type": media_type, "name": name}, FilePart
+    )
+
+
+def _parse_binary(part: dict[str, Any], media_type: str, where: str) -> FilePart:
+    """A part as clients before 1.0 send it: its kind is the beginning of its type."""
+    kind = media_type.partition("/")[0]
+    kind = kind if kind in ("image", "audio", "video") else "document"
+    name = part.get("filename")
+    for form, source in (("url", "url"), ("data", "data"), ("id", "file")):
+        if isinstance(part.get(form), str):
+            place = {"type": source, "value": part[form], "mimeType": media_type, "provider": "dragoman"}
+            return _parse_file(kind, place, name if isinstance(name, str) else None, where)
+    raise _message_error(f"{where} needs a url, data or an id")
+
+
+def decode_file(file: FilePart, where: str) -> bytes:
+    """The bytes of a file that came with the message."""
+    try:
+        return base64.b64decode(file.value, validate=True)
+    except (binascii.Error, ValueError):
+        code = "invalid_image" if file.kind == "image" else "invalid_file"
+        raise ApiError(422, code, f"{where} is not base64.") from None

@@ -1,0 +1,402 @@
+"""Serving: from options to a server that listens, and back to nothing when it is told to stop.
+
+The one rule: what was opened is closed in the opposite order, and running turns are given their time first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import importlib
+import logging
+import math
+import multiprocessing
+import multiprocessing.process
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+
+from dragoman import settings as keys
+from dragoman.attachments import open_attachments
+from dragoman.errors import SettingsError
+from dragoman.mail import Mail
+from dragoman.server.admin.counters import Counters, Table, make_shared_table
+from dragoman.server.app import make_app
+from dragoman.server.auth.local_token import LocalToken
+from dragoman.server.auth.peer import can_find_users
+from dragoman.server.config import ServerConfig, address, default_attachments_url, private_paths
+from dragoman.server.http import access_log
+from dragoman.server.http.connection_limits import make_protocol
+from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.runs import RunRegistry
+from dragoman.server.state import AppState
+from dragoman.settings import Setting, Settings
+from dragoman.store import Store, open_store
+from dragoman.tools import Workspace
+from dragoman.tools.exposure import load_tools
+from dragoman.tools.shell import run_command
+from dragoman.turn import Agent
+
+DEFAULT_PORT: Final = 8000
+_PR_SET_DUMPABLE: Final = 4
+_PORT_ATTEMPTS: Final = 10  # which are tried when nobody named one
+_SHUTDOWN_MARGIN_S: Final = 5  # for what is to be written after the last turn has ended
+_log: Final = logging.getLogger("dragoman.server")
+
+
+def bind_socket(config: ServerConfig) -> tuple[socket.socket, ServerConfig]:
+    """A socket that listens where the options say, and the options with the port that it got."""
+    first = DEFAULT_PORT if config.port is None else config.port
+    for port in (first, *(range(first + 1, first + _PORT_ATTEMPTS) if config.port is None else ())):
+        try:
+            listener = _open_listener(config.host, port)
+        except OSError as error:
+            message = f"it cannot listen at {config.host} port {port}: {error.strerror or error}"
+            continue
+        return listener, msgspec.structs.replace(config, port=listener.getsockname()[1])
+    raise SettingsError(message, remedy="Choose another --port, or end what listens there", code="cannot_listen")
+
+
+def _open_listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host.strip("[]"), port))
+        sock.listen(2048)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+@contextlib.asynccontextmanager
+async def open_app_state(
+    config: ServerConfig, settings: Settings | None = None, **agent_options: Any
+) -> AsyncIterator[AppState]:
+    """What all requests share, open while the block lasts. ``of_agent`` are further options of the agent."""
+    effective = settings or keys.load()
+    if config.model is not None:
+        effective = msgspec.structs.replace(effective, default_model=Setting(config.model, "--model"))
+    async with contextlib.AsyncExitStack() as stack:
+        await asyncio.to_thread(load_libraries)
+        store = await stack.enter_async_context(open_store(config.store, strict=effective.is_strict))
+        location = attachments_url(config)
+        attachments = await stack.enter_async_context(open_attachments(location, base_url=address(config)))
+        tools = await stack.enter_async_context(load_tools(config.tool, config.mcp, effective, _log.warning))
+        agent_fields: dict[str, Any] = {
+            "system_prompt": config.system,
+            "tools": tools,
+            "workspace": make_workspace(config, store, effective),
+            "pause_for_approval": True,  # whoever is asked may be gone
+            **agent_options,
+        }
+        agent = await stack.enter_async_context(Agent(store, settings=effective, **agent_fields))
+        state = AppState(store, agent, attachments, config)
+        if config.nats:
+            state.mail = await stack.enter_async_context(_open_nats_mail(store, config))
+        state.runs = RunRegistry(state)
+        state.runs.start()
+        stack.push_async_callback(state.runs.close)
+        yield state
+
+
+def make_workspace(config: ServerConfig, store: Store, settings: Settings) -> Workspace | None:
+    """The folder in which tools work, without the server's own files; none without tools.
+
+    File tools leave these files out. A command reads whatever lies in the folder, so there must be none of them in it.
+    """
+    if not config.tool and not config.mcp:
+        return None
+    own_paths = (*store.local_paths, *keys.private_paths(settings), *private_paths(config))
+    workspace = Workspace(config.workspace or Path.cwd(), private=own_paths)
+    exposed_path = workspace.private.first_within(workspace.root) if run_command.name in config.tool else None
+    if exposed_path is None:
+        return workspace
+    raise SettingsError(
+        f"run_command could read the server's own {exposed_path}",
+        where=f"workspace {workspace.root}",
+        remedy="Choose another --workspace, keep the file elsewhere (--store, --attachments, --keys-file), or leave out"
+        " --tool run_command",
+        code="unsafe_workspace",
+    )
+
+
+def _open_nats_mail(store: Store, config: ServerConfig) -> Mail:
+    """Mail that brokers carry between stores."""
+    from dragoman.mail.broker_access import BrokerAccess  # noqa: PLC0415  only who has a broker needs it
+    from dragoman.mail.nats import NatsTransport  # noqa: PLC0415  an extra
+
+    access = BrokerAccess(
+        user=config.nats_user,
+        password=config.nats_password,
+        token=config.nats_token,
+        credentials=config.nats_credentials,
+        nkey=config.nats_nkey,
+        ca=config.nats_ca,
+        cert=config.nats_cert,
+        key=config.nats_key,
+        tls_first=config.nats_tls_first,
+    )
+    transport = NatsTransport(
+        config.nats,
+        access,
+        sign_only=config.nats_sign_only,
+        replicas=config.nats_replicas,
+        monitor=config.nats_monitor,
+    )
+    return Mail(store, transport=transport)
+
+
+def attachments_url(config: ServerConfig) -> str:
+    """Where attachments are kept: where somebody said, else beside the file of the store."""
+    if config.attachments is not None:
+        return config.attachments
+    default_url = default_attachments_url(config.store)
+    if default_url is None:
+        raise SettingsError(
+            "there is no place for attachments",
+            remedy="Name one with --attachments: file:///folder, s3://bucket/prefix or supabase://host/bucket",
+            code="missing_attachments",
+        )
+    return default_url
+
+
+class ChatServer(uvicorn.Server):
+    """A server that gives running turns their time before it ends."""
+
+    def __init__(self, state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> None:
+        config = state.config
+        super().__init__(
+            uvicorn.Config(
+                make_app(state, extra_endpoints),
+                http=make_protocol(config.read_timeout_s),
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,  # nobody is believed about who calls or where we are
+                timeout_keep_alive=math.ceil(config.keep_alive_s),
+                timeout_graceful_shutdown=math.ceil(config.grace_s) + _SHUTDOWN_MARGIN_S,
+            )
+        )
+        self.app_state = state
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let running turns end, then close what is left. Who is told twice does not wait."""
+        close_task = asyncio.create_task(self.app_state.runs.close(self.app_state.config.grace_s))
+        await super().shutdown(sockets)
+        while not close_task.done() and not self.force_exit:
+            await asyncio.wait([close_task], timeout=0.1)
+        if not close_task.done():
+            close_task.cancel()
+            await asyncio.wait([close_task])
+            close_task = asyncio.create_task(self.app_state.runs.close())
+        await close_task
+
+
+@contextlib.asynccontextmanager
+async def run_server(
+    state: AppState, listener: socket.socket, extra_endpoints: tuple[Endpoint, ...] = ()
+) -> AsyncIterator[ChatServer]:
+    """A server that answers in this loop while the block lasts."""
+    server = ChatServer(state, extra_endpoints)
+    task = asyncio.create_task(server._serve([listener]))
+    while not server.started and not task.done():
+        await asyncio.sleep(0.005)
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await task
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def print_addresses(own: str, others: str | None) -> None:
+    """Print where the server is, and where for other users of this machine."""
+    print(f"Dragoman is at {own}", *([f"For other users of this machine: {others}"] if others else []), sep="\n")
+
+
+def serve(config: ServerConfig, announce: Callable[[str, str | None], None] = print_addresses) -> None:
+    """Serve until somebody says stop.
+
+    ``say`` is told the address once the server listens, and the one for other users of this machine, if they have one.
+    """
+    listener, config = bind_socket(config)
+    token = LocalToken()
+    if run_command.name in config.tool:
+        hide_environment()
+    try:
+        asyncio.run(_validate_config(config))
+        announce(*addresses(config, token))
+        if config.workers == 1:
+            run_worker(config, listener, token.text)
+        else:
+            _supervise(config, listener, token.text)
+    finally:
+        listener.close()
+
+
+def addresses(config: ServerConfig, token: LocalToken) -> tuple[str, str | None]:
+    """Where the server's own user reaches it, and where other users of this machine do without a key."""
+    url = address(config)
+    if config.requires_keys:
+        return url, None
+    if can_find_users():
+        return url, token.url(url)
+    return (token.url(url) if config.tool or config.mcp else url), None
+
+
+async def _validate_config(config: ServerConfig) -> None:
+    """Whether this can be served at all, found out before somebody relies on it."""
+    attachments_url(config)
+    async with open_store(config.store) as store:
+        make_workspace(config, store, keys.load())
+        if not config.requires_keys:
+            return
+        now = store.clock()
+        if not any(key.is_valid(now) for key in await store.list_keys()):
+            raise SettingsError(
+                "others could reach this server, and nobody has a key",
+                where=f"{config.host} port {config.port}",
+                remedy="Make a key with dragoman keys create, or listen on 127.0.0.1",
+                code="no_keys",
+            )
+
+
+def run_worker(
+    config: ServerConfig, listener: socket.socket, token: str | None = None, table: Table | None = None, index: int = 0
+) -> None:
+    """Serve in this process. ``table`` has the counts of all workers, ``place`` is which of them this one is."""
+    access_log.configure(config.log_level)
+    if run_command.name in config.tool:
+        hide_environment()
+    raise_file_limit()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run_worker(config, listener, token, Counters(table, index)))
+
+
+async def _run_worker(config: ServerConfig, listener: socket.socket, token: str | None, counters: Counters) -> None:
+    async with open_app_state(config) as state:
+        state.token = LocalToken(token)
+        state.counters = counters
+        freeze_loaded_objects()
+        server = ChatServer(state)
+        with _stop_on_signals(server), _stop_with_parent(server):
+            await server._serve([listener])
+
+
+def hide_environment() -> None:
+    """Close the environment and the memory of this process in ``/proc`` to commands that run as the same user."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def load_libraries() -> None:
+    """Import what the first run would import on the event loop, which would hold it for about 200 ms."""
+    for name in ("aiohttp", "genai_prices.data", "genai_prices.data_units", "jsonschema_rs", "re2"):
+        importlib.import_module(name)
+
+
+def freeze_loaded_objects() -> None:
+    """Have the garbage collector pass over what is loaded at the start, and for as long as the process lives.
+
+    A full collection stops every thread, and takes a time that grows with the number of objects it looks at.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def raise_file_limit() -> None:
+    """Use as many open files as this process may have: each stream is one, and the call behind it another."""
+    try:
+        import resource  # noqa: PLC0415  which is not for every system
+    except ImportError:
+        return
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems say unlimited, and mean less
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415  which is not for every system
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+@contextlib.contextmanager
+def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Stop a server when the process is told to; when it is told twice, at once."""
+    previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
+    """Stop a worker when the process that looks after it has died: nobody would stop it otherwise."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        yield
+        return
+
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError):  # not every system has loops that look at such a handle
+        loop.add_reader(parent.sentinel, stop)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NotImplementedError):
+            loop.remove_reader(parent.sentinel)
+
+
+def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> None:
+    """Keep as many processes serving as were asked for, until this one is told to stop."""
+    spawn = multiprocessing.get_context("spawn")
+    stop_event = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop_event.set())
+
+    table = make_shared_table(config.workers)
+
+    def start_worker(index: int) -> multiprocessing.process.BaseProcess:
+        process = spawn.Process(target=run_worker, args=(config, listener, token, table, index))
+        process.start()
+        return process
+
+    access_log.configure(config.log_level)
+    workers = [start_worker(index) for index in range(config.workers)]
+    while not stop_event.wait(0.2):
+        for place, process in enumerate(workers):
+            if not process.is_alive():
+                _log.error("a worker ended with %s and is begun again", process.exitcode, extra={"worker": process.pid})
+                stop_event.wait(1)  # one that cannot begin must not keep the machine busy
+                workers[place] = start_worker(place)
+    for process in workers:
+        process.terminate()
+    for process in workers:
+        process.join(config.grace_s + 2 * _SHUTDOWN_MARGIN_S)
+        if process.is_alive():
+            process.kill()
+            process.join()

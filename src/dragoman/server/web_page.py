@@ -1,0 +1,136 @@
+"""The web page: what ``make setup`` built from ``web/``, served as it is.
+
+    GET /                 the page itself, asked for anew each time
+    GET /static/{name}    what it is made of; names hold a hash of the content, so browsers keep these for ever
+
+Anybody may load the page; what it shows it asks the API for, with the key of whoever looks at it. The one rule: the
+page runs what came with it and nothing else, so its policy allows no script, no style and no host but this one;
+pictures may also come from where attachments are kept, if clients read them there.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib.resources
+import mimetypes
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.server.auth.local_token import PARAMETER, cookie_name
+from dragoman.server.auth.principal import get_peer_uid
+from dragoman.server.http.endpoint import Endpoint, Media, Query
+from dragoman.server.http.http_errors import ApiError, not_found_error
+from dragoman.server.state import app_state
+
+_PAGE: Final = "index.html"
+_IMMUTABLE: Final = "public, max-age=31536000, immutable"
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:{pictures}; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_TYPES: Final = {".js": "text/javascript; charset=utf-8", ".txt": "text/plain; charset=utf-8"}
+
+
+class PageFile(msgspec.Struct, frozen=True):
+    """A file of the page."""
+
+    data: bytes
+    gzip_data: bytes  # the same, compressed
+    media_type: str
+
+
+async def get_page(request: Request) -> Response:
+    """The page. Who comes with the token of the server gets a cookie for it, and an address without it."""
+    if PARAMETER in request.query_params:
+        return await _set_token_cookie(request)
+    file = load_page_files().get(_PAGE)
+    if file is None:
+        raise ApiError(404, "page_not_built", "The web page is not built here; make setup builds it.")
+    policy = _POLICY.format(pictures=_image_sources(app_state(request).config.attachments))
+    headers = {"content-security-policy": policy, "cache-control": "no-cache"}
+    return _file_response(request, file, headers)
+
+
+async def _set_token_cookie(request: Request) -> Response:
+    state, uid = app_state(request), await get_peer_uid(request)
+    response = Response(status_code=303, headers={"location": "./"})
+    if not state.config.requires_keys and state.token.is_token(request.query_params[PARAMETER]):
+        response.set_cookie(cookie_name(state.config.port), state.token.cookie(uid), httponly=True, samesite="strict")
+    return response
+
+
+async def get_page_file(request: Request) -> Response:
+    """A part of the page."""
+    name = str(request.path_params["name"])
+    file = load_page_files().get(name)
+    if file is None or name == _PAGE:
+        raise not_found_error()
+    return _file_response(request, file, {"cache-control": _IMMUTABLE})
+
+
+@functools.cache
+def load_page_files() -> dict[str, PageFile]:
+    """Every file of the page, by its name; none if it was not built."""
+    folder = importlib.resources.files("dragoman").joinpath("web", "static")
+    if not folder.is_dir():
+        return {}
+    return {
+        entry.name: _make_page_file(entry.name, entry.read_bytes()) for entry in folder.iterdir() if entry.is_file()
+    }
+
+
+def _make_page_file(name: str, data: bytes) -> PageFile:
+    ending = f".{name.rpartition('.')[2]}"
+    media_type = _TYPES.get(ending) or mimetypes.types_map.get(ending, "application/octet-stream")
+    return PageFile(data, gzip.compress(data, mtime=0), media_type)
+
+
+def _file_response(request: Request, file: PageFile, headers: dict[str, str]) -> Response:
+    encodings = {item.split(";")[0].strip() for item in request.headers.get("accept-encoding", "").split(",")}
+    headers |= {"vary": "accept-encoding"}
+    if "gzip" not in encodings:
+        return Response(file.data, media_type=file.media_type, headers=headers)
+    return Response(file.gzip_data, media_type=file.media_type, headers={**headers, "content-encoding": "gzip"})
+
+
+@functools.lru_cache(maxsize=8)
+def _image_sources(attachments: str | None) -> str:
+    """Where pictures of messages are served by others, as a part of the policy."""
+    parts = urlsplit(attachments or "")
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    match parts.scheme:
+        case "supabase":
+            return "".join(f" https://{host}" for host in (parts.netloc, *options.get("also", "").split(",")) if host)
+        case "s3" if options.get("direct") == "true" and options.get("endpoint"):
+            endpoint = urlsplit(options["endpoint"])
+            return f" {endpoint.scheme}://{endpoint.netloc}"
+        case _:
+            return ""
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/",
+        get_page,
+        name="page",
+        summary="The web page",
+        responses={200: Media("text/html", {"type": "string"}), 303: None},
+        query=(Query(PARAMETER, summary="The token that the server printed, in return for a cookie"),),
+        public=True,
+    ),
+    Endpoint(
+        "GET",
+        "/static/{name}",
+        get_page_file,
+        name="page_part",
+        summary="What the web page is made of",
+        responses={200: (Media("text/javascript"), Media("text/css"), Media("image/svg+xml"), Media("text/plain"))},
+        public=True,
+    ),
+)

@@ -1,0 +1,175 @@
+"""Reading the environment and the configuration file.
+
+The one rule: a file that others can read is not used, because it may hold keys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import catalog as rows
+from dragoman.catalog import Catalog
+from dragoman.errors import SettingsError
+from dragoman.settings.keyring import system_keyring
+from dragoman.settings.settings import VARIABLES, Settings
+from dragoman.settings.types import Account, Keyring, Setting, validate_key
+
+CONFIG_VARIABLE: Final = "DRAGOMAN_CONFIG"
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_TABLES: Final = ("providers", "models", "mcp_servers", "serve")
+
+
+def load(
+    *,
+    environment: Mapping[str, str] | None = None,
+    file: Path | str | None = None,
+    keyring: Keyring | None = None,
+    catalog: Catalog | None = None,
+) -> Settings:
+    """The settings of the environment, and of the file if there is one. A file that is named has to be there."""
+    environment = os.environ if environment is None else environment
+    explicit_file = file or environment.get(CONFIG_VARIABLE)
+    path = Path(explicit_file).expanduser() if explicit_file else default_file(environment)
+    config = _read_file(path, must_exist=explicit_file is not None)
+    accounts, overlay = _split_accounts(config or {}, catalog or rows.builtin(), str(path))
+    choices = {name: _read_setting(name, variable, environment, config, path) for name, variable in VARIABLES.items()}
+    return Settings(
+        catalog=(catalog or rows.builtin()).overlay(overlay, str(path)) if overlay else catalog or rows.builtin(),
+        file=str(path) if config is not None else None,
+        accounts=accounts,
+        environment=dict(environment),
+        keyring=keyring or system_keyring,
+        mcp_servers=_read_mcp_servers(config or {}, path),
+        serve=_read_serve(config or {}, path),
+        **choices,
+    )
+
+
+def default_file(environment: Mapping[str, str]) -> Path:
+    """Where the file is when nobody says otherwise."""
+    if sys.platform == "win32":
+        folder = Path(environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+    else:
+        folder = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return folder / "dragoman" / "config.toml"
+
+
+def private_paths(settings: Settings) -> tuple[Path, ...]:
+    """The files of this machine that hold settings and keys, whether they exist or not."""
+    usual = default_file(settings.environment)
+    beside = (usual.with_name(name) for name in ("pepper.json", "mail-keys.json"))
+    return (usual, *beside, *(() if settings.file is None else (Path(settings.file),)))
+
+
+def _read_setting(
+    name: str, variable: str, environment: Mapping[str, str], config: Mapping[str, Any] | None, path: Path
+) -> Setting:
+    if text := environment.get(variable, "").strip():
+        return Setting(text, variable)
+    value = (config or {}).get(name)
+    if value is None:
+        return Setting()
+    if not isinstance(value, str):
+        raise _config_error(path, f"{name} has to be a text")
+    return Setting(value, str(path))
+
+
+def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as stream:
+            _require_private(path, os.fstat(stream.fileno()))
+            config = tomllib.loads(stream.read().decode("utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise _config_error(path, "there is no such file") from None
+        return None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        what = error.strerror or "cannot be read" if isinstance(error, OSError) else f"is not TOML: {error}"
+        raise _config_error(path, what) from None
+    known_keys = (*VARIABLES, *_TABLES)
+    unknown_keys = sorted(set(config) - set(known_keys))
+    if unknown_keys:
+        raise _config_error(path, f"{unknown_keys[0]!r} is not known here; known are {', '.join(known_keys)}")
+    return config
+
+
+def _read_mcp_servers(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    servers = config.get("mcp_servers") or {}
+    if not isinstance(servers, dict) or not all(isinstance(one, dict) for one in servers.values()):
+        raise _config_error(path, "mcp_servers has to be a table of tables")
+    return servers
+
+
+def _read_serve(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    table = config.get("serve") or {}
+    if not isinstance(table, dict):
+        raise _config_error(path, "serve has to be a table")
+    return table
+
+
+def _require_private(path: Path, status: os.stat_result) -> None:
+    if os.name != "posix":
+        return
+    if status.st_mode & 0o077:
+        raise SettingsError(
+            "others on this machine can read or change it, and it may hold keys",
+            where=str(path),
+            remedy=f"Run: chmod 600 {shlex.quote(str(path))}",
+            code="unsafe_config",
+        )
+    if status.st_uid not in (os.geteuid(), 0):
+        raise SettingsError(
+            "it belongs to somebody else",
+            where=str(path),
+            remedy="Use a file of your own",
+            code="unsafe_config",
+        )
+
+
+def _split_accounts(
+    config: Mapping[str, Any], catalog: Catalog, path: str
+) -> tuple[dict[str, Account], dict[str, Any]]:
+    """What the file says about keys, and the rows of a catalog that are left when that is taken out."""
+    accounts: dict[str, Account] = {}
+    providers: dict[str, Any] = {}
+    for key, row in (config.get("providers") or {}).items():
+        if not isinstance(row, dict):
+            raise _config_error(path, f"providers.{key} has to be a table")
+        fields = set(Account.__struct_fields__)
+        accounts[key] = _parse_account({name: row[name] for name in fields & set(row)}, key, path)
+        own = {name: value for name, value in row.items() if name not in fields}
+        if key not in catalog.providers:
+            own = {"title": key, "dialect": "openai_chat", **own}
+            if own["dialect"] == "openai_chat":
+                own = {"quirks": ["usage_when_asked"], **own}  # most tell what a stream consumed only then
+        if own:
+            providers[key] = own
+    overlay = {"providers": providers, "models": config.get("models") or {}}
+    return accounts, {name: table for name, table in overlay.items() if table}
+
+
+def _parse_account(fields: dict[str, Any], key: str, path: str) -> Account:
+    text = fields.pop("api_key", None)
+    if text is not None and not isinstance(text, str):
+        raise _config_error(path, f"providers.{key}.api_key has to be a text")
+    try:
+        account = msgspec.convert(fields, Account)
+    except msgspec.ValidationError as error:
+        raise _config_error(path, f"providers.{key}: {error}") from None
+    for name, value in account.headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not value.isprintable():
+            raise _config_error(path, f"providers.{key}.headers: {name!r} cannot be a header")
+    return msgspec.structs.replace(account, api_key=validate_key(text, f"{path}, providers.{key}")) if text else account
+
+
+def _config_error(path: Path | str, what: str) -> SettingsError:
+    return SettingsError(what, where=str(path), remedy="Correct the configuration file", code="invalid_config")

@@ -1,0 +1,345 @@
+"""PostgreSQL: one database for many servers, power-safe.
+
+Every operation is one transaction on a connection of a pool. One that writes to a session locks its row first, so that
+the writers of a session take turns and those of different sessions do not meet. One that reads sees the database as it
+was at one moment. What a deadlock or a lost connection undid before its commit was sent is done again.
+
+Large content is kept in a table of the same database, unless another place is named: several servers share no folder.
+Every key leads with the session, as a database that is spread over several machines by it needs; only ``blobs`` and
+``erasures`` are of no session, and have keys of their own.
+
+The one rule: nothing is acknowledged before its commit has returned with ``synchronous_commit`` on, from a server that
+syncs. A server that would make this a lie is found at the start, and the store is not opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from dragoman.errors import CorruptDataError, FormatError, StorageError, StoreUnusableError
+from dragoman.store.blobs import Blob, Blobs, verify_blob
+from dragoman.store.engines.tables import check_version, migrations
+from dragoman.store.lease_clock import restart_leases
+from dragoman.store.operation import Rows, Statement, operation, validate_arguments
+from dragoman.store.store import Operation, Result, Store, now_utc
+
+try:
+    import asyncpg  # type: ignore[import-untyped]
+except ImportError:
+    raise StoreUnusableError(
+        "PostgreSQL needs a package that is not installed",
+        remedy="Install dragoman[postgres]",
+        code="missing_extra",
+    ) from None
+
+if TYPE_CHECKING:
+    Connection = Any
+    Pool = Any
+
+_MIN_VERSION: Final = 14
+_CONNECTIONS: Final = 10
+_MIGRATION_LOCK: Final = 0x44524147  # "DRAG"
+_CLOSE_TIMEOUT_S: Final = 20
+_PAUSES_S: Final = (0.02, 0.1, 0.5, 1.5)  # before an operation is tried again
+_SAFE_SETTINGS: Final = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
+_SAFE_COMMITS: Final = ("on", "remote_apply")
+
+_ROLLBACK_ERRORS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_CONNECTION_ERRORS: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what the driver says of a connection that was lost in the middle of something
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    OSError,
+)
+
+
+class PostgresStore(Store):
+    """Sessions in a PostgreSQL database."""
+
+    engine = "postgres"
+    durability = "power-safe"
+
+    def __init__(self, url: str, blobs: Blobs | None = None, clock: Callable[[], Any] = now_utc) -> None:
+        self._dsn, options = _options_from(url)
+        self._schema = options.get("schema")
+        self._connections = int(options.get("connections", _CONNECTIONS))
+        self._begin = "BEGIN"
+        self._pool: Pool | None = None
+        super().__init__(blobs if blobs is not None else PostgresBlobs(self), clock)
+
+    async def open(self) -> None:
+        settings = {"application_name": "dragoman"}
+        if self._schema is not None:
+            settings["search_path"] = _quote_name(self._schema)
+        try:
+            pool = await asyncpg.create_pool(
+                self._dsn, min_size=1, max_size=self._connections, reset=_skip_reset, server_settings=settings
+            )
+        except (asyncpg.PostgresError, *_CONNECTION_ERRORS, ValueError) as error:
+            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
+        try:
+            async with pool.acquire() as connection:
+                await self._check(connection)
+                await self._migrate(connection)
+                await self._restart_leases(connection)
+        except (asyncpg.PostgresError, *_CONNECTION_ERRORS) as error:
+            await pool.close()
+            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
+        except StoreUnusableError:
+            await pool.close()
+            raise
+        self._pool = pool
+        self.search_index.start()
+
+    async def close(self) -> None:
+        await self.search_index.stop()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with contextlib.suppress(TimeoutError):  # a server that does not answer keeps nobody here
+                await asyncio.wait_for(pool.close(), _CLOSE_TIMEOUT_S)
+
+    @property
+    def _where(self) -> str:
+        """The place, without a password."""
+        parts = urlsplit(self._dsn)
+        return f"{parts.hostname or 'local server'}{parts.path}{f', schema {self._schema}' if self._schema else ''}"
+
+    # --- opening -----------------------------------------------------------------------------------------------------
+
+    async def _check(self, connection: Connection) -> None:
+        version = connection.get_server_version()
+        if version.major < _MIN_VERSION:
+            raise self._unsafe_error(
+                f"the server is PostgreSQL {version.major}, and {_MIN_VERSION} is the oldest that will do"
+            )
+        for name, expected in _SAFE_SETTINGS.items():
+            actual = await connection.fetchval(f"SHOW {name}")
+            if actual != expected:
+                raise self._unsafe_error(f"{name} is {actual!r} and should be {expected!r}; an answer could be lost")
+        if await connection.fetchval("SHOW synchronous_commit") not in _SAFE_COMMITS:
+            self._begin = "BEGIN; SET LOCAL synchronous_commit = on"
+
+    def _unsafe_error(self, what: str) -> StoreUnusableError:
+        return StoreUnusableError(what, where=self._where, remedy="Change the server's settings, or use another server")
+
+    async def _migrate(self, connection: Connection) -> None:
+        """Take the steps that are missing, all or none. Changes of tables are part of the transaction here, so that no
+        copy has to be made first."""
+        steps = migrations("postgres")
+        if await self._version(connection) == len(steps):
+            return
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+                if self._schema is not None:
+                    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quote_name(self._schema)}")
+                version = await self._version(connection)
+                if version == 0:
+                    await connection.execute(
+                        "CREATE TABLE dragoman_steps (number BIGINT PRIMARY KEY, taken_at TIMESTAMPTZ NOT NULL)"
+                    )
+                for number in range(version, len(steps)):
+                    await connection.execute(steps[number])
+                    await connection.execute("INSERT INTO dragoman_steps VALUES ($1, now())", number + 1)
+        except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
+            raise StoreUnusableError(
+                f"it holds tables of something else ({error})",
+                where=self._where,
+                remedy="Name another database, or a schema: postgresql://…?schema=dragoman",
+                code="not_a_store",
+            ) from None
+
+    async def _restart_leases(self, connection: Connection) -> None:
+        async with connection.transaction():
+            await _run_operation(connection, restart_leases(None))
+
+    async def _version(self, connection: Connection) -> int:
+        if await connection.fetchval("SELECT to_regclass('dragoman_steps')") is None:
+            return 0
+        version: int = await connection.fetchval("SELECT coalesce(max(number), 0) FROM dragoman_steps")
+        check_version(version, "postgres", self._where)
+        return version
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    async def _write(self, operation: Operation[Result]) -> Result:
+        return await self._run_with_retries(self._begin, operation)
+
+    async def _read(self, operation: Operation[Result]) -> Result:
+        return await self._run_with_retries("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", operation)
+
+    async def _run_with_retries(self, begin: str, operation: Operation[Result]) -> Result:
+        """Run it, and again if something undid it; ``StorageError`` if that goes on."""
+        for pause in _PAUSES_S:
+            try:
+                return await self._run_once(begin, operation)
+            except _RetryableError as error:
+                if isinstance(operation, Generator):  # it has begun, and there is no other
+                    raise _translate_error(error.cause) from error.cause
+                await asyncio.sleep(pause)
+        try:
+            return await self._run_once(begin, operation)
+        except _RetryableError as error:
+            raise _translate_error(error.cause) from error.cause
+
+    async def _run_once(self, begin: str, operation: Operation[Result]) -> Result:
+        """Run it in one transaction; ``_UndoneError`` if nothing can be left of it, and it may go well another time."""
+        async with self._connection() as connection:
+            try:
+                await connection.execute(begin)
+                result = await _run_operation(connection, operation)
+            except BaseException as error:  # noqa: BLE001  it goes on, as what it means here
+                with contextlib.suppress(asyncpg.PostgresError, *_CONNECTION_ERRORS):
+                    await connection.execute("ROLLBACK")
+                if isinstance(error, (*_ROLLBACK_ERRORS, *_CONNECTION_ERRORS)):
+                    raise _RetryableError(error) from None
+                raise _translate_error(error) from None
+            try:
+                await connection.execute("COMMIT")
+            except (asyncpg.PostgresError, *_CONNECTION_ERRORS) as error:
+                if isinstance(error, _ROLLBACK_ERRORS):
+                    raise _RetryableError(error) from None
+                raise _translate_error(error) from error
+        return result
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        if self._pool is None:
+            raise StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
+        try:
+            connection = await self._pool.acquire()
+        except (asyncpg.PostgresError, *_CONNECTION_ERRORS) as error:
+            raise _RetryableError(error) from None
+        try:
+            yield connection
+        finally:
+            await self._pool.release(connection)
+
+
+class _RetryableError(Exception):
+    """Nothing of an operation can have been stored, and it may go well another time."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+async def _run_operation(connection: Connection, operation: Operation[Result]) -> Result:
+    steps = iter(operation)
+    try:
+        sql, arguments = next(steps)
+        while True:
+            rows = await connection.fetch(_number_placeholders(sql), *validate_arguments(arguments))
+            sql, arguments = steps.send([tuple(row) for row in rows])
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+
+
+@functools.cache
+def _number_placeholders(sql: str) -> str:
+    """The statement with its arguments marked as PostgreSQL has it: $1, $2, …"""
+    first, *rest = sql.split("?")
+    return first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
+
+
+async def _skip_reset(_: Connection) -> None:
+    """Nothing of a session's state is ever changed, so that there is nothing to reset, and no round trip for it."""
+
+
+def _translate_error(error: BaseException) -> BaseException:
+    match error:
+        case asyncpg.DiskFullError():
+            return StorageError(
+                "the server's disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full"
+            )
+        case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
+            return StorageError("others wrote the same at every attempt; nothing was stored")
+        case asyncpg.DataError():
+            return FormatError(f"it cannot be stored ({error})")
+        case UnicodeEncodeError():
+            return FormatError(f"a lone surrogate at character {error.start} of a text")
+        case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
+            return CorruptDataError(f"the database is damaged ({error})")
+        case asyncpg.InsufficientResourcesError() | asyncpg.ReadOnlySQLTransactionError():
+            return StorageError(f"the server could not do it ({error}); nothing was stored")
+        case (
+            asyncpg.PostgresConnectionError()
+            | asyncpg.OperatorInterventionError()
+            | asyncpg.InternalClientError()
+            | OSError()
+        ):
+            return StorageError(f"the connection to the server was lost ({error}); whether it was stored is not known")
+        case asyncpg.InterfaceError() if not isinstance(error, ValueError):
+            return StorageError(f"the connection to the server was lost ({error}); whether it was stored is not known")
+        case _:
+            return error
+
+
+# --- the URL ---------------------------------------------------------------------------------------------------------
+
+
+def _options_from(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without the options that are ours, and those: ``schema`` and ``connections``."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    own = {name: options.pop(name) for name in list(options) if name in ("schema", "connections")}
+    return urlunsplit(parts._replace(query=urlencode(options))), own
+
+
+def _quote_name(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+# --- blobs -----------------------------------------------------------------------------------------------------------
+
+
+class PostgresBlobs:
+    """Large content in a table of the store's own database."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    async def put(self, sha256: str, data: bytes) -> None:
+        await self._store._write(_put_blob(sha256, data))
+
+    async def get(self, sha256: str) -> bytes:
+        rows = await self._store._read(_query("SELECT data FROM blobs WHERE sha256 = ?", sha256))
+        return verify_blob(sha256, rows[0][0] if rows else None, "table blobs")
+
+    async def delete(self, sha256: str) -> None:
+        await self._store._write(_query("DELETE FROM blobs WHERE sha256 = ?", sha256))
+
+    async def list(self) -> AsyncIterator[Blob]:
+        last = ""
+        page = "SELECT sha256, length(data), touched_at FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT 1000"
+        while rows := await self._store._read(_query(page, last)):
+            for sha256, size, touched_at in rows:
+                yield Blob(sha256, size, touched_at)
+            last = rows[-1][0]
+
+
+@operation
+def _query(sql: str, *arguments: Any) -> Generator[Statement, Rows, Rows]:
+    return (yield sql, arguments)
+
+
+@operation
+def _put_blob(sha256: str, data: bytes) -> Generator[Statement, Rows, None]:
+    now = "extract(epoch FROM clock_timestamp())"
+    rows = yield f"UPDATE blobs SET touched_at = {now} WHERE sha256 = ? RETURNING 1", (sha256,)
+    if not rows:
+        yield (
+            f"INSERT INTO blobs (sha256, data, touched_at) VALUES (?, ?, {now})"
+            f" ON CONFLICT (sha256) DO UPDATE SET touched_at = excluded.touched_at",
+            (sha256, data),
+        )

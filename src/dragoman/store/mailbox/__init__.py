@@ -1,0 +1,1 @@
+"""Letters in the store: inbox, outbox, delivery and dead letters."""

@@ -1,0 +1,360 @@
+"""Messages on their way in: added at the end of a session, all or none, and ended once.
+
+The one rule: the same again changes nothing, and something else under its name is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import ConflictError, FormatError, StoreError
+from dragoman.message import (
+    InvalidToolUseBlock,
+    Message,
+    MessageStatus,
+    Role,
+    ToolResultBlock,
+    ToolUseBlock,
+    usage_problems,
+)
+from dragoman.store.attached import insert_attachment_refs
+from dragoman.store.lineage import lineage
+from dragoman.store.message_reader import unknown_message
+from dragoman.store.message_rows import Columns, columns_from, message_hash, to_micros
+from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.row_hash import check_row, row_hash
+from dragoman.store.sessions import TOUCH, listed_at, lock_session, touch_arguments
+from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, optional_column_text, record_result
+
+_CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock)
+_INSERT: Final = (
+    "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
+    " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
+
+SessionEnd = tuple[int, str]  # of a session: its last place, and the greatest id in it
+
+
+class MessageRange(msgspec.Struct, frozen=True):
+    """Where messages are in their session."""
+
+    seqs: list[int]
+    end: SessionEnd | None  # of the session with them; none if they were there before
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A message that is about to be stored, with its columns."""
+
+    message: Message
+    columns: Columns
+    gone_at: dict[str, int] = {}  # large content that was let go, and put again since: its hash, and when it went
+
+
+def drafts_from(messages: Sequence[Message]) -> list[Draft]:
+    """The messages with their columns. An impossible usage is a ``FormatError``."""
+    for message in messages:
+        check_usage(message)
+    return [Draft(message, columns_from(message)) for message in messages]
+
+
+def check_usage(message: Message) -> None:
+    """Refuse a message whose usage nobody can have had; sums of it would be worth nothing."""
+    usage = message.metadata.usage
+    problems = usage_problems(usage) if usage is not None else {}
+    if problems:
+        raise FormatError(
+            "; ".join(problems.values()),
+            where=f"message {message.id}, metadata.usage",
+            remedy="Correct these figures, or leave the usage out",
+            code="impossible_usage",
+        )
+
+
+@operation
+def append_messages(
+    session_id: str,
+    drafts: Sequence[Draft],
+    *,
+    now: datetime,
+    expected_seq: int | None = None,
+    idempotency_key: str | None = None,
+    end: SessionEnd | None = None,
+) -> Generator[Statement, Rows, MessageRange]:
+    """Add messages at the end of a session, and say which places they have.
+
+    With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
+    places; something else under that name is a ``ConflictError``. ``end`` is where the session is believed to end,
+    which saves looking.
+    """
+    at = to_micros(now)
+    if end is not None and idempotency_key is None and expected_seq in (None, end[0]) and _are_after(drafts, end[1]):
+        new_end = end[0] + len(drafts), drafts[-1].columns.id
+        rows = yield (
+            f"{_MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING last_seq",
+            (*new_end, *touch_arguments(now), session_id, *end),
+        )
+        if rows:
+            return (yield from _insert_messages(session_id, end[0] + 1, drafts, new_end))
+    last_seq, last_message_id = yield from lock_session(session_id)
+    fingerprint = b""
+    if idempotency_key is not None:
+        fingerprint = _fingerprint(drafts)
+        known_seqs = yield from _find_by_key(session_id, idempotency_key, fingerprint)
+        if known_seqs is not None:
+            return MessageRange(known_seqs, end=None)
+    known_seqs = yield from _find_by_id(session_id, drafts, last_message_id)
+    if known_seqs is not None:
+        return MessageRange(known_seqs, end=None)
+    if expected_seq is not None and last_seq != expected_seq:
+        what = f"it has {last_seq} messages, not {expected_seq}"
+        raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
+    new_end = last_seq + len(drafts), max(last_message_id, *(draft.columns.id for draft in drafts))
+    yield _MOVE_END, (*new_end, *touch_arguments(now), session_id)
+    places = yield from _insert_messages(session_id, last_seq + 1, drafts, new_end)
+    if idempotency_key is not None:
+        seqs = places.seqs[0], places.seqs[-1]
+        yield (
+            "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at, hash)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (session_id, *(key_columns := (idempotency_key, fingerprint, *seqs, at)), row_hash(*key_columns)),
+        )
+    return places
+
+
+def single_row(session_id: str, end: SessionEnd, draft: Draft, now: datetime) -> tuple[Any, ...] | None:
+    """The row of a message at the end of its session, and the time, if that is all that is to be written of it."""
+    message, columns = draft.message, draft.columns
+    metadata = message.metadata
+    if (
+        columns.id <= end[1]
+        or "\0" in columns.id  # which is refused there, and so is a role that a newer version made up
+        or "\0" in columns.role
+        or columns.blobs
+        or message.role is Role.TOOL
+        or metadata.usage is not None
+        or metadata.user_message_attachments is not None
+        or (message.role is Role.ASSISTANT and any(isinstance(block, _CALL_BLOCKS) for block in message.content))
+    ):
+        return None
+    at = to_micros(now)
+    return (*_message_values(session_id, end[0] + 1, columns), at, listed_at(at))
+
+
+def _are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
+    """Whether each id is greater than the one before, so that none is there already."""
+    for draft in drafts:
+        if draft.columns.id <= last_message_id:
+            return False
+        last_message_id = draft.columns.id
+    return True
+
+
+def _insert_messages(
+    session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd
+) -> Generator[Statement, Rows, MessageRange]:
+    """The rows of messages that have their places."""
+    for seq, draft in enumerate(drafts, first):
+        yield _INSERT, _message_values(session_id, seq, draft.columns)
+        yield from _insert_related_rows(session_id, seq, draft)
+    return MessageRange(list(range(first, first + len(drafts))), end)
+
+
+def _message_values(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:
+    return (
+        session_id,
+        seq,
+        columns.id,
+        columns.role,
+        columns.content_json,
+        columns.metadata_json,
+        columns.created_at,
+        columns.schema_version,
+        columns.status,
+        columns.unknown_json,
+        columns.blobs_json,
+        message_hash(session_id, seq, columns),
+    )
+
+
+def _fingerprint(drafts: Sequence[Draft]) -> bytes:
+    """What was asked for, without ids and times, which a caller makes up anew when it asks again."""
+    digest = hashlib.sha256()
+    for draft in drafts:
+        digest.update(f"{draft.columns.role}\n{draft.columns.content_json}\n{draft.columns.metadata_json}\n".encode())
+    return digest.digest()
+
+
+def _find_by_key(session_id: str, key: str, fingerprint: bytes) -> Generator[Statement, Rows, list[int] | None]:
+    rows = yield (
+        "SELECT fingerprint, first_seq, last_seq, created_at, hash FROM idempotency WHERE session_id = ? AND key = ?",
+        (session_id, key),
+    )
+    if not rows:
+        return None
+    stored, first, last, at, hash_ = rows[0]
+    check_row(hash_, key, bytes(stored), first, last, at, where=f"session {session_id}, an idempotency key")
+    if bytes(stored) != fingerprint:
+        raise ConflictError(
+            "another append had this idempotency key",
+            where=f"session {session_id}",
+            remedy="Use a new key for something new",
+            code="idempotency_key_reused",
+        )
+    return list(range(first, last + 1))
+
+
+def _find_by_id(
+    session_id: str, drafts: Sequence[Draft], last_message_id: str
+) -> Generator[Statement, Rows, list[int] | None]:
+    """The places of messages that are stored already, if it is all of them, and they say the same.
+
+    Ids grow within a session, most often: one that is greater than every other is new.
+    """
+    if len(drafts) > 1 and len({draft.columns.id for draft in drafts}) < len(drafts):
+        what = "two of these messages have the same id"
+        raise ConflictError(what, where=f"session {session_id}", code="id_conflict")
+    seqs: list[int] = []
+    for draft in drafts:
+        columns = draft.columns
+        if columns.id > last_message_id:
+            last_message_id = columns.id
+            continue
+        rows: Rows = []
+        for segment in (yield from lineage(session_id)):
+            rows += yield (
+                "SELECT seq, content_json, role FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
+                (segment.session_id, columns.id, segment.last),
+            )
+        if not rows:
+            continue
+        seq, content_json, role = rows[-1]
+        if (content_json, role) != (columns.content_json, columns.role):
+            what = "another message has this id"
+            raise ConflictError(what, where=f"session {session_id}, message {columns.id}", code="id_conflict")
+        seqs.append(seq)
+    if seqs and len(seqs) < len(drafts):
+        what = "some of these messages are stored already, and some are not"
+        raise ConflictError(what, where=f"session {session_id}", remedy="Append the new ones", code="id_conflict")
+    return seqs or None
+
+
+@operation
+def update_message(session_id: str, draft: Draft, now: datetime) -> Generator[Statement, Rows, int]:
+    """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
+    yield from lock_session(session_id)
+    rows = yield (
+        "SELECT seq, status, EXISTS (SELECT 1 FROM attachment_refs AS f WHERE f.session_id = messages.session_id"
+        " AND f.seq = messages.seq), content_json = '[]' FROM messages WHERE session_id = ? AND id = ?",
+        (session_id, draft.columns.id),
+    )
+    if not rows:
+        raise unknown_message(session_id, draft.columns.id)
+    seq, status, has_files, was_empty = rows[0]
+    if status != MessageStatus.PARTIAL.value:
+        what = f"it has ended as {status}"
+        raise ConflictError(what, where=f"message {draft.columns.id}", code="message_ended")
+    columns = draft.columns
+    yield (
+        "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, schema_version = ?,"
+        " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
+        (*_message_values(session_id, seq, columns)[3:], session_id, seq),
+    )
+    for table in ("usage", *(("attachment_refs",) if has_files else ())):
+        yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
+    if not was_empty:  # most answers were until now
+        yield from _delete_related_rows(session_id, seq)
+    yield (
+        f"UPDATE sessions SET {TOUCH}, is_behind = 1,"
+        " indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END WHERE id = ?",
+        (*touch_arguments(now), seq, seq - 1, session_id),
+    )
+    yield from _insert_related_rows(session_id, seq, draft)
+    return int(seq)
+
+
+def _delete_related_rows(session_id: str, seq: int) -> Generator[Statement, Rows, None]:
+    """Take back what stands in other tables about the content that a message had so far."""
+    yield "DELETE FROM blob_refs WHERE session_id = ? AND seq = ?", (session_id, seq)
+    yield (  # a call that was answered or given up meanwhile stays so
+        "DELETE FROM tool_calls WHERE session_id = ? AND seq = ? AND result_seq IS NULL AND status <> 'cancelled'",
+        (session_id, seq),
+    )
+    yield (
+        f"UPDATE tool_calls SET {REOPEN_CALL} WHERE session_id = ? AND result_seq = ?",
+        (session_id, seq),
+    )
+
+
+def _insert_related_rows(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Rows, None]:
+    """What stands in other tables about a message: its calls, its result, what it consumed, what it keeps outside."""
+    message = draft.message
+    if message.role is Role.ASSISTANT:
+        for block_index, block in enumerate(message.content):
+            if isinstance(block, _CALL_BLOCKS):
+                yield from insert_call(session_id, seq, message, block_index, block)
+    elif message.role is Role.TOOL:
+        for block in message.content:
+            if isinstance(block, ToolResultBlock):
+                yield from record_result(session_id, seq, message, block)
+    if message.metadata.usage is not None:  # of an answer, or of a summary that a model wrote
+        yield usage_insert(session_id, seq, message)
+    for sha256 in draft.columns.blobs:
+        yield from _insert_blob_ref(session_id, seq, sha256, draft.gone_at.get(sha256))
+    yield from insert_attachment_refs(session_id, seq, message)
+
+
+class BlobCollectedError(StoreError):
+    """Large content that is about to be named is being let go, or was: it has to be put again. No caller sees it."""
+
+    def __init__(self, sha256: str, state: str, changed_at: int) -> None:
+        super().__init__(f"it is {state}", where=f"large content {sha256}")
+        self.sha256 = sha256
+        self.state = state
+        self.changed_at = changed_at
+
+
+def _insert_blob_ref(session_id: str, seq: int, sha256: str, gone_at: int | None) -> Generator[Statement, Rows, None]:
+    """Name large content. Who lets it go writes the same row of ``blob_states`` first, so that one of both waits."""
+    rows = yield (
+        "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
+        " ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING state, changed_at",
+        (sha256,),
+    )
+    state, changed_at = rows[0]
+    if state == "going" or (state == "gone" and changed_at != gone_at):
+        raise BlobCollectedError(sha256, state, changed_at)
+    if state == "gone":
+        yield "UPDATE blob_states SET state = 'kept', changed_at = 0 WHERE sha256 = ?", (sha256,)
+    yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
+
+
+def usage_insert(session_id: str, seq: int, message: Message) -> Statement:
+    metadata, usage = message.metadata, message.metadata.usage
+    assert usage is not None
+    return (
+        "INSERT INTO usage (session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
+        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session_id,
+            seq,
+            message.created_at.date().isoformat(),
+            optional_column_text(metadata.model),
+            optional_column_text(metadata.provider),
+            optional_column_text(metadata.user_id),
+            optional_column_text(metadata.team_id),
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cached_input_tokens,
+            usage.cache_creation_input_tokens,
+            usage.reasoning_tokens,
+            "0" if usage.amount_usd is None else str(usage.amount_usd),
+            int(usage.amount_usd is None),
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Deletion, erasure and garbage collection."""

@@ -1,0 +1,144 @@
+"""Large content that nobody names any more is let go, and nothing else.
+
+Content is put before the row that names it is stored, so there is a moment in which a name is missing only because it
+is about to come. Two things keep it: what was put within the last hour is left alone, and the row of ``blob_states``
+for a hash, which both who names it and who lets it go have to write first. It says ``kept``, ``going`` or ``gone``.
+Who finds ``going`` waits; who finds ``gone`` puts the content again and says that it has.
+
+The one rule: content is deleted only while its state is ``going``, and nobody names it in that state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from dragoman.store.blobs import FolderBlobs
+from dragoman.store.message_rows import to_micros
+from dragoman.store.message_writer import BlobCollectedError, Draft
+from dragoman.store.operation import Rows, Statement, operation
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+_PAGE: Final = 200
+_DELETE_BATCH: Final = 20
+_PAUSE_S: Final = 0.02
+_STALE_AFTER: Final = timedelta(minutes=5)  # whoever lets something go is done with it long before, or has died
+
+
+async def collect_blobs(store: Store, grace: timedelta) -> int:
+    """Let go of what nobody names and nobody has put for so long; how many that were."""
+    cutoff = store.clock() - grace
+    if isinstance(store.blobs, FolderBlobs):
+        await store.blobs.remove_partial_files(grace.total_seconds())
+    stale = await store._read(_find_stale_deletions(store.clock() - _STALE_AFTER))
+    await finish_deletion(store, stale)
+    hashes: list[str] = []
+    count = len(stale)
+    async for blob in store.blobs.list():
+        if blob.touched_at < cutoff.timestamp():
+            hashes.append(blob.sha256)
+        if len(hashes) >= _PAGE:
+            count += await _delete_orphans(store, hashes)
+            hashes = []
+    count += await _delete_orphans(store, hashes)
+    await store._write(_delete_old_states(store.clock() - max(grace, timedelta(hours=1))))
+    return count
+
+
+async def _delete_orphans(store: Store, hashes: Sequence[str]) -> int:
+    if not (orphans := await store._read(_find_orphans(hashes))):
+        return 0
+    to_delete = await store._write(mark_for_deletion(orphans, store.clock()))
+    await finish_deletion(store, to_delete)
+    return len(to_delete)
+
+
+async def finish_deletion(store: Store, to_delete: Iterable[str]) -> None:
+    """Delete content whose state is ``going``, a few at a time, so that nobody takes us for dead meanwhile."""
+    hashes = list(to_delete)
+    for first in range(0, len(hashes), _DELETE_BATCH):
+        for sha256 in await store._write(_renew_deletions(hashes[first : first + _DELETE_BATCH], store.clock())):
+            await store.blobs.delete(sha256)
+            await store._write(_mark_gone(sha256, store.clock()))
+
+
+async def await_deletion(store: Store, error: BlobCollectedError) -> dict[str, int]:
+    """Wait while content is going; once it has gone, its hash and when."""
+    if error.state == "gone":
+        return {error.sha256: error.changed_at}
+    if error.changed_at < to_micros(store.clock() - _STALE_AFTER):
+        await finish_deletion(store, [error.sha256])
+    await asyncio.sleep(_PAUSE_S)
+    return {}
+
+
+async def prepare_retry(store: Store, drafts: Sequence[Draft], error: BlobCollectedError) -> Sequence[Draft]:
+    """What to store after content was found to be let go: it has gone, and will be put again."""
+    gone_at = await await_deletion(store, error)
+    return [msgspec.structs.replace(draft, gone_at=draft.gone_at | gone_at) for draft in drafts]
+
+
+@operation
+def _find_orphans(hashes: Sequence[str]) -> Generator[Statement, Rows, list[str]]:
+    """Those of these hashes that no row names."""
+    placeholders = ", ".join("?" * len(hashes))
+    if not hashes:
+        return []
+    rows = yield f"SELECT DISTINCT sha256 FROM blob_refs WHERE sha256 IN ({placeholders})", tuple(hashes)
+    return sorted(set(hashes) - {row[0] for row in rows})
+
+
+@operation
+def mark_for_deletion(hashes: Iterable[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
+    """Say of those of these hashes that no row names that they are going."""
+    to_delete: list[str] = []
+    for sha256 in sorted(hashes):  # in one order, so that two who do so wait for each other at most once
+        state_rows = yield (
+            "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
+            " ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING state",
+            (sha256,),
+        )
+        references = yield "SELECT 1 FROM blob_refs WHERE sha256 = ? LIMIT 1", (sha256,)
+        if not references and state_rows[0][0] != "going":
+            to_delete.append(sha256)
+            yield (
+                "UPDATE blob_states SET state = 'going', changed_at = ? WHERE sha256 = ?",
+                (to_micros(now), sha256),
+            )
+    return to_delete
+
+
+@operation
+def _find_stale_deletions(before: datetime) -> Generator[Statement, Rows, list[str]]:
+    rows = yield "SELECT sha256 FROM blob_states WHERE state = 'going' AND changed_at < ?", (to_micros(before),)
+    return [row[0] for row in rows]
+
+
+@operation
+def _renew_deletions(hashes: Sequence[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
+    placeholders = ", ".join("?" * len(hashes))
+    rows = yield (
+        f"UPDATE blob_states SET changed_at = ? WHERE state = 'going' AND sha256 IN ({placeholders}) RETURNING sha256",
+        (to_micros(now), *hashes),
+    )
+    return [row[0] for row in rows]
+
+
+@operation
+def _mark_gone(sha256: str, now: datetime) -> Generator[Statement, Rows, None]:
+    yield (
+        "UPDATE blob_states SET state = 'gone', changed_at = ? WHERE sha256 = ? AND state = 'going'",
+        (to_micros(now), sha256),
+    )
+
+
+@operation
+def _delete_old_states(before: datetime) -> Generator[Statement, Rows, None]:
+    """Forget about what went so long ago that nobody can still be about to name it."""
+    yield "DELETE FROM blob_states WHERE state = 'gone' AND changed_at < ?", (to_micros(before),)

@@ -1,0 +1,1 @@
+"""Full-text search: tokenizer, index and queries."""

@@ -1,0 +1,519 @@
+"""The index for searching: what is in it, how it is filled, and how it is asked, on each engine.
+
+    behind, pending -> put                    which sessions have messages that it lacks; those messages; add them
+    find                                      the places that fit a query, best first
+    forget, forget_everything, compact        take messages out of it; empty it; leave nothing of what was taken out
+
+A session's ``indexed_seq`` says up to where the index has its messages, so that nobody has to remember anything:
+whoever finds it behind ``last_seq`` may fill it, several at once as well, and the first one wins. Both engines are
+given the words that ``words`` makes, and change nothing about them: SQLite in a contentless FTS5 table under
+``messages.number``, PostgreSQL in a tsvector. What these two do differently is in ``Fts5`` and ``Tsvector`` alone.
+
+The one rule: what is put is compared with what is stored, in the transaction that puts it; a message that has changed
+since it was read is not put, and ``indexed_seq`` stays before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from dragoman.errors import CorruptDataError
+from dragoman.store.lineage import Segment, lineage
+from dragoman.store.message_reader import COLUMNS, MessageRow, message_row_from
+from dragoman.store.message_rows import to_micros
+from dragoman.store.operation import Rows, Statement, bulk_operation, operation
+from dragoman.store.search.tokenizer import Analysis, Term
+from dragoman.store.sessions import LISTED_AT
+from dragoman.store.types import Owners
+
+Steps = Generator[Statement, Rows, None]
+_JOIN_SESSIONS: Final = " JOIN sessions AS s ON s.id = m.session_id"
+
+
+class IndexEntry(msgspec.Struct, frozen=True):
+    """A message for the index."""
+
+    seq: int
+    hash: bytes  # of the row that it was made from
+    analysis: Analysis
+
+
+class IndexBatch(msgspec.Struct, frozen=True):
+    """Messages of one session for the index: everything behind ``after`` and up to ``last``."""
+
+    session_id: str
+    after_seq: int
+    last_seq: int
+    entries: Sequence[IndexEntry]
+
+
+class PendingMessages(msgspec.Struct, frozen=True):
+    """What the index lacks of a session, as it was read."""
+
+    session_id: str
+    after_seq: int
+    last_seq: int
+    rows: Sequence[MessageRow]
+    unreadable: Sequence[tuple[int, bytes]] = ()  # places and hashes of rows that the engine cannot give
+
+
+class SearchFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to search."""
+
+    session_id: str | None = None
+    role: str | None = None
+    model: str | None = None
+    user_id: str | None = None
+    team_id: str | None = None
+    owners: Owners | None = None  # only sessions of theirs, and what their forks share; not messages that name them
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class Match(msgspec.Struct, frozen=True):
+    """A message that fits, and the session to show it in."""
+
+    session_id: str
+    seq: int
+    score: float
+    shown_in: str
+
+
+# --- what engines do differently -------------------------------------------------------------------------------------
+
+
+class IndexBackend(Protocol):
+    """An index as one engine has it."""
+
+    model: str  # the model of a message, as an expression
+    owner: str  # the user of a message, as an expression
+    team: str  # and the team
+    place: str  # the alias of the table that has session_id and seq
+
+    def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps:
+        """Add messages, or replace them."""
+
+    def remove(self, session_id: str, first: int, last: int) -> Steps:
+        """Take messages of a session out."""
+
+    def clear(self) -> Steps:
+        """Take everything out."""
+
+    def compact(self) -> Steps:
+        """Leave no trace of what was taken out."""
+
+    def query(self, terms: Sequence[Term], sessions: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
+        """A statement up to the words in its WHERE, its order, and its arguments.
+
+        ``sessions`` are those that matter, if not all do; ``joined`` says which tables conditions will be about:
+        none, ``messages`` (as m), or ``sessions`` (as s) as well.
+        """
+
+
+class Fts5:
+    """SQLite. The session of a message is a word of its own column, so that a search in one session reads no other."""
+
+    model = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.model') END"
+    owner = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.user_id') END"
+    team = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.team_id') END"
+    place = "m"
+
+    def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps:
+        for entry in entries:
+            analysis = entry.analysis
+            yield (
+                "INSERT OR REPLACE INTO search (rowid, words, parts, session)"
+                " SELECT number, ?, ?, ? FROM messages WHERE session_id = ? AND seq = ?",
+                (" ".join(analysis.words), " ".join(analysis.parts), _session_token(session_id), session_id, entry.seq),
+            )
+
+    def remove(self, session_id: str, first: int, last: int) -> Steps:
+        yield (
+            "DELETE FROM search WHERE rowid IN"
+            " (SELECT number FROM messages WHERE session_id = ? AND seq BETWEEN ? AND ?)",
+            (session_id, first, last),
+        )
+
+    def clear(self) -> Steps:
+        yield "INSERT INTO search (search) VALUES ('delete-all')", ()
+
+    def compact(self) -> Steps:
+        yield "INSERT INTO search (search) VALUES ('optimize')", ()
+
+    def query(self, terms: Sequence[Term], sessions: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
+        expressions = [f"({self._match_expression(term)})" for term in terms]
+        if sessions:
+            expressions.append(f"session : ({' OR '.join(_session_token(one) for one in sessions)})")
+        return (
+            "SELECT m.session_id, m.seq, -bm25(search, 1.0, 0.5, 0.0) AS score, m.number AS newest FROM search"
+            " CROSS JOIN messages AS m ON m.number = search.rowid"  # in this order, whatever the conditions
+            f"{' CROSS' + _JOIN_SESSIONS if tables == 'sessions' else ''}"
+            " WHERE search MATCH ?",
+            "score DESC, newest DESC",
+            [" AND ".join(expressions)],
+        )
+
+    def _match_expression(self, term: Term) -> str:
+        star = " *" if term.is_prefix else ""
+        if len(term.words) == 1:
+            return f'{{words parts}} : "{term.words[0]}"{star}'
+        pairs = [f'parts : "{pair}"' for pair in term.pairs]
+        phrase = [] if _is_pair(term) else [f'words : "{" ".join(term.words)}"{star}']
+        return " AND ".join((*pairs, *phrase))
+
+
+class Tsvector:
+    """PostgreSQL. Words are of weight D, parts of weight C, at about the place of what they are a part of.
+
+    A tsvector has places for so many words, and for so many of one word; where there are more, every word stands once,
+    and the words in their order stand beside it as a text.
+    """
+
+    model = "m.metadata ->> 'model'"
+    owner = "m.metadata ->> 'user_id'"
+    team = "m.metadata ->> 'team_id'"
+    place = "f"
+    _MAX_POSITION: Final = 16_000  # it has places up to 16,383
+    _MAX_PER_WORD: Final = 250  # and 255 of one word
+
+    def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps:
+        vectors = [self._vector(entry.analysis) for entry in entries]
+        yield (
+            "INSERT INTO search (session_id, seq, words, stream)"
+            " SELECT ?, given.seq, CAST(given.words AS tsvector), given.stream"
+            " FROM unnest(CAST(? AS bigint[]), CAST(? AS text[]), CAST(? AS text[])) AS given (seq, words, stream)"
+            " ON CONFLICT (session_id, seq) DO UPDATE SET words = excluded.words, stream = excluded.stream",
+            (
+                session_id,
+                [entry.seq for entry in entries],
+                [vector for vector, _ in vectors],
+                [stream for _, stream in vectors],
+            ),
+        )
+
+    def _vector(self, analysis: Analysis) -> tuple[str, str | None]:
+        words, parts = analysis.words, analysis.parts
+        places: dict[str, list[int]] = {}
+        for place, word in enumerate(words, 1):
+            places.setdefault(word, []).append(place)
+        if len(words) > self._MAX_POSITION or max(map(len, places.values()), default=0) > self._MAX_PER_WORD:
+            once = {word: f"{min(at[0], self._MAX_POSITION)}" for word, at in places.items()}
+            return _vector_text({**dict.fromkeys(parts, "1C"), **once}), f" {' '.join(words)} "
+        entries = {word: [str(place) for place in at] for word, at in places.items()}
+        for number, part in enumerate(parts):
+            place = 1 + number * len(words) // len(parts)
+            positions = entries.setdefault(part, [])
+            if len(positions) < self._MAX_PER_WORD and place not in places.get(part, ()):
+                positions.append(f"{place}C")
+        return _vector_text({word: ",".join(at) for word, at in entries.items()}), None
+
+    def remove(self, session_id: str, first: int, last: int) -> Steps:
+        yield "DELETE FROM search WHERE session_id = ? AND seq BETWEEN ? AND ?", (session_id, first, last)
+
+    def clear(self) -> Steps:
+        yield "TRUNCATE search", ()
+
+    def compact(self) -> Steps:
+        yield from ()  # VACUUM is the server's, as it is for every other table
+
+    def query(self, terms: Sequence[Term], _: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
+        exact = " & ".join(self._tsquery(term, as_phrase=True) for term in terms)
+        matches, arguments = "f.words @@ CAST(CAST(? AS text) AS tsquery)", [exact, exact]
+        phrases = [term for term in terms if len(term.words) > 1 and not _is_pair(term)]
+        if phrases:
+            matches += " OR (f.stream IS NOT NULL AND f.words @@ CAST(CAST(? AS text) AS tsquery)"
+            matches += " AND strpos(f.stream, CAST(? AS text)) > 0" * len(phrases) + ")"
+            arguments.append(" & ".join(self._tsquery(term, as_phrase=False) for term in terms))
+            arguments.extend(f" {' '.join(term.words)}{'' if term.is_prefix else ' '}" for term in phrases)
+        messages = " JOIN messages AS m ON m.session_id = f.session_id AND m.seq = f.seq" if tables else ""
+        return (
+            "SELECT f.session_id, f.seq,"
+            " ts_rank_cd('{1.0, 0.5, 1.0, 1.0}', f.words, CAST(CAST(? AS text) AS tsquery), 1) AS score"
+            f" FROM search AS f{messages}{_JOIN_SESSIONS if tables == 'sessions' else ''} WHERE ({matches})",
+            "score DESC, f.session_id DESC, f.seq DESC",
+            arguments,
+        )
+
+    def _tsquery(self, term: Term, *, as_phrase: bool) -> str:
+        star = ":*" if term.is_prefix else ""
+        if len(term.words) == 1:
+            return f"{_lexeme(term.words[0])}{star}"
+        pairs = [_lexeme(pair) for pair in term.pairs]
+        if _is_pair(term):
+            return pairs[0]
+        *first, last = map(_lexeme, term.words)
+        if as_phrase:
+            phrase = " <-> ".join((*(f"{word}:D" for word in first), f"{last}:{'*' if term.is_prefix else ''}D"))
+        else:
+            phrase = " & ".join((*first, f"{last}{star}"))
+        return " & ".join((*pairs, f"({phrase})"))
+
+
+def _vector_text(places: dict[str, str]) -> str:
+    return " ".join(f"{_lexeme(word)}:{at}" for word, at in places.items())
+
+
+def _lexeme(word: str) -> str:
+    quoted = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{quoted}'"
+
+
+def _is_pair(term: Term) -> bool:
+    """Whether two characters of a script without spaces are asked for: they are one part."""
+    return len(term.words) == 2 and len(term.pairs) == 1
+
+
+def _session_token(session_id: str) -> str:
+    return "s" + hashlib.sha256(session_id.encode()).hexdigest()[:20]
+
+
+BACKENDS: Final[dict[str, IndexBackend]] = {"sqlite": Fts5(), "postgres": Tsvector()}
+
+
+# --- filling ---------------------------------------------------------------------------------------------------------
+
+
+@operation
+def find_behind(sessions: Sequence[str] | None, limit: int) -> Generator[Statement, Rows, list[tuple[str, int]]]:
+    """Sessions that have messages which the index lacks, and up to where they go; of those, if some are named."""
+    if sessions is None:
+        rows = yield (
+            "SELECT id, last_seq FROM sessions WHERE is_behind = 1 AND indexed_seq < last_seq ORDER BY id LIMIT ?",
+            (limit,),
+        )
+        return [(session_id, last) for session_id, last in rows]
+    results: list[tuple[str, int]] = []
+    for session_id in sessions:
+        rows = yield "SELECT id, last_seq FROM sessions WHERE indexed_seq < last_seq AND id = ?", (session_id,)
+        results.extend((session_id, last) for session_id, last in rows)
+    return results
+
+
+@operation
+def find_overrun() -> Generator[Statement, Rows, list[str]]:
+    """Sessions that are noted as indexed beyond their end, which only damage can do."""
+    return [row[0] for row in (yield "SELECT id FROM sessions WHERE indexed_seq > last_seq", ())]
+
+
+@operation
+def reset_sessions(engine: str, sessions: Sequence[str]) -> Generator[Statement, Rows, None]:
+    """Take sessions out of the index, so that it is filled with them anew."""
+    for session_id in sessions:
+        yield from BACKENDS[engine].remove(session_id, 1, 2**62)
+        yield "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1 WHERE id = ?", (session_id,)
+
+
+@operation
+def read_pending(targets: Iterable[tuple[str, int]], limit: int) -> Generator[Statement, Rows, list[PendingMessages]]:
+    """Messages that the index lacks of these sessions, each up to a place; so many of them at once."""
+    results: list[PendingMessages] = []
+    for session_id, last in targets:
+        bounds = yield "SELECT indexed_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
+        if limit > 0 and bounds and bounds[0][0] < min(last, bounds[0][1]):
+            after_seq = bounds[0][0]
+            rows = yield (
+                f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+                (session_id, after_seq, limit),
+            )
+            last_seq = rows[-1][1] if len(rows) == limit else bounds[0][1]
+            results.append(PendingMessages(session_id, after_seq, last_seq, list(map(message_row_from, rows))))
+            limit -= len(rows)
+    return results
+
+
+@operation
+def read_unreadable(session_id: str) -> Generator[Statement, Rows, list[PendingMessages]]:
+    """The next message that the index lacks of a session, without a look into it."""
+    rows = yield (
+        "SELECT s.indexed_seq, m.seq, m.hash FROM sessions AS s JOIN messages AS m ON m.session_id = s.id"
+        " WHERE s.id = ? AND m.seq > s.indexed_seq ORDER BY m.seq LIMIT 1",
+        (session_id,),
+    )
+    return [PendingMessages(session_id, after, seq, (), [(seq, hash_)]) for after, seq, hash_ in rows]
+
+
+_SET_INDEXED: Final = (
+    "UPDATE sessions SET indexed_seq = ?, is_behind = CASE WHEN last_seq > ? THEN 1 ELSE 0 END WHERE id = ?"
+)
+
+
+@bulk_operation
+def put_batches(engine: str, pieces: Iterable[IndexBatch]) -> Generator[Statement, Rows, bool]:
+    """Add messages to the index; false if somebody else had done so with some of them."""
+    was_first = True
+    for piece in pieces:
+        moved = yield (
+            f"{_SET_INDEXED} AND indexed_seq = ? RETURNING id",
+            (piece.last_seq, piece.last_seq, piece.session_id, piece.after_seq),
+        )
+        if moved:
+            yield from _put_batch(engine, piece)
+        else:
+            was_first = False
+    return was_first
+
+
+def _put_batch(engine: str, batch: IndexBatch) -> Steps:
+    rows = yield (
+        "SELECT seq, hash FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? ORDER BY seq",
+        (batch.session_id, batch.after_seq, batch.last_seq),
+    )
+    hashes: dict[int, bytes] = dict(rows)
+    entries = {entry.seq: entry for entry in batch.entries}
+    stale = [seq for seq, hash_ in hashes.items() if seq not in entries or entries[seq].hash != hash_]
+    last = stale[0] - 1 if stale else batch.last_seq
+    if stale:
+        yield _SET_INDEXED, (last, last, batch.session_id)
+    current = [entry for entry in batch.entries if entry.seq in hashes and entry.seq <= last]
+    if current:
+        yield from BACKENDS[engine].put(batch.session_id, current)
+
+
+# --- emptying --------------------------------------------------------------------------------------------------------
+
+
+@operation
+def remove_messages(
+    engine: str, session_id: str, first: int = 1, last: int = 2**62
+) -> Generator[Statement, Rows, None]:
+    """Take a session's own messages out of the index, before they are deleted."""
+    yield from BACKENDS[engine].remove(session_id, first, last)
+
+
+@bulk_operation
+def clear_index(engine: str) -> Generator[Statement, Rows, None]:
+    """Empty the index, so that it is built anew, and put right what sessions are listed by."""
+    yield from BACKENDS[engine].clear()
+    yield (
+        "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1"
+        " WHERE last_seq > parent_seq OR indexed_seq <> parent_seq",
+        (),
+    )
+    yield f"UPDATE sessions SET listed_at = {LISTED_AT} WHERE listed_at <> {LISTED_AT}", ()
+
+
+@operation
+def compact_index(engine: str) -> Generator[Statement, Rows, None]:
+    """Leave no word of what was taken out in the files of the index. It takes as long as the index is large."""
+    yield from BACKENDS[engine].compact()
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
+
+@operation
+def find_matches(
+    engine: str, terms: Sequence[Term], filters: SearchFilters, limit: int, offset: int
+) -> Generator[Statement, Rows, list[Match]]:
+    """The messages in which everything is that was asked for, the best first."""
+    index = BACKENDS[engine]
+    segments = (yield from lineage(filters.session_id)) if filters.session_id is not None else []
+    parents = yield from _foreign_parents(filters)
+    conditions, arguments = _conditions(index, filters, segments, parents)
+    statement, order, query_arguments = index.query(
+        terms, [stretch.session_id for stretch in segments], _tables_for(filters)
+    )
+    places = yield (
+        f"{statement}{''.join(f' AND {one}' for one in conditions)} ORDER BY {order} LIMIT ? OFFSET ?",
+        (*query_arguments, *arguments, limit, offset),
+    )
+    return [
+        Match(session_id, seq, score, filters.session_id or parents.get(session_id, (session_id, 0))[0])
+        for session_id, seq, score, *_ in places
+    ]
+
+
+@operation
+def read_matches(matches: Sequence[Match]) -> Generator[Statement, Rows, list[MessageRow]]:
+    """The rows of these messages, in no order."""
+    results: list[MessageRow] = []
+    for first in range(0, len(matches), _ROWS_PER_STATEMENT):
+        places = [(match.session_id, match.seq) for match in matches[first : first + _ROWS_PER_STATEMENT]]
+        places.extend([places[-1]] * (_ROWS_PER_STATEMENT - len(places)))  # one statement, however many there are
+        rows = yield (
+            f"SELECT {COLUMNS} FROM messages WHERE (session_id, seq) IN ({_VALUES})",
+            [value for place in places for value in place],
+        )
+        results.extend(map(message_row_from, rows))
+    return results
+
+
+_ROWS_PER_STATEMENT: Final = 20
+_VALUES: Final = f"VALUES {', '.join(['(CAST(? AS text), CAST(? AS bigint))'] * _ROWS_PER_STATEMENT)}"
+
+
+def _tables_for(filters: SearchFilters) -> str:
+    if (filters.user_id, filters.team_id, filters.owners) != (None, None, None):
+        return "sessions"
+    is_about_messages = (filters.role, filters.model, filters.since, filters.until) != (None, None, None, None)
+    return "messages" if is_about_messages else ""
+
+
+def _conditions(
+    index: IndexBackend, filters: SearchFilters, segments: Sequence[Segment], parents: dict[str, tuple[str, int]]
+) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    arguments: list[Any] = []
+    if segments:
+        segment_sql = f"({index.place}.session_id = ? AND {index.place}.seq BETWEEN ? AND ?)"
+        conditions.append(f"({' OR '.join([segment_sql] * len(segments))})")
+        arguments.extend(value for one in segments for value in (one.session_id, one.first, one.last))
+    for expression, expected in (("m.role", filters.role), (index.model, filters.model)):
+        if expected is not None:
+            conditions.append(f"{expression} = ?")
+            arguments.append(expected)
+    for sign, when in ((">=", filters.since), ("<", filters.until)):
+        if when is not None:
+            conditions.append(f"m.created_at {sign} ?")
+            arguments.append(to_micros(when))
+    for column, expression, expected in (
+        ("s.user_id", index.owner, filters.user_id),
+        ("s.team_id", index.team, filters.team_id),
+    ):
+        if expected is not None:
+            parent_sql = f" OR ({index.place}.session_id = ? AND {index.place}.seq <= ?)" * len(parents)
+            conditions.append(f"({column} = ? OR {expression} = ?{parent_sql})")
+            arguments.extend((expected, expected))
+            arguments.extend(value for owner, (_, last) in parents.items() for value in (owner, last))
+    if filters.owners is not None:
+        owner_sql, owner_arguments = filters.owners.condition("s")
+        parent_sql = f" OR ({index.place}.session_id = ? AND {index.place}.seq <= ?)" * len(parents)
+        conditions.append(f"({owner_sql}{parent_sql})")
+        arguments.extend(owner_arguments)
+        arguments.extend(value for owner, (_, last) in parents.items() for value in (owner, last))
+    return conditions, arguments
+
+
+def _foreign_parents(filters: SearchFilters) -> Generator[Statement, Rows, dict[str, tuple[str, int]]]:
+    """Sessions of others whose messages somebody's forks share: in which fork they are shown, and up to where."""
+    if filters.owners is not None:
+        owner_sql, arguments = filters.owners.condition("c")
+        other_sql = f"NOT coalesce({filters.owners.condition('p')[0]}, false)"
+    else:
+        filter_columns = {"user_id": filters.user_id, "team_id": filters.team_id}
+        columns = {column: value for column, value in filter_columns.items() if value is not None}
+        if not columns:
+            return {}
+        owner_sql, arguments = " AND ".join(f"c.{column} = ?" for column in columns), tuple(columns.values())
+        other_sql = " OR ".join(f"p.{column} IS DISTINCT FROM ?" for column in columns)
+    forks = yield (
+        "SELECT c.id, p.id FROM sessions AS c JOIN sessions AS p ON p.id = c.parent_session_id"
+        f" WHERE {owner_sql} AND ({other_sql}) ORDER BY c.parent_seq, c.id",
+        (*arguments, *arguments),
+    )
+    longest = {parent: fork for fork, parent in forks}
+    shown: dict[str, tuple[str, int]] = {}
+    for fork in longest.values():
+        try:
+            segments = yield from lineage(fork)
+        except CorruptDataError:
+            continue  # which is no reason to find nothing elsewhere
+        for segment in segments:
+            if segment.session_id != fork and segment.last > shown.get(segment.session_id, ("", 0))[1]:
+                shown[segment.session_id] = fork, segment.last
+    return shown

@@ -1,0 +1,355 @@
+"""Words: what a text is found by, and what a query asks for. Pure functions, the same for every engine.
+
+    analysed(text) -> Analysis       the words of a text in their order, and the parts by which some are found as well
+    terms_from(query) -> [Term]      what must be there: words, words in a row, and for the last one how it begins
+    excerpt(text, terms) -> …        some 160 characters around the best place, and where in them the matches are
+
+A word is a run of letters, digits and marks, folded: case, diacritics, width and digits of other scripts make no
+difference. Everything else separates, so that ``read_file``, ``search/index.py`` and ``3.12.4`` are words in a row, and
+are found as such. A word in camel case is also found by its parts. Scripts that set no spaces (Chinese, Japanese, Thai,
+Korean as well) give one word for each character, and each pair of neighbours as a part, which makes a search for two
+characters as cheap as one for a word. An emoji is a word.
+
+The one rule: a query is taken apart exactly as a text is. Whoever changes how has to have every store indexed anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+MAX_WORD_LENGTH: Final = 128  # characters; a longer word is found by its beginning
+MAX_TEXT_LENGTH: Final = 4_000_000  # characters of a message that are looked at
+MAX_DISTINCT_BYTES: Final = 1_000_000  # bytes that the different words of a message may take, as PostgreSQL has a limit
+
+# Scripts that set no spaces between words, and Korean, whose words carry endings; from the charts of Unicode. Those
+# beyond U+FFFF stand apart, because a class of characters is fast only without them.
+_NEAR: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u2e80-\u2fd5\u3005-\u3007"
+    "\u3021-\u3029\u3031-\u3035\u303b\u303c\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u3131-\u318e"
+    "\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua48c\ua960-\ua97c\uaa60-\uaadf\uac00-\ud7fb"
+    "\uf900-\ufad9\uff66-\uff9f"
+)
+_FAR: Final = "\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+_EMOJI: Final = "\u2600-\u27bf\U0001f000-\U0001f3fa\U0001f400-\U0001faff"
+_IS_SPACELESS: Final = re.compile(f"[{_NEAR}]|[{_FAR}]")
+_IS_APART: Final = re.compile(f"[{_NEAR}]|[{_FAR}{_EMOJI}]")
+_ASCII_RUN: Final = re.compile("[A-Za-z0-9]+")
+_COARSE: Final = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")  # most of these are plain, and those that are not are cut again
+_SEPARATOR: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f]")  # what is part of no word
+_PIECE_LENGTH: Final = 64 * 1024  # characters
+_QUOTATION: Final = re.compile('["“”„«»]([^"“”„«»]*)(?:["“”„«»]|$)')
+_SOFT: Final = "\u00ad\u0640\ufe0f"  # soft hyphen, tatweel and the mark of coloured pictures only shape a word
+_LETTERS: Final = str.maketrans(  # which Unicode does not take apart, and people without such a keyboard do
+    {"ø": "o", "đ": "d", "ħ": "h", "\u0131": "i", "ł": "l", "ŧ": "t", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"}
+)
+# Combining classes of what is folded away: the points of Hebrew, Arabic and Syriac, which most texts leave out, and
+# marks through, above and below letters. The vowels of Indic scripts and the tones of Thai are in other classes.
+_ORNAMENTS: Final = {1, *range(10, 37), *range(200, 241)}
+
+
+class Analysis(msgspec.Struct, frozen=True):
+    """What a text is found by."""
+
+    words: list[str]  # in their order
+    parts: list[str]  # of words in camel case, and pairs of neighbours
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Something that a query asks for."""
+
+    words: tuple[str, ...]  # in a row
+    pairs: tuple[str, ...] = ()  # parts that a text with these words has, too
+    is_prefix: bool = False  # the last word may go on
+
+
+class Excerpt(msgspec.Struct, frozen=True):
+    """A piece of a text, and where in it the matches are."""
+
+    text: str
+    highlights: tuple[tuple[int, int], ...]
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """A run of letters, taken apart."""
+
+    folded: str
+    parts: tuple[str, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()  # where in the run each part stands
+
+
+# --- taking a text apart ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _run_pattern() -> re.Pattern[str]:
+    """What belongs together: characters of a script without spaces, an emoji, or letters, digits and marks."""
+    marks = (chr(code) for code in range(0x80, 0x20000) if unicodedata.category(chr(code)) in ("Mn", "Mc", "Me", "Co"))
+    within = "".join(mark for mark in marks if not _IS_APART.match(mark))
+    return re.compile(f"(?:[{_NEAR}]+|[{_FAR}]+)+|[{_EMOJI}]|(?:[^\\W_{_NEAR}{_FAR}{_EMOJI}]|[{_SOFT}{within}])+")
+
+
+def analyze(text: str) -> Analysis:
+    """What a text is found by. Of an enormous one it is the beginning."""
+    text = text[:MAX_TEXT_LENGTH]
+    while True:
+        analysis = _analyze(text)
+        size = _size(analysis) if len(text) > MAX_DISTINCT_BYTES // 32 else 0  # a character gives less than 32 bytes
+        if size <= MAX_DISTINCT_BYTES:
+            return analysis
+        text = text[: len(text) * MAX_DISTINCT_BYTES * 9 // (size * 10)]
+
+
+def _size(analysis: Analysis) -> int:
+    """The bytes of the different words, with what an index needs to keep each of them."""
+    return sum(len(word.encode()) + 5 for word in {*analysis.words, *analysis.parts})
+
+
+def _analyze(text: str) -> Analysis:
+    words: list[str] = []
+    parts: list[str] = []
+    for run in itertools.chain.from_iterable(map(_find_runs, _split_text(text))):
+        if run[0] >= "\u0e00" and _IS_SPACELESS.match(run):
+            row = fold(run)
+            words.extend(row)
+            parts.extend(map(operator.add, row, row[1:]))
+        elif word := _word(run):
+            words.append(word.folded)
+            parts.extend(word.parts)
+    return Analysis(words, parts)
+
+
+def _split_text(text: str) -> Iterator[str]:
+    """A long text cut between words, so that no single step over it takes long."""
+    begin = 0
+    while len(text) - begin > _PIECE_LENGTH:
+        separator = _SEPARATOR.search(text, begin + _PIECE_LENGTH)
+        if separator is None:
+            break
+        yield text[begin : separator.start()]
+        begin = separator.start()
+    yield text[begin:] if begin else text
+
+
+def _find_runs(text: str) -> list[str]:
+    if text.isascii():
+        return _ASCII_RUN.findall(text)
+    runs: list[str] = []
+    for run in _COARSE.findall(unicodedata.normalize("NFC", text)):
+        if run.isascii():
+            runs.append(run)
+        else:
+            runs.extend(_run_pattern().findall(run))
+    return runs
+
+
+@functools.lru_cache(maxsize=50_000)
+def _word(run: str) -> _Word | None:
+    """A run of letters: one word, and its parts if it is in camel case; none if there was nothing but marks."""
+    folded = fold(run)[:MAX_WORD_LENGTH]
+    cuts = _camel_case_cuts(run)
+    if not folded or len(cuts) == 2:
+        return _Word(folded) if folded else None
+    parts = [(fold(run[begin:end])[:MAX_WORD_LENGTH], (begin, end)) for begin, end in itertools.pairwise(cuts)]
+    parts = [(part, span) for part, span in parts if part]
+    return _Word(folded, tuple(part for part, _ in parts), tuple(span for _, span in parts))
+
+
+def _camel_case_cuts(run: str) -> list[int]:
+    """Where the parts of a word in camel case begin, and where the last one ends."""
+    rest = run[1:]
+    if rest == rest.lower() or run.isupper():
+        return [0, len(run)]
+    cuts = [0]
+    for at in range(1, len(run)):
+        follows = run[at + 1 : at + 2]
+        if run[at].isupper() and (not run[at - 1].isupper() or follows.islower()):
+            cuts.append(at)
+    return [*cuts, len(run)]
+
+
+# --- folding ---------------------------------------------------------------------------------------------------------
+
+
+def fold(run: str) -> str:
+    """A word, or a row of characters, without what makes no difference."""
+    return run.lower() if run.isascii() else unicodedata.normalize("NFC", run.translate(_FOLD_TABLE))
+
+
+class _FoldTable(dict[int, str]):
+    """What becomes of each character; found out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        folded = self[code] = _fold_character(chr(code))
+        return folded
+
+
+_FOLD_TABLE: Final = _FoldTable()
+
+
+def _fold_character(character: str) -> str:
+    """A character without case, diacritics and width. It may become several, or none."""
+    digit = unicodedata.decimal(character, None)
+    if digit is not None:
+        return str(digit)
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", character).casefold())
+    bare = "".join(one for one in unicodedata.normalize("NFD", plain) if not _is_ornament(one))
+    folded = unicodedata.normalize("NFC", bare).translate(_LETTERS)
+    return "".join(one for one in folded if ord(one) > 127 or one.isalnum())
+
+
+def _is_ornament(mark: str) -> bool:
+    return unicodedata.combining(mark) in _ORNAMENTS or mark in _SOFT
+
+
+# --- queries ---------------------------------------------------------------------------------------------------------
+
+
+def terms_from(query: str) -> list[Term]:
+    """What a query asks for: everything of it must be there."""
+    chunks: list[tuple[str, bool]] = []  # words in a row, and whether they were quoted
+    position = 0
+    for quotation in _QUOTATION.finditer(query):
+        chunks.extend((chunk, False) for chunk in query[position : quotation.start()].split())
+        chunks.append((quotation[1], True))
+        position = quotation.end()
+    chunks.extend((chunk, False) for chunk in query[position:].split())
+    terms = [_term(chunk, is_last and not quotation) for is_last, (chunk, quotation) in _with_last_flag(chunks)]
+    return list(dict.fromkeys(term for term in terms if term.words))
+
+
+def _with_last_flag(chunks: list[tuple[str, bool]]) -> Iterator[tuple[bool, tuple[str, bool]]]:
+    for number, chunk in enumerate(chunks, 1):
+        yield number == len(chunks), chunk
+
+
+def _term(chunk: str, is_last: bool) -> Term:
+    words: list[str] = []
+    pairs: list[str] = []
+    is_prefix = False
+    for run in _find_runs(chunk):
+        analysis = _analyze(run)
+        words.extend(analysis.words)
+        is_prefix = is_last and not _IS_APART.match(run)
+        if _IS_SPACELESS.match(run):
+            pairs.extend(analysis.parts)
+    return Term(tuple(words), tuple(dict.fromkeys(pairs)), is_prefix)
+
+
+# --- excerpts --------------------------------------------------------------------------------------------------------
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """A match: which term, and where in the text."""
+
+    term: int
+    begin: int
+    end: int
+
+
+_MAX_PLACES: Final = 500  # of one term, that are compared; the first ones
+
+
+def excerpt(text: str, terms: list[Term], length: int = 160) -> Excerpt:
+    """The piece of a text with the most of what was asked for."""
+    text = unicodedata.normalize("NFC", text[:MAX_TEXT_LENGTH])
+    places = _find_places(text, terms)
+    begin, end = _excerpt_bounds(text, _best_range(places, length), length)
+    before, behind = "…" if begin > 0 else "", "…" if end < len(text) else ""
+    shown = f"{before}{_to_one_line(text[begin:end])}{behind}"
+    moved = len(before) - begin
+    inside = sorted({(place.begin, min(place.end, end)) for place in places if begin <= place.begin < end})
+    return Excerpt(shown, tuple((first + moved, last + moved) for first, last in _merge_spans(inside)))
+
+
+def _to_one_line(text: str) -> str:
+    return "".join(" " if character.isspace() or ord(character) < 32 else character for character in text)
+
+
+def _find_places(text: str, terms: list[Term]) -> list[_Place]:
+    """Where the terms are, in the order of the text."""
+    words: list[str] = []
+    spans: list[tuple[int, int]] = []
+    places: list[_Place] = []
+    alone = [(number, term) for number, term in enumerate(terms) if len(term.words) == 1]
+    for run in (_ASCII_RUN if text.isascii() else _run_pattern()).finditer(text):
+        at = run.start()
+        if _IS_SPACELESS.match(run[0]):
+            row = fold(run[0])
+            words.extend(row)
+            spans.extend(_row_spans(run[0], row, at))
+        elif word := _word(run[0]):
+            words.append(word.folded)
+            spans.append(run.span())
+            for part, (begin, end) in zip(word.parts, word.spans, strict=True):
+                places.extend(_Place(number, at + begin, at + end) for number, term in alone if _matches(term, 0, part))
+    for number, term in enumerate(terms):
+        rows = itertools.islice(_find_phrases(term, words, spans), _MAX_PLACES)
+        places.extend(_Place(number, begin, end) for begin, end in rows)
+    return sorted(places, key=lambda place: (place.begin, -place.end))
+
+
+def _row_spans(run: str, row: str, at: int) -> list[tuple[int, int]]:
+    """Where the characters of a folded row stand; where folding made more or fewer of them, it is the whole run."""
+    if len(run) == len(row):
+        return [(at + number, at + number + 1) for number in range(len(row))]
+    return [(at, at + len(run))] * len(row)
+
+
+def _matches(term: Term, index: int, word: str) -> bool:
+    expected = term.words[index]
+    is_last = index == len(term.words) - 1
+    return word == expected or (term.is_prefix and is_last and word.startswith(expected))
+
+
+def _find_phrases(term: Term, words: list[str], spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    length = len(term.words)
+    for at in range(len(words) - length + 1):
+        if _matches(term, 0, words[at]) and all(_matches(term, index, words[at + index]) for index in range(1, length)):
+            yield spans[at][0], spans[at + length - 1][1]
+
+
+def _best_range(places: list[_Place], length: int) -> tuple[int, int]:
+    """From where to where the most of the terms are close together; the first such place."""
+    best, most, every = (0, 0), 0, len({place.term for place in places})
+    for number, first in enumerate(places):
+        if most == every:
+            break
+        near = [place for place in places[number : number + 50] if place.end - first.begin <= length]
+        terms = len({first.term, *(place.term for place in near)})
+        if terms > most:
+            most = terms
+            best = first.begin, max((place.end for place in near), default=first.begin + length)
+    return best
+
+
+def _excerpt_bounds(text: str, place: tuple[int, int], length: int) -> tuple[int, int]:
+    """That many characters with the place in the middle, from the beginning of a word to the end of one."""
+    spare = max(0, length - (place[1] - place[0]))
+    begin = max(0, min(place[0] - spare // 2, len(text) - length))
+    end = min(len(text), max(begin + length, place[1]))
+    if begin > 0:
+        blank = next((at for at in range(begin, min(begin + 20, place[0])) if text[at].isspace()), None)
+        begin = begin if blank is None else blank + 1
+    if end < len(text):
+        blank = next((at for at in range(end, max(end - 20, place[1]), -1) if text[at].isspace()), None)
+        end = end if blank is None else blank
+    return begin, end
+
+
+def _merge_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans without those that lie in another or overlap it."""
+    merged: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if merged and begin < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return merged

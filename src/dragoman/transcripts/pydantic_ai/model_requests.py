@@ -1,0 +1,579 @@
+"""What is sent to a model, both ways: a request has parts of several roles, and each part is a message here.
+
+    system-prompt, instructions                            system
+    user-prompt, retry-feedback, compaction, speech        user
+    tool-return                                            tool
+    retry-prompt                                           tool if it names one, else user
+
+A request's own words (when it was sent, which run it is of) are told of each of its messages, or noted on the first.
+Parts that record a change of tools or settings are said to nobody: they are noted on the message after them.
+Instructions are repeated in every request; they are a message where they change. Messages that follow each other
+without an answer between them are one request, unless a note says where the next one began.
+
+What only we say about a message (its id, its metadata) stands in the request's metadata, by the place of its part.
+The one rule: which parts a message becomes is decided by ``_written_parts`` alone, also while it is being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from dragoman.errors import FormatError
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    Message,
+    MessageStatus,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+)
+from dragoman.transcripts.base import (
+    KEY,
+    TranscriptReader,
+    apply_notes,
+    get_notes,
+    make_notes,
+    message_notes,
+    with_notes,
+)
+from dragoman.transcripts.pydantic_ai.items import (
+    changed_reason,
+    file_digests,
+    is_file,
+    read_item,
+    read_value,
+    unsupported_reason,
+    write_item,
+)
+from dragoman.transcripts.pydantic_ai.shapes import (
+    NAME,
+    Wire,
+    compaction_shape,
+    feedback_shape,
+    format_time,
+    instruction_delta_shape,
+    parse_time,
+    request_shape,
+    retry_shape,
+    return_shape,
+    speech_shape,
+    system_shape,
+    user_shape,
+)
+from dragoman.transcripts.pydantic_ai.write_context import (
+    CallInfo,
+    WriteContext,
+    make_own_extra,
+    read_extra,
+    read_own_extra,
+)
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.scalars import text_or_none
+
+_RECORD_PARTS: Final = (  # parts that record something and say nothing
+    "tool-availability-delta",
+    "capability-load-delta",
+    "model-settings-delta",
+    "instruction-baseline",
+)
+_FAILURE_OUTCOMES: Final = (
+    "failed",
+    "retried",
+)  # the package says these to a model as failures, and other outcomes not
+_USER_TEXT_PARTS: Final = (
+    "retry-feedback",
+    "retry-prompt",
+    "compaction",
+    "speech",
+)  # parts that are one text of a user
+_NO_NAME: Final = "unknown"  # of a tool whose call is not in the history
+_PART_COUNT: Final = "parts"  # how many parts were one message
+_INSTRUCTIONS: Final = "instructions"  # the place of what is no part
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class ReadState:
+    """What is known of a history while it is read."""
+
+    def __init__(self, reader: TranscriptReader, created_at: datetime) -> None:
+        self.reader = reader
+        self.created_at = created_at  # of what does not say so itself
+        self.instructions: str | None = None  # that were told last
+
+
+def read_request(wire: Wire, where: str, state: ReadState) -> None:
+    """The messages of a request."""
+    messages, previous_instructions = state.reader.messages, state.instructions
+    start = len(messages)
+    builder = _RequestReader(wire, where, state)
+    instructions = text_or_none(wire.get("instructions"))
+    if instructions is not None and instructions != previous_instructions:
+        builder.add_message(Role.SYSTEM, [TextBlock(instructions)], _INSTRUCTIONS, {"form": "instructions"})
+    builder.read_parts(expect_list(wire.get("parts"), f"{where}.parts"), start)
+    state.reader.path = where
+    notes = {
+        "sent": text_or_none(wire.get("timestamp")),
+        "conversation": text_or_none(wire.get("conversation_id")) or "",
+        "instructions": "again" if instructions is not None and instructions == previous_instructions else None,
+        "new": True if start and messages[start - 1].role is not Role.ASSISTANT else None,
+    }
+    request_notes = {name: note for name, note in notes.items() if note is not None}
+    messages[start] = _add_note(messages[start], "request", request_notes)
+    context = WriteContext()
+    context.instructions = previous_instructions
+    raw = make_notes(NAME, _default_request(messages[start:], context), wire) or {}
+    wire_notes = {name: raw[name] for name in ("residue", "order") if name in raw}
+    messages[start] = _add_note(messages[start], "request", {**request_notes, **wire_notes})
+    state.instructions = previous_instructions if instructions is None else instructions
+
+
+def _add_note(message: Message, name: str, note: Any) -> Message:
+    return with_notes(message, {"dialect": NAME, **message_notes(message, NAME), name: note})
+
+
+class _RequestReader:
+    """One request in the making of its messages."""
+
+    def __init__(self, wire: Wire, where: str, state: ReadState) -> None:
+        self._reader = state.reader
+        self._where = where
+        self._sent_at = parse_time(wire.get("timestamp")) or state.created_at
+        extras = read_own_extra(wire)
+        self._extras: Wire = extras if isinstance(extras, dict) else {}
+        self._first_metadata: dict[str, Any] = {"extra": read_extra(wire) or None}  # of the first message alone
+        self._shared_metadata = {
+            "run_id": text_or_none(wire.get("run_id")),
+            "status": MessageStatus.CANCELLED if wire.get("state") == "interrupted" else None,
+        }
+        self._pending_records: list[Wire] = []  # parts that go with the next message
+
+    def add_message(
+        self, role: Role, blocks: Sequence[ContentBlock], place: str, notes: Wire, when: datetime | None = None
+    ) -> None:
+        """One more message."""
+        extra_and_count = self._extras.get(place)
+        extra = (
+            {key: item for key, item in extra_and_count.items() if key != _PART_COUNT}
+            if isinstance(extra_and_count, dict)
+            else None
+        )
+        metadata_fields = {
+            name: value
+            for name, value in {**self._shared_metadata, **self._first_metadata}.items()
+            if value is not None
+        }
+        self._first_metadata = {}
+        message = self._reader.make_message(role, blocks, extra=extra, **metadata_fields)
+        if extra is None or "created_at" not in extra:
+            message = message.replace(created_at=when or self._sent_at)
+        raw = dict(message_notes(message, NAME))
+        if "given" in raw:
+            raw["given"] = {**raw["given"], "at": message.created_at.isoformat()}
+        if self._pending_records:
+            raw["before"], self._pending_records = self._pending_records, []
+        all_notes = {**raw, **notes}
+        self._reader.messages.append(with_notes(message, {"dialect": NAME, **all_notes} if all_notes else None))
+
+    def read_parts(self, parts: list[Any], start: int) -> None:
+        """Every part, and the messages that they are. ``start`` is the place of the request's first message."""
+        index = 0
+        while index < len(parts):
+            index += self._read_message_at(parts, index)
+        if len(self._reader.messages) == start:
+            self.add_message(Role.SYSTEM, (), _INSTRUCTIONS, {"form": "empty"})  # a request of which nothing is said
+        elif self._pending_records:
+            self._reader.messages[-1] = _add_note(self._reader.messages[-1], "after", self._pending_records)
+
+    def _read_message_at(self, parts: list[Any], index: int) -> int:
+        """The message that begins with a part; gives how many parts it has."""
+        part = self._get_part(parts, index)
+        if part["part_kind"] in _RECORD_PARTS:
+            self._pending_records.append(part)
+            return 1
+        when = parse_time(part.get("timestamp")) or self._sent_at
+        role, blocks, notes = _read_part(part, format_time(when), self._reader)
+        count = _part_count(self._extras.get(str(index)))
+        for place in range(index + 1, min(index + count, len(parts))):
+            blocks = [*blocks, *_read_part(self._get_part(parts, place), format_time(when), self._reader)[1]]
+        self.add_message(role, blocks if count > 0 else (), str(index), notes, when)
+        return max(count, 1)
+
+    def _get_part(self, parts: list[Any], index: int) -> Wire:
+        where = self._reader.path = f"{self._where}.parts[{index}]"
+        part = expect_object(parts[index], where)
+        if not isinstance(part.get("part_kind"), str):
+            raise FormatError("a part has a kind, as text", where=f"{where}.part_kind")
+        return part
+
+
+def _part_count(extra: Any) -> int:
+    count = extra.get(_PART_COUNT, 1) if isinstance(extra, dict) else 1
+    return count if type(count) is int else 1
+
+
+def _read_part(part: Wire, when: str, reader: TranscriptReader) -> tuple[Role, list[ContentBlock], Wire]:
+    """Whose part it is, its blocks, and what is to be noted on the message."""
+    match part:
+        case {"part_kind": "system-prompt", "content": str(text)}:
+            return Role.SYSTEM, [_add_text_notes(TextBlock(text), part, when)], {}
+        case {"part_kind": "instruction-delta", "content": str(text)}:
+            return Role.SYSTEM, [_add_text_notes(TextBlock(text), part, when, form="instruction-delta")], {}
+        case {"part_kind": "user-prompt"}:
+            return _read_prompt(part, when, reader)
+        case {"part_kind": "tool-return"} | {"part_kind": "retry-prompt", "tool_name": str()}:
+            return Role.TOOL, [_read_result(part, when, reader)], {}
+        case {"part_kind": "retry-prompt" | "retry-feedback" as kind, "content": content}:
+            block = TextBlock(content) if isinstance(content, str) else read_value(content)
+            value_form = get_notes(block.provider_raw, NAME).get("form")
+            return Role.USER, [_add_text_notes(block, part, when, form=kind, of=value_form)], {}
+        case {"part_kind": "compaction", "content": str(text)}:
+            return Role.USER, [_add_text_notes(TextBlock(text), part, when, form="compaction")], {}
+        case {"part_kind": "speech", "transcript": str(text)}:
+            return Role.USER, _read_speech(text, part, when), {}
+        case {"part_kind": "system-prompt"}:
+            raise FormatError("a system prompt is a text", where=f"{reader.path}.content")
+        case _:
+            return Role.USER, [OpaqueBlock(NAME, part)], {}
+
+
+def _add_text_notes(block: TextBlock, part: Wire, when: str, **notes: str | None) -> TextBlock:
+    """A text that is a part by itself, with what is left over."""
+    set_notes = {name: note for name, note in notes.items() if note is not None}
+    default = _default_text_part(block.replace(provider_raw={"dialect": NAME, **set_notes}), when)
+    return block.replace(provider_raw=make_notes(NAME, default, part, **set_notes))
+
+
+def _read_speech(text: str, part: Wire, when: str) -> list[ContentBlock]:
+    """What a user spoke: the transcript, and the recording where it was kept."""
+    audio = part.get("audio")
+    block = read_item(audio) if isinstance(audio, dict) else None
+    if not isinstance(block, AudioBlock):
+        return [_add_text_notes(TextBlock(text), part, when, form="speech")]
+    transcript = _add_text_notes(TextBlock(text), {**part, "audio": None}, when, form="speech")
+    return [
+        transcript,
+        block.replace(provider_raw={"dialect": NAME, **get_notes(block.provider_raw, NAME), "of": "speech"}),
+    ]
+
+
+def _read_prompt(part: Wire, when: str, reader: TranscriptReader) -> tuple[Role, list[ContentBlock], Wire]:
+    content, where = part.get("content"), reader.path
+    blocks: list[ContentBlock] = []
+    if isinstance(content, str):
+        blocks = [TextBlock(content)]
+    else:
+        for index, item in enumerate(expect_list(content, f"{where}.content")):
+            _read_prompt_item(item, f"{where}.content[{index}]", blocks)
+    form = "list" if isinstance(content, list) and _is_plain_text(blocks) else None
+    default = _default_prompt(blocks, when, form)
+    notes = make_notes(NAME, default, part, form=form) or {}
+    return Role.USER, blocks, {name: note for name, note in notes.items() if name != "dialect"}
+
+
+def _read_prompt_item(item: Any, where: str, blocks: list[ContentBlock]) -> None:
+    """One more block; a mark that tells where to cache is noted on the block before it."""
+    if not isinstance(item, str):
+        expect_object(item, where)
+    if (
+        isinstance(item, dict)
+        and item.get("kind") == "cache-point"
+        and blocks
+        and not isinstance(blocks[-1], OpaqueBlock)
+    ):
+        last: Any = blocks[-1]
+        notes = get_notes(last.provider_raw, NAME)
+        raw = {"dialect": NAME, **notes, "then": [*notes.get("then", []), item]}
+        blocks[-1] = last.replace(provider_raw=raw)
+    else:
+        blocks.append(read_item(item))
+
+
+def _is_plain_text(blocks: Sequence[ContentBlock]) -> bool:
+    """Whether a prompt would be written as a text and not as a list."""
+    return len(blocks) == 1 and isinstance(blocks[0], TextBlock) and not get_notes(blocks[0].provider_raw, NAME)
+
+
+def _read_result(part: Wire, when: str, reader: TranscriptReader) -> ToolResultBlock:
+    """What a tool answered: a text, a file, a list of such, or any JSON, which is then a text."""
+    name, wire_id, content = part.get("tool_name"), part.get("tool_call_id"), part.get("content")
+    if not isinstance(name, str):
+        raise FormatError("a result has the name of its tool", where=f"{reader.path}.tool_name")
+    is_retry = part["part_kind"] == "retry-prompt"
+    tool_use_id = reader.result_id(wire_id if isinstance(wire_id, str) else reader.path)
+    blocks, form = _read_content(content, part.get("content_file_digests"))
+    result = ToolResultBlock(tool_use_id, blocks, is_retry or part.get("outcome") in _FAILURE_OUTCOMES)
+    all_notes = {
+        "form": form,
+        "kind": "retry-prompt" if is_retry else None,
+        "tool": name,
+        "id": wire_id if isinstance(wire_id, str) and wire_id != tool_use_id else None,
+    }
+    notes = {name: note for name, note in all_notes.items() if note is not None}
+    default = _default_result(result, when, notes, {})
+    return result.replace(provider_raw=make_notes(NAME, default, part, **notes))
+
+
+def _read_content(content: Any, digests: Any) -> tuple[tuple[ContentBlock, ...], str | None]:
+    """The blocks of a result, and a word for a shape that we would not write for them."""
+    if content is None:
+        return (), "null"
+    if isinstance(content, str):
+        return (TextBlock(content),), None
+    if is_file(content, digests):
+        return (read_item(content),), "single"
+    if not isinstance(content, list) or not _is_item_list(content, digests):
+        return (read_value(content),), None
+    blocks = tuple(
+        read_item(item) if isinstance(item, str) or is_file(item, digests) else read_value(item) for item in content
+    )
+    return blocks, "list" if len(blocks) == 1 and isinstance(blocks[0], TextBlock) else None
+
+
+def _is_item_list(content: list[Any], digests: Any) -> bool:
+    """Whether a list is one of texts and files, or holds a file: else it is shown to a model as JSON."""
+    files = [is_file(item, digests) for item in content]
+    return any(files) or all(isinstance(item, str) for item in content)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_request(messages: Sequence[Message], context: WriteContext) -> Wire:
+    """A request again, of messages that follow each other."""
+    wire: Wire = apply_notes(_default_request(messages, context), _request_notes(messages) or {})
+    return wire
+
+
+def _request_notes(messages: Sequence[Message]) -> Wire | None:
+    """What was noted about a request on its first message, before which others may have been put."""
+    candidates = (message_notes(message, NAME).get("request") for message in messages)
+    return next((notes for notes in candidates if notes is not None), None)
+
+
+def starts_request(message: Message) -> bool:
+    """Whether a request began with this message although no answer stood before it."""
+    return bool(message_notes(message, NAME).get("request", {}).get("new"))
+
+
+def _default_request(messages: Sequence[Message], context: WriteContext) -> Wire:
+    """What we would write if nobody had noted more than which conversation it is of, and when it was sent."""
+    first = messages[0]
+    notes = _request_notes(messages)
+    runs = {message.metadata.run_id for message in messages}
+    statuses = {message.metadata.status for message in messages}
+    fields = {
+        "run_id": first.metadata.run_id if len(runs) == 1 else None,
+        "state": "interrupted" if statuses == {MessageStatus.CANCELLED} else "complete",
+    }
+    parts, extras = _parts_and_extras(messages, fields, context)
+    extra = first.metadata.extra if _can_write_extra(first) else None
+    return request_shape(
+        parts,
+        timestamp=format_time(messages[-1].created_at) if notes is None else notes.get("sent"),
+        instructions=_default_instructions(messages, notes or {}, context),
+        conversation_id=(first.session_id if notes is None else notes.get("conversation")) or None,
+        metadata=extra if not extras else {**(extra or {}), KEY: extras},
+        **fields,
+    )
+
+
+def _can_write_extra(first: Message) -> bool:
+    """Whether what an application keeps with the first message can stand in the metadata of the request."""
+    return bool(first.metadata.extra) and KEY not in (first.metadata.extra or {})
+
+
+def _default_instructions(messages: Sequence[Message], notes: Wire, context: WriteContext) -> str | None:
+    instruction_messages = [message for message in messages if _is_instructions(message)]
+    if instruction_messages:
+        context.instructions = "\n\n".join(
+            block.text for block in instruction_messages[-1].content if isinstance(block, TextBlock)
+        )
+        return context.instructions
+    return context.instructions if notes.get("instructions") == "again" else None
+
+
+def _is_instructions(message: Message) -> bool:
+    return message.role is Role.SYSTEM and message_notes(message, NAME).get("form") == "instructions"
+
+
+def _parts_and_extras(messages: Sequence[Message], fields: Wire, context: WriteContext) -> tuple[list[Wire], Wire]:
+    """The parts of a request, and what only we say about their messages, by the place of the first part of each."""
+    parts: list[Wire] = []
+    extras: Wire = {}
+    for message in messages:
+        notes = message_notes(message, NAME)
+        parts.extend(notes.get("before", []))
+        own_parts, place = _write_parts(message, context), str(len(parts))
+        is_head = _is_instructions(message) or notes.get("form") == "empty"
+        if own_parts or is_head:
+            extra = _message_extra(message, fields, own_parts, is_first=message is messages[0])
+            if extra:
+                extras[_INSTRUCTIONS if is_head else place] = extra
+        parts.extend(own_parts)
+        parts.extend(notes.get("after", []))
+    return parts, extras
+
+
+def _message_extra(message: Message, fields: Wire, own_parts: list[Wire], *, is_first: bool) -> Wire:
+    expressed = [name for name in ("run_id", "status") if _is_expressed(name, message, fields)]
+    if is_first and _can_write_extra(message):
+        expressed.append("extra")
+    extra = (
+        make_own_extra(message, expressed, has_time=bool(own_parts) and all("timestamp" in part for part in own_parts))
+        or {}
+    )
+    count = len(own_parts)
+    if message.role is Role.SYSTEM and not any(isinstance(block, TextBlock) for block in message.content):
+        count = 0  # an empty text stands for it
+    return {**extra, _PART_COUNT: count} if own_parts and count != 1 else extra
+
+
+def _is_expressed(name: str, message: Message, fields: Wire) -> bool:
+    if name == "run_id":
+        return bool(message.metadata.run_id == fields["run_id"])
+    status = MessageStatus.CANCELLED if fields["state"] == "interrupted" else MessageStatus.COMPLETE
+    return message.metadata.status is status
+
+
+def _write_parts(message: Message, context: WriteContext) -> list[Wire]:
+    """The parts of a message; what cannot be one of them is lost."""
+    when = format_time(message.created_at)
+    match message.role:
+        case Role.SYSTEM:
+            return list(_system_parts(message, when, context))
+        case Role.TOOL:
+            return list(_tool_parts(message, when, context))
+        case _:
+            return list(_user_parts(message, when, context))
+
+
+def _system_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
+    texts = context.supported_blocks(message, message.content, _unsupported_instruction_reason)
+    form = message_notes(message, NAME).get("form")
+    if form == "instructions":
+        return
+    for block in texts:
+        if isinstance(block, TextBlock):
+            yield apply_notes(_default_text_part(block, when), get_notes(block.provider_raw, NAME))
+    if not texts and form != "empty":
+        yield system_shape("", when)
+
+
+def _unsupported_instruction_reason(block: ContentBlock) -> str | None:
+    return None if isinstance(block, TextBlock) else "a system prompt is a text here"
+
+
+def _tool_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
+    for block in context.supported_blocks(message, message.content, lambda _: None):
+        if isinstance(block, ToolResultBlock):
+            supported = context.supported_blocks(message, block.content, unsupported_reason)
+            _add_change_losses(supported, message, context)
+            notes = get_notes(block.provider_raw, NAME)
+            yield apply_notes(_default_result(block.replace(content=supported), when, notes, context.calls), notes)
+
+
+def _user_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
+    """Texts that are parts themselves are such again; what stands between them is a prompt."""
+    notes = message_notes(message, NAME)
+    prompt: list[ContentBlock] = []
+    has_parts = False
+    for part, block in _blocks_with_parts(message, when, context):
+        if part is None:
+            prompt.append(block)
+            continue
+        if prompt:
+            yield apply_notes(_default_prompt(prompt, when, notes.get("form")), notes)
+            prompt = []
+        has_parts = True
+        yield part
+    if prompt or not has_parts:
+        yield apply_notes(_default_prompt(prompt, when, notes.get("form")), notes)
+
+
+def _blocks_with_parts(
+    message: Message, when: str, context: WriteContext
+) -> Iterator[tuple[Wire | None, ContentBlock]]:
+    """Each block that can be said, and the part that it is by itself, if it is one."""
+    blocks = context.supported_blocks(message, message.content, unsupported_reason)
+    _add_change_losses(blocks, message, context)
+    open_speech: Wire | None = None
+    for block in blocks:
+        notes = get_notes(getattr(block, "provider_raw", None), NAME)
+        match block:
+            case TextBlock() if notes.get("form") in _USER_TEXT_PARTS:
+                part: Wire = apply_notes(_default_text_part(block, when), notes)
+                open_speech = part if notes["form"] == "speech" and part.get("audio") is None else None
+                yield part, block
+            case AudioBlock() if notes.get("of") == "speech" and open_speech is not None:
+                open_speech["audio"] = write_item(block)
+                open_speech = None
+            case OpaqueBlock(wire=wire) if "part_kind" in wire:
+                yield wire, block
+            case _:
+                yield None, block
+
+
+def _add_change_losses(blocks: Iterable[ContentBlock], message: Message, context: WriteContext) -> None:
+    for block in blocks:
+        reason = changed_reason(block)
+        if reason is not None:
+            context.add_loss(message, block.type, reason)
+
+
+def _default_text_part(block: TextBlock, when: str) -> Wire:
+    """What we would write for a text that is a part by itself."""
+    notes = get_notes(block.provider_raw, NAME)
+    value_notes = {"dialect": NAME, "form": notes["of"]} if "of" in notes else None
+    match notes.get("form"):
+        case "instruction-delta":
+            return instruction_delta_shape(block.text)
+        case "retry-feedback":
+            return feedback_shape(write_item(TextBlock(block.text, value_notes)), when)
+        case "retry-prompt":
+            return retry_shape(write_item(TextBlock(block.text, value_notes)), when, None, None)
+        case "compaction":
+            return compaction_shape(block.text)
+        case "speech":
+            return speech_shape("user", block.text, None)
+        case _:
+            return system_shape(block.text, when)
+
+
+def _default_prompt(blocks: Sequence[ContentBlock], when: str, form: str | None) -> Wire:
+    """A prompt is a text where one text is all that it says."""
+    if form != "list" and _is_plain_text(blocks):
+        return user_shape(write_item(blocks[0]), when)
+    items: list[Any] = []
+    for block in blocks:
+        items.append(write_item(block))
+        items.extend(get_notes(getattr(block, "provider_raw", None), NAME).get("then", []))
+    return user_shape(items, when)
+
+
+def _default_result(result: ToolResultBlock, when: str, notes: Wire, calls: dict[str, CallInfo]) -> Wire:
+    """A result has the name and the id of its call, unless it came with others."""
+    call = calls.get(result.tool_use_id, CallInfo(_NO_NAME, result.tool_use_id))
+    name, call_id = notes.get("tool", call.name), notes.get("id", call.wire_id)
+    content = _default_content([write_item(block) for block in result.content], result, notes.get("form"))
+    if notes.get("kind") == "retry-prompt":
+        return retry_shape(content, when, name, call_id)
+    part = return_shape(content, when, name, call_id, "failed" if result.is_error else "success")
+    if isinstance(content, dict | list):
+        part["content_file_digests"] = file_digests(content)
+    return part
+
+
+def _default_content(items: list[Any], result: ToolResultBlock, form: str | None) -> Any:
+    if not items and form == "null":
+        return None
+    is_single = len(items) == 1 and (form == "single" or isinstance(result.content[0], TextBlock))
+    return items[0] if is_single and form != "list" else items
+
+
+__all__ = ["ReadState", "read_request", "starts_request", "write_request"]

@@ -1,0 +1,320 @@
+"""What a model answers, both ways: one message of an assistant.
+
+The one rule: a call whose input cannot be used is kept as it came, and never becomes a call that can be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import FormatError
+from dragoman.message import (
+    NOT_RECORDED,
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    Usage,
+)
+from dragoman.transcripts.base import (
+    TranscriptReader,
+    add_residue,
+    apply_notes,
+    get_notes,
+    make_notes,
+    message_notes,
+    with_notes,
+)
+from dragoman.transcripts.pydantic_ai.shapes import (
+    NAME,
+    Wire,
+    call_shape,
+    format_time,
+    parse_time,
+    response_shape,
+    speech_shape,
+    text_shape,
+    thinking_shape,
+    usage_shape,
+)
+from dragoman.transcripts.pydantic_ai.write_context import WriteContext, read_extra, read_own_extra, write_metadata
+from dragoman.wire.body import expect_list, expect_object
+from dragoman.wire.counts import drop_impossible_counts
+from dragoman.wire.scalars import count_or_zero, text_or_none
+from dragoman.wire.tool_definitions import read_arguments
+
+_INVALID: Final = "INVALID_JSON"  # how the package itself says that arguments are none
+_INVALID_REASON: Final = "marked as no valid JSON"
+_REDACTED: Final = "redacted_thinking"  # the id of reasoning that only its signature says
+_STATUS: Final = {
+    "incomplete": MessageStatus.PARTIAL,
+    "suspended": MessageStatus.PARTIAL,
+    "interrupted": MessageStatus.CANCELLED,
+}
+_STATES: Final = {
+    MessageStatus.COMPLETE: "complete",
+    MessageStatus.PARTIAL: "incomplete",
+    MessageStatus.CANCELLED: "interrupted",
+    MessageStatus.ERROR: "interrupted",
+}
+Call = ToolUseBlock | InvalidToolUseBlock
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_response(wire: Wire, where: str, reader: TranscriptReader) -> None:
+    """An answer."""
+    blocks: list[ContentBlock] = []
+    provider = text_or_none(wire.get("provider_name"))
+    for index, part in enumerate(expect_list(wire.get("parts"), f"{where}.parts")):
+        reader.path = f"{where}.parts[{index}]"
+        blocks.append(_read_part(expect_object(part, reader.path), provider, reader))
+    reader.path = where
+    message = reader.make_message(Role.ASSISTANT, blocks, extra=read_own_extra(wire), **_read_metadata(wire))
+    message = message.replace(created_at=parse_time(wire.get("timestamp")) or message.created_at)
+    notes = {
+        "dialect": NAME,
+        **message_notes(message, NAME),
+        "finish": text_or_none(wire.get("finish_reason")),
+        "conversation": text_or_none(wire.get("conversation_id")) or "",
+    }
+    message = with_notes(message, {name: note for name, note in notes.items() if note is not None})
+    reader.messages.append(add_residue(message, _default_response(message, WriteContext()), wire, NAME))
+
+
+def _read_metadata(wire: Wire) -> dict[str, Any]:
+    """The metadata that an answer has in its own words."""
+    fields = {
+        "model": _read_model(wire),
+        "provider": text_or_none(wire.get("provider_name")),
+        "usage": read_usage(wire.get("usage")),
+        "run_id": text_or_none(wire.get("run_id")),
+        "status": _read_status(wire),
+        "extra": read_extra(wire),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _read_model(wire: Wire) -> str | None:
+    provider, name = wire.get("provider_name"), text_or_none(wire.get("model_name"))
+    return f"{provider}:{name}" if name is not None and isinstance(provider, str) else name
+
+
+def _read_status(wire: Wire) -> MessageStatus:
+    if wire.get("finish_reason") == "error":
+        return MessageStatus.ERROR
+    return _STATUS.get(str(wire.get("state")), MessageStatus.COMPLETE)
+
+
+def read_usage(wire: Any) -> Usage | None:
+    """What was consumed. Nothing at all is how the package says that nobody counted."""
+    if not isinstance(wire, dict):
+        return None
+    cached, created = count_or_zero(wire.get("cache_read_tokens")), count_or_zero(wire.get("cache_write_tokens"))
+    prompt = count_or_zero(wire.get("input_tokens", wire.get("request_tokens")))
+    audio = count_or_zero(wire.get("input_audio_tokens")) - count_or_zero(wire.get("cache_audio_read_tokens"))
+    usage = Usage(
+        input_tokens=max(prompt - cached - created, 0),
+        output_tokens=count_or_zero(wire.get("output_tokens", wire.get("response_tokens"))),
+        cached_input_tokens=cached,
+        cache_creation_input_tokens=created,
+        cache_creation_1h_input_tokens=count_or_zero(wire.get("cache_write_1h_tokens")),
+        reasoning_tokens=count_or_zero(wire.get("output_reasoning_tokens")),
+        input_audio_tokens=max(audio, 0),
+        output_audio_tokens=count_or_zero(wire.get("output_audio_tokens")),
+        provider_cost_usd=_read_cost(wire.get("cost")),
+        cost_usd=None,
+        pricing_version=NOT_RECORDED,
+        latency_ms=0,
+    )
+    return None if usage == _NO_USAGE else drop_impossible_counts(usage, NAME)
+
+
+_NO_USAGE: Final = Usage(input_tokens=0, output_tokens=0, cost_usd=None, pricing_version=NOT_RECORDED, latency_ms=0)
+
+
+def _read_cost(value: Any) -> Decimal | None:
+    try:
+        amount = Decimal(value) if isinstance(value, str) else None
+    except InvalidOperation:
+        return None
+    return amount if amount is not None and amount.is_finite() else None
+
+
+def _read_part(part: Wire, provider: str | None, reader: TranscriptReader) -> ContentBlock:
+    """A part as we know it, with what is left over; else the whole of it, opaque."""
+    if not isinstance(part.get("part_kind"), str):
+        raise FormatError("a part has a kind, as text", where=f"{reader.path}.part_kind")
+    notes: dict[str, Any] = {}
+    block = _match_part(part, reader, notes)
+    if block is None:
+        return OpaqueBlock(NAME, part)
+    return block.replace(provider_raw=make_notes(NAME, _default_part(block, notes, provider), part, **notes))
+
+
+def _match_part(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> ContentBlock | None:
+    match part:
+        case {"part_kind": "text", "content": str(text)}:
+            return TextBlock(text)
+        case {"part_kind": "speech", "transcript": str(text)}:
+            notes["form"] = "speech"
+            return TextBlock(text)
+        case {"part_kind": "thinking", "content": "", "id": "redacted_thinking", "signature": str(data)}:
+            return RedactedThinkingBlock(data)
+        case {"part_kind": "thinking", "content": str(text)}:
+            return ThinkingBlock(text, text_or_none(part.get("signature")))
+        case {"part_kind": "tool-call"}:
+            return _read_call(part, reader, notes)
+        case {"part_kind": "text" | "thinking"}:
+            raise FormatError("the content of this part is a text", where=f"{reader.path}.content")
+        case _:  # what the provider did or made itself
+            return None
+
+
+def _read_call(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> Call:
+    name, args, wire_id = part.get("tool_name"), part.get("args"), part.get("tool_call_id")
+    if not isinstance(name, str):
+        raise FormatError("a call has the name of its tool", where=f"{reader.path}.tool_name")
+    call_id = reader.call_id(wire_id if isinstance(wire_id, str) else reader.path)
+    if isinstance(wire_id, str) and wire_id != call_id:
+        notes["id"] = wire_id
+    match args:
+        case {"INVALID_JSON": str(text), **rest} if not rest:
+            return InvalidToolUseBlock(call_id, name, text, _INVALID_REASON)
+        case dict():
+            return ToolUseBlock(call_id, name, args)
+        case None:
+            notes["form"] = "absent"
+            return ToolUseBlock(call_id, name, {})
+        case str():
+            value, problem = read_arguments(args)
+            if problem is not None:
+                return InvalidToolUseBlock(call_id, name, args, problem)
+            notes["form"] = "text"
+            return ToolUseBlock(call_id, name, value)
+        case _:
+            raise FormatError("arguments are an object or its JSON text", where=f"{reader.path}.args")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_response(message: Message, context: WriteContext) -> Wire:
+    """An answer again."""
+    wire: Wire = apply_notes(_default_response(message, context), message_notes(message, NAME))
+    return wire
+
+
+def _default_response(message: Message, context: WriteContext) -> Wire:
+    """What we would write if nobody had noted more than how it ended and which conversation it is of."""
+    metadata, notes = message.metadata, message_notes(message, NAME)
+    provider = metadata.provider
+    blocks = context.supported_blocks(message, message.content, _unsupported_reason)
+    _add_reason_losses(blocks, message, context)
+    finish = notes.get("finish") if notes.get("finish") != "error" else None
+    fields = {
+        "usage": default_usage(metadata.usage),
+        "model_name": _default_model(metadata),
+        "timestamp": format_time(message.created_at),
+        "provider_name": provider,
+        "finish_reason": "error" if metadata.status is MessageStatus.ERROR else finish,
+        "run_id": metadata.run_id,
+        "conversation_id": notes.get("conversation", message.session_id) or None,
+        "state": _STATES[metadata.status],
+    }
+    fields["metadata"] = write_metadata(message, _expressed_metadata(metadata, fields))
+    return response_shape([_write_part(block, provider) for block in blocks], **fields)
+
+
+def _expressed_metadata(metadata: MessageMetadata, wire: dict[str, Any]) -> list[str]:
+    """The names of what would be read again as it is."""
+    reread, empty = _read_metadata(wire), MessageMetadata()
+    names = ("model", "provider", "usage", "run_id", "status")
+    return [name for name in names if reread.get(name, getattr(empty, name)) == getattr(metadata, name)]
+
+
+def _default_model(metadata: MessageMetadata) -> str | None:
+    model, provider = metadata.model, metadata.provider
+    return model if model is None or provider is None else model.removeprefix(f"{provider}:")
+
+
+def default_usage(usage: Usage | None) -> Wire:
+    """What was consumed, in the package's buckets: the smaller ones are part of the larger."""
+    if usage is None:
+        return usage_shape()
+    cached, created = usage.cached_input_tokens, usage.cache_creation_input_tokens
+    cost = usage.provider_cost_usd if usage.pricing_version == NOT_RECORDED else usage.amount_usd
+    return usage_shape(
+        input_tokens=usage.input_tokens + cached + created,
+        cache_write_tokens=created,
+        cache_write_1h_tokens=usage.cache_creation_1h_input_tokens,
+        cache_read_tokens=cached,
+        output_tokens=usage.output_tokens,
+        output_reasoning_tokens=usage.reasoning_tokens,
+        input_audio_tokens=usage.input_audio_tokens,
+        output_audio_tokens=usage.output_audio_tokens,
+        cost=None if cost is None else str(cost),
+    )
+
+
+def _unsupported_reason(block: ContentBlock) -> str | None:
+    match block:
+        case TextBlock() | ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock() | InvalidToolUseBlock():
+            return None
+        case OpaqueBlock(dialect=dialect):
+            return None if dialect == NAME else f"a block that only {dialect} understands"
+        case _:
+            return "a model says no such block here"
+
+
+def _add_reason_losses(blocks: Iterable[ContentBlock], message: Message, context: WriteContext) -> None:
+    """That the format does not say why a call cannot be used is a loss, unless reading finds it out again."""
+    for block in blocks:
+        if isinstance(block, InvalidToolUseBlock):
+            reason = read_arguments(block.input_text)[1] or _INVALID_REASON
+            if reason != block.reason:
+                context.add_loss(message, block.type, "why the call cannot be used; the call is kept")
+
+
+def _write_part(block: ContentBlock, provider: str | None) -> Wire:
+    if isinstance(block, OpaqueBlock):
+        return block.wire
+    notes = get_notes(getattr(block, "provider_raw", None), NAME)
+    wire: Wire = apply_notes(_default_part(block, notes, provider), notes)
+    return wire
+
+
+def _default_part(block: ContentBlock, notes: dict[str, Any], provider: str | None) -> Wire:
+    match block:
+        case TextBlock(text):
+            return speech_shape("assistant", text, None) if notes.get("form") == "speech" else text_shape(text)
+        case ThinkingBlock(text, signature):
+            return thinking_shape(text, None, signature, provider if signature is not None else None)
+        case RedactedThinkingBlock(data):
+            return thinking_shape("", _REDACTED, data, provider)
+        case ToolUseBlock(call_id, name, value):
+            return call_shape(name, _default_args(value, notes.get("form")), notes.get("id", call_id))
+        case InvalidToolUseBlock(call_id, name, text):
+            is_plain = read_arguments(text)[1] is not None
+            return call_shape(name, text if is_plain else {_INVALID: text}, notes.get("id", call_id))
+        case _:
+            raise TypeError(f"{type(block).__name__} is nothing that a model says")
+
+
+def _default_args(value: dict[str, Any], form: str | None) -> Any:
+    if form == "absent" and not value:
+        return None
+    looks_invalid = len(value) == 1 and isinstance(value.get(_INVALID), str)  # as a text it does not
+    return msgspec.json.encode(value).decode() if form == "text" or looks_invalid else value

@@ -1,0 +1,162 @@
+"""Canonical messages for what stands on a wire: placeholders for what a wire does not say, and tool ids of our own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from dragoman.exchange import Loss, Reply, Request
+from dragoman.ids import TOOL_ID, derive_ulid
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    ProviderRaw,
+    RedactedThinkingBlock,
+    Role,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.value import unvalidated
+from dragoman.wire.residue import get_notes
+
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
+_ASSISTANT: Final = Role.ASSISTANT
+_CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
+_REASONING: Final = (ThinkingBlock, RedactedThinkingBlock)
+_COMPLETE: Final = MessageStatus.COMPLETE
+_NO_METADATA: Final = MessageMetadata()
+_NUMBERS: Final = tuple(str(number).zfill(26) for number in range(512))
+_message: Final = unvalidated(Message)  # its blocks have been looked at
+_metadata: Final = unvalidated(MessageMetadata)
+
+
+class MessageBuilder:
+    """Messages in the making, read from one request."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._tool_ids: dict[str, str] = {}
+        self._uses: dict[str, int] = {}  # of ids that were used more than once
+
+    def add(
+        self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, parent_id: str | None = None
+    ) -> None:
+        """One more message."""
+        metadata = _NO_METADATA
+        if raw is not None or parent_id is not None:
+            metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=parent_id)
+        self.add_message(role, tuple(blocks), metadata)
+
+    def add_message(
+        self, role: Role, blocks: tuple[ContentBlock, ...], metadata: MessageMetadata = _NO_METADATA
+    ) -> None:
+        """One more message, of blocks and with metadata that have been looked at."""
+        messages = self.messages
+        count = len(messages)
+        message_id = _NUMBERS[count] if count < 512 else str(count).zfill(26)
+        messages.append(_message(message_id, "", role, blocks, metadata, UNKNOWN_TIME))
+
+    def add_result(self, result: ToolResultBlock) -> None:
+        """One more message, with a result that has been looked at."""
+        self.add_message(Role.TOOL, (result,), _result_metadata(result.tool_use_id))
+
+    def call_id(self, provider_id: str) -> str:
+        """Our id for a call. A provider that uses an id again means another call by it."""
+        if provider_id in self._tool_ids:
+            self._uses[provider_id] = self._uses.get(provider_id, 1) + 1
+            tool_id = tool_id_for(provider_id, self._uses[provider_id])
+        else:
+            tool_id = tool_id_for(provider_id)
+        self._tool_ids[provider_id] = tool_id
+        return tool_id
+
+    def result_id(self, provider_id: str) -> str:
+        """Our id for the call that a result answers: the latest one of that id."""
+        return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
+
+
+@functools.lru_cache(maxsize=4096)  # a history is read again in every turn
+def _result_metadata(tool_use_id: str) -> MessageMetadata:
+    return _metadata(parent_tool_use_id=tool_use_id)
+
+
+def fill_result_ids(request: Request, dialect: str) -> Request:
+    """The request, with each result under the id that the provider gave its call, as far as the result says none.
+
+    A result that was just made knows our id alone; its call came from the wire and is written under the wire's.
+    """
+    provider_ids: dict[str, str] = {}
+    for message in request.messages:
+        if message.role is _ASSISTANT:
+            for block in message.content:
+                if type(block) in _CALLS and "id" in (notes := get_notes(block.provider_raw, dialect)):  # type: ignore[union-attr]
+                    provider_ids[block.id] = notes["id"]  # type: ignore[union-attr]
+    if not provider_ids:
+        return request
+    messages = tuple(_fill_message(message, provider_ids, dialect) for message in request.messages)
+    return msgspec.structs.replace(request, messages=messages)
+
+
+def _fill_message(message: Message, provider_ids: dict[str, str], dialect: str) -> Message:
+    if message.role is not Role.TOOL:
+        return message
+    blocks = tuple(_fill_result(block, provider_ids, dialect) for block in message.content)
+    return msgspec.structs.replace(message, content=blocks)
+
+
+def _fill_result(block: ContentBlock, provider_ids: dict[str, str], dialect: str) -> ContentBlock:
+    if not isinstance(block, ToolResultBlock) or block.tool_use_id not in provider_ids:
+        return block
+    notes = get_notes(block.provider_raw, dialect)
+    if "id" in notes:
+        return block
+    raw = {"dialect": dialect, **notes, "id": provider_ids[block.tool_use_id]}
+    return msgspec.structs.replace(block, provider_raw=raw)
+
+
+def drop_failed_turns(
+    request: Request, dialect: str, losses: list[Loss], *, may_end_in_reasoning: bool = False
+) -> Request:
+    """The request without what a cancelled or failed turn of a session leaves behind, and providers refuse.
+
+    That is messages that say nothing, and reasoning that led to nothing. Those read from a wire stay as they came:
+    they are complete, and name no provider.
+    """
+    messages, is_changed = [], False
+    for message in request.messages:
+        content = message.content
+        if content and not may_end_in_reasoning and message.metadata.provider is not None:
+            while content and type(content[-1]) in _REASONING:
+                loss = Loss(message.session_id, message.id, content[-1].type, dialect, "reasoning that led to nothing")
+                losses.append(loss)
+                content = content[:-1]
+        if content is message.content and (content or message.metadata.status is _COMPLETE):
+            messages.append(message)
+            continue
+        is_changed = True
+        if content:
+            messages.append(msgspec.structs.replace(message, content=content))
+    return msgspec.structs.replace(request, messages=tuple(messages)) if is_changed else request
+
+
+def fault_loss(reply: Reply, dialect: str) -> tuple[Loss, ...]:
+    """A whole reply has no place for a fault: it is to be written as an error, or as the end of a stream."""
+    if reply.fault is None:
+        return ()
+    return (Loss("", "", "fault", dialect, f"a whole reply cannot say that it failed ({reply.fault.code})"),)
+
+
+@functools.lru_cache(maxsize=16_384)  # a history is read again in every turn
+def tool_id_for(provider_id: str, count: int = 1) -> str:
+    """Always the same id of ours for the same id of theirs; one of ours stays what it is."""
+    if count == 1 and TOOL_ID.fullmatch(provider_id):
+        return provider_id
+    return "tu_" + derive_ulid(0, provider_id, str(count))
