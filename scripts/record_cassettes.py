@@ -8,7 +8,7 @@
 code proves nothing. Review both like code.
 
 What differs from one recording to the next and means nothing is replaced before anybody reads it: see ``STEADY``. Of
-the headers only ``KEPT_HEADERS`` are kept, and no address. The one rule: a cassette holds what we sent and what a
+the headers only ``HEADERS`` are kept, and no address. The one rule: a cassette holds what we sent and what a
 server answered, and nothing that somebody made up.
 """
 

@@ -28,7 +28,7 @@ def reference() -> ModuleType:
 @pytest.mark.parametrize("page", ["event-types.md", "events.md", "fidelity.md", "format.md", "rules.md"])
 def test_the_page_is_up_to_date(reference: ModuleType, page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
-    assert reference.filled(text) == text, "run: python scripts/reference.py"
+    assert reference.fill(text) == text, "run: python scripts/reference.py"
 
 
 def test_every_type_of_the_format_is_on_the_page() -> None:
@@ -63,4 +63,4 @@ def test_every_field_of_every_event_is_explained(reference: ModuleType) -> None:
 
 def test_a_page_that_lies_is_noticed(reference: ModuleType) -> None:
     text = (ROOT / "docs" / "format.md").read_text("utf-8")
-    assert reference.filled(text.replace("| `is_error` | true or false |", "| `is_error` | text |")) == text
+    assert reference.fill(text.replace("| `is_error` | true or false |", "| `is_error` | text |")) == text

@@ -4,7 +4,7 @@
     ├── InputError                    what we were given cannot be used: fix the input
     │   ├── JsonError                 the text is not JSON that we accept
     │   ├── FormatError               JSON, but a known part of the format is malformed
-    │   ├── BreachError               messages break a rule of the format, and a strict store refuses them
+    │   ├── RuleViolationError        messages break a rule of the format, and a strict store refuses them
     │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
     │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
     │   ├── SchemaSizeError           a JSON Schema from outside is beyond a limit
@@ -30,7 +30,7 @@
     │   └── RoutingFailedError        no slot has a model that may answer this turn
     ├── StoreError                    the store cannot do what was asked
     │   ├── ConflictError             somebody else was first, or the same thing was said differently before
-    │   ├── DamagedError              what is stored is not what was written
+    │   ├── CorruptDataError          what is stored is not what was written
     │   ├── StoreUnusableError        the store cannot be opened safely
     │   └── StorageError              the disk or the database server failed or is full
     ├── SettingsError                 a key, an address or the file of settings is missing or cannot be used

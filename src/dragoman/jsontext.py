@@ -11,7 +11,7 @@ file, the arguments of a tool call) passes here first, so that each of these has
     more keys in one object than the limit     too_many_keys
     more values than the limit                 too_many_values
     a lone surrogate                           invalid_unicode
-    longer than the limit                      too_large
+    longer than the limit                      too_large_error
 
 The one rule: time and memory stay proportional to the text, whatever the text is.
 """

@@ -2,7 +2,7 @@
 
     PriceTable            a version, and the prices of each model with the dates from which they hold
     library_prices()      the table of the maintained library; loaded on first use
-    prices_from(mapping)  a table of your own, in the shape below; overlay it with base.overlaid(own)
+    prices_from_mapping(mapping)  a table of your own, in the shape below; overlay it with base.overlaid(own)
     receipt(…)            one line per bucket, and the total: the sum of its lines, to the last digit
 
     pricing_version: "2026-05-08"

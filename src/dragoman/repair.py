@@ -92,7 +92,7 @@ def repair(
 ) -> RepairResult:
     """A valid history made from one that may not be. What is given, and what is stored, stays as it is.
 
-    ``fills_in_origin=False`` is for messages of a format that has no place for the provider, the model, the routing and
+    ``fill_origin=False`` is for messages of a format that has no place for the provider, the model, the routing and
     the usage: these stay unrecorded.
     """
     messages = tuple(messages)

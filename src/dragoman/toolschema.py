@@ -1,8 +1,8 @@
 """What a tool accepts: the JSON Schema subset that every provider takes, and the check of an input against it.
 
-    problems_of_tool(definition)          everything wrong with a definition, each with its JSON path
+    tool_problems(definition)          everything wrong with a definition, each with its JSON path
     Toolbox(definitions)                  tools that passed, by name; problems(name, input) for a call
-    problems_of_value(schema, value)      what does not fit a schema of any kind, such as that of an answer
+    value_problems(schema, value)      what does not fit a schema of any kind, such as that of an answer
     output_problems(format, text)         everything wrong with an answer that has to be JSON or to fit a schema
 
 A tool outside the subset fails when it is registered, not in the middle of a conversation with the one provider that

@@ -1,7 +1,7 @@
 """What every value of this package has in common: canonical bytes, equality, and room for what we do not know.
 
     encode(value)            the canonical bytes: fields in their declared order, defaults left out, no spaces
-    decode_carefully(…)      the value, strictly; what a newer writer added is kept, with its bytes
+    decode_lenient(…)      the value, strictly; what a newer writer added is kept, with its bytes
     identity(value)          the canonical bytes without ``provider_raw``: what equality and every hash are made of
 
 Two values are equal exactly when their identities are the same bytes. That is stricter than Python's own equality (1 is

@@ -106,7 +106,7 @@ class Attachments(Files):
     async def open(self, bucket: str, path: str, owner: Owner | None) -> OpenFile:
         """A file to be sent to somebody: its owner, or whoever has shown a signed URL (then ``owner`` is none).
 
-        Its type is the one that its path ends in. Send it with ``serving_headers``, and read its chunks to their end,
+        Its type is the one that its path ends in. Send it with ``response_headers``, and read its chunks to their end,
         or close them.
         """
         path = self._validate(bucket, path, owner)

@@ -1,6 +1,6 @@
 """What a file is, by its bytes: pictures, audio, PDF and plain text, and how large a picture says it is.
 
-``kind_of(data)`` tells the type or refuses; ``checked_kind(data, declared)`` also compares it with what was declared.
+``kind_of(data)`` tells the type or refuses; ``validate_type(data, declared)`` also compares it with what was declared.
 Nothing is decoded: headers are read. Invariant: what a browser could take for a page or a script is not a picture, an
 audio file, a PDF or a plain text, whatever it begins with. What slips through is harmless as it is served (see
 ``serving``).

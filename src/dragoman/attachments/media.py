@@ -1,6 +1,6 @@
 """Audio files and HEIC pictures, recognised by their first bytes and the structure behind them.
 
-    audio_type_of(data)      audio/mpeg, audio/wav, audio/mp4, audio/aac, audio/ogg, audio/flac, audio/webm, or None
+    audio_type(data)      audio/mpeg, audio/wav, audio/mp4, audio/aac, audio/ogg, audio/flac, audio/webm, or None
     is_heic(data)            whether it is a HEIC or HEIF still picture
     heic_size(data)          the pixels of the largest picture in it, or None
 

@@ -1,6 +1,6 @@
 """Signed URLs: ``{base}/storage/v1/object/sign/{bucket}/{path}?token={token}``, made and known again.
 
-``parse_signed_url`` takes a URL apart and refuses whatever is not of our storage; ``OwnUrls`` signs for storages that
+``parse_signed_url`` takes a URL apart and refuses whatever is not of our storage; ``UrlSigner`` signs for storages that
 we serve ourselves. A token is ``v1.{kid}.{exp}.{whose}.{signature}``; the signature is an HMAC-SHA256 over the method,
 bucket, path, user, team, end and key. Until it is over, a URL can be used any number of times by whoever has it, as a
 picture in a page has to be. The one rule: a URL is good only if it is, sign for sign, the one that we would make now.

@@ -341,7 +341,7 @@ class Bus:
         actors: Iterable[Actor | str] | None = None,
         limit: int = _LIMIT,
     ) -> Subscription:
-        """Ask for events, as many at a time as wait, up to ``most``; with ``linger_s``, those of so many seconds."""
+        """Ask for events, as many at a time as wait, up to ``most``; with ``max_delay_s``, those of so many seconds."""
         event_filter = self._make_filter(session_ids, event_types, actors)
         return self._register(
             Subscription(name, handler, event_filter, limit=limit, max_batch=max_batch, max_delay_s=max_delay_s)

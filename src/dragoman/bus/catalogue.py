@@ -1,7 +1,7 @@
 """Every event that there is, as a struct.
 
     CATALOGUE[event_type]            the payload's class
-    payload_from(event_type, plain)  a payload from plain values, or ``EventError`` with everything that is wrong
+    parse_payload(event_type, plain)  a payload from plain values, or ``EventError`` with everything that is wrong
 
 A class says its type, who usually does it (``actor``) and how private it is (``floor``); an event may be emitted as
 less private than that, never as more. Hashes are SHA-256 in hexadecimal, money is exact, times are ISO 8601 in UTC.

@@ -34,7 +34,7 @@ _PAUSES_S: Final = (0.1, 0.5, 2.0)  # before a batch is tried again
 
 
 class TraceWriter:
-    """Keeps events in a store. ``retention`` of ``None`` keeps them for ever; ``linger_s`` is how long events are
+    """Keeps events in a store. ``retention`` of ``None`` keeps them for ever; ``max_delay_s`` is how long events are
     gathered before they are written together."""
 
     def __init__(

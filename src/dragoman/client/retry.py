@@ -22,7 +22,7 @@ def retry_delay_s(
 ) -> float | None:
     """How long to wait before the next try, or none if there is to be none.
 
-    ``retry`` counts from 0, ``chance`` is between 0 and 1, ``is_worth`` is what the provider itself said.
+    ``retry`` counts from 0, ``chance`` is between 0 and 1, ``provider_hint`` is what the provider itself said.
     """
     if retry >= retries.max_retries or not (is_retryable(fault) if provider_hint is None else provider_hint):
         return None

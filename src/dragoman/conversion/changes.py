@@ -56,7 +56,7 @@ class _NullOutput:
 
 
 class _LineOutput:
-    """A line for each piece. ``keeps_ends``: with the line ends and empty lines of the source."""
+    """A line for each piece. ``preserves_line_ends``: with the line ends and empty lines of the source."""
 
     def __init__(self, stream: IO[bytes], source: Source, *, preserves_line_ends: bool) -> None:
         self._stream = stream

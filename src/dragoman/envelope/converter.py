@@ -34,7 +34,7 @@ _SIDECAR_ERRORS: Final = (InputError, ValueError, TypeError, LookupError, Attrib
 def envelopes_from_messages(messages: Iterable[Message], *, verbatim: bool = False) -> list[Envelope]:
     """The envelopes of a session.
 
-    With ``as_given`` a message that was an envelope is given back as it came, without the id, the time and the session
+    With ``verbatim`` a message that was an envelope is given back as it came, without the id, the time and the session
     that it has got since.
     """
     return [envelope for group in envelope_groups(messages, verbatim=verbatim) for envelope in group]

@@ -1,7 +1,7 @@
 """The plain shapes of a message, which most have, told as envelopes and read from them the short way.
 
-    plain_envelopes(message, passed)   the envelopes of words, of calls, of words before calls, of one result in words
-    plain_message(group, passed)       the message that such envelopes were
+    write_plain(message, passed)   the envelopes of words, of calls, of words before calls, of one result in words
+    read_plain(group, passed)       the message that such envelopes were
 
 Of such a message it is known what its envelopes would be read as without help, so the difference to what it is need
 not be looked for. Both give None for anything else, and the long way is taken. The one rule: what is told and read

@@ -1,7 +1,7 @@
 """Fidelity: what becomes of everything that is said, on the way from each dialect to each other one.
 
     cells(dialects)                  what becomes of one thing at a time, on constructed requests
-    findings_of(request, target)     what becomes of everything in one request
+    measure_conversion(request, target)     what becomes of everything in one request
     Tally                            the same for many requests, counted
     conversations()                  formats that say nothing but messages, to be measured like dialects
 

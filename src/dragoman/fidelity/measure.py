@@ -1,7 +1,7 @@
 """The measuring: every ordered pair of dialects, on constructed requests and on any others that are given.
 
     cells(dialects)                  one cell for each case, from each dialect to each other and to itself
-    findings_of(request, target)     what becomes of everything in a request, or in an answer
+    measure_conversion(request, target)     what becomes of everything in a request, or in an answer
     Tally                            findings, counted
 
 The one rule: nothing is counted as said that was not read back from the target's wire.

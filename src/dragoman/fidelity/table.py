@@ -1,7 +1,7 @@
 """The table, for people as Markdown and for programs as plain values. Figures and words come in, text goes out.
 
-    markdown_of_cells(cells)      one table for each source: a line for each case, a column for each target
-    markdown_of_tally(tally)      one table for each source: a line for each target, a column for each group of kinds
+    cells_to_markdown(cells)      one table for each source: a line for each case, a column for each target
+    tally_to_markdown(tally)      one table for each source: a line for each target, a column for each group of kinds
     plain(cells, tally)           everything, for JSON
 
 The one rule: nothing is left out of the table because it looks bad in it.

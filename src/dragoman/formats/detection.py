@@ -1,7 +1,7 @@
 """Which format a conversation is in, told from the first few of them.
 
     detect(values, by_document=…) -> Detected(format, by_message, why)
-    layout_of(format, value) -> bool                   whether a value is one message, not a conversation
+    is_single_message(format, value) -> bool                   whether a value is one message, not a conversation
 
 Formats that have marks of their own are recognised by those. Dialects are tried: the one that leaves least over of what
 it reads has understood most. Where several understand all of it, and understand the same, it does not matter which one

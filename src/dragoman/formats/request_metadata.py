@@ -1,7 +1,7 @@
 """What a request says beside its messages, kept with the first of them where only messages are written.
 
-    without_head(request) -> messages      the model, tools and options in the first message's metadata
-    with_head(messages) -> Request         and out of there again
+    embed_request(request) -> messages      the model, tools and options in the first message's metadata
+    restore_request(messages) -> Request         and out of there again
 
 The one rule: there and back is the same request.
 """

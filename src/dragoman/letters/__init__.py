@@ -2,7 +2,7 @@
 
     read_letter, write_letter, letter_from      bytes or JSON into a letter and back; LetterError says what is wrong
     answer_problems                             whether an answer fits what was asked
-    warnings_of                                 what is odd about a letter that is taken all the same
+    find_warnings                                 what is odd about a letter that is taken all the same
     letter_id                                   what a letter is known by
     task_result_letter, error_letter, …         letters, made by code
     sensitive_ids, part, joined, masked         secrets in letters

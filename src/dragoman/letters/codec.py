@@ -4,7 +4,7 @@
     read_stored_letter(data)        the same for what was taken before
     write_letter(letter) -> bytes   the canonical JSON: the fields in their order, what was not given left out
     reread(letter)                  both in one: a letter that was made, as it will be read, and its JSON
-    warnings_of(letter)             what is odd about a letter that is taken all the same
+    find_warnings(letter)             what is odd about a letter that is taken all the same
     hints_from(data)                what can be told of bytes that are no letter: who sent them, and about what
 
 A letter that comes back is written as it was read: nothing that was not given is added, nothing that was is dropped,

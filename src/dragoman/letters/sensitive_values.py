@@ -94,7 +94,7 @@ def get_reference(value: Any) -> str | None:
 
 
 def _may_hold_secrets(letter: Letter) -> bool:
-    """Whether ``_with_secrets`` has anything to look at."""
+    """Whether ``_map_secrets`` has anything to look at."""
     return isinstance(letter, NeedsInputLetter) or (
         isinstance(letter, TaskResultLetter) and bool(letter.payload.result.inputs)
     )

@@ -4,10 +4,10 @@
     Sealing.from_text(text)         "name:key,name:key" for several machines; the first one seals, each of them opens
     Sealing.in_memory()             a key that nobody has afterwards, for a store in memory
     sealing.seal(value, about)      the name of the key, and the value encrypted (AES-256-GCM)
-    sealing.open(name, box, about)  the value; DamagedError if the box or what it is about was changed
+    sealing.open(name, box, about)  the value; CorruptDataError if the box or what it is about was changed
     sealing.rotate()                a new key seals from now on
     sealing.sign(data, about)       the name of the key, and a signature (HMAC-SHA-256) of the data
-    sealing.check(name, …)          DamagedError if the signature is another key's or of other data
+    sealing.check(name, …)          CorruptDataError if the signature is another key's or of other data
 
 ``about`` is what the value belongs to. It is bound to the box, so that a box that was moved to another letter does not
 open there. The one rule: a key is in its file or variable and in memory, and nowhere else; a file that others can read
@@ -125,7 +125,7 @@ class Encryptor:
         return key.name, _sign(key, data, context)
 
     def verify(self, name: str, signature: bytes, data: bytes, *context: str) -> None:
-        """``DamagedError`` unless this key has signed this data."""
+        """``CorruptDataError`` unless this key has signed this data."""
         if not hmac.compare_digest(signature, _sign(self._get_key(name, context), data, context)):
             raise CorruptDataError("what was signed is not what was written", where=" ".join(context))
 

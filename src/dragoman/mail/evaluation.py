@@ -1,10 +1,10 @@
 """How well tasks went: kept from letters and from whoever judges, seen by one team alone.
 
     await record_result(store, letter, …)          what a task_result letter says about how its task went
-    await record_judgement(store, judgement, …)    what somebody else says about it
-    await evaluation_of(store, task_id, …)         every evaluation of a task, in sum, and where it goes
-    await rolling_summaries(store, by="agent", …)  the newest few of each agent or model
-    await trends_of(store, by="agent", …)          scores, successes and durations of each, over time
+    await record_rating(store, judgement, …)    what somebody else says about it
+    await get_task_evaluation(store, task_id, …)         every evaluation of a task, in sum, and where it goes
+    await recent_summaries(store, by="agent", …)  the newest few of each agent or model
+    await get_trends(store, by="agent", …)          scores, successes and durations of each, over time
 
 An evaluation that names the turn behind it takes the model, its cost and what the turn looked like from the store, so
 that routing learns from it. The one rule: a letter is one evaluation, however often it comes.

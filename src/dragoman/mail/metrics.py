@@ -1,6 +1,6 @@
 """What is measured of a team's tasks and mail: counts, rates, durations, what waits and what was given up.
 
-    await measures_of(store, team_id="ops")      everything at once
+    await get_metrics(store, team_id="ops")      everything at once
 
 Counts, rates and averages are over everything that is kept; durations are those of the newest evaluations, so that
 asking costs the same in a store of any age. The one rule: what belongs to another team is in no number.

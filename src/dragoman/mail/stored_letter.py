@@ -1,6 +1,6 @@
 """From a letter to what is kept of it, and back to what people may see.
 
-    posted_of(letter, sealing, …)       its text with references, its secrets sealed, its id and its fingerprint
+    to_stored(letter, sealing, …)       its text with references, its secrets sealed, its id and its fingerprint
     shown(posted)                       the letter with *** for every secret
     opened(posted, sealing)             the letter with its secrets back, for its recipient
 

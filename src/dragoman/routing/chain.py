@@ -163,7 +163,7 @@ def decide(
     """Which model answers a turn. Once, when it begins: it holds for every call of the turn.
 
     A message that names a model which nobody has, or nothing but a model, raises before any slot is asked. Otherwise
-    a decision comes back, also if it is a refusal, so that it can be told before ``raise_if_refused`` is called.
+    a decision comes back, also if it is a refusal, so that it can be told before ``raise_if_rejected`` is called.
     """
     if facts.may_name_model:
         override = read_override(facts.content, registry, facts.override)

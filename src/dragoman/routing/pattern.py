@@ -1,6 +1,6 @@
 """What worked before: turns like this one, which models answered them, how well, and at what price.
 
-    fingerprint_of(…) -> Fingerprint      what a turn looks like when it begins
+    make_fingerprint(…) -> Fingerprint      what a turn looks like when it begins
     PatternSample                         a fingerprint, the model that answered, and how that was judged
     recommend(…) -> Recommendation        the model that did best on the nearest samples, and how sure that is
 

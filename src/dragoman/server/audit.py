@@ -1,7 +1,7 @@
 """Audit events of the server, in numbers that an attacker cannot drive up.
 
 Audit events are kept for as long as the store. A stranger who sends bad keys must not fill it, so at most ``MOST``
-events are emitted within ``WITHIN_S`` seconds. What is left out is counted in the log.
+events are emitted within ``WINDOW_S`` seconds. What is left out is counted in the log.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     settings.endpoint("openai")                      where to call, with which key, and where each of these came from
     settings.endpoint("openai", api_key=…)           an argument comes before everything else
     settings.has_key("openai")                       whether there is a key at all
-    settings.reached_by("openai")                    what it can be called with, or none
+    settings.access_source("openai")                    what it can be called with, or none
     settings.default_model, .store, .workspace       each a ``Setting``: its value, and where it came from
 
 For each thing the first place that has it counts: the argument, the environment, the file, the keyring, the row of the

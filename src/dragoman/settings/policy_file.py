@@ -1,7 +1,7 @@
 """The routing policy's file: read again when it changes, and never in the way of a turn.
 
     source = PolicyFile.of_workspace(workspace, registry)
-    source.read() -> PolicyRead(policy, path, version, errors, …)     before each turn
+    source.read() -> PolicyStatus(policy, path, version, errors, …)     before each turn
 
 Of the places where it may be, the first that has a file counts: ``.dragoman/routing.yaml`` in the workspace,
 ``.metis/routing.yaml`` there, ``routing.yaml`` in the user's configuration folder. A missing file is an empty policy.

@@ -1,7 +1,7 @@
 """The files that messages name, as they stand beside the messages: found by their paths, whoever names them.
 
     noted(session, seq, message)                  steps that note the files of a message
-    named_attachments(session, owners, prefix)    files that only this session names, and those that others name
+    find_attachment_refs(session, owners, prefix)    files that only this session names, and those that others name
 
 The one rule: what a message names is noted when the message is written, and moves, ends and goes with it.
 """

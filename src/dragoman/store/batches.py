@@ -1,7 +1,7 @@
 """Many rows with few statements: how values are put into them.
 
     for marks, some in listed(names): …         IN (marks), with these values
-    for some in in_groups(rows): …              VALUES of so many rows
+    for some in insert_chunks(rows): …              VALUES of so many rows
 
 The one rule: there are few different statements, however many values there are, because an engine plans each anew.
 """

@@ -52,7 +52,7 @@ class Blobs(Protocol):
         """Keep it. If it is there already, note that somebody wants it."""
 
     async def get(self, sha256: str) -> bytes:
-        """What is kept under that hash; ``DamagedError`` if it is gone or another one."""
+        """What is kept under that hash; ``CorruptDataError`` if it is gone or another one."""
 
     async def delete(self, sha256: str) -> None:
         """Let it go."""

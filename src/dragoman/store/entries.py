@@ -236,7 +236,7 @@ def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
 
 
 def row_from(row: tuple[Any, ...]) -> EntryRow:
-    """An entry in its place; ``DamagedError`` if it is not what was written."""
+    """An entry in its place; ``CorruptDataError`` if it is not what was written."""
     if hash_of(row[:5]) != bytes(row[5]):
         raise CorruptDataError("its hash does not fit its content", where=f"session {row[0]}, entry {row[1]}")
     return EntryRow(row[1], row[2], read_json(row[4], OWN))

@@ -1,10 +1,10 @@
 """Finding things in a store by what others know of them: a day, the name that a client gave a message, whose it is.
 
-    place_before(session, when)            the newest message before a moment, in as many looks as a history has halves
+    seq_before(session, when)            the newest message before a moment, in as many looks as a history has halves
     find_message(session, name)            by our id, or by the one that a client knows it by
     calls_of(session, ids)                 the tools that calls are of, and how long they took
     sessions_of(user)                      a page of what belongs to somebody
-    named_attachments(session, user, …)    files that only this session names, and files that others of the user name
+    find_attachment_refs(session, user, …)    files that only this session names, and files that others of the user name
 
 The one rule: a page costs a page, however long the history or the list is that it is taken from.
 """

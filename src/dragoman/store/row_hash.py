@@ -37,7 +37,7 @@ def row_hash(*columns: Any) -> bytes:
 
 
 def check_row(stored_hash: bytes | None, *columns: Any, where: str) -> None:
-    """Raise ``DamagedError`` if a row is not what was written."""
+    """Raise ``CorruptDataError`` if a row is not what was written."""
     if stored_hash is not None and bytes(stored_hash) != row_hash(*columns):
         raise CorruptDataError("its hash does not fit its content", where=where, remedy="Run dragoman verify")
 

@@ -299,7 +299,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         time of now where they have none. ``expected_seq`` is the last place that the caller knows of: if there are
         newer messages, nothing is added (``ConflictError``). The same again under the same ``idempotency_key``, or with
         the same message ids, changes nothing and gives the same places. With ``strict``, messages that break a rule
-        are a ``BreachError`` that offers repaired ones; without it, as the store was opened.
+        are a ``RuleViolationError`` that offers repaired ones; without it, as the store was opened.
         """
         items = [messages] if isinstance(messages, Message) else _messages_from(messages)
         if not items:

@@ -26,7 +26,7 @@ _HISTORY_RULES: Final = ("result-has-call", "one-result-per-call", "call-is-answ
 
 
 async def reject_violations(store: Store, session_id: str, messages: Sequence[Message]) -> None:
-    """``BreachError`` if adding these messages would break a rule."""
+    """``RuleViolationError`` if adding these messages would break a rule."""
     breaches = [breach for breach in check(messages) if breach.rule not in _HISTORY_RULES]
     breaches += await _find_invalid_results(store, session_id, messages)
     if breaches:

@@ -130,7 +130,7 @@ def is_call_intact(call: tuple[Any, ...], hash_: bytes | None) -> bool:
 
 
 def call_from_row(row: tuple[Any, ...]) -> ToolCall:
-    """A call from its session, ``ROW``; ``DamagedError`` if it is not what was written."""
+    """A call from its session, ``ROW``; ``CorruptDataError`` if it is not what was written."""
     session_id, *columns, hash_ = row
     call = dict(zip(CALL_FIELDS, columns, strict=True))
     if not is_call_intact(tuple(columns), hash_) or call["status"] not in CALL_STATUSES:

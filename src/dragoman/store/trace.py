@@ -260,7 +260,7 @@ def json_hash(row: Sequence[Any]) -> bytes:
 
 
 def event_from_row(row: tuple[Any, ...]) -> TraceEvent:
-    """The event of a row; ``DamagedError`` if it is not what was written."""
+    """The event of a row; ``CorruptDataError`` if it is not what was written."""
     if json_hash(row[:9]) != bytes(row[9]):
         raise CorruptDataError("its hash does not fit its content", where=f"session {row[2]}, event {row[0]}")
     return TraceEvent(
@@ -401,7 +401,7 @@ def _evaluation_id(team_id: str, key: str) -> str:
 
 
 def evaluation_from_row(row: tuple[Any, ...]) -> Evaluation:
-    """The evaluation of a row; ``DamagedError`` if it is not what was written."""
+    """The evaluation of a row; ``CorruptDataError`` if it is not what was written."""
     if evaluation_hash(row) != bytes(row[18]):
         raise CorruptDataError("its hash does not fit its content", where=f"session {row[1]}, evaluation {row[0]}")
     return Evaluation(

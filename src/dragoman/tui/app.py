@@ -1,6 +1,6 @@
 """The chat itself: the conversation, a line to write in, and a line that says where one stands.
 
-A turn runs in a task of its own (``RunningTurn``) and is followed here; Escape stops it. What begins with a slash is a
+A turn runs in a task of its own (``TurnTask``) and is followed here; Escape stops it. What begins with a slash is a
 command (``commands``), what begins with @ names a model for one message. The one rule: whatever goes wrong is shown
 where it happened, in the words of the error, and the chat goes on.
 """

@@ -1,7 +1,7 @@
 """What goes into a turn and what comes out of it: the question, and the steps on the way to the answer.
 
-A turn is told as it happens: ``TurnBegan``, then for each call of a model ``AnswerBegan``, the events of its stream
-(``dragoman.event``) and ``AnswerEnded``, for each tool ``ResultStored``, and at last ``TurnEnded``. A turn may end
+A turn is told as it happens: ``TurnStart``, then for each call of a model ``AnswerStart``, the events of its stream
+(``dragoman.event``) and ``AnswerEnd``, for each tool ``ToolResultStored``, and at last ``TurnEnd``. A turn may end
 while calls of its last answer are pending: they wait for the caller, whose tools they name, or for somebody's consent.
 What is said about them begins another turn. The one rule: what says that a message is stored is told after it is.
 """

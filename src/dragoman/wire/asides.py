@@ -1,8 +1,8 @@
 """Asides: what a request asks for in words that only its own dialect has.
 
-    asides_of(request, dialect)     those of another dialect than the one that is to write the request
-    lost_asides(request, dialect)   a loss for each
-    hints_of(raw, dialect)          what was noted in the same way about a block or a message
+    foreign_options(request, dialect)     those of another dialect than the one that is to write the request
+    foreign_option_losses(request, dialect)   a loss for each
+    foreign_hints(raw, dialect)          what was noted in the same way about a block or a message
 
 A dialect keeps what it has no canonical field for as residue, and only it writes that again. Written in another
 dialect, the request lacks it: the earlier answer that it goes on from, a guardrail, the documents to quote. So each is

@@ -2,8 +2,8 @@
 
     @from_body
     def read_request(body)                      takes either, and refuses what nobody can keep
-    unforeseen(error), log_unforeseen(error)    the last line of defence of every reader
-    body_of(wire), an_object(…), a_list(…)      the value, if it is what belongs there
+    unforeseen(error), log_unexpected(error)    the last line of defence of every reader
+    body_of(wire), expect_object(…), expect_list(…)      the value, if it is what belongs there
     unkept(error)                               why a part of a wire cannot be kept, if an error is about that
 
 Values of ours refuse what they could not be stored with: what is nested too deep, half of a character, a number that is

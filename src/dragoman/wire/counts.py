@@ -4,10 +4,10 @@
     counts.read(wire, "prompt_tokens") -> int      0 if there is no such count, or an impossible one
     counts.split_prompt(prompt, cached, written)   the disjoint parts of a prompt
     counts.check(usage) -> TokenUsage              the usage without impossible figures
-    possible_usage(usage, dialect) -> TokenUsage   the same for a usage that was read elsewhere
+    drop_impossible_counts(usage, dialect) -> TokenUsage   the same for a usage that was read elsewhere
 
-A count is a whole number from 0 to ``MOST_CALL_TOKENS``, and no part is larger than its whole. Invariant: no usage that
-a dialect reads breaks this, or has a figure beyond ``message.MOST_USD``. An impossible figure is dropped and named in a
+A count is a whole number from 0 to ``MAX_CALL_TOKENS``, and no part is larger than its whole. Invariant: no usage that
+a dialect reads breaks this, or has a figure beyond ``message.MAX_USD``. An impossible figure is dropped and named in a
 warning, the usage is marked as estimated, and the answer is kept.
 """
 

@@ -2,7 +2,7 @@
 
     stream_error(dialect, code, message, **kept)   the event that ends a damaged stream
     early_end(dialect, head, tail)                 the event for a stream that ended before its message did
-    error_in(body)                                 what the body of an error says, if it is JSON
+    parse_error_body(body)                                 what the body of an error says, if it is JSON
     by_status(status)                              code and class of a failure that only its status explains
     fault_of(dialect, found, message, …)           the fault, with whether and when to try again
 

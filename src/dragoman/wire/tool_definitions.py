@@ -1,11 +1,11 @@
 """Tools as functions: ``{"type": "function", "function": {...}}``, the shape that Chat Completions made common.
 
     read_tool(wire, dialect) -> tool                a definition, or the whole of it if it is another kind of tool
-    written_tool(tool, dialect, losses) -> wire     None for a tool that only another dialect understands
-    written_tools(tools, natural, dialect, losses)  the tools of a request, in whatever shape ``natural`` gives them
+    write_tool(tool, dialect, losses) -> wire     None for a tool that only another dialect understands
+    write_tools(tools, natural, dialect, losses)  the tools of a request, in whatever shape ``natural`` gives them
     read_arguments(text) -> value, problem          the input of a call that travels as a text
-    without_silence(reply, was_silent) -> reply     a call cut before its input is no call without input
-    ended_unusable(reply, dialect)                  whether it ended like any reply, and only we found that it failed
+    mark_cut_calls(reply, has_no_input) -> reply     a call cut before its input is no call without input
+    is_unusable(reply, dialect)                  whether it ended like any reply, and only we found that it failed
 
 The one rule: an input that is no JSON object is never replaced by an empty one.
 """

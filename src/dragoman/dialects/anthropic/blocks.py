@@ -1,7 +1,7 @@
 """Blocks as the Messages API has them, both ways: shared by requests, replies and streams.
 
     read_block(wire, conversation) -> block       as we know it, with what is left over; else the whole of it, opaque
-    written_block(block) -> wire                  with what was noted about it
+    write_block(block) -> wire                  with what was noted about it
     cannot_say(block) -> reason                   why this wire cannot carry it; None if it can
 
 The one rule: written_block(read_block(wire)) is that wire.

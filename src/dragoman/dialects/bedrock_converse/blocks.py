@@ -1,7 +1,7 @@
 """Blocks of Converse both ways, for requests, replies and streams alike.
 
     read_block(wire, conversation, place) -> ContentBlock      opaque, if it is none that we know
-    written_blocks(blocks, place, lose) -> list                what cannot stand at a place is lost with a reason
+    write_blocks(blocks, place, lose) -> list                what cannot stand at a place is lost with a reason
 
 The one rule: what is read here is written again as it was, by its residue or as an opaque block.
 """

@@ -1,7 +1,7 @@
 """Blocks, both ways: parts of a content, shared by requests, replies and streams.
 
     read_part(part, role, turns, where) -> block     what we know of it, and the residue; else all of it, opaque
-    written_part(block, calls) -> part               the part again
+    write_part(block, calls) -> part               the part again
 
 The one rule: whether a block can be written is decided by ``cannot_say`` alone.
 """

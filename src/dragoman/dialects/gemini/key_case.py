@@ -1,6 +1,6 @@
 """How keys are spelled: in camelCase, in snake_case, or in both.
 
-    in_camel(wire) -> wire, spelled       the keys that we know in camelCase, and which of them were not
+    to_camel(wire) -> wire, spelled       the keys that we know in camelCase, and which of them were not
     respelled(wire, spelled) -> wire      the keys as they were
 
 The one rule: an object that is not the API's own (arguments, schemas, results) is never looked into.

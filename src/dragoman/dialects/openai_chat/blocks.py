@@ -1,8 +1,8 @@
 """What a message of Chat Completions holds, both ways: shared by requests, replies and streams.
 
     read_blocks(message, ...) -> placed blocks      each with its place on the wire
-    natural_message(role, blocks, notes) -> wire    what we would write for them
-    notes_of_message(role, blocks, wire) -> notes   what to remember of a message beside its blocks
+    default_message(role, blocks, notes) -> wire    what we would write for them
+    make_message_notes(role, blocks, wire) -> notes   what to remember of a message beside its blocks
     cannot_say(block, role, ...) -> reason          why this wire cannot carry a block; None if it can
 
 The one rule: what was read from a message is written as it stood there.

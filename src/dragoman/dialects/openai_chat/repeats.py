@@ -1,9 +1,9 @@
 """Chunks that repeat the one before them but for a few words.
 
-    typed_chunk(data) -> chunk              a chunk of the shape that most have; any other is an error
-    taken_out(delta, key) -> words          the words under a key; what remains can be compared
+    decode_plain_chunk(data) -> chunk              a chunk of the shape that most have; any other is an error
+    pop_text(delta, key) -> words          the words under a key; what remains can be compared
     Pattern.repeats(chunk, choice)          whether a chunk says nothing else than the one before
-    Pattern.words_in(data) -> words         the same, seen by its bytes
+    Pattern.find_text(data) -> words         the same, seen by its bytes
 
 Who answers stands in every chunk, and saying it twice is saying it once. So a chunk that says the same as the one
 before adds words alone, and need not be put together key by key.

@@ -1,7 +1,7 @@
 """Items and parts of the Responses API, both ways: what stands in the input, in the output and in a stream alike.
 
     read_item(wire)                one item of the model's as blocks
-    written_items(blocks, role)    the items for the blocks of one message
+    write_items(blocks, role)    the items for the blocks of one message
 
 The one rule: a block that was read here is written here as it was; one of another origin is written or named a loss.
 """

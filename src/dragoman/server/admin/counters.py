@@ -1,6 +1,6 @@
 """What a server counts while it works: requests by route and status, runs by how they ended, what each worker uses.
 
-    shared = shared_table(workers)                        once, in the process that starts the workers
+    shared = make_shared_table(workers)                        once, in the process that starts the workers
     counters = Counters(shared, place=1)                  in a worker: it writes its own row and reads all rows
     counters.name_routes(routes)                          the same in every worker, before the first request
     counters.count_request("GET", "/healthz", 200, 0.002)

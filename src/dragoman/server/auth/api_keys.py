@@ -1,7 +1,7 @@
 """Keys of callers: how one is made, where its pepper is kept, and how it is known again.
 
     made = new_key(peppers)                      made.text is shown once, made.secret_hash is kept
-    peppers_for(store_url, …)                    the pepper, which is in no database
+    load_peppers(store_url, …)                    the pepper, which is in no database
     await KeyRing(store, peppers).holder(text)   what is kept of the key, if it is good
 
 A key is ``ak_live_<public id>_<secret>_<checksum>``. The checksum tells a mistyped one without asking the store; the

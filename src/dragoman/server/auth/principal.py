@@ -1,7 +1,7 @@
 """Who calls: by a key, or as the one person of this machine. And which sessions are theirs.
 
-    principal = principal_of(request)                      who calls; the route is not reached without
-    session = await owned_session(request, thread_id)      their session, or the one 404
+    principal = get_principal(request)                      who calls; the route is not reached without
+    session = await get_owned_session(request, thread_id)      their session, or the one 404
 
 Without a key, on a server that only this machine reaches, the caller is ``local`` and owns what the command line made.
 That is the user whose server it is, by the user of the connection's socket; any other user of the machine sends the

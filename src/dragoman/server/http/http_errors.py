@@ -1,7 +1,7 @@
 """How a request is refused: one shape for every error, and one table from our own errors to statuses.
 
     raise Refusal(422, "empty_content", "A message has to say something.")
-    raise not_found()                    the same for what is missing and for what is somebody else's
+    raise not_found_error()                    the same for what is missing and for what is somebody else's
 
 The body is always ``{"error": {"code", "message", "request_id"}}``. The one rule: no answer holds what the caller was
 not meant to see. What fails on our side is told by its code alone, and the rest goes to the log under the request id.

@@ -1,7 +1,7 @@
 """What a request says, read strictly: its body as JSON, its body as one of our types, its query.
 
     value = await json_body(request)           or a refusal: 400, 413, 415, 422
-    asked = read_as(value, RenameThread)       422 with the path of what does not fit, and what was expected
+    asked = parse_as(value, RenameThread)       422 with the path of what does not fit, and what was expected
     limit = whole_number(request, "limit", default=50, least=1, most=200)
     words = text_param(request, "q")
 

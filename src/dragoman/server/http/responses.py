@@ -1,9 +1,9 @@
 """What is answered: a value as JSON, and where a list goes on.
 
     answer(value)                              200, never kept by anybody on the way
-    await answer_large(size, make)             the same for a large value, made and encoded off the event loop
-    cursor_for(principal, session)             where the next page of sessions begins
-    place_from(principal, text)                the same, read again; 400 if we did not make it for them
+    await large_json_response(size, make)             the same for a large value, made and encoded off the event loop
+    make_cursor(principal, session)             where the next page of sessions begins
+    parse_cursor(principal, text)                the same, read again; 400 if we did not make it for them
 
 The one rule: a cursor is a place in the caller's own list. Whoever changes one, or brings another's, is told so, and
 what is listed is asked for by its owner in any case.

@@ -3,7 +3,7 @@
 Mail is of a team: keys of one team share its mailboxes, tasks and evaluations, and a key of no team has those of its
 user alone. Without a key, the caller has the mail of nobody's team, which is what the command line and programs on this
 machine use. A key with scopes ``agent:ID`` speaks as those agents and reads their mailboxes; one without speaks as any
-agent of its team. The one rule: what is asked of mail is asked of ``mail_of(request)``, which knows the caller's team
+agent of its team. The one rule: what is asked of mail is asked of ``team_mail(request)``, which knows the caller's team
 and no other.
 """
 

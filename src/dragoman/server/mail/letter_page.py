@@ -1,7 +1,7 @@
 """A page of letters, bounded by count and by size.
 
     page = await read_page(read, limit, size)      items, and whether there are more
-    within_size(items, size)                      as many items from the front as a page has room for
+    count_within_size(items, size)                      as many items from the front as a page has room for
 
 Letters are read from the store in small slices, so that a request never holds much more than it returns. A page
 has at least one letter, however large that is.

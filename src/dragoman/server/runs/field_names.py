@@ -1,6 +1,6 @@
 """The field names of AG-UI in camel case, from either spelling.
 
-    camel_case(value)        a RunAgentInput whose snake case fields are renamed: thread_id becomes threadId
+    to_camel_case(value)        a RunAgentInput whose snake case fields are renamed: thread_id becomes threadId
 
 AG-UI writes its fields in camel case. Programs that use the protocol's Python types without aliases, and many that
 are written by hand, send snake case. Only the protocol's own fields are renamed: what an application keeps in

@@ -38,7 +38,7 @@ class RunPublisher:
         self._live_run = live_run
 
     async def publish(self) -> RunEnd:
-        """Tell the run from its beginning to its end; ``NotOursError`` if somebody else has ended it."""
+        """Tell the run from its beginning to its end; ``RunLostError`` if somebody else has ended it."""
         live_run = self._live_run
         await self._store_and_publish(live_run.encoder.encode_start(live_run.start_event, self._now_ms()))
         pending: list[Event] = []  # which are not stored yet

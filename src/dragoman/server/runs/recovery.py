@@ -1,6 +1,6 @@
 """What a worker that died has left: its runs are ended, after their threads were put in order.
 
-    await ended_if_dead(doors, run)        by whoever notices: at the start, when somebody follows, when somebody asks
+    await end_expired_run(doors, run)        by whoever notices: at the start, when somebody follows, when somebody asks
 
 What the run had told of its last answer is put into the history first, then the answer is ended as the next turn would
 end it, and last of all the run gets its event. The one rule: nobody is told that a run is over while its thread is not

@@ -1,6 +1,6 @@
 """What a client sends to begin a run, read strictly: AG-UI's RunAgentInput, of protocol 1.0 and of those before it.
 
-    given = read_given(value)              or a refusal, before anything is stored
+    given = parse_run_input(value)              or a refusal, before anything is stored
     given.messages                         each with its id, its role and its parts: texts, and files to be looked at
 
 A JSON value comes in and values go out; whose thread it is, and what of it is new, is found out elsewhere. Fields that

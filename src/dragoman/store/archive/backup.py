@@ -33,7 +33,7 @@ _STAGE_PERCENT: Final = {"tables": 50, "blobs": 20, "look": 30}  # of a hundred
 
 
 async def backup(store: Store, target: Path, progress: Progress | None) -> Verification:
-    """Copy a store to a file, and look at the copy; ``DamagedError`` if it is not sound, which leaves it there."""
+    """Copy a store to a file, and look at the copy; ``CorruptDataError`` if it is not sound, which leaves it there."""
     if target.exists() or _blob_folder(target).exists():
         what = "there is something already"
         raise ConflictError(what, where=str(target), remedy="Name another file", code="target_exists")

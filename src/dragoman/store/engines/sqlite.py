@@ -640,7 +640,7 @@ class _Reader:
         self._connection.close()
 
     def read_inline(self, operation: Operation[Any]) -> Any:
-        """What was read, in the thread that asks; ``_NOT_HERE`` if that could take long: see ``committed_here``."""
+        """What was read, in the thread that asks; ``_WOULD_BLOCK`` if that could take long: see ``committed_here``."""
         if self._slowest_s > _QUICK_S:
             self._slowest_s *= _FORGETTING
             return _WOULD_BLOCK

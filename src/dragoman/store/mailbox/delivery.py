@@ -1,6 +1,6 @@
 """Letters on their way to be handled: handed out for a while, done with, tried again, given up, or sent.
 
-    hand_out(…)                         the next letters of a mailbox, for a while
+    lease_letters(…)                         the next letters of a mailbox, for a while
     settle(…, effect)                   done with, in one transaction with whatever it led to
     fail(…)                             to be tried again later, or dead
 

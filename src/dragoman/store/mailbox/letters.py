@@ -71,7 +71,7 @@ def hash_row(row: Sequence[Any]) -> bytes:
 
 
 def from_row(row: Sequence[Any]) -> StoredLetter:
-    """The letter of a row; ``DamagedError`` if it is not what was written."""
+    """The letter of a row; ``CorruptDataError`` if it is not what was written."""
     if hash_row(row[:14]) != bytes(row[14]):
         raise CorruptDataError("its hash does not fit its content", where=f"mailbox {row[0]}, letter {row[2]}")
     return StoredLetter(

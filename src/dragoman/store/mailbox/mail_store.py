@@ -1,7 +1,7 @@
 """The mail of a store: what ``dragoman.mail`` asks of it, whatever engine is below.
 
     await store.mail.post(posted)                       taken, and safe
-    await store.mail.hand_out("CA", …)                  the next letters, for a while
+    await store.mail.lease_letters("CA", …)                  the next letters, for a while
     await store.mail.settle(handed, effect)             done with, together with its effect
     await store.mail.find(task_id="TASK-7")             the letters of a task, with where they stand
 

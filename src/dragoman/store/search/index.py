@@ -2,7 +2,7 @@
 
     behind, pending -> put                    which sessions have messages that it lacks; those messages; add them
     find                                      the places that fit a query, best first
-    forget, forget_everything, compact        take messages out of it; empty it; leave nothing of what was taken out
+    forget, clear_index, compact        take messages out of it; empty it; leave nothing of what was taken out
 
 A session's ``indexed_seq`` says up to where the index has its messages, so that nobody has to remember anything:
 whoever finds it behind ``last_seq`` may fill it, several at once as well, and the first one wins. Both engines are

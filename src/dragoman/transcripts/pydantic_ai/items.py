@@ -1,7 +1,7 @@
 """Items of what a user says or a tool answers, both ways: texts and files.
 
     read_item(item) -> block        what we know of it, and the residue; else all of it, opaque
-    written_item(block) -> item     the item again
+    write_item(block) -> item     the item again
     cannot_say(block)               why an item cannot be made of a block
 
 A file is a text of base64, in the alphabet for addresses, or an address. A file that was uploaded to a provider is

@@ -11,7 +11,7 @@ Instructions are repeated in every request; they are a message where they change
 without an answer between them are one request, unless a note says where the next one began.
 
 What only we say about a message (its id, its metadata) stands in the request's metadata, by the place of its part.
-The one rule: which parts a message becomes is decided by ``_written_parts`` alone, also while it is being read.
+The one rule: which parts a message becomes is decided by ``_write_parts`` alone, also while it is being read.
 """
 
 from __future__ import annotations

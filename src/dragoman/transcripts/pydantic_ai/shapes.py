@@ -2,7 +2,7 @@
 
     request_shape, response_shape, usage_shape    messages
     system_shape, user_shape, return_shape, …     parts of them
-    time_text, time_of                            times, as it writes and reads them
+    format_time, time_of                            times, as it writes and reads them
 
 It writes every key, also of what is not there, so what we would have written has them all too: then the residue of a
 message is empty, or short. The one rule: no key stands here in another place than where the package writes it.

@@ -1,8 +1,8 @@
 """What is known while messages are written: the calls that results answer, the instructions, and what is lost.
 
     Writing(messages)                   calls, by our ids; the instructions in effect; losses
-    read_extra(wire), read_ride(wire)   what stands in somebody's metadata: of an application, and of ours
-    with_extra(message, said)           the metadata again
+    read_extra(wire), read_own_extra(wire)   what stands in somebody's metadata: of an application, and of ours
+    write_metadata(message, said)           the metadata again
 
 The one rule: what nobody can say here is lost before anything is told of what stands beside it.
 """
