@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import JsonError
-from dragoman.jsontext import OWN, REQUEST, JsonLimits, read_json
+from dragoman.jsontext import OWN, REQUEST, JsonLimits, has_lone_surrogate, join_surrogates, read_json
 from tests import strategies
 
 GRAMMAR = JsonLimits(unique_keys=False)
@@ -201,3 +201,18 @@ def test_no_text_fails_in_any_other_way(text: bytes | str) -> None:
 )
 def test_hostile_texts_of_four_megabytes_are_refused_like_short_ones(text: bytes) -> None:
     assert code_of(text) in ("invalid_json", "too_deep", "too_many_values")
+
+
+@pytest.mark.parametrize(
+    ("text", "joined", "is_lossy"),
+    [
+        ("plain", "plain", False),
+        ("\ud83d\ude00", "😀", False),
+        ("a\ud83d", "a", True),
+        ("\ude00\ud83d", "", True),
+        ("😀\ud83d\ude00é", "😀😀é", False),
+    ],
+)
+def test_split_surrogates_are_joined_and_lone_ones_are_dropped(text: str, joined: str, is_lossy: bool) -> None:
+    assert join_surrogates(text) == joined
+    assert has_lone_surrogate(text) is is_lossy

@@ -21,7 +21,7 @@ import msgspec
 
 from dragoman.errors import InputError, JsonError
 from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, has_lone_surrogate, join_surrogates, read_json
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -263,21 +263,10 @@ class _OpenText:
         self.provider_raw: ProviderRaw | None = None
 
     def block(self) -> ContentBlock:
-        text = _join_surrogates("".join(self.parts))
+        text = join_surrogates("".join(self.parts))
         if self.kind is TextDelta:
             return TextBlock(text, self.provider_raw)
         return ThinkingBlock(text, self.signature, self.provider_raw)
-
-
-def _join_surrogates(text: str) -> str:
-    """A text, the halves of a character joined that arrived in two deltas. A half that stayed alone is left out."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
-
-
-def _has_lone_surrogate(text: str) -> bool:
-    return not text.isascii() and _join_surrogates(text).encode("utf-16-le") != text.encode(
-        "utf-16-le", "surrogatepass"
-    )
 
 
 class _OpenCall:
@@ -291,9 +280,9 @@ class _OpenCall:
         """The call, if its input is a JSON object. No text at all is how providers send the input of no arguments."""
         text = "".join(self.parts)
         if not text.isascii():
-            if _has_lone_surrogate(text):
+            if has_lone_surrogate(text):
                 return self.invalid("half of a character", provider_raw)
-            text = _join_surrogates(text)
+            text = join_surrogates(text)
         try:
             value: Any = read_json(text, OWN) if text.strip() else {}
             if not isinstance(value, dict):
@@ -304,7 +293,7 @@ class _OpenCall:
 
     def invalid(self, reason: str, provider_raw: ProviderRaw | None = None) -> InvalidToolUseBlock:
         return InvalidToolUseBlock(
-            self.start.id, self.start.name, _join_surrogates("".join(self.parts)), reason, provider_raw
+            self.start.id, self.start.name, join_surrogates("".join(self.parts)), reason, provider_raw
         )
 
 
@@ -426,7 +415,7 @@ class Accumulator:
         try:
             return _to_storable(self._to_block(block))
         except (ValueError, InputError):
-            text = _join_surrogates("".join(getattr(block, "parts", ())))
+            text = join_surrogates("".join(getattr(block, "parts", ())))
             return TextBlock(text) if text else None
 
     def reply(self) -> Reply:
@@ -460,7 +449,7 @@ class Accumulator:
         if self.end.stop_reason is StopReason.ERROR:
             return _UNEXPLAINED
         texts = ["".join(block.parts) for block in self.blocks.values() if isinstance(block, _OpenText)]
-        if any(_has_lone_surrogate(text) for text in texts):
+        if any(has_lone_surrogate(text) for text in texts):
             return Fault(code="bad_event", message="half of a character in a text", retryable=True)
         if set(self.blocks) != set(range(len(self.blocks))):
             return _protocol_fault("a block is missing between the others")

@@ -235,3 +235,19 @@ def _reject_lone_surrogates(value: Any, text: str) -> None:
         match = _SURROGATE_ESCAPE.search(text)
         place = match.start() if match else 0
         raise JsonError("a lone surrogate", where=f"at or after character {place}", code="invalid_unicode") from None
+
+
+# --- surrogates ------------------------------------------------------------------------------------------------------
+
+
+def join_surrogates(text: str) -> str:
+    """Join surrogate pairs that arrived in two deltas, and drop lone surrogates."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether ``join_surrogates`` drops part of the text."""
+    if text.isascii():
+        return False
+    units = text.encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "ignore").encode("utf-16-le") != units
