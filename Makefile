@@ -101,7 +101,7 @@ $(STAMP): pyproject.toml requirements/dev.txt requirements/weights.txt
 	@touch $@
 
 # The page is built by Node.js of the wheel, from sources and pins in web/; it needs nothing else once it is built.
-$(PAGE): $(STAMP) scripts/build_page.py $(filter-out web/node_modules/%,$(wildcard web/*.* web/src/*.* web/src/mail/*.* web/src/styles/*.*))
+$(PAGE): $(STAMP) scripts/build_page.py $(filter-out web/node_modules/%,$(wildcard web/*.* web/src/*.* web/src/*/*.*))
 	@$(BIN)/python -m scripts.build_page
 	@touch $@
 

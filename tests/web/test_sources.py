@@ -30,7 +30,7 @@ def test_its_own_tests_pass() -> None:
 
 def test_advice_is_given_for_codes_that_there_are() -> None:
     known = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("errors.md", "server.md", "runs.md"))
-    codes = re.findall(r"^  (\w+): ", (SOURCES / "src" / "advice.ts").read_text("utf-8"), re.MULTILINE)
+    codes = re.findall(r"^  (\w+): ", (SOURCES / "src" / "api" / "error-messages.ts").read_text("utf-8"), re.MULTILINE)
     assert len(codes) > 30
     assert [code for code in codes if f"`{code}`" not in known] == []
 

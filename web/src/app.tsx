@@ -1,11 +1,11 @@
 // The frame: the list at the side, the page beside it, and whatever stands in front of both.
-import { needsKey } from "./api.ts";
-import { useCell } from "./cell.ts";
-import { Dialogs } from "./dialogs.tsx";
-import { KeyPrompt } from "./key-prompt.tsx";
+import { needsKey } from "./api/client.ts";
+import { useCell } from "./state/observable.ts";
+import { Dialogs } from "./components/dialogs.tsx";
+import { KeyPrompt } from "./components/key-prompt.tsx";
 import { PAGES, type Page } from "./pages.tsx";
-import * as shelf from "./shelf.ts";
-import { Sidebar } from "./sidebar.tsx";
+import * as shelf from "./state/app-state.ts";
+import { Sidebar } from "./components/sidebar.tsx";
 
 export function App() {
   const route = useCell(shelf.route);

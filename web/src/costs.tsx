@@ -1,14 +1,14 @@
 // What was spent, by day and by model.
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import * as api from "./api.ts";
-import { useCell } from "./cell.ts";
-import { count, dollars, modelName, plural, spent } from "./format.ts";
-import { Modal } from "./modal.tsx";
-import { IconButton } from "./icons.tsx";
-import { DAY_S, series } from "./series.ts";
-import * as shelf from "./shelf.ts";
-import { theme } from "./theme.ts";
+import * as api from "./api/client.ts";
+import { useCell } from "./state/observable.ts";
+import { count, dollars, modelName, plural, spent } from "./lib/format.ts";
+import { Modal } from "./components/modal.tsx";
+import { IconButton } from "./components/icons.tsx";
+import { DAY_S, series } from "./lib/cost-series.ts";
+import * as shelf from "./state/app-state.ts";
+import { theme } from "./lib/theme.ts";
 
 export function Costs() {
   const [cost, setCost] = useState<api.Cost | null>(null);

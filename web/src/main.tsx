@@ -1,10 +1,10 @@
 // The page begins here.
 import { render } from "preact";
 import { App } from "./app.tsx";
-import { tryNow } from "./following.ts";
-import * as shelf from "./shelf.ts";
-import { listenForShortcuts } from "./shortcuts.ts";
-import { applyTheme } from "./theme.ts";
+import { tryNow } from "./api/run-stream.ts";
+import * as shelf from "./state/app-state.ts";
+import { listenForShortcuts } from "./lib/shortcuts.ts";
+import { applyTheme } from "./lib/theme.ts";
 
 // Another tab, or the command line, may have gone on meanwhile.
 function comeBack(): void {

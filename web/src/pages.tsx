@@ -1,8 +1,8 @@
 // The pages that there are, by the first word of their address. A new one is a row here, and a component of its own.
 import type { ComponentChild } from "preact";
-import { Chat } from "./chat.tsx";
+import { Chat } from "./chat/chat.tsx";
 import { Costs } from "./costs.tsx";
-import type { IconName } from "./icons.tsx";
+import type { IconName } from "./components/icons.tsx";
 import { Mail } from "./mail/mail.tsx";
 
 export interface Page {

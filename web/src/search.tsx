@@ -1,10 +1,10 @@
 // What a search across all conversations found.
 import { useEffect, useState } from "preact/hooks";
-import * as api from "./api.ts";
-import { plural } from "./format.ts";
-import { hashOf } from "./route.ts";
-import * as shelf from "./shelf.ts";
-import type { Hit } from "./wire.ts";
+import * as api from "./api/client.ts";
+import { plural } from "./lib/format.ts";
+import { hashOf } from "./state/route.ts";
+import * as shelf from "./state/app-state.ts";
+import type { Hit } from "./api/types.ts";
 
 const WHO: Record<string, string> = { user: "You", assistant: "Model", tool: "Tool", system: "System" };
 const PAUSE_MS = 150;

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ApiError } from "../src/api.ts";
-import { follow, type Happened } from "../src/following.ts";
-import { EventLines } from "../src/sse.ts";
+import { ApiError } from "../src/api/client.ts";
+import { follow, type Happened } from "../src/api/run-stream.ts";
+import { EventLines } from "../src/api/sse.ts";
 
 const EVENTS = [
   { type: "RUN_STARTED", threadId: "t", runId: "r" },

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { beginning, read } from "../src/mail/form.ts";
-import { linkTo, placeFrom, type Place } from "../src/mail/place.ts";
-import { durationColumns, hasAny, range, scoreColumns, shortDuration, spanName } from "../src/mail/spans.ts";
-import type { Letter, Mailbox, Span } from "../src/mail/wire.ts";
-import { countsOf, fits, gist, inLines, inOrder, inWords, isFree, kindOf, outcome, reasonOf, retries, standing } from "../src/mail/words.ts";
-import { routeFrom } from "../src/route.ts";
+import { beginning, read } from "../src/mail/input-values.ts";
+import { linkTo, placeFrom, type Place } from "../src/mail/route.ts";
+import { durationColumns, hasAny, range, scoreColumns, shortDuration, spanName } from "../src/mail/trend-series.ts";
+import type { Letter, Mailbox, Span } from "../src/mail/types.ts";
+import { countsOf, fits, gist, inLines, inOrder, inWords, isFree, kindOf, outcome, reasonOf, retries, standing } from "../src/mail/letter-text.ts";
+import { routeFrom } from "../src/state/route.ts";
 
 const NOW = new Date("2026-11-15T12:00:00Z");
 const LATER = "2026-11-15T12:10:00Z";

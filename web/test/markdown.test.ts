@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { cut, type Cut } from "../src/markdown.ts";
+import { cut, type Cut } from "../src/lib/markdown.ts";
 
 const TEXTS = [
   "# A\n\nb\n===\n\n- one\n- two\n\n  more\n\n3. three\n\n> quote\nlazy\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```py\nx = 1\n\n```\n\nend",

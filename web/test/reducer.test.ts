@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { apply, LIVE } from "../src/reducer.ts";
-import { emptyView, type AnswerItem, type View } from "../src/view.ts";
-import type { Event } from "../src/wire.ts";
+import { apply, LIVE } from "../src/state/reducer.ts";
+import { emptyView, type AnswerItem, type View } from "../src/state/view-model.ts";
+import type { Event } from "../src/api/types.ts";
 
 const started: Event = { type: "RUN_STARTED", threadId: "t", runId: "r" };
 const finished: Event = { type: "RUN_FINISHED", threadId: "t", runId: "r", outcome: { type: "success" } };

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { liveAnswer } from "../src/reducer.ts";
-import { firstSeq, itemsFrom, lastSeq, receiptOf, withAllStored, withRows } from "../src/rows.ts";
-import { emptyView } from "../src/view.ts";
-import type { Block, Row } from "../src/wire.ts";
+import { liveAnswer } from "../src/state/reducer.ts";
+import { firstSeq, itemsFrom, lastSeq, receiptOf, withAllStored, withRows } from "../src/state/stored-messages.ts";
+import { emptyView } from "../src/state/view-model.ts";
+import type { Block, Row } from "../src/api/types.ts";
 
 const at = "2026-05-08T12:30:15Z";
 

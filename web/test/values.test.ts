@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { dollars, duration, era, modelName, prettyJson, shortTokens, spent, withoutMarks } from "../src/format.ts";
-import { highlight } from "../src/highlight.ts";
-import { ulid } from "../src/ids.ts";
-import { hashOf, routeFrom } from "../src/route.ts";
-import { series } from "../src/series.ts";
+import { dollars, duration, era, modelName, prettyJson, shortTokens, spent, withoutMarks } from "../src/lib/format.ts";
+import { highlight } from "../src/lib/highlight.ts";
+import { ulid } from "../src/lib/ulid.ts";
+import { hashOf, routeFrom } from "../src/state/route.ts";
+import { series } from "../src/lib/cost-series.ts";
 
 test("amounts keep two digits that say something", () => {
   assert.deepEqual([0, 12.5, 0.37, 0.0123, 0.000092, 1e-9].map(dollars), ["$0.00", "$12.50", "$0.37", "$0.012", "$0.000092", "< $0.000001"]);

@@ -1,18 +1,18 @@
 // A letter, and everything behind it: the conversation, its messages, calls, spend and evaluations, and its task.
 import type { ComponentChildren } from "preact";
-import { count, dollars, duration, modelName, moment, plural, spent } from "../format.ts";
-import { Icon } from "../icons.tsx";
-import { Prose } from "../prose.tsx";
-import { hashOf } from "../route.ts";
-import { Asking } from "./asking.tsx";
-import * as calls from "./calls.ts";
-import { useLive } from "./live.ts";
-import { LetterLine, Letters, ProblemNote, StandingChip } from "./parts.tsx";
+import { count, dollars, duration, modelName, moment, plural, spent } from "../lib/format.ts";
+import { Icon } from "../components/icons.tsx";
+import { Prose } from "../components/markdown-text.tsx";
+import { hashOf } from "../state/route.ts";
+import { Asking } from "./input-form.tsx";
+import * as calls from "./client.ts";
+import { useLive } from "./use-polling.ts";
+import { LetterLine, Letters, ProblemNote, StandingChip } from "./components.tsx";
 import { AsJson, Said } from "./payload.tsx";
-import { linkTo } from "./place.ts";
+import { linkTo } from "./route.ts";
 import { Finish } from "./task.tsx";
-import type { Evaluation, Graph } from "./wire.ts";
-import { HUMAN, kindOf, percent, score } from "./words.ts";
+import type { Evaluation, Graph } from "./types.ts";
+import { HUMAN, kindOf, percent, score } from "./letter-text.ts";
 
 export function LetterPage({ recipient, letter }: { recipient: string; letter: string }) {
   const { value: graph, problem, again } = useLive(`letter/${recipient}/${letter}`, () => calls.graph(recipient, letter));

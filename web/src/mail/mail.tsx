@@ -1,14 +1,14 @@
 // The pages of the mail: mailboxes, letters, tasks, what is behind a letter, dead letters, and trends.
 import { useEffect, useRef } from "preact/hooks";
-import { useCell } from "../cell.ts";
-import { IconButton } from "../icons.tsx";
-import { copyCode } from "../messages.tsx";
-import * as shelf from "../shelf.ts";
-import { DeadLetters } from "./dead.tsx";
+import { useCell } from "../state/observable.ts";
+import { IconButton } from "../components/icons.tsx";
+import { copyCode } from "../chat/messages.tsx";
+import * as shelf from "../state/app-state.ts";
+import { DeadLetters } from "./dead-letters.tsx";
 import { LetterPage } from "./letter.tsx";
 import { Mailbox } from "./mailbox.tsx";
 import { Mailboxes } from "./mailboxes.tsx";
-import { linkTo, placeFrom, type Place } from "./place.ts";
+import { linkTo, placeFrom, type Place } from "./route.ts";
 import { Task } from "./task.tsx";
 import { TrendsPage } from "./trends.tsx";
 

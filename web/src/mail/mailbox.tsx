@@ -1,10 +1,10 @@
 // The letters of a mailbox, the newest first, as they arrive.
 import { useState } from "preact/hooks";
-import * as calls from "./calls.ts";
-import { useArrivals, useLive } from "./live.ts";
-import { Filter, Letters, ProblemNote } from "./parts.tsx";
-import { FirstLetter } from "./teach.tsx";
-import { fits } from "./words.ts";
+import * as calls from "./client.ts";
+import { useArrivals, useLive } from "./use-polling.ts";
+import { Filter, Letters, ProblemNote } from "./components.tsx";
+import { FirstLetter } from "./empty-state.tsx";
+import { fits } from "./letter-text.ts";
 
 export function Mailbox({ recipient }: { recipient: string }) {
   const { value: letters, problem, again } = useLive(`box/${recipient}`, () => calls.lettersTo(recipient));

@@ -1,13 +1,13 @@
 // Every mailbox, and how much is in it.
 import { useState } from "preact/hooks";
-import { moment } from "../format.ts";
-import * as calls from "./calls.ts";
-import { useLive } from "./live.ts";
-import { Filter, ProblemNote } from "./parts.tsx";
-import { linkTo } from "./place.ts";
-import { FirstLetter } from "./teach.tsx";
-import type { Mailbox } from "./wire.ts";
-import { COLUMNS, countsOf, HUMAN, inOrder, inWords } from "./words.ts";
+import { moment } from "../lib/format.ts";
+import * as calls from "./client.ts";
+import { useLive } from "./use-polling.ts";
+import { Filter, ProblemNote } from "./components.tsx";
+import { linkTo } from "./route.ts";
+import { FirstLetter } from "./empty-state.tsx";
+import type { Mailbox } from "./types.ts";
+import { COLUMNS, countsOf, HUMAN, inOrder, inWords } from "./letter-text.ts";
 
 export function Mailboxes() {
   const { value: boxes, problem, again } = useLive("mailboxes", calls.mailboxes);

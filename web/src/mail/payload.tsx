@@ -1,9 +1,9 @@
 // What a letter says. The one rule: nothing that an agent wrote becomes a link, or anything else but text.
-import { Arguments } from "../arguments.tsx";
-import { Code } from "../code.tsx";
-import { Icon } from "../icons.tsx";
-import type { Artifact, Envelope, Letter, Payload } from "./wire.ts";
-import { inLines, kindOf, listed } from "./words.ts";
+import { Arguments } from "../chat/tool-arguments.tsx";
+import { Code } from "../components/code.tsx";
+import { Icon } from "../components/icons.tsx";
+import type { Artifact, Envelope, Letter, Payload } from "./types.ts";
+import { inLines, kindOf, listed } from "./letter-text.ts";
 
 export function Said({ letter }: { letter: Letter }) {
   const payload = letter.letter.payload;

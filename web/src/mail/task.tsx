@@ -1,17 +1,17 @@
 // The letters of a task, in their order: who said what to whom, and where it stands.
 import { useState } from "preact/hooks";
-import { problemFrom } from "../api.ts";
-import { moment, plural } from "../format.ts";
-import { Icon } from "../icons.tsx";
-import type { Problem } from "../view.ts";
-import { Asking } from "./asking.tsx";
-import * as calls from "./calls.ts";
-import { useLive } from "./live.ts";
-import { LetterLine, ProblemNote, StandingChip } from "./parts.tsx";
+import { problemFrom } from "../api/client.ts";
+import { moment, plural } from "../lib/format.ts";
+import { Icon } from "../components/icons.tsx";
+import type { Problem } from "../state/view-model.ts";
+import { Asking } from "./input-form.tsx";
+import * as calls from "./client.ts";
+import { useLive } from "./use-polling.ts";
+import { LetterLine, ProblemNote, StandingChip } from "./components.tsx";
 import { Said } from "./payload.tsx";
-import { linkTo } from "./place.ts";
-import type { Letter } from "./wire.ts";
-import { HUMAN, isFree, kindOf, listed } from "./words.ts";
+import { linkTo } from "./route.ts";
+import type { Letter } from "./types.ts";
+import { HUMAN, isFree, kindOf, listed } from "./letter-text.ts";
 
 export function Task({ task }: { task: string }) {
   const { value: letters, problem, again } = useLive(`task/${task}`, () => calls.lettersOf(task));

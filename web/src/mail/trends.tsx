@@ -1,17 +1,17 @@
 // How agents and models do over time: scores, successes and durations, of all together or of one.
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { Code } from "../code.tsx";
-import { count, dollars, duration, modelName } from "../format.ts";
-import { Icon } from "../icons.tsx";
-import * as calls from "./calls.ts";
-import { useLive } from "./live.ts";
-import { ProblemNote } from "./parts.tsx";
-import { linkTo, type By } from "./place.ts";
-import { Lines } from "./plot.tsx";
-import { durationColumns, DURATIONS_MS, hasAny, scoreColumns, shortDuration, spanName } from "./spans.ts";
-import { withKey } from "./teach.tsx";
-import type { GroupTrend, Step, Trends } from "./wire.ts";
-import { percent, score } from "./words.ts";
+import { Code } from "../components/code.tsx";
+import { count, dollars, duration, modelName } from "../lib/format.ts";
+import { Icon } from "../components/icons.tsx";
+import * as calls from "./client.ts";
+import { useLive } from "./use-polling.ts";
+import { ProblemNote } from "./components.tsx";
+import { linkTo, type By } from "./route.ts";
+import { Lines } from "./line-chart.tsx";
+import { durationColumns, DURATIONS_MS, hasAny, scoreColumns, shortDuration, spanName } from "./trend-series.ts";
+import { withKey } from "./empty-state.tsx";
+import type { GroupTrend, Step, Trends } from "./types.ts";
+import { percent, score } from "./letter-text.ts";
 
 export function TrendsPage({ by, name }: { by: By; name: string | null }) {
   const { value: trends, problem } = useLive(`trends/${by}`, () => calls.trends(by));

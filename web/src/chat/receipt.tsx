@@ -1,0 +1,21 @@
+// What an answer consumed, and what that cost.
+import { count, dollars, duration, moment } from "../lib/format.ts";
+import type { Receipt } from "../state/view-model.ts";
+
+export function ReceiptLine({ receipt, at }: { receipt: Receipt; at: string | null }) {
+  const { input, cached, output, reasoning, usd, isUnpriced, latencyMs } = receipt;
+  const facts = [
+    `${count(input)} → ${count(output)} tokens`,
+    cached ? `${count(cached)} cached` : "",
+    reasoning ? `${count(reasoning)} thinking` : "",
+    isUnpriced ? "unpriced" : usd === null ? "" : dollars(usd),
+    !latencyMs ? "" : duration(latencyMs),
+  ];
+  return (
+    <span class="receipt muted small" title={at ? moment(at) : undefined}>
+      {facts.filter(Boolean).map((fact) => (
+        <span key={fact}>{fact}</span>
+      ))}
+    </span>
+  );
+}

@@ -1,0 +1,83 @@
+// Whichever dialog is open.
+import { useState } from "preact/hooks";
+import { useCell } from "../state/observable.ts";
+import { ThreadCost } from "../costs.tsx";
+import { Help } from "./help.tsx";
+import { Modal } from "./modal.tsx";
+import { ModelPicker } from "../chat/model-picker.tsx";
+import * as shelf from "../state/app-state.ts";
+import { ShowAs } from "../chat/show-as.tsx";
+import type { Thread } from "../api/types.ts";
+
+const close = () => shelf.dialog.set(null);
+
+export function Dialogs() {
+  const dialog = useCell(shelf.dialog);
+  switch (dialog?.kind) {
+    case "models":
+      return <ModelPicker onClose={close} />;
+    case "help":
+      return <Help onClose={close} />;
+    case "cost":
+      return <ThreadCost onClose={close} />;
+    case "rename":
+      return <Rename thread={dialog.thread} />;
+    case "delete":
+      return <Delete thread={dialog.thread} />;
+    case "show-as":
+      return <ShowAs messageId={dialog.messageId} onClose={close} />;
+    default:
+      return null;
+  }
+}
+
+function Rename({ thread }: { thread: Thread }) {
+  const [title, setTitle] = useState(thread.title ?? "");
+  const onSubmit = (event: Event) => {
+    event.preventDefault();
+    close();
+    void shelf.rename(thread.id, title.trim());
+  };
+  return (
+    <Modal title="Rename" onClose={close}>
+      <form class="stack" onSubmit={onSubmit}>
+        <label class="field">
+          Title
+          <input value={title} maxLength={200} onInput={(event) => setTitle(event.currentTarget.value)} data-focus />
+        </label>
+        <div class="row end">
+          <button type="button" onClick={close}>
+            Cancel
+          </button>
+          <button type="submit" class="primary" disabled={!title.trim()}>
+            Rename
+          </button>
+        </div>
+      </form>
+    </Modal>
+  );
+}
+
+function Delete({ thread }: { thread: Thread }) {
+  const confirm = () => {
+    close();
+    void shelf.remove(thread.id);
+  };
+  return (
+    <Modal title="Delete this conversation?" onClose={close}>
+      <div class="stack">
+        <p>
+          <strong>{thread.title || thread.snippet || "Untitled"}</strong> goes with its messages and files, for good. Forks of it stay.
+        </p>
+        <div class="row end">
+          <button type="button" onClick={close} data-focus>
+            Keep it
+          </button>
+          <button type="button" class="danger" onClick={confirm}>
+            Delete
+          </button>
+        </div>
+      </div>
+    </Modal>
+  );
+}

@@ -1,0 +1,176 @@
+// From stored messages to what is shown. A tool's message has no place of its own: its results stand with their calls.
+// The one rule: what is stored replaces what was shown while it arrived.
+import type { Block, Place, Row, Usage } from "../api/types.ts";
+import type { AnswerItem, CallPart, Enclosure, Item, Part, Receipt, Result, UserItem, View } from "./view-model.ts";
+
+type Results = ReadonlyMap<string, Result>;
+
+export function itemsFrom(rows: readonly Row[]): Item[] {
+  const results = resultsIn(rows);
+  return rows.flatMap((row) => itemOf(row, results) ?? []);
+}
+
+// The view with these rows in it, in front of what is not stored yet. Results may answer older calls.
+export function withRows(view: View, rows: readonly Row[], hasEarlier = view.hasEarlier): View {
+  const fresh = itemsFrom(rows);
+  const places = new Set<number | null>(rows.map((row) => row.seq));
+  const names = new Set(fresh.map((item) => item.id));
+  const kept = view.items.filter((item) => !places.has(item.seq) && !(item.seq === null && names.has(item.id)));
+  const items = [...kept, ...fresh].sort((one, other) => (one.seq ?? Infinity) - (other.seq ?? Infinity) || 0);
+  return { ...view, items: answered(items, resultsIn(rows)), hasEarlier, isLoading: false };
+}
+
+// The same when a run is over: everything is stored then, and what streamed goes.
+export function withAllStored(view: View, rows: readonly Row[]): View {
+  return withRows({ ...view, items: view.items.filter((item) => item.seq !== null) }, rows);
+}
+
+export function lastSeq(view: View): number {
+  return view.items.reduce((most, item) => Math.max(most, item.seq ?? 0), 0);
+}
+
+export function firstSeq(view: View): number {
+  return view.items.reduce((least, item) => Math.min(least, item.seq ?? Infinity), Infinity);
+}
+
+function answered(items: Item[], results: Results): Item[] {
+  return items.map((item) => {
+    if (item.kind !== "answer" || !item.parts.some((part) => waitsFor(part, results))) return item;
+    return { ...item, parts: item.parts.map((part) => (waitsFor(part, results) ? withResult(part as CallPart, results) : part)) };
+  });
+}
+
+function waitsFor(part: Part, results: Results): boolean {
+  return part.kind === "call" && part.result === null && results.has(part.id);
+}
+
+function withResult(part: CallPart, results: Results): CallPart {
+  return { ...part, result: results.get(part.id) ?? null };
+}
+
+function itemOf(row: Row, results: Results): Item | null {
+  switch (row.message.role) {
+    case "user":
+      return userItem(row);
+    case "assistant":
+      return answerItem(row, results);
+    case "system":
+      return { kind: "system", id: idOf(row), seq: row.seq, text: textOf(row.message.content) };
+    default:
+      return null;
+  }
+}
+
+// What a client called it counts, as everywhere in the API.
+function idOf({ message }: Row): string {
+  return message.metadata.message_id ?? message.id;
+}
+
+// --- questions -------------------------------------------------------------------------------------------------------
+
+function userItem(row: Row): UserItem {
+  const { content, metadata, created_at: at } = row.message;
+  const kept = metadata.user_message_attachments;
+  const places = kept === undefined ? [] : Array.isArray(kept) ? kept : [kept];
+  const enclosures = places.length ? places.map(placed) : content.flatMap(inline);
+  const words = content.slice(0, content.length - textFiles(content, places));
+  return { kind: "user", id: idOf(row), seq: row.seq, text: textOf(words), enclosures, at };
+}
+
+// A file of plain text is told to the model as a text under its name, at the end.
+function textFiles(content: readonly Block[], places: readonly Place[]): number {
+  const most = places.filter((place) => place.mime_type === "text/plain").length;
+  const named = content.slice(content.length - most).filter((block) => block.type === "text" && /^[^\n]+:\n\n/.test(block.text ?? ""));
+  return most && named.length === most ? most : 0;
+}
+
+function placed(place: Place): Enclosure {
+  return { place, url: null, mime: place.mime_type, name: null };
+}
+
+function inline(block: Block): Enclosure[] {
+  const mime = block.media_type;
+  return mime === undefined ? [] : [{ place: null, url: dataUrl(block), mime, name: block.name ?? null }];
+}
+
+// --- answers ---------------------------------------------------------------------------------------------------------
+
+function answerItem(row: Row, results: Results): AnswerItem {
+  const { content, metadata, created_at: at } = row.message;
+  const { model, usage, status, routing } = metadata;
+  const id = idOf(row);
+  return {
+    kind: "answer",
+    id,
+    seq: row.seq,
+    parts: content.map((block, place) => partOf(block, `${id}:${place}`, results)),
+    model: model ?? null,
+    why: routing?.reason ?? null,
+    receipt: usage ? receiptOf(usage) : null,
+    status: status ?? "complete",
+    at,
+  };
+}
+
+function partOf(block: Block, id: string, results: Results): Part {
+  switch (block.type) {
+    case "text":
+      return { kind: "text", id, text: block.text ?? "" };
+    case "thinking":
+      return { kind: "thinking", id, text: block.text ?? "", isOpen: false };
+    case "redacted_thinking":
+      return { kind: "note", id, text: "Thinking that the provider keeps encrypted" };
+    case "tool_use":
+      return callOf(block, JSON.stringify(block.input ?? {}), results);
+    case "invalid_tool_use":
+      return { ...callOf(block, block.input_text ?? "", results), problem: block.reason ?? "It cannot be read." };
+    case "image": {
+      const url = dataUrl(block);
+      return url === null ? { kind: "note", id, text: `Picture, ${block.media_type}` } : { kind: "image", id, url };
+    }
+    default:
+      return { kind: "note", id, text: [block.type, block.dialect, block.media_type].filter(Boolean).join(", ") };
+  }
+}
+
+function callOf(block: Block, input: string, results: Results): CallPart {
+  const id = block.id ?? "";
+  return { kind: "call", id, name: block.name ?? "", input, isOpen: false, result: results.get(id) ?? null, problem: null };
+}
+
+function resultsIn(rows: readonly Row[]): Map<string, Result> {
+  const blocks = rows.flatMap(({ message }) => message.content).filter((block) => block.type === "tool_result");
+  return new Map(blocks.map((block) => [block.tool_use_id ?? "", resultOf(block)]));
+}
+
+function resultOf(block: Block): Result {
+  const content = block.content ?? [];
+  return {
+    text: textOf(content),
+    images: content.flatMap((one) => (one.type === "image" ? (dataUrl(one) ?? []) : [])),
+    isError: block.is_error ?? false,
+  };
+}
+
+function textOf(blocks: readonly Block[]): string {
+  return blocks.flatMap((block) => (block.type === "text" ? [block.text ?? ""] : [])).join("\n\n");
+}
+
+// Pictures from elsewhere are never asked for.
+function dataUrl({ source, media_type: mime }: Block): string | null {
+  return source?.kind === "base64" && source.data && mime?.startsWith("image/") ? `data:${mime};base64,${source.data}` : null;
+}
+
+export function receiptOf(usage: Usage): Receipt {
+  const cached = usage.cached_input_tokens ?? 0;
+  const usd = usage.cost_usd === undefined || usage.cost_usd === null ? null : Number(usage.cost_usd);
+  return {
+    input: (usage.input_tokens ?? 0) + cached + (usage.cache_creation_input_tokens ?? 0),
+    cached,
+    output: usage.output_tokens ?? 0,
+    reasoning: usage.reasoning_tokens ?? 0,
+    usd: usd !== null && Number.isFinite(usd) ? usd : null,
+    isUnpriced: usage.cost_usd === null || usage.state === "unpriced",
+    latencyMs: usage.latency_ms ?? null,
+  };
+}
