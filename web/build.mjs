@@ -1,8 +1,7 @@
-// Builds the page into the folder that the server reads: node web/build.mjs TARGET
+// Builds the page into the static folder of the server: node web/build.mjs TARGET
 //
-// Every file but the page itself has the hash of its content in its name, so that browsers may keep it for ever. The
-// folder is written beside its place and moved there at the end: a server that runs meanwhile sees the old page or the
-// new one.
+// All files except index.html have a content hash in their names, so that browsers can cache them forever. The output is
+// written to a temporary folder and renamed at the end: a running server reads either the old page or the new page.
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
@@ -15,8 +14,8 @@ const fresh = `${target}.new`;
 
 await rm(fresh, { recursive: true, force: true });
 await mkdir(fresh, { recursive: true });
-const licences = await writtenLicences();
-const made = await build({
+const licences = await writeLicences();
+const result = await build({
   absWorkingDir: here,
   entryPoints: { app: "src/main.tsx", style: "src/styles/main.css", icon: "src/icon.svg" },
   entryNames: "[name]-[hash]",
@@ -30,29 +29,29 @@ const made = await build({
   jsx: "automatic",
   jsxImportSource: "preact",
   define: { __LICENSES__: JSON.stringify(`static/${licences}`) },
-  legalComments: "none", // they are in the file of licences, whole
+  legalComments: "none", // complete in the licence file
   metafile: true,
   logLevel: "warning",
 });
 
 const page = await readFile(join(here, "src", "index.html"), "utf-8");
-const filled = page
-  .replace("{script}", named("app-", ".js"))
-  .replace("{style}", named("style-", ".css"))
-  .replace("{icon}", named("icon-", ".svg"));
-await writeFile(join(fresh, "index.html"), filled);
+const html = page
+  .replace("{script}", outputName("app-", ".js"))
+  .replace("{style}", outputName("style-", ".css"))
+  .replace("{icon}", outputName("icon-", ".svg"));
+await writeFile(join(fresh, "index.html"), html);
 await rm(target, { recursive: true, force: true });
 await rename(fresh, target);
 
-function named(start, end) {
-  const names = Object.keys(made.metafile.outputs).map((path) => basename(path));
-  const found = names.find((name) => name.startsWith(start) && name.endsWith(end));
-  if (!found) throw new Error(`nothing was built that is called ${start}…${end}: ${names}`);
-  return found;
+function outputName(start, end) {
+  const names = Object.keys(result.metafile.outputs).map((path) => basename(path));
+  const output = names.find((name) => name.startsWith(start) && name.endsWith(end));
+  if (!output) throw new Error(`no build output matches ${start}*${end}: ${names}`);
+  return output;
 }
 
-// The licences of everything that is in the page, in one file.
-async function writtenLicences() {
+// Writes the licences of all dependencies to one file.
+async function writeLicences() {
   const { dependencies } = JSON.parse(await readFile(join(here, "package.json"), "utf-8"));
   const texts = await Promise.all(Object.entries(dependencies).map(licenceOf));
   const text = texts.join(`\n\n${"-".repeat(80)}\n\n`);
@@ -63,7 +62,7 @@ async function writtenLicences() {
 
 async function licenceOf([name, version]) {
   const folder = join(here, "node_modules", name);
-  const file = (await readdir(folder)).find((one) => /^licen[cs]e/i.test(one));
-  if (!file) throw new Error(`${name} says nothing of its licence`);
+  const file = (await readdir(folder)).find((name) => /^licen[cs]e/i.test(name));
+  if (!file) throw new Error(`no licence file in ${name}`);
   return `${name} ${version}\n\n${await readFile(join(folder, file), "utf-8")}`;
 }

@@ -1,18 +1,18 @@
-// The frame: the list at the side, the page beside it, and whatever stands in front of both.
+// Page layout: sidebar, current page, dialogs and notices.
 import { needsKey } from "./api/client.ts";
-import { useCell } from "./state/observable.ts";
+import { useObservable } from "./state/observable.ts";
 import { Dialogs } from "./components/dialogs.tsx";
 import { KeyPrompt } from "./components/key-prompt.tsx";
 import { PAGES, type Page } from "./pages.tsx";
-import * as shelf from "./state/app-state.ts";
+import * as appState from "./state/app-state.ts";
 import { Sidebar } from "./components/sidebar.tsx";
 
 export function App() {
-  const route = useCell(shelf.route);
-  const isDrawerOpen = useCell(shelf.isDrawerOpen);
-  const notice = useCell(shelf.notice);
-  const isLocked = useCell(needsKey);
-  const page = PAGES.find((one) => one.name === route.page) ?? (PAGES[0] as Page);
+  const route = useObservable(appState.route);
+  const isDrawerOpen = useObservable(appState.isDrawerOpen);
+  const notice = useObservable(appState.notice);
+  const isLocked = useObservable(needsKey);
+  const page = PAGES.find((entry) => entry.name === route.page) ?? (PAGES[0] as Page);
   return (
     <>
       <a class="skip" href="#words" onClick={skip}>
@@ -20,7 +20,7 @@ export function App() {
       </a>
       <div class={`frame ${isDrawerOpen ? "drawer-open" : ""}`}>
         <Sidebar />
-        <div class="backdrop" onClick={() => shelf.isDrawerOpen.set(false)} />
+        <div class="backdrop" onClick={() => appState.isDrawerOpen.set(false)} />
         <main inert={isDrawerOpen && isNarrow()}>{page.show()}</main>
       </div>
       <Dialogs />

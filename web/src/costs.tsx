@@ -1,35 +1,35 @@
-// What was spent, by day and by model.
+// Costs by day and by model.
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import * as api from "./api/client.ts";
-import { useCell } from "./state/observable.ts";
+import { useObservable } from "./state/observable.ts";
 import { count, dollars, modelName, plural, spent } from "./lib/format.ts";
 import { Modal } from "./components/modal.tsx";
 import { IconButton } from "./components/icons.tsx";
 import { DAY_S, series } from "./lib/cost-series.ts";
-import * as shelf from "./state/app-state.ts";
+import * as appState from "./state/app-state.ts";
 import { theme } from "./lib/theme.ts";
 
 export function Costs() {
   const [cost, setCost] = useState<api.Cost | null>(null);
-  useEffect(() => void shelf.trying(async () => setCost(await api.cost())), []);
+  useEffect(() => void appState.attempt(async () => setCost(await api.cost())), []);
   return (
     <section class="page" aria-labelledby="costs-title">
       <header class="head row">
-        <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => shelf.isDrawerOpen.set(true)} />
+        <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => appState.isDrawerOpen.set(true)} />
         <h1 id="costs-title">Costs</h1>
       </header>
       <div class="scroll" tabindex={0} role="region" aria-label="Costs">
         <div class="measure">
-          {cost === null && <p class="hint">Adding up …</p>}
-          {cost?.byDay.length === 0 && <p class="hint">Nothing was spent yet. Every answer leaves its receipt here.</p>}
+          {cost === null && <p class="hint">Loading …</p>}
+          {cost?.byDay.length === 0 && <p class="hint">No costs yet. Every answer is listed here with its cost.</p>}
           {cost !== null && cost.byDay.length > 0 && (
             <>
               <p class="figure">
-                {cost.totalUsd === null ? "unpriced" : dollars(Number(cost.totalUsd))} <span class="muted">in all, by our own price table; days are in UTC</span>
+                {cost.totalUsd === null ? "unpriced" : dollars(Number(cost.totalUsd))} <span class="muted">in total, by Dragoman's price table; days are in UTC</span>
               </p>
               {cost.unpriced > 0 && (
-                <p class="hint">Without {plural(cost.unpriced, "answer")} of models that no price is known for: what they cost is not in the sum.</p>
+                <p class="hint">The sum does not include {plural(cost.unpriced, "answer")} from models without a known price.</p>
               )}
               <Plot days={cost.byDay} />
               <ModelTable models={cost.byModel} />
@@ -41,14 +41,14 @@ export function Costs() {
   );
 }
 
-// What the conversation that is open has cost.
+// Costs of the open conversation.
 export function ThreadCost({ onClose }: { onClose: () => void }) {
   const [models, setModels] = useState<api.Total[] | null>(null);
-  useEffect(() => void shelf.trying(async () => setModels((await api.threadCost(shelf.open.value.id)).byModel)), []);
+  useEffect(() => void appState.attempt(async () => setModels((await api.threadCost(appState.open.value.id)).byModel)), []);
   return (
-    <Modal title="What this conversation cost" onClose={onClose} class="wide">
-      {models === null ? <p class="muted">Adding up …</p> : <ModelTable models={models} />}
-      <p class="muted small">By our own price table. What a fork shares with the conversation it comes from was paid there.</p>
+    <Modal title="Cost of this conversation" onClose={onClose} class="wide">
+      {models === null ? <p class="muted">Loading …</p> : <ModelTable models={models} />}
+      <p class="muted small">By Dragoman's price table. Messages that a fork shares with its original count in the original.</p>
     </Modal>
   );
 }
@@ -67,13 +67,13 @@ function ModelTable({ models }: { models: api.Total[] }) {
           </tr>
         </thead>
         <tbody>
-          {models.map((one) => (
-            <tr key={one.group}>
-              <td>{modelName(one.group ?? "unknown")}</td>
-              <td align="right">{count(one.messages)}</td>
-              <td align="right">{count(one.inputTokens + one.cachedInputTokens + one.cacheCreationInputTokens)}</td>
-              <td align="right">{count(one.outputTokens)}</td>
-              <td align="right">{spent(one.costUsd, one.unpriced, one.messages)}</td>
+          {models.map((row) => (
+            <tr key={row.group}>
+              <td>{modelName(row.group ?? "unknown")}</td>
+              <td align="right">{count(row.messages)}</td>
+              <td align="right">{count(row.inputTokens + row.cachedInputTokens + row.cacheCreationInputTokens)}</td>
+              <td align="right">{count(row.outputTokens)}</td>
+              <td align="right">{spent(row.costUsd, row.unpriced, row.messages)}</td>
             </tr>
           ))}
         </tbody>
@@ -84,7 +84,7 @@ function ModelTable({ models }: { models: api.Total[] }) {
 
 function Plot({ days }: { days: api.Total[] }) {
   const place = useRef<HTMLDivElement>(null);
-  const chosen = useCell(theme);
+  const chosen = useObservable(theme);
   useEffect(() => {
     const box = place.current;
     if (!box) return;
@@ -98,7 +98,7 @@ function Plot({ days }: { days: api.Total[] }) {
         cursor: { show: false },
         legend: { show: false },
         tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-        scales: { x: { range: (_, from, to) => [from - DAY_S / 2, to + DAY_S / 2] }, y: { range: (_, __, most) => [0, most * 1.1 || 1] } },
+        scales: { x: { range: (_, from, to) => [from - DAY_S / 2, to + DAY_S / 2] }, y: { range: (_, __, top) => [0, top * 1.1 || 1] } },
         axes: [
           { ...axis, grid: { show: false }, incrs: [DAY_S, 2 * DAY_S, 7 * DAY_S, 28 * DAY_S], values: (_, times) => times.map((time) => new Date(time * 1000).toLocaleDateString("en", { month: "short", day: "numeric", timeZone: "UTC" })) },
           { ...axis, size: 72, values: (_, amounts) => amounts.map((amount) => dollars(amount)) },
@@ -112,6 +112,6 @@ function Plot({ days }: { days: api.Total[] }) {
     resize.observe(box);
     return () => (resize.disconnect(), plot.destroy());
   }, [days, chosen]);
-  const told = days.map((one) => `${one.group}: ${spent(one.costUsd, one.unpriced, one.messages)}`).join(", ");
-  return <div class="plot" ref={place} role="img" aria-label={`Costs by day. ${told}`} />;
+  const summary = days.map((row) => `${row.group}: ${spent(row.costUsd, row.unpriced, row.messages)}`).join(", ");
+  return <div class="plot" ref={place} role="img" aria-label={`Costs by day. ${summary}`} />;
 }

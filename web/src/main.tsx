@@ -1,23 +1,23 @@
-// The page begins here.
+// Entry point.
 import { render } from "preact";
 import { App } from "./app.tsx";
-import { tryNow } from "./api/run-stream.ts";
-import * as shelf from "./state/app-state.ts";
+import { retryNow } from "./api/run-stream.ts";
+import * as appState from "./state/app-state.ts";
 import { listenForShortcuts } from "./lib/shortcuts.ts";
 import { applyTheme } from "./lib/theme.ts";
 
-// Another tab, or the command line, may have gone on meanwhile.
-function comeBack(): void {
-  tryNow();
-  void shelf.loadThreads();
-  void shelf.open.value.refresh();
+// Another tab or the command line may have added messages.
+function refreshAll(): void {
+  retryNow();
+  void appState.loadThreads();
+  void appState.open.value.refresh();
 }
 
 applyTheme();
-shelf.followAddress();
+appState.watchAddress();
 listenForShortcuts();
-addEventListener("online", tryNow);
-document.addEventListener("visibilitychange", () => document.hidden || comeBack());
-void shelf.loadThreads();
-void shelf.loadModels();
+addEventListener("online", retryNow);
+document.addEventListener("visibilitychange", () => document.hidden || refreshAll());
+void appState.loadThreads();
+void appState.loadModels();
 render(<App />, document.getElementById("app") as HTMLElement);

@@ -1,4 +1,4 @@
-// The pages that there are, by the first word of their address. A new one is a row here, and a component of its own.
+// Pages by the first part of the URL hash.
 import type { ComponentChild } from "preact";
 import { Chat } from "./chat/chat.tsx";
 import { Costs } from "./costs.tsx";
@@ -6,7 +6,7 @@ import type { IconName } from "./components/icons.tsx";
 import { Mail } from "./mail/mail.tsx";
 
 export interface Page {
-  name: string; // "" is where everybody begins
+  name: string; // "": the start page
   label: string;
   icon: IconName;
   show: () => ComponentChild;

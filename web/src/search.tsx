@@ -1,9 +1,9 @@
-// What a search across all conversations found.
+// Results of a search across all conversations.
 import { useEffect, useState } from "preact/hooks";
 import * as api from "./api/client.ts";
 import { plural } from "./lib/format.ts";
 import { hashOf } from "./state/route.ts";
-import * as shelf from "./state/app-state.ts";
+import * as appState from "./state/app-state.ts";
 import type { Hit } from "./api/types.ts";
 
 const WHO: Record<string, string> = { user: "You", assistant: "Model", tool: "Tool", system: "System" };
@@ -12,25 +12,25 @@ const PAUSE_MS = 150;
 export function SearchResults({ words }: { words: string }) {
   const [hits, setHits] = useState<Hit[] | null>(null);
   useEffect(() => {
-    const ending = new AbortController();
-    const timer = setTimeout(() => void shelf.trying(async () => setHits(await found(words, ending.signal))), PAUSE_MS);
-    return () => (clearTimeout(timer), ending.abort());
+    const abort = new AbortController();
+    const timer = setTimeout(() => void appState.attempt(async () => setHits(await findHits(words, abort.signal))), PAUSE_MS);
+    return () => (clearTimeout(timer), abort.abort());
   }, [words]);
   if (hits === null) return <p class="hint">Searching …</p>;
   return (
     <>
       <p class="hint" role="status">
-        {hits.length ? plural(hits.length, "message") : "Nothing was found. Try fewer or other words."}
+        {hits.length ? plural(hits.length, "message") : "No results. Try fewer or different words."}
       </p>
       <ul>
         {hits.map((hit) => (
           <li class="thread" key={`${hit.threadId}:${hit.seq}`}>
             <a href={hashOf({ id: hit.threadId, at: hit.messageId })}>
               <span class="title">
-                <span>{hit.title || shelf.thread(hit.threadId)?.title || "Untitled"}</span>
+                <span>{hit.title || appState.thread(hit.threadId)?.title || "Untitled"}</span>
               </span>
               <span class="snippet found">
-                <span class="who">{WHO[hit.role] ?? hit.role}</span> <Marked hit={hit} />
+                <span class="who">{WHO[hit.role] ?? hit.role}</span> <HighlightedSnippet hit={hit} />
               </span>
             </a>
           </li>
@@ -40,7 +40,7 @@ export function SearchResults({ words }: { words: string }) {
   );
 }
 
-async function found(words: string, signal: AbortSignal): Promise<Hit[]> {
+async function findHits(words: string, signal: AbortSignal): Promise<Hit[]> {
   try {
     return await api.search(words, signal);
   } catch (error) {
@@ -49,7 +49,7 @@ async function found(words: string, signal: AbortSignal): Promise<Hit[]> {
   }
 }
 
-function Marked({ hit: { snippet, highlights } }: { hit: Hit }) {
+function HighlightedSnippet({ hit: { snippet, highlights } }: { hit: Hit }) {
   let at = 0;
   return (
     <>

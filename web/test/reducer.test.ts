@@ -4,8 +4,8 @@ import { apply, LIVE } from "../src/state/reducer.ts";
 import { emptyView, type AnswerItem, type View } from "../src/state/view-model.ts";
 import type { Event } from "../src/api/types.ts";
 
-const started: Event = { type: "RUN_STARTED", threadId: "t", runId: "r" };
-const finished: Event = { type: "RUN_FINISHED", threadId: "t", runId: "r", outcome: { type: "success" } };
+const STARTED: Event = { type: "RUN_STARTED", threadId: "t", runId: "r" };
+const FINISHED: Event = { type: "RUN_FINISHED", threadId: "t", runId: "r", outcome: { type: "success" } };
 
 function after(...events: Event[]): View {
   return events.reduce((view, event, at) => apply(view, { number: at + 1, event }), emptyView("t"));
@@ -18,9 +18,9 @@ function live(view: View): AnswerItem {
   return item;
 }
 
-test("words gather in one text", () => {
+test("text deltas accumulate in one part", () => {
   const view = after(
-    started,
+    STARTED,
     { type: "TEXT_MESSAGE_START", messageId: "m" },
     { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "Hel" },
     { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "lo" },
@@ -30,34 +30,34 @@ test("words gather in one text", () => {
   assert.deepEqual(view.run, { state: "running", runId: "r" });
 });
 
-test("an event that was applied before changes nothing", () => {
-  const view = after(started, { type: "TEXT_MESSAGE_START", messageId: "m" }, { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "once" });
+test("an event is applied once", () => {
+  const view = after(STARTED, { type: "TEXT_MESSAGE_START", messageId: "m" }, { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "once" });
   const again = apply(view, { number: 3, event: { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "once" } });
   assert.equal(again, view);
 });
 
 test("a view is never changed in place", () => {
-  const before = after(started, { type: "TEXT_MESSAGE_START", messageId: "m" });
+  const before = after(STARTED, { type: "TEXT_MESSAGE_START", messageId: "m" });
   const kept = structuredClone(before);
   apply(before, { number: 3, event: { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "x" } });
   assert.deepEqual(before, kept);
 });
 
-test("the model that answers is known before its words are", () => {
-  const view = after(started, { type: "STEP_STARTED", stepName: "answer", metadata: { dragoman: { model: "a:b" } } });
+test("the model is known before the first text", () => {
+  const view = after(STARTED, { type: "STEP_STARTED", stepName: "answer", metadata: { dragoman: { model: "a:b" } } });
   assert.equal(live(view).model, "a:b");
 });
 
 test("thinking is open until it ends", () => {
-  const begun = after(started, { type: "REASONING_MESSAGE_START", messageId: "m.0" }, { type: "REASONING_MESSAGE_CONTENT", messageId: "m.0", delta: "Hm." });
-  assert.deepEqual(live(begun).parts, [{ kind: "thinking", id: "m.0", text: "Hm.", isOpen: true }]);
-  const ended = apply(begun, { number: 9, event: { type: "REASONING_MESSAGE_END", messageId: "m.0" } });
+  const open = after(STARTED, { type: "REASONING_MESSAGE_START", messageId: "m.0" }, { type: "REASONING_MESSAGE_CONTENT", messageId: "m.0", delta: "Hm." });
+  assert.deepEqual(live(open).parts, [{ kind: "thinking", id: "m.0", text: "Hm.", isOpen: true }]);
+  const ended = apply(open, { number: 9, event: { type: "REASONING_MESSAGE_END", messageId: "m.0" } });
   assert.deepEqual(live(ended).parts, [{ kind: "thinking", id: "m.0", text: "Hm.", isOpen: false }]);
 });
 
-test("a call stands with its arguments and its result, between the words around it", () => {
+test("a tool call has its arguments and result, between the text parts", () => {
   const view = after(
-    started,
+    STARTED,
     { type: "TEXT_MESSAGE_START", messageId: "m" },
     { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "Before." },
     { type: "TOOL_CALL_START", toolCallId: "c", toolCallName: "read_file" },
@@ -74,44 +74,44 @@ test("a call stands with its arguments and its result, between the words around 
   assert.equal(words?.kind === "text" && words.text, "After.");
 });
 
-test("the result of an approved call goes to the answer of the run before", () => {
+test("the result of an approved call is added to the earlier answer", () => {
   const waiting = after(
-    started,
+    STARTED,
     { type: "TOOL_CALL_START", toolCallId: "c", toolCallName: "write_file" },
     { type: "TOOL_CALL_END", toolCallId: "c" },
     { type: "RUN_FINISHED", threadId: "t", runId: "r", outcome: { type: "interrupt", interrupts: [{ id: "int-c", reason: "tool_call", toolCallId: "c" }] } },
   );
-  assert.deepEqual(waiting.interrupts.map((one) => one.id), ["int-c"]);
+  assert.deepEqual(waiting.interrupts.map((item) => item.id), ["int-c"]);
   assert.deepEqual(waiting.run, { state: "idle" });
   const stored: View = { ...waiting, items: waiting.items.map((item) => ({ ...item, id: "stored", seq: 2 })) };
-  const resumed = [started, { type: "TOOL_CALL_RESULT", toolCallId: "c", messageId: "x", content: "Done." } as Event].reduce((view, event, at) => apply(view, { number: 10 + at, event }), stored);
+  const resumed = [STARTED, { type: "TOOL_CALL_RESULT", toolCallId: "c", messageId: "x", content: "Done." } as Event].reduce((view, event, at) => apply(view, { number: 10 + at, event }), stored);
   const [item] = resumed.items;
   assert.equal(item?.kind === "answer" && item.parts[0]?.kind === "call" && item.parts[0].result?.text, "Done.");
   assert.deepEqual(resumed.interrupts, []);
 });
 
-test("a run that fails leaves its words, and says what to do", () => {
+test("a failed run keeps its text and reports a problem with advice", () => {
   const view = after(
-    started,
+    STARTED,
     { type: "REASONING_MESSAGE_START", messageId: "m.0" },
     { type: "TEXT_MESSAGE_START", messageId: "m" },
     { type: "TEXT_MESSAGE_CONTENT", messageId: "m", delta: "Half" },
     { type: "RUN_ERROR", message: "gone", code: "interrupted" },
   );
   assert.deepEqual(view.run, { state: "idle" });
-  assert.match(view.problem?.title ?? "", /went away/);
+  assert.match(view.problem?.title ?? "", /stopped unexpectedly/);
   assert.match(view.problem?.advice ?? "", /Ask again/);
   assert.deepEqual(live(view).parts.map((part) => (part.kind === "thinking" ? part.isOpen : part.kind)), [false, "text"]);
 });
 
-test("the next run takes the problem of the last one away", () => {
-  const view = after(started, { type: "RUN_ERROR", message: "no", code: "rate_limited" }, started, finished);
+test("the next run clears the problem of the last run", () => {
+  const view = after(STARTED, { type: "RUN_ERROR", message: "no", code: "rate_limited" }, STARTED, FINISHED);
   assert.equal(view.problem, null);
   assert.equal(view.lastEvent, 4);
 });
 
-test("what the page does not know is let pass", () => {
-  const view = after(started, { type: "CUSTOM", name: "x", value: 1 }, { type: "STATE_SNAPSHOT", snapshot: {} } as unknown as Event, finished);
+test("unknown events are ignored", () => {
+  const view = after(STARTED, { type: "CUSTOM", name: "x", value: 1 }, { type: "STATE_SNAPSHOT", snapshot: {} } as unknown as Event, FINISHED);
   assert.deepEqual(view.items, []);
   assert.equal(view.lastEvent, 4);
 });

@@ -1,19 +1,19 @@
-// The calls of the server, each as one function. Whoever answers "no" is heard as an ApiError, whose text says what to do.
+// HTTP client of the chat API: one function per endpoint. A failed request throws an ApiError.
 //
-// The key of a server that wants one is kept for as long as the tab is open, and nowhere else.
-// The one rule: nothing else in the page asks the network for anything.
-import { problemOfRequest } from "./error-messages.ts";
-import { Cell } from "../state/observable.ts";
+// The API key is kept in session storage until the tab is closed.
+// Invariant: the page sends requests only through `call`.
+import { requestProblem } from "./error-messages.ts";
+import { Observable } from "../state/observable.ts";
 import type { Problem } from "../state/view-model.ts";
 import type { Hit, Model, Preflight, Row, Stored, Thread } from "./types.ts";
 
-const BASE = "api/v1/agent"; // behind the path of the page, wherever that is mounted
+const BASE = "api/v1/agent"; // relative to the path of the page
 const KEY = "dragoman-key";
 
-export const needsKey = new Cell(false);
+export const needsKey = new Observable(false);
 
 export class ApiError extends Error {
-  readonly status: number; // 0: there was no answer
+  readonly status: number; // 0: no response
   readonly code: string;
   readonly requestId: string | null;
 
@@ -35,8 +35,8 @@ export function hasKey(): boolean {
 }
 
 export function problemFrom(error: unknown): Problem {
-  if (error instanceof ApiError) return problemOfRequest(error.status, error.code, error.message, error.requestId);
-  return { title: String(error), advice: "Load the page anew.", code: null, requestId: null };
+  if (error instanceof ApiError) return requestProblem(error.status, error.code, error.message, error.requestId);
+  return { title: String(error), advice: "Reload the page.", code: null, requestId: null };
 }
 
 export async function call(path: string, init: RequestInit = {}, base = BASE): Promise<Response> {
@@ -48,16 +48,16 @@ export async function call(path: string, init: RequestInit = {}, base = BASE): P
     answer = await fetch(base + path, { ...init, headers, credentials: "same-origin" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
-    throw new ApiError(0, "unreachable", "The server does not answer", null);
+    throw new ApiError(0, "unreachable", "The server does not respond", null);
   }
   if (answer.status === 401) needsKey.set(true);
-  if (!answer.ok) throw await refused(answer);
+  if (!answer.ok) throw await toApiError(answer);
   return answer;
 }
 
-async function refused(answer: Response): Promise<ApiError> {
-  const said = (await answer.json().catch(() => null)) as { error?: { code?: string; message?: string; request_id?: string } } | null;
-  const { code = "unknown", message = `The server answered ${answer.status}`, request_id = null } = said?.error ?? {};
+async function toApiError(answer: Response): Promise<ApiError> {
+  const body = (await answer.json().catch(() => null)) as { error?: { code?: string; message?: string; request_id?: string } } | null;
+  const { code = "unknown", message = `The server returned status ${answer.status}`, request_id = null } = body?.error ?? {};
   return new ApiError(answer.status, code, message, request_id);
 }
 
@@ -65,12 +65,12 @@ export async function json<T>(path: string, init?: RequestInit, base = BASE): Pr
   return (await (await call(path, init, base)).json()) as T;
 }
 
-export function sent(method: string, body: unknown): RequestInit {
+export function jsonRequest(method: string, body: unknown): RequestInit {
   return { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
 }
 
-export function query(given: Record<string, string | number | null | undefined>): string {
-  const pairs = Object.entries(given).flatMap(([name, value]) => (value == null ? [] : [[name, String(value)]]));
+export function query(parameters: Record<string, string | number | null | undefined>): string {
+  const pairs = Object.entries(parameters).flatMap(([name, value]) => (value == null ? [] : [[name, String(value)]]));
   return pairs.length ? `?${new URLSearchParams(pairs)}` : "";
 }
 
@@ -87,7 +87,7 @@ export function messages(thread: string, where: { beforeSeq?: number; afterSeq?:
 }
 
 export function changeThread(thread: string, change: { title?: string; model?: string | null }): Promise<Thread> {
-  return json(`/threads/${id(thread)}`, sent("PATCH", change));
+  return json(`/threads/${id(thread)}`, jsonRequest("PATCH", change));
 }
 
 export async function deleteThread(thread: string): Promise<void> {
@@ -95,15 +95,15 @@ export async function deleteThread(thread: string): Promise<void> {
 }
 
 export function fork(thread: string, atSeq: number): Promise<Thread> {
-  return json(`/threads/${id(thread)}/fork`, sent("POST", { atSeq }));
+  return json(`/threads/${id(thread)}/fork`, jsonRequest("POST", { atSeq }));
 }
 
 export async function search(words: string, signal: AbortSignal): Promise<Hit[]> {
   return (await json<{ hits: Hit[] }>(`/search${query({ q: words, limit: 40 })}`, { signal })).hits;
 }
 
-// The conversation as a file of the browser's.
-export async function exported(thread: string, name: string): Promise<void> {
+// Downloads a conversation as a Markdown file.
+export async function downloadMarkdown(thread: string, name: string): Promise<void> {
   const answer = await call(`/threads/${id(thread)}/export${query({ format: "markdown" })}`);
   const url = URL.createObjectURL(await answer.blob());
   const link = Object.assign(document.createElement("a"), { href: url, download: `${name.slice(0, 60).replace(/[^\p{L}\p{N} _-]/gu, "")}.md` });
@@ -121,7 +121,7 @@ export function preflight(thread: string, model: string): Promise<Preflight> {
   return json(`/threads/${id(thread)}/preflight${query({ model })}`);
 }
 
-export function shownAs(thread: string, message: string, dialect: string): Promise<{ wire: unknown; losses: { reason: string }[] }> {
+export function messageAs(thread: string, message: string, dialect: string): Promise<{ wire: unknown; losses: { reason: string }[] }> {
   return json(`/threads/${id(thread)}/messages/${id(message)}/as/${id(dialect)}`);
 }
 
@@ -138,13 +138,13 @@ export interface Total {
   cachedInputTokens: number;
   cacheCreationInputTokens: number;
   outputTokens: number;
-  costUsd: string | null; // of the answers that have a price; null if none has one
-  unpriced: number; // answers for which no price was known
+  costUsd: string | null; // sum of the priced answers; null if no answer has a price
+  unpriced: number; // number of answers without a known price
 }
 
 export interface Cost {
-  totalUsd: string | null; // of the answers that have a price; null if none has one
-  unpriced: number; // answers for which no price was known
+  totalUsd: string | null; // sum of the priced answers; null if no answer has a price
+  unpriced: number; // number of answers without a known price
   byDay: Total[];
   byModel: Total[];
 }
@@ -166,22 +166,22 @@ export function upload(file: File, thread: string): Promise<Stored> {
   return json("/attachments", { method: "POST", body: form });
 }
 
-// A URL of a file that was sent before, to be sent again.
+// Returns a signed URL of a stored attachment.
 export async function signedUrl(bucket: string, path: string): Promise<string> {
   return (await json<{ url: string }>(`/attachments/signed-url${query({ bucket, path })}`)).url;
 }
 
-// Pictures that every browser can show; HEIC is not among them.
-export function isShown(mime: string): boolean {
+// Image types that all supported browsers display. HEIC is not one of them.
+export function isDisplayable(mime: string): boolean {
   return ["image/png", "image/jpeg", "image/gif", "image/webp"].includes(mime);
 }
 
-// A server on this machine may call itself by another of its names than the page does.
-export function ours(url: string): string {
-  const given = new URL(url, location.href);
+// Returns a relative URL if a local server names itself differently from the page (localhost, 127.0.0.1, [::1]).
+export function localUrl(url: string): string {
+  const target = new URL(url, location.href);
   const isLocal = (host: string) => ["localhost", "127.0.0.1", "[::1]"].includes(host);
-  const isSame = isLocal(given.hostname) && isLocal(location.hostname) && given.port === location.port;
-  return isSame ? given.pathname + given.search : url;
+  const isSame = isLocal(target.hostname) && isLocal(location.hostname) && target.port === location.port;
+  return isSame ? target.pathname + target.search : url;
 }
 
 // --- runs ------------------------------------------------------------------------------------------------------------
@@ -189,11 +189,11 @@ export function ours(url: string): string {
 const STREAM = { Accept: "text/event-stream" };
 
 export function run(input: unknown, signal: AbortSignal): Promise<Response> {
-  const init = sent("POST", input);
+  const init = jsonRequest("POST", input);
   return call("/runs", { ...init, headers: { ...init.headers, ...STREAM }, signal });
 }
 
-// What was told behind an event; without one, the newest run from its beginning. 204 if there is nothing to tell.
+// Streams the events after `after`, or all events of the newest run. Status 204: there are none.
 export function events(thread: string, after: number | null, signal: AbortSignal): Promise<Response> {
   const place = after === null ? {} : { "Last-Event-ID": String(after) };
   return call(`/runs/${id(thread)}/events`, { headers: { ...STREAM, ...place }, signal, cache: "no-store" });

@@ -1,37 +1,37 @@
-// One run, followed to its end, whatever becomes of the connection.
+// Follows one run to its last event and reconnects when the connection is lost.
 //
-//     for await (const happened of follow(start, thread, after, signal)) …
+//     for await (const update of follow({ start, thread, after, signal })) …
 //
-// The first request begins the run or joins it; if it breaks off, the events that are missing are asked for by number,
-// after a pause that grows. The one rule: nothing is told twice, so whoever listens can apply all that is told.
+// The first request starts or joins the run. After a disconnect, the missing events are requested by number, with
+// increasing pauses. Invariant: each event is yielded once.
 import * as api from "./client.ts";
-import { EventLines } from "./sse.ts";
-import type { Numbered } from "../state/reducer.ts";
+import { SseParser } from "./sse.ts";
+import type { NumberedEvent } from "../state/reducer.ts";
 import type { Event } from "./types.ts";
 
-export type Happened = ({ kind: "event" } & Numbered) | { kind: "lost"; attempt: number } | { kind: "back" };
+export type StreamUpdate = ({ kind: "event" } & NumberedEvent) | { kind: "lost"; attempt: number } | { kind: "back" };
 
 const PAUSES_MS = [300, 700, 1500, 3000, 5000];
-const SILENCE_MS = 45_000; // the server says something, if only a comment, far more often
+const SILENCE_MS = 45_000; // the server sends at least a comment far more often
 
 export interface Follower {
-  start: (signal: AbortSignal) => Promise<Response>; // may be asked again: the server knows a run by its id
+  start: (signal: AbortSignal) => Promise<Response>; // idempotent: the server identifies a run by its id
   thread: string;
   after: number;
   signal: AbortSignal;
   pause?: (ms: number) => Promise<void>;
 }
 
-export async function* follow({ start, thread, after, signal, pause = wait }: Follower): AsyncGenerator<Happened> {
+export async function* follow({ start, thread, after, signal, pause = wait }: Follower): AsyncGenerator<StreamUpdate> {
   let last = after;
-  let hasBegun = false;
+  let hasStarted = false;
   for (let attempt = 0; ; ) {
     try {
-      const answer = hasBegun ? await api.events(thread, last, signal) : await start(signal);
-      if (answer.status === 204) return; // nothing runs, and nothing is left to tell
+      const answer = hasStarted ? await api.events(thread, last, signal) : await start(signal);
+      if (answer.status === 204) return; // no run, or no more events
       if (attempt > 0) yield { kind: "back" };
       for await (const numbered of eventsOf(answer, signal)) {
-        hasBegun = true;
+        hasStarted = true;
         attempt = 0;
         if (numbered.number !== null && numbered.number <= last) continue;
         last = numbered.number ?? last;
@@ -40,7 +40,7 @@ export async function* follow({ start, thread, after, signal, pause = wait }: Fo
       }
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof api.ApiError && !isPassing(error)) throw error;
+      if (error instanceof api.ApiError && !isTransient(error)) throw error;
     }
     if (signal.aborted) return;
     attempt += 1;
@@ -49,7 +49,7 @@ export async function* follow({ start, thread, after, signal, pause = wait }: Fo
   }
 }
 
-function isPassing(error: api.ApiError): boolean {
+function isTransient(error: api.ApiError): boolean {
   return error.status === 0 || [502, 503, 504].includes(error.status);
 }
 
@@ -57,14 +57,14 @@ function isEnd(event: Event): boolean {
   return event.type === "RUN_FINISHED" || event.type === "RUN_ERROR";
 }
 
-async function* eventsOf(answer: Response, signal: AbortSignal): AsyncGenerator<Numbered> {
+async function* eventsOf(answer: Response, signal: AbortSignal): AsyncGenerator<NumberedEvent> {
   if (!answer.body) return;
   const reader = answer.body.getReader();
   const decoder = new TextDecoder();
-  const lines = new EventLines();
+  const lines = new SseParser();
   try {
     for (;;) {
-      const { done, value } = await withinSilence(reader);
+      const { done, value } = await readWithTimeout(reader);
       if (done || signal.aborted) return;
       for (const { id, data } of lines.feed(decoder.decode(value, { stream: true }))) {
         yield { number: id === null || !/^\d+$/.test(id) ? null : Number(id), event: JSON.parse(data) as Event };
@@ -75,11 +75,11 @@ async function* eventsOf(answer: Response, signal: AbortSignal): AsyncGenerator<
   }
 }
 
-// A connection that died without a word looks like one on which nothing happens.
-async function withinSilence(reader: ReadableStreamDefaultReader<Uint8Array>) {
+// Detects a dead connection: without data for SILENCE_MS, the read fails.
+async function readWithTimeout(reader: ReadableStreamDefaultReader<Uint8Array>) {
   let timer = 0;
   const silence = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error("nothing was heard")), SILENCE_MS) as unknown as number;
+    timer = setTimeout(() => reject(new Error("no data received")), SILENCE_MS) as unknown as number;
   });
   try {
     return await Promise.race([reader.read(), silence]);
@@ -88,11 +88,11 @@ async function withinSilence(reader: ReadableStreamDefaultReader<Uint8Array>) {
   }
 }
 
-let hurry: (() => void) | null = null;
+let skipPause: (() => void) | null = null;
 
-// Ends the pause before the next attempt.
-export function tryNow(): void {
-  hurry?.();
+// Skips the pause before the next attempt.
+export function retryNow(): void {
+  skipPause?.();
 }
 
 function wait(ms: number): Promise<void> {
@@ -100,9 +100,9 @@ function wait(ms: number): Promise<void> {
     const timer = setTimeout(done, ms);
     function done(): void {
       clearTimeout(timer);
-      hurry = null;
+      skipPause = null;
       resolve();
     }
-    hurry = done;
+    skipPause = done;
   });
 }

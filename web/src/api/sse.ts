@@ -1,12 +1,11 @@
-// Server-sent events from chunks of text: feed(chunk) -> the events that are whole.
-// The one rule: half an event is not an event; what a broken connection leaves behind is forgotten.
+// Parser for server-sent events: feed(chunk) returns the complete events. An incomplete event is never returned.
 
 export interface Message {
   id: string | null;
   data: string;
 }
 
-export class EventLines {
+export class SseParser {
   #rest = "";
   #id: string | null = null;
   #data: string[] = [];
@@ -19,9 +18,9 @@ export class EventLines {
 
   #line(line: string): Message | null {
     if (line === "") {
-      const whole = this.#data.length ? { id: this.#id, data: this.#data.join("\n") } : null;
+      const message = this.#data.length ? { id: this.#id, data: this.#data.join("\n") } : null;
       this.#data = [];
-      return whole;
+      return message;
     }
     const colon = line.indexOf(":");
     if (colon === 0) return null;

@@ -1,5 +1,5 @@
-// What the server says and is told: the shapes of /api/v1/agent, and the events of AG-UI that the page reads.
-// The one rule: this file has types alone; whoever reads an answer copes with what is missing.
+// Types of the chat API (/api/v1/agent) and of the AG-UI events that the page handles. Types only: the readers handle
+// missing fields.
 
 export interface Thread {
   id: string;
@@ -18,7 +18,7 @@ export interface Hit {
   messageId: string;
   role: string;
   snippet: string;
-  highlights: [number, number][]; // in UTF-16 units, as texts are counted here
+  highlights: [number, number][]; // offsets in UTF-16 code units
   title?: string | null;
 }
 
@@ -28,7 +28,7 @@ export interface Model {
   provider: string;
   aliases: string[];
   contextTokens: number | null;
-  inputUsd: string | null; // for a million tokens
+  inputUsd: string | null; // per million tokens
   outputUsd: string | null;
   images: boolean;
   tools: boolean;
@@ -42,7 +42,7 @@ export interface Usage {
   cached_input_tokens?: number;
   cache_creation_input_tokens?: number;
   reasoning_tokens?: number;
-  cost_usd?: string | number | null; // null if no price was known
+  cost_usd?: string | number | null; // null: no known price
   state?: "priced" | "unpriced";
   latency_ms?: number;
 }
@@ -59,7 +59,7 @@ export interface Block {
   id?: string;
   name?: string | null;
   input?: unknown;
-  input_text?: string; // in place of an input: what cannot be read as one
+  input_text?: string; // raw text of an input that is not valid
   reason?: string;
   tool_use_id?: string;
   content?: Block[];
@@ -69,7 +69,7 @@ export interface Block {
   dialect?: string;
 }
 
-// A message in its place, in the canonical format.
+// A stored message in the canonical format, with its sequence number.
 export interface Row {
   seq: number;
   message: {
@@ -111,10 +111,10 @@ export interface Interrupt {
   message?: string;
   toolCallId?: string;
   responseSchema?: AnswerSchema;
-  metadata?: Ours<{ name?: string; input?: unknown }>;
+  metadata?: Extension<{ name?: string; input?: unknown }>;
 }
 
-// As far as a form needs it.
+// The part of JSON Schema that the form supports.
 export interface AnswerSchema {
   properties?: Record<string, { type: string; description?: string; enum?: string[] }>;
   required?: string[];
@@ -131,16 +131,16 @@ export type Outcome =
   | { type: "interrupt"; interrupts: Interrupt[] }
   | { type: "cancelled" };
 
-// What only our server says, beside the protocol.
-export interface Ours<Said> {
-  dragoman?: Said;
+// Fields that Dragoman adds to AG-UI.
+export interface Extension<T> {
+  dragoman?: T;
 }
 
 export type Event =
   | { type: "RUN_STARTED"; threadId: string; runId: string }
   | { type: "RUN_FINISHED"; threadId: string; runId: string; outcome?: Outcome }
   | { type: "RUN_ERROR"; message: string; code?: string }
-  | { type: "STEP_STARTED" | "STEP_FINISHED"; stepName: string; metadata?: Ours<{ model?: string }> }
+  | { type: "STEP_STARTED" | "STEP_FINISHED"; stepName: string; metadata?: Extension<{ model?: string }> }
   | { type: "TEXT_MESSAGE_START"; messageId: string; role?: string }
   | { type: "TEXT_MESSAGE_CONTENT"; messageId: string; delta: string }
   | { type: "TEXT_MESSAGE_END"; messageId: string }
@@ -149,6 +149,6 @@ export type Event =
   | { type: "TOOL_CALL_START"; toolCallId: string; toolCallName: string }
   | { type: "TOOL_CALL_ARGS"; toolCallId: string; delta: string }
   | { type: "TOOL_CALL_END"; toolCallId: string }
-  | { type: "TOOL_CALL_RESULT"; toolCallId: string; messageId: string; content: string | { type: string; text?: string }[]; metadata?: Ours<{ is_error?: boolean }> }
+  | { type: "TOOL_CALL_RESULT"; toolCallId: string; messageId: string; content: string | { type: string; text?: string }[]; metadata?: Extension<{ is_error?: boolean }> }
   | { type: "CUSTOM"; name: string; value: unknown }
-  | { type: "OTHER" }; // whatever else the protocol has, and we do not show
+  | { type: "OTHER" }; // any other event type; not shown

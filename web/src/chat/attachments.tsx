@@ -1,44 +1,44 @@
-// Pictures and other files of a message. Where one is kept is known; its URL is asked for when it is shown.
+// Images and files of a message. A signed URL is requested when one is shown.
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
 import { Icon } from "../components/icons.tsx";
-import type { Enclosure } from "../state/view-model.ts";
+import type { Attachment } from "../state/view-model.ts";
 
-export function Enclosures({ enclosures }: { enclosures: Enclosure[] }) {
-  if (!enclosures.length) return null;
+export function Attachments({ attachments }: { attachments: Attachment[] }) {
+  if (!attachments.length) return null;
   return (
-    <ul class="enclosures">
-      {enclosures.map((one, at) => (
+    <ul class="attachments">
+      {attachments.map((attachment, at) => (
         <li key={at}>
-          <Shown enclosure={one} number={at + 1} />
+          <AttachmentItem attachment={attachment} number={at + 1} />
         </li>
       ))}
     </ul>
   );
 }
 
-function Shown({ enclosure, number }: { enclosure: Enclosure; number: number }) {
-  const [url, setUrl] = useState(enclosure.url);
-  const [isGone, setGone] = useState(false);
-  const { place, mime } = enclosure;
+function AttachmentItem({ attachment, number }: { attachment: Attachment; number: number }) {
+  const [url, setUrl] = useState(attachment.url);
+  const [isMissing, setMissing] = useState(false);
+  const { place, mime } = attachment;
   useEffect(() => {
     if (url || !place) return;
-    let isLeft = false;
+    let isStale = false;
     api.signedUrl(place.bucket, place.path).then(
-      (found) => isLeft || setUrl(api.ours(found)),
-      () => isLeft || setGone(true),
+      (signed) => isStale || setUrl(api.localUrl(signed)),
+      () => isStale || setMissing(true),
     );
     return () => {
-      isLeft = true;
+      isStale = true;
     };
   }, [place?.path]);
-  const name = enclosure.name || mime;
-  if (isGone || (!place && !url)) return <span class="file muted">{name} {isGone ? "(no longer kept)" : ""}</span>;
-  if (!url) return <span class="placeholder" aria-label="Loading a picture" />;
-  if (api.isShown(mime)) {
+  const name = attachment.name || mime;
+  if (isMissing || (!place && !url)) return <span class="file muted">{name} {isMissing ? "(deleted)" : ""}</span>;
+  if (!url) return <span class="placeholder" aria-label="Loading image" />;
+  if (api.isDisplayable(mime)) {
     return (
       <a href={url} target="_blank" rel="noopener noreferrer">
-        <img src={url} alt={`Picture ${number}${enclosure.name ? `: ${enclosure.name}` : ""}`} onError={() => setGone(true)} />
+        <img src={url} alt={`Image ${number}${attachment.name ? `: ${attachment.name}` : ""}`} onError={() => setMissing(true)} />
       </a>
     );
   }

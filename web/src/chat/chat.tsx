@@ -1,26 +1,26 @@
-// The page of a conversation: its head, its messages, and the field to write in.
+// The chat page: header, messages and message field.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Approvals } from "./approvals.tsx";
-import { useCell, useCellByFrame } from "../state/observable.ts";
+import { useObservable, useObservablePerFrame } from "../state/observable.ts";
 import { Composer } from "./composer.tsx";
 import type { Conversation } from "../state/conversation.ts";
 import { Welcome } from "./welcome.tsx";
-import { tryNow } from "../api/run-stream.ts";
+import { retryNow } from "../api/run-stream.ts";
 import { modelName } from "../lib/format.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
 import { Messages } from "./messages.tsx";
 import { chosenModel } from "./model-picker.tsx";
 import { hashOf } from "../state/route.ts";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 import { isBusy, type View } from "../state/view-model.ts";
 
 export function Chat() {
-  const conversation = useCell(shelf.open);
-  return <Opened key={conversation.id} conversation={conversation} />;
+  const conversation = useObservable(appState.open);
+  return <OpenConversation key={conversation.id} conversation={conversation} />;
 }
 
-function Opened({ conversation }: { conversation: Conversation }) {
-  const view = useCellByFrame(conversation.view);
+function OpenConversation({ conversation }: { conversation: Conversation }) {
+  const view = useObservablePerFrame(conversation.view);
   return (
     <section class="chat" aria-label="Conversation">
       <Head view={view} />
@@ -29,7 +29,7 @@ function Opened({ conversation }: { conversation: Conversation }) {
         <div class="bottom-measure">
           <Connection view={view} />
           <Approvals conversation={conversation} view={view} />
-          <Trouble view={view} conversation={conversation} />
+          <ErrorBanner view={view} conversation={conversation} />
           <Composer conversation={conversation} view={view} />
         </div>
       </div>
@@ -38,14 +38,14 @@ function Opened({ conversation }: { conversation: Conversation }) {
 }
 
 function Head({ view }: { view: View }) {
-  const threads = useCell(shelf.threads);
-  const isKnown = useCell(shelf.models).length > 0;
-  const thread = threads?.find((one) => one.id === view.threadId) ?? null;
-  const parent = thread?.parentId ? threads?.find((one) => one.id === thread.parentId) : null;
+  const threads = useObservable(appState.threads);
+  const isKnown = useObservable(appState.models).length > 0;
+  const thread = threads?.find((row) => row.id === view.threadId) ?? null;
+  const parent = thread?.parentId ? threads?.find((row) => row.id === thread.parentId) : null;
   const model = chosenModel(view.threadId);
   return (
     <header class="head row between">
-      <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => shelf.isDrawerOpen.set(true)} />
+      <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => appState.isDrawerOpen.set(true)} />
       <div class="titles">
         <h1>{thread?.title || firstWords(view) || "New conversation"}</h1>
         {thread?.parentId && (
@@ -55,7 +55,7 @@ function Head({ view }: { view: View }) {
         )}
       </div>
       <Spent view={view} />
-      <button type="button" class="model-button" onClick={() => shelf.dialog.set({ kind: "models" })} aria-label={`Model: ${model ? modelName(model) : "chosen by the routing"}. Choose another`}>
+      <button type="button" class="model-button" onClick={() => appState.dialog.set({ kind: "models" })} aria-label={`Model: ${model ? modelName(model) : "automatic"}. Choose another`}>
         <span>{model ? modelName(model) : isKnown ? "Automatic" : "…"}</span>
         <Icon name="down" size={14} />
       </button>
@@ -63,7 +63,7 @@ function Head({ view }: { view: View }) {
   );
 }
 
-// What a conversation is called before it has a name.
+// Title of a conversation without a title: the start of its first message.
 function firstWords(view: View): string {
   const first = view.items.find((item) => item.kind === "user");
   return first ? first.text.slice(0, 80) || "Untitled" : "";
@@ -72,7 +72,7 @@ function firstWords(view: View): string {
 function Spent({ view }: { view: View }) {
   if (view.spent === null || !view.items.length) return null;
   return (
-    <button type="button" class="quiet spent" onClick={() => shelf.dialog.set({ kind: "cost" })} title="What this conversation cost">
+    <button type="button" class="quiet spent" onClick={() => appState.dialog.set({ kind: "cost" })} title="Cost of this conversation">
       {view.spent}
     </button>
   );
@@ -84,9 +84,9 @@ function Connection({ view }: { view: View }) {
       {view.run.state === "lost" && (
         <p class="banner warn">
           <Icon name="warn" size={16} />
-          <span>The connection is lost. What was answered is kept; trying again …</span>
-          <button type="button" onClick={tryNow}>
-            Try now
+          <span>The connection is lost. The answer continues on the server; reconnecting …</span>
+          <button type="button" onClick={retryNow}>
+            Reconnect now
           </button>
         </p>
       )}
@@ -94,7 +94,7 @@ function Connection({ view }: { view: View }) {
   );
 }
 
-function Trouble({ view, conversation }: { view: View; conversation: Conversation }) {
+function ErrorBanner({ view, conversation }: { view: View; conversation: Conversation }) {
   const { problem } = view;
   if (!problem) return null;
   const dismiss = () => conversation.view.change((now) => ({ ...now, problem: null }));
@@ -110,11 +110,11 @@ function Trouble({ view, conversation }: { view: View; conversation: Conversatio
   );
 }
 
-// The messages scroll. The end stays in sight as it grows, unless somebody scrolled up to read.
+// Scrolls to the end as messages arrive, unless the user has scrolled up.
 function Scroll({ view, conversation }: { view: View; conversation: Conversation }) {
   const place = useRef<HTMLDivElement>(null);
   const [isAtEnd, setAtEnd] = useState(true);
-  const { at } = useCell(shelf.route);
+  const { at } = useObservable(appState.route);
   const shown = useRef<string | null>(null);
   const heightBefore = useRef(0);
 
@@ -125,7 +125,7 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
     const box = place.current;
     if (!box) return;
     if (heightBefore.current) {
-      box.scrollTop += box.scrollHeight - heightBefore.current; // earlier messages came in above
+      box.scrollTop += box.scrollHeight - heightBefore.current; // keep the position when earlier messages are inserted
       heightBefore.current = 0;
     } else if (isAtEnd) box.scrollTop = box.scrollHeight;
   }, [view.items, view.interrupts, isAtEnd]);
@@ -139,7 +139,7 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
         shown.current = at;
         setAtEnd(false);
         message.scrollIntoView({ block: "center" });
-        message.classList.add("found-here");
+        message.classList.add("highlight");
         message.focus({ preventScroll: true });
       }),
     );

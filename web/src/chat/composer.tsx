@@ -1,15 +1,15 @@
-// The field to write in, with the files that go along.
+// The message field with its attachments.
 //
-// Enter sends, but never while a word is still being composed: with Chinese, Japanese or Korean input, Enter takes the
-// candidate. The one rule: what was written is only let go when the server has taken it.
+// Enter sends, except during IME composition (Chinese, Japanese, Korean), where Enter selects the candidate.
+// Invariant: the text and files are kept until the server has accepted the message.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
-import { Cell, useCell } from "../state/observable.ts";
+import { Observable, useObservable } from "../state/observable.ts";
 import type { Conversation, Draft } from "../state/conversation.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
 import { undo } from "./messages.tsx";
-import { modelForRun, taken } from "./model-picker.tsx";
-import * as shelf from "../state/app-state.ts";
+import { modelForRun, saveModelChoice } from "./model-picker.tsx";
+import * as appState from "../state/app-state.ts";
 import { isBusy, type View } from "../state/view-model.ts";
 import type { Stored } from "../api/types.ts";
 
@@ -21,30 +21,30 @@ interface Upload {
   fault: string | null;
 }
 
-const TAKEN = "image/png,image/jpeg,image/gif,image/webp,image/heic,image/heif,audio/*,application/pdf,text/plain,.md,.csv,.json";
-const MOST = 10;
-const suggestion = new Cell<string | null>(null);
+const ACCEPTED_TYPES = "image/png,image/jpeg,image/gif,image/webp,image/heic,image/heif,audio/*,application/pdf,text/plain,.md,.csv,.json";
+const MAX_FILES = 10;
+const suggestion = new Observable<string | null>(null);
 let counter = 0;
 
-// Puts words into the field, for somebody to send.
+// Sets the text of the field; the user sends it.
 export function suggest(words: string): void {
   suggestion.set(words);
 }
 
 export function Composer({ conversation, view }: { conversation: Conversation; view: View }) {
-  const [text, setText] = useState(() => shelf.drafts.get(conversation.id)?.text ?? "");
-  const [uploads, setUploads] = useState(() => (shelf.drafts.get(conversation.id)?.files ?? []).map(uploaded));
+  const [text, setText] = useState(() => appState.drafts.get(conversation.id)?.text ?? "");
+  const [uploads, setUploads] = useState(() => (appState.drafts.get(conversation.id)?.files ?? []).map(toUpload));
   const [isOver, setOver] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
-  const suggested = useCell(suggestion);
-  const isWaiting = uploads.some((one) => !one.stored && !one.fault);
-  const files = uploads.flatMap((one) => (one.stored ? [one.stored] : []));
+  const suggested = useObservable(suggestion);
+  const isWaiting = uploads.some((upload) => !upload.stored && !upload.fault);
+  const files = uploads.flatMap((upload) => (upload.stored ? [upload.stored] : []));
   const canSend = !isBusy(view) && !isWaiting && (text.trim() !== "" || files.length > 0);
 
   useLayoutEffect(() => fit(field.current), [text]);
   useEffect(() => {
-    shelf.drafts.set(conversation.id, { text, files });
+    appState.drafts.set(conversation.id, { text, files });
   }, [text, uploads]);
   useEffect(() => {
     if (suggested === null) return;
@@ -54,53 +54,53 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
   }, [suggested]);
   useEffect(() => {
     if (matchMedia("(hover: hover)").matches) field.current?.focus();
-    const dropped = (event: DragEvent) => {
+    const onDrag = (event: DragEvent) => {
       if (!event.dataTransfer?.types.includes("Files")) return;
       event.preventDefault();
       setOver(event.type === "dragover");
       if (event.type === "drop") add(event.dataTransfer.files);
     };
-    for (const kind of ["dragover", "dragleave", "drop"] as const) addEventListener(kind, dropped);
+    for (const kind of ["dragover", "dragleave", "drop"] as const) addEventListener(kind, onDrag);
     return () => {
-      for (const kind of ["dragover", "dragleave", "drop"] as const) removeEventListener(kind, dropped);
+      for (const kind of ["dragover", "dragleave", "drop"] as const) removeEventListener(kind, onDrag);
     };
   }, []);
 
-  const change = (id: number, how: Partial<Upload>) => setUploads((now) => now.map((one) => (one.id === id ? { ...one, ...how } : one)));
-  const add = (given: Iterable<File>) => {
-    for (const file of [...given].slice(0, MOST)) {
+  const change = (id: number, how: Partial<Upload>) => setUploads((now) => now.map((upload) => (upload.id === id ? { ...upload, ...how } : upload)));
+  const add = (chosen: Iterable<File>) => {
+    for (const file of [...chosen].slice(0, MAX_FILES)) {
       const id = ++counter;
-      const preview = api.isShown(file.type) ? URL.createObjectURL(file) : null;
+      const preview = api.isDisplayable(file.type) ? URL.createObjectURL(file) : null;
       setUploads((now) => [...now, { id, name: file.name, preview, stored: null, fault: null }]);
       api.upload(file, conversation.id).then(
         (stored) => change(id, { stored: { ...stored, name: stored.name ?? file.name } }),
-        (error: unknown) => change(id, { fault: said(error) }),
+        (error: unknown) => change(id, { fault: problemText(error) }),
       );
     }
     field.current?.focus();
   };
   const remove = (id: number) =>
     setUploads((now) => {
-      release(now.filter((one) => one.id === id));
-      return now.filter((one) => one.id !== id);
+      release(now.filter((upload) => upload.id === id));
+      return now.filter((upload) => upload.id !== id);
     });
   const send = async () => {
     if (!canSend) return;
     const draft: Draft = { text: text.trim(), files };
-    const sentUploads = uploads;
+    const previous = uploads;
     setText("");
     setUploads([]);
-    shelf.drafts.delete(conversation.id);
+    appState.drafts.delete(conversation.id);
     const model = modelForRun(conversation.id);
-    const going = conversation.send(draft, model);
-    shelf.named(conversation);
-    const isTaken = await going;
-    if (isTaken) {
-      taken(conversation.id);
-      release(sentUploads);
+    const sending = conversation.send(draft, model);
+    appState.setAddress(conversation);
+    const isAccepted = await sending;
+    if (isAccepted) {
+      saveModelChoice(conversation.id);
+      release(previous);
     } else {
       setText((now) => now || draft.text);
-      setUploads((now) => (now.length ? now : sentUploads));
+      setUploads((now) => (now.length ? now : previous));
     }
   };
   const onKeyDown = (event: KeyboardEvent) => {
@@ -115,29 +115,29 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
     }
   };
   const onPaste = (event: ClipboardEvent) => {
-    const pasted = [...(event.clipboardData?.files ?? [])];
-    if (!pasted.length) return;
+    const pasteFiles = [...(event.clipboardData?.files ?? [])];
+    if (!pasteFiles.length) return;
     event.preventDefault();
-    add(pasted);
+    add(pasteFiles);
   };
   return (
     <form class={`composer ${isOver ? "over" : ""}`} onSubmit={(event) => (event.preventDefault(), void send())} aria-label="Write a message">
       {uploads.length > 0 && (
         <ul class="uploads">
-          {uploads.map((one) => (
-            <UploadShown key={one.id} upload={one} onRemove={() => remove(one.id)} />
+          {uploads.map((upload) => (
+            <UploadItem key={upload.id} upload={upload} onRemove={() => remove(upload.id)} />
           ))}
         </ul>
       )}
       <div class="row">
         <IconButton icon="clip" label="Add files" onClick={() => picker.current?.click()} />
-        <input ref={picker} type="file" class="hidden" multiple accept={TAKEN} tabindex={-1} aria-label="Files" onChange={(event) => (add(event.currentTarget.files ?? []), (event.currentTarget.value = ""))} />
+        <input ref={picker} type="file" class="hidden" multiple accept={ACCEPTED_TYPES} tabindex={-1} aria-label="Files" onChange={(event) => (add(event.currentTarget.files ?? []), (event.currentTarget.value = ""))} />
         <textarea
           id="words"
           ref={field}
           rows={1}
           aria-label="Message"
-          placeholder={isOver ? "Drop them here" : "Write a message"}
+          placeholder={isOver ? "Drop the files here" : "Write a message"}
           value={text}
           onInput={(event) => setText(event.currentTarget.value)}
           onKeyDown={onKeyDown}
@@ -158,10 +158,10 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
   );
 }
 
-function UploadShown({ upload, onRemove }: { upload: Upload; onRemove: () => void }) {
+function UploadItem({ upload, onRemove }: { upload: Upload; onRemove: () => void }) {
   const { name, preview, stored, fault } = upload;
   return (
-    <li class={`upload ${fault ? "failed" : stored ? "" : "going"}`}>
+    <li class={`upload ${fault ? "failed" : stored ? "" : "sending"}`}>
       {preview && !fault ? <img src={preview} alt={name} /> : <Icon name={fault ? "warn" : "file"} size={18} />}
       {(!preview || fault) && <span class="small">{fault ? `${name}: ${fault}` : name}</span>}
       <IconButton icon="close" label={`Remove ${name}`} onClick={onRemove} />
@@ -169,12 +169,12 @@ function UploadShown({ upload, onRemove }: { upload: Upload; onRemove: () => voi
   );
 }
 
-// A file that the server has already.
-function uploaded(stored: Stored): Upload {
-  return { id: ++counter, name: stored.name ?? stored.mime_type, preview: api.isShown(stored.mime_type) ? api.ours(stored.url) : null, stored, fault: null };
+// An attachment that is already stored on the server.
+function toUpload(stored: Stored): Upload {
+  return { id: ++counter, name: stored.name ?? stored.mime_type, preview: api.isDisplayable(stored.mime_type) ? api.localUrl(stored.url) : null, stored, fault: null };
 }
 
-function said(error: unknown): string {
+function problemText(error: unknown): string {
   const { title, advice } = api.problemFrom(error);
   return `${title} ${advice}`;
 }

@@ -1,15 +1,15 @@
-// The messages of a conversation, as they are read.
+// The messages of a conversation.
 import { memo } from "../components/memo.ts";
 import { Call } from "./tool-call.tsx";
 import * as api from "../api/client.ts";
 import type { Conversation, Draft } from "../state/conversation.ts";
-import { Enclosures } from "./attachments.tsx";
+import { Attachments } from "./attachments.tsx";
 import { modelName, moment } from "../lib/format.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
-import { Prose } from "../components/markdown-text.tsx";
+import { MarkdownText } from "../components/markdown-text.tsx";
 import { ReceiptLine } from "./receipt.tsx";
 import { LIVE } from "../state/reducer.ts";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 import { isBusy, type AnswerItem, type Item, type Part, type UserItem, type View } from "../state/view-model.ts";
 
 interface MessagesProps {
@@ -19,7 +19,7 @@ interface MessagesProps {
 }
 
 export function Messages({ view, conversation, onEarlier }: MessagesProps) {
-  const waiting = new Set(view.interrupts.map((one) => one.toolCallId));
+  const waiting = new Set(view.interrupts.map((interrupt) => interrupt.toolCallId));
   const lastId = view.items.at(-1)?.id;
   return (
     <div class="messages" role="log" aria-live="polite" aria-busy={isBusy(view)} aria-label="Messages" onClick={copyCode}>
@@ -30,14 +30,14 @@ export function Messages({ view, conversation, onEarlier }: MessagesProps) {
         </button>
       )}
       {view.items.map((item, at) => (
-        <Shown key={item.seq ?? item.id} item={item} before={view.items[at - 1] ?? null} threadId={conversation.id} isBusy={isBusy(view)} isLast={item.id === lastId} waiting={waiting} />
+        <MessageItem key={item.seq ?? item.id} item={item} before={view.items[at - 1] ?? null} threadId={conversation.id} isBusy={isBusy(view)} isLast={item.id === lastId} waiting={waiting} />
       ))}
       <Working view={view} />
     </div>
   );
 }
 
-interface ShownProps {
+interface MessageItemProps {
   item: Item;
   before: Item | null;
   threadId: string;
@@ -46,8 +46,8 @@ interface ShownProps {
   waiting: ReadonlySet<string | undefined>;
 }
 
-const Shown = memo(
-  function Shown({ item, before, threadId, isBusy: busy, isLast, waiting }: ShownProps) {
+const MessageItem = memo(
+  function MessageItem({ item, before, threadId, isBusy: busy, isLast, waiting }: MessageItemProps) {
     switch (item.kind) {
       case "user":
         return <Question item={item} threadId={threadId} isBusy={busy} />;
@@ -56,32 +56,32 @@ const Shown = memo(
       case "system":
         return (
           <details class="system" id={`m-${item.id}`}>
-            <summary>What the model is told first</summary>
-            <Prose text={item.text} />
+            <summary>System prompt</summary>
+            <MarkdownText text={item.text} />
           </details>
         );
     }
   },
-  (one, other) =>
-    one.item === other.item && one.before?.kind === other.before?.kind && one.isBusy === other.isBusy && one.isLast === other.isLast && one.waiting.size + other.waiting.size === 0,
+  (props, next) =>
+    props.item === next.item && props.before?.kind === next.before?.kind && props.isBusy === next.isBusy && props.isLast === next.isLast && props.waiting.size + next.waiting.size === 0,
 );
 
 function Question({ item, threadId, isBusy: busy }: { item: UserItem; threadId: string; isBusy: boolean }) {
   const seq = item.seq;
-  const again = () => void shelf.trying(async () => shelf.branch(threadId, (seq ?? 0) - 1, await redrafted(item)));
+  const edit = () => void appState.attempt(async () => appState.branch(threadId, (seq ?? 0) - 1, await toDraft(item)));
   return (
-    <article class="question" id={`m-${item.id}`} tabindex={-1} aria-label="You said">
+    <article class="question" id={`m-${item.id}`} tabindex={-1} aria-label="Your message">
       <div class="bubble">
-        <Enclosures enclosures={item.enclosures} />
+        <Attachments attachments={item.attachments} />
         {item.text && <p class="plain">{item.text}</p>}
       </div>
       {seq !== null && (
-        <div class="deeds row">
+        <div class="actions row">
           {item.at && <time class="muted small">{moment(item.at)}</time>}
-          <IconButton icon="copy" label="Copy" onClick={() => void shelf.copy(item.text)} />
-          <IconButton icon="edit" label="Change and ask anew, in a new branch" onClick={again} disabled={busy} />
-          <IconButton icon="fork" label="Fork here" onClick={() => void shelf.branch(threadId, seq)} disabled={busy} />
-          <IconButton icon="code" label="Show as a provider would see it" onClick={() => shelf.dialog.set({ kind: "show-as", messageId: item.id })} />
+          <IconButton icon="copy" label="Copy" onClick={() => void appState.copy(item.text)} />
+          <IconButton icon="edit" label="Edit in a new branch" onClick={edit} disabled={busy} />
+          <IconButton icon="fork" label="Fork here" onClick={() => void appState.branch(threadId, seq)} disabled={busy} />
+          <IconButton icon="code" label="Show in another format" onClick={() => appState.dialog.set({ kind: "show-as", messageId: item.id })} />
         </div>
       )}
     </article>
@@ -98,18 +98,18 @@ interface AnswerProps {
 }
 
 function Answer({ item, before, threadId, isBusy: busy, isLast, waiting }: AnswerProps) {
-  const goesOn = before?.kind === "answer" && (item.id === LIVE || before.model === item.model);
+  const isContinuation = before?.kind === "answer" && (item.id === LIVE || before.model === item.model);
   const seq = item.seq;
   const text = item.parts.flatMap((part) => (part.kind === "text" ? [part.text] : [])).join("\n\n");
   return (
-    <article class={`answer ${goesOn ? "goes-on" : ""}`} id={`m-${item.id}`} tabindex={-1} aria-label={item.model ? `${modelName(item.model)} said` : "Answer"}>
-      {!goesOn && item.model && (
+    <article class={`answer ${isContinuation ? "continuation" : ""}`} id={`m-${item.id}`} tabindex={-1} aria-label={item.model ? `Answer from ${modelName(item.model)}` : "Answer"}>
+      {!isContinuation && item.model && (
         <h3 class="who" title={item.why ?? undefined}>
           {modelName(item.model)}
         </h3>
       )}
       {item.parts.map((part) => (
-        <PartShown key={`${part.kind}:${part.id}`} part={part} isWaiting={waiting.has(part.id)} />
+        <PartView key={`${part.kind}:${part.id}`} part={part} isWaiting={waiting.has(part.id)} />
       ))}
       {UNFINISHED[item.status] && (
         <p class="unfinished">
@@ -117,12 +117,12 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, waiting }: Answe
         </p>
       )}
       {seq !== null && (
-        <div class="deeds row">
+        <div class="actions row">
           {item.receipt && <ReceiptLine receipt={item.receipt} at={item.at} />}
-          {text && <IconButton icon="copy" label="Copy" onClick={() => void shelf.copy(text)} />}
-          {isLast && <IconButton icon="retry" label="Go back to before the question" onClick={() => undo(threadId)} disabled={busy} />}
-          <IconButton icon="fork" label="Fork here" onClick={() => void shelf.branch(threadId, seq)} disabled={busy} />
-          <IconButton icon="code" label="Show as a provider would see it" onClick={() => shelf.dialog.set({ kind: "show-as", messageId: item.id })} />
+          {text && <IconButton icon="copy" label="Copy" onClick={() => void appState.copy(text)} />}
+          {isLast && <IconButton icon="retry" label="Undo: edit the last question" onClick={() => undo(threadId)} disabled={busy} />}
+          <IconButton icon="fork" label="Fork here" onClick={() => void appState.branch(threadId, seq)} disabled={busy} />
+          <IconButton icon="code" label="Show in another format" onClick={() => appState.dialog.set({ kind: "show-as", messageId: item.id })} />
         </div>
       )}
     </article>
@@ -130,30 +130,30 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, waiting }: Answe
 }
 
 const UNFINISHED: Record<string, string> = {
-  partial: "This answer was cut off.",
+  partial: "This answer is incomplete.",
   cancelled: "This answer was stopped.",
   error: "This answer ended with an error.",
 };
 
-// Go on before the last question, which stands in the field again.
+// Forks before the last question and puts the question into the message field.
 export function undo(threadId: string): void {
-  const question = shelf.open.value.view.value.items.findLast((item) => item.kind === "user");
+  const question = appState.open.value.view.value.items.findLast((item) => item.kind === "user");
   if (question?.kind === "user" && question.seq !== null) {
     const place = question.seq - 1;
-    void shelf.trying(async () => shelf.branch(threadId, place, await redrafted(question)));
+    void appState.attempt(async () => appState.branch(threadId, place, await toDraft(question)));
   }
 }
 
-// A question as it was before it was sent, its files included.
-async function redrafted({ text, enclosures }: UserItem): Promise<Draft> {
-  const places = enclosures.flatMap(({ place }) => (place ? [place] : []));
+// The draft of a sent message, with its attachments.
+async function toDraft({ text, attachments }: UserItem): Promise<Draft> {
+  const places = attachments.flatMap(({ place }) => (place ? [place] : []));
   return { text, files: await Promise.all(places.map(async (place) => ({ ...place, url: await api.signedUrl(place.bucket, place.path) }))) };
 }
 
-function PartShown({ part, isWaiting }: { part: Part; isWaiting: boolean }) {
+function PartView({ part, isWaiting }: { part: Part; isWaiting: boolean }) {
   switch (part.kind) {
     case "text":
-      return <Prose text={part.text} />;
+      return <MarkdownText text={part.text} />;
     case "thinking":
       return (
         <details class="thinking">
@@ -161,13 +161,13 @@ function PartShown({ part, isWaiting }: { part: Part; isWaiting: boolean }) {
             <Icon name="chevron" size={14} />
             {part.isOpen ? <span class="shimmer">Thinking …</span> : "Thinking"}
           </summary>
-          <Prose text={part.text || "The provider does not show it."} />
+          <MarkdownText text={part.text || "The provider does not reveal its thinking."} />
         </details>
       );
     case "call":
       return <Call part={part} isWaiting={isWaiting} />;
     case "image":
-      return <img class="picture" src={part.url} alt="A picture in the answer" />;
+      return <img class="picture" src={part.url} alt="Image in the answer" />;
     case "note":
       return <p class="note muted small">{part.text}</p>;
   }
@@ -192,5 +192,5 @@ function Working({ view }: { view: View }) {
 export function copyCode(event: MouseEvent): void {
   const button = (event.target as HTMLElement).closest("[data-copy]");
   const code = button?.closest("figure")?.querySelector("code")?.textContent;
-  if (code) void shelf.copy(code);
+  if (code) void appState.copy(code);
 }

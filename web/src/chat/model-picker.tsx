@@ -1,58 +1,58 @@
-// Choosing a model, with a look at what it would be told before anything is changed.
+// Model picker. Before a swap it shows which blocks the other model cannot receive.
 import { useEffect, useRef, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
-import { useCell } from "../state/observable.ts";
+import { useObservable } from "../state/observable.ts";
 import { count, dollars, modelName, plural, shortTokens } from "../lib/format.ts";
 import { Icon } from "../components/icons.tsx";
 import { Modal } from "../components/modal.tsx";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 import type { Model, Preflight } from "../api/types.ts";
 
-const waiting = new Map<string, string | null>(); // chosen for conversations that do not exist yet
+const waiting = new Map<string, string | null>(); // choices for conversations without messages
 
 export function chosenModel(threadId: string): string | null {
-  const chosen = waiting.has(threadId) ? waiting.get(threadId) : shelf.thread(threadId)?.model;
-  return chosen ?? shelf.models.value.find((one) => one.isDefault)?.id ?? null;
+  const chosen = waiting.has(threadId) ? waiting.get(threadId) : appState.thread(threadId)?.model;
+  return chosen ?? appState.models.value.find((item) => item.isDefault)?.id ?? null;
 }
 
 export function modelForRun(threadId: string): string | null {
   return waiting.get(threadId) ?? null;
 }
 
-// The conversation exists now, and keeps the model that was chosen for it.
-export function taken(threadId: string): void {
+// Stores the choice after the first message has created the conversation.
+export function saveModelChoice(threadId: string): void {
   const chosen = waiting.get(threadId);
   if (!chosen) return;
-  void shelf.trying(async () => {
+  void appState.attempt(async () => {
     await api.changeThread(threadId, { model: chosen });
     waiting.delete(threadId);
-    await shelf.loadThreads();
+    await appState.loadThreads();
   });
 }
 
 export function ModelPicker({ onClose }: { onClose: () => void }) {
-  const models = useCell(shelf.models);
+  const models = useObservable(appState.models);
   const [words, setWords] = useState("");
   const [candidate, setCandidate] = useState<Model | null>(null);
-  const thread = shelf.open.value.id;
-  const isEmpty = !shelf.open.value.view.value.items.length;
+  const thread = appState.open.value.id;
+  const isEmpty = !appState.open.value.view.value.items.length;
   const current = chosenModel(thread);
   const choose = (model: Model) => {
     if (!isEmpty) return setCandidate(model);
     waiting.set(thread, model.id);
-    shelf.models.change((known) => [...known]); // whoever shows the choice looks again
+    appState.models.change((known) => [...known]); // notifies components that show the choice
     onClose();
   };
   if (candidate) return <Swap model={candidate} thread={thread} onBack={() => setCandidate(null)} onClose={onClose} />;
-  const found = models.filter((one) => fits(one, words));
-  const ready = found.filter((one) => one.isConfigured);
-  const others = found.filter((one) => !one.isConfigured);
+  const found = models.filter((item) => fits(item, words));
+  const ready = found.filter((item) => item.isConfigured);
+  const others = found.filter((item) => !item.isConfigured);
   const onKeyDown = (event: KeyboardEvent) => {
-    const first = ready.find((one) => one.id !== current);
+    const first = ready.find((item) => item.id !== current);
     if (event.key === "Enter" && !event.isComposing && words && first) choose(first);
   };
   return (
-    <Modal title="Who shall answer?" onClose={onClose} class="tall">
+    <Modal title="Choose a model" onClose={onClose} class="tall">
       <label class="search">
         <Icon name="search" size={16} />
         <span class="hidden">Find a model</span>
@@ -63,12 +63,12 @@ export function ModelPicker({ onClose }: { onClose: () => void }) {
         {others.length > 0 && (
           <>
             <h3 class="muted small">
-              Without a key yet: <code>dragoman login PROVIDER</code> adds one
+              No API key: add one with <code>dragoman login PROVIDER</code>
             </h3>
             <ModelList models={others} current={current} onChoose={choose} />
           </>
         )}
-        {!found.length && <p class="hint">No model is called like that.</p>}
+        {!found.length && <p class="hint">No matching models.</p>}
       </div>
     </Modal>
   );
@@ -82,15 +82,15 @@ function fits(model: Model, words: string): boolean {
 function ModelList({ models, current, onChoose }: { models: Model[]; current: string | null; onChoose: (model: Model) => void }) {
   return (
     <ul>
-      {models.map((one) => (
-        <li key={one.id}>
-          <button type="button" class={`model ${one.isConfigured ? "" : "unready"}`} aria-current={one.id === current ? "true" : undefined} disabled={!one.isConfigured || one.id === current} onClick={() => onChoose(one)}>
+      {models.map((item) => (
+        <li key={item.id}>
+          <button type="button" class={`model ${item.isConfigured ? "" : "unready"}`} aria-current={item.id === current ? "true" : undefined} disabled={!item.isConfigured || item.id === current} onClick={() => onChoose(item)}>
             <span class="row between">
-              <span class="name">{modelName(one.id)}</span>
-              {one.id === current && <Icon name="check" size={16} />}
+              <span class="name">{modelName(item.id)}</span>
+              {item.id === current && <Icon name="check" size={16} />}
             </span>
             <span class="facts muted small">
-              {[one.provider, one.contextTokens ? `${shortTokens(one.contextTokens)} context` : "", price(one), one.images ? "sees pictures" : "", one.tools ? "" : "no tools"].filter(Boolean).join(" · ")}
+              {[item.provider, item.contextTokens ? `${shortTokens(item.contextTokens)} context` : "", price(item), item.images ? "images" : "", item.tools ? "" : "no tools"].filter(Boolean).join(" · ")}
             </span>
           </button>
         </li>
@@ -118,29 +118,29 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
   useEffect(() => {
     api.preflight(thread, model.id).then(setPlan, (error: unknown) => setFault(api.problemFrom(error).title));
   }, [thread, model.id]);
-  const go = useRef<HTMLButtonElement>(null);
+  const button = useRef<HTMLButtonElement>(null);
   useEffect(() => {
-    if (plan?.is_possible) go.current?.focus();
+    if (plan?.is_possible) button.current?.focus();
   }, [plan]);
   const swap = () => {
     onClose();
-    void shelf.trying(async () => {
+    void appState.attempt(async () => {
       await api.changeThread(thread, { model: model.id });
-      await shelf.loadThreads();
-      shelf.say(`${modelName(model.id)} answers from now on`);
+      await appState.loadThreads();
+      appState.showNotice(`Model changed to ${modelName(model.id)}`);
     });
   };
   return (
     <Modal title={`Swap to ${modelName(model.id)}?`} onClose={onClose}>
       <div class="stack" aria-live="polite">
         {fault && <p class="unfinished">{fault}</p>}
-        {!plan && !fault && <p class="muted">Looking at what it would be told …</p>}
+        {!plan && !fault && <p class="muted">Checking compatibility …</p>}
         {plan && <Plan plan={plan} />}
         <div class="row end">
           <button type="button" onClick={onBack}>
             Back
           </button>
-          <button ref={go} type="button" class="primary" disabled={!plan?.is_possible} onClick={swap}>
+          <button ref={button} type="button" class="primary" disabled={!plan?.is_possible} onClick={swap}>
             Swap
           </button>
         </div>
@@ -149,16 +149,15 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
   );
 }
 
-const OUTCOMES = { projected: "told otherwise", left_out: "left out" } as const;
+const OUTCOMES = { projected: "converted", left_out: "omitted" } as const;
 
 function Plan({ plan }: { plan: Preflight }) {
   const { kept, blocks: others } = plan;
-  const room = plan.fits ? "It fits" : "It does not fit";
+  const room = plan.fits ? "Fits the context window" : "Does not fit the context window";
   return (
     <>
       <p>
-        {plural(kept, "block")} of this conversation {kept === 1 ? "is" : "are"} kept
-        {others.length ? `, ${others.length} ${others.length === 1 ? "is not told as it was" : "are not told as they were"}` : ", all of it"}. {room}: about {count(plan.estimated_input_tokens)} tokens
+        {plural(kept, "block")} unchanged{others.length ? `, ${count(others.length)} converted or omitted` : ""}. {room}: about {count(plan.estimated_input_tokens)} tokens
         {plan.first_turn_usd === null ? "" : `, ${dollars(Number(plan.first_turn_usd))} for the next prompt`}.
       </p>
       {plan.blockers.map((blocker) => (
@@ -168,17 +167,17 @@ function Plan({ plan }: { plan: Preflight }) {
         </p>
       ))}
       {others.length > 0 && (
-        <ul class="losses" tabindex={0} aria-label="What is not told as it was">
-          {others.slice(0, 50).map((one) => (
-            <li key={`${one.message_id}:${one.place}`}>
-              <strong>{one.block_type.replaceAll("_", " ")}</strong> {OUTCOMES[one.outcome]}
-              <span class="muted"> {one.reason}</span>
+        <ul class="losses" tabindex={0} aria-label="Converted and omitted blocks">
+          {others.slice(0, 50).map((item) => (
+            <li key={`${item.message_id}:${item.place}`}>
+              <strong>{item.block_type.replaceAll("_", " ")}</strong> {OUTCOMES[item.outcome]}
+              <span class="muted"> {item.reason}</span>
             </li>
           ))}
           {others.length > 50 && <li class="muted">and {others.length - 50} more</li>}
         </ul>
       )}
-      <p class="muted small">What is stored stays as it is: swapping back brings everything back.</p>
+      <p class="muted small">Stored messages do not change: after a swap back, the first model receives them in full again.</p>
     </>
   );
 }

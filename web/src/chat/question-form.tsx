@@ -1,8 +1,8 @@
-// What a model asks the user in the middle of a run: a form of the schema that the answer has to fit.
+// A form for a question of the model during a run, from the JSON Schema of the answer.
 import { useState } from "preact/hooks";
 import { Icon } from "../components/icons.tsx";
 import { Field } from "../mail/input-form.tsx";
-import { beginning, read, type Typed } from "../mail/input-values.ts";
+import { initialTexts, parseTexts, type FieldTexts } from "../mail/input-values.ts";
 import type { RequestedInput } from "../mail/types.ts";
 import type { AnswerSchema, Decision, Interrupt } from "../api/types.ts";
 
@@ -14,16 +14,16 @@ interface QuestionProps {
 
 export function Question({ interrupt, number, onDecide }: QuestionProps) {
   const inputs = inputsOf(interrupt.responseSchema ?? {}, interrupt.message);
-  const [typed, setTyped] = useState<Typed>(() => beginning(inputs));
+  const [texts, setTexts] = useState<FieldTexts>(() => initialTexts(inputs));
   const [wrong, setWrong] = useState<Record<string, string>>({});
   const answer = (event: Event) => {
     event.preventDefault();
-    const given = read(inputs, typed);
-    if ("wrong" in given) return setWrong(given.wrong);
-    onDecide({ interruptId: interrupt.id, status: "resolved", payload: given.values });
+    const result = parseTexts(inputs, texts);
+    if ("wrong" in result) return setWrong(result.wrong);
+    onDecide({ interruptId: interrupt.id, status: "resolved", payload: result.values });
   };
   return (
-    <form class="approval" onSubmit={answer} noValidate aria-label="The model asks you">
+    <form class="approval" onSubmit={answer} noValidate aria-label="Question from the model">
       <p role="alert">
         <Icon name="tool" size={16} />
         <span>
@@ -31,7 +31,7 @@ export function Question({ interrupt, number, onDecide }: QuestionProps) {
         </span>
       </p>
       {inputs.map((input) => (
-        <Field key={input.id} id={`${interrupt.id}-${input.id}`} input={input} value={typed[input.id] ?? ""} wrong={wrong[input.id] ?? null} onChange={(text) => setTyped((before) => ({ ...before, [input.id]: text }))} />
+        <Field key={input.id} id={`${interrupt.id}-${input.id}`} input={input} value={texts[input.id] ?? ""} wrong={wrong[input.id] ?? null} onChange={(text) => setTexts((before) => ({ ...before, [input.id]: text }))} />
       ))}
       <div class="row end">
         <button type="button" onClick={() => onDecide({ interruptId: interrupt.id, status: "cancelled" })}>
@@ -45,12 +45,12 @@ export function Question({ interrupt, number, onDecide }: QuestionProps) {
   );
 }
 
-// The fields of a schema. Nobody has proposed a value, so nothing is chosen before somebody does.
+// The fields of a schema, without default values.
 export function inputsOf({ properties = {}, required = [] }: AnswerSchema, question = ""): RequestedInput[] {
   return Object.entries(properties).map(([id, { type, description = id, enum: options }]) => ({
     id,
     type,
-    description: description === question ? "Your answer" : description, // which stands above it already
+    description: description === question ? "Your answer" : description, // the question is shown above the form
     required: required.includes(id),
     ...(options && { options }),
   }));

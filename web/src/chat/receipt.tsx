@@ -1,4 +1,4 @@
-// What an answer consumed, and what that cost.
+// Token usage and cost of an answer.
 import { count, dollars, duration, moment } from "../lib/format.ts";
 import type { Receipt } from "../state/view-model.ts";
 

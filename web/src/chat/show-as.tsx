@@ -1,9 +1,9 @@
-// A message as a provider, or another library, would write it.
+// A message in the format of a provider or another library.
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
-import { Code } from "../components/code.tsx";
+import { Code } from "../components/markdown-text.tsx";
 import { Modal } from "../components/modal.tsx";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 
 const LABELS: Record<string, string> = {
   canonical: "Dragoman",
@@ -19,24 +19,24 @@ const LABELS: Record<string, string> = {
 export function ShowAs({ messageId, onClose }: { messageId: string; onClose: () => void }) {
   const [formats, setFormats] = useState(["canonical"]);
   const [form, setForm] = useState("canonical");
-  const [shown, setShown] = useState<{ wire: unknown; losses: { reason: string }[] } | null>(null);
+  const [result, setRendered] = useState<{ wire: unknown; losses: { reason: string }[] } | null>(null);
   const [fault, setFault] = useState<string | null>(null);
-  useEffect(() => void shelf.trying(async () => setFormats(await api.formats())), []);
+  useEffect(() => void appState.attempt(async () => setFormats(await api.formats())), []);
   useEffect(() => {
-    let isLeft = false;
+    let isStale = false;
     setFault(null);
-    api.shownAs(shelf.open.value.id, messageId, form).then(
-      (found) => isLeft || setShown(found),
-      (error: unknown) => isLeft || (setShown(null), setFault(api.problemFrom(error).title)),
+    api.messageAs(appState.open.value.id, messageId, form).then(
+      (rendered) => isStale || setRendered(rendered),
+      (error: unknown) => isStale || (setRendered(null), setFault(api.problemFrom(error).title)),
     );
     return () => {
-      isLeft = true;
+      isStale = true;
     };
   }, [messageId, form]);
-  const text = shown ? JSON.stringify(shown.wire, null, 2) : "";
-  const copy = (event: MouseEvent) => (event.target as HTMLElement).closest("[data-copy]") && void shelf.copy(text);
+  const text = result ? JSON.stringify(result.wire, null, 2) : "";
+  const copy = (event: MouseEvent) => (event.target as HTMLElement).closest("[data-copy]") && void appState.copy(text);
   return (
-    <Modal title="Show as" onClose={onClose} class="tall wide">
+    <Modal title="Show in another format" onClose={onClose} class="tall wide">
       <label class="field">
         Format
         <select value={form} onChange={(event) => setForm(event.currentTarget.value)} data-focus>
@@ -49,11 +49,11 @@ export function ShowAs({ messageId, onClose }: { messageId: string; onClose: () 
       </label>
       <div class="wire" aria-live="polite" onClick={copy}>
         {fault && <p class="unfinished">{fault}</p>}
-        {shown && <Code text={text} language="json" />}
+        {result && <Code text={text} language="json" />}
       </div>
-      {shown && (
+      {result && (
         <p class="muted small">
-          {shown.losses.length ? `Not all of it can be said in this format: ${shown.losses.map((one) => one.reason).join("; ")}` : "Nothing is lost."}
+          {result.losses.length ? `This format cannot represent everything: ${result.losses.map((loss) => loss.reason).join("; ")}` : "Nothing is lost in this format."}
         </p>
       )}
     </Modal>

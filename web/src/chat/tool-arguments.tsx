@@ -1,14 +1,14 @@
-// What a tool is called with, for people: names and values, long texts as they are.
-import { Code } from "../components/code.tsx";
+// Arguments of a tool call as a list of names and values.
+import { Code } from "../components/markdown-text.tsx";
 import { prettyJson } from "../lib/format.ts";
 
 export function Arguments({ input }: { input: string }) {
-  const named = fields(input);
-  if (named === null) return <Code text={prettyJson(input || "{}")} language="json" />;
-  if (!named.length) return <p class="muted small">Without arguments</p>;
+  const entries = fields(input);
+  if (entries === null) return <Code text={prettyJson(input || "{}")} language="json" />;
+  if (!entries.length) return <p class="muted small">No arguments</p>;
   return (
     <dl class="arguments">
-      {named.map(([name, value]) => (
+      {entries.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
           <dd tabindex={0}>{typeof value === "string" ? value : JSON.stringify(value, null, 2)}</dd>
@@ -20,8 +20,8 @@ export function Arguments({ input }: { input: string }) {
 
 function fields(input: string): [string, unknown][] | null {
   try {
-    const found = JSON.parse(input || "{}") as unknown;
-    return found !== null && typeof found === "object" && !Array.isArray(found) ? Object.entries(found) : null;
+    const value = JSON.parse(input || "{}") as unknown;
+    return value !== null && typeof value === "object" && !Array.isArray(value) ? Object.entries(value) : null;
   } catch {
     return null;
   }

@@ -1,35 +1,35 @@
-// What a conversation without messages says.
-import { useCell } from "../state/observable.ts";
+// Content of a conversation without messages.
+import { useObservable } from "../state/observable.ts";
 import { modelName } from "../lib/format.ts";
 import { Icon } from "../components/icons.tsx";
 import { chosenModel } from "./model-picker.tsx";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 import { suggest } from "./composer.tsx";
 
-const BEGINNINGS = ["Explain what a Merkle tree is, with a small example", "Write a haiku about translation, then explain it", "帮我把这句话翻译成英文：山重水复疑无路"];
+const SUGGESTIONS = ["Explain what a Merkle tree is, with a small example", "Write a haiku about translation, then explain it", "帮我把这句话翻译成英文：山重水复疑无路"];
 
 export function Welcome() {
-  const models = useCell(shelf.models);
-  const model = chosenModel(shelf.open.value.id);
-  const provider = models.find((one) => one.id === model)?.provider;
+  const models = useObservable(appState.models);
+  const model = chosenModel(appState.open.value.id);
+  const provider = models.find((row) => row.id === model)?.provider;
   return (
     <div class="welcome">
-      <h2>What shall we talk about?</h2>
+      <h2>Start a conversation</h2>
       <p class="muted">
         {!models.length ? (
-          "One moment …"
+          "Loading …"
         ) : model ? (
           <>
             <strong>{modelName(model)}</strong>
-            {provider === "local" ? ", a small model inside of this program, answers." : " answers."}
+            {provider === "local" ? ", a small model built into Dragoman, answers." : " answers."}
           </>
         ) : (
-          "The routing chooses who answers."
+          "The routing policy chooses the model."
         )}
-        {models.length > 0 && " Change it at any time; the conversation goes along."}
+        {models.length > 0 && " You can change the model at any time."}
       </p>
-      <ul class="beginnings">
-        {BEGINNINGS.map((words) => (
+      <ul class="suggestions">
+        {SUGGESTIONS.map((words) => (
           <li key={words}>
             <button type="button" onClick={() => suggest(words)}>
               {words}
@@ -37,18 +37,18 @@ export function Welcome() {
           </li>
         ))}
       </ul>
-      <ul class="teach">
+      <ul class="tips">
         <li>
-          <Icon name="clip" size={16} /> Drop or paste pictures, several at once
+          <Icon name="clip" size={16} /> Drop or paste images and files
         </li>
         <li>
-          <Icon name="fork" size={16} /> Fork at any message; nothing is ever lost
+          <Icon name="fork" size={16} /> Fork a conversation at any message
         </li>
         <li>
-          <Icon name="code" size={16} /> See any message as any provider would
+          <Icon name="code" size={16} /> Show any message in the format of any provider
         </li>
         <li>
-          <Icon name="help" size={16} /> Press <kbd>?</kbd> for the keys
+          <Icon name="help" size={16} /> Press <kbd>?</kbd> for keyboard shortcuts
         </li>
       </ul>
     </div>

@@ -1,18 +1,18 @@
-// Whichever dialog is open.
+// The open dialog.
 import { useState } from "preact/hooks";
-import { useCell } from "../state/observable.ts";
+import { useObservable } from "../state/observable.ts";
 import { ThreadCost } from "../costs.tsx";
 import { Help } from "./help.tsx";
 import { Modal } from "./modal.tsx";
 import { ModelPicker } from "../chat/model-picker.tsx";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 import { ShowAs } from "../chat/show-as.tsx";
 import type { Thread } from "../api/types.ts";
 
-const close = () => shelf.dialog.set(null);
+const close = () => appState.dialog.set(null);
 
 export function Dialogs() {
-  const dialog = useCell(shelf.dialog);
+  const dialog = useObservable(appState.dialog);
   switch (dialog?.kind) {
     case "models":
       return <ModelPicker onClose={close} />;
@@ -36,7 +36,7 @@ function Rename({ thread }: { thread: Thread }) {
   const onSubmit = (event: Event) => {
     event.preventDefault();
     close();
-    void shelf.rename(thread.id, title.trim());
+    void appState.rename(thread.id, title.trim());
   };
   return (
     <Modal title="Rename" onClose={close}>
@@ -61,17 +61,17 @@ function Rename({ thread }: { thread: Thread }) {
 function Delete({ thread }: { thread: Thread }) {
   const confirm = () => {
     close();
-    void shelf.remove(thread.id);
+    void appState.remove(thread.id);
   };
   return (
     <Modal title="Delete this conversation?" onClose={close}>
       <div class="stack">
         <p>
-          <strong>{thread.title || thread.snippet || "Untitled"}</strong> goes with its messages and files, for good. Forks of it stay.
+          <strong>{thread.title || thread.snippet || "Untitled"}</strong> will be deleted permanently, with its messages and files. Its forks remain.
         </p>
         <div class="row end">
           <button type="button" onClick={close} data-focus>
-            Keep it
+            Cancel
           </button>
           <button type="button" class="danger" onClick={confirm}>
             Delete

@@ -1,18 +1,18 @@
-// The help sheet.
+// The help dialog.
 import { Modal } from "./modal.tsx";
-import { ELSEWHERE, SHORTCUTS } from "../lib/shortcuts.ts";
+import { FIELD_KEYS, SHORTCUTS } from "../lib/shortcuts.ts";
 
-declare const __LICENSES__: string; // an address, which the build fills in
+declare const __LICENSES__: string; // URL, set by the build
 
 const COMMAND = /Mac|iPhone|iPad/.test(navigator.userAgent) ? "⌘" : "Ctrl";
 
 export function Help({ onClose }: { onClose: () => void }) {
   return (
-    <Modal title="Keys" onClose={onClose}>
+    <Modal title="Keyboard shortcuts" onClose={onClose}>
       <dl class="keys">
-        {[...ELSEWHERE, ...SHORTCUTS].map(({ keys, says }) => (
-          <div key={says}>
-            <dt>{says}</dt>
+        {[...FIELD_KEYS, ...SHORTCUTS].map(({ keys, label }) => (
+          <div key={label}>
+            <dt>{label}</dt>
             <dd>
               {keys.map((key) => (
                 <kbd key={key}>{key === "Ctrl" ? COMMAND : key}</kbd>
@@ -22,10 +22,10 @@ export function Help({ onClose }: { onClose: () => void }) {
         ))}
       </dl>
       <p class="muted small">
-        Begin a message with <code>@model</code>, for example <code>@sonnet</code>, and that model answers this one message.
+        To send one message to another model, start it with <code>@model</code>, for example <code>@sonnet</code>.
       </p>
       <p class="muted small">
-        What this page is made of: <a href={__LICENSES__} target="_blank" rel="noopener">licences</a>
+        Third-party software: <a href={__LICENSES__} target="_blank" rel="noopener">licences</a>
       </p>
     </Modal>
   );

@@ -1,4 +1,4 @@
-// The few signs of the page, drawn with one pen.
+// Icons as SVG paths.
 const PATHS = {
   menu: "M4 7h16M4 12h16M4 17h16",
   plus: "M12 5v14M5 12h14",

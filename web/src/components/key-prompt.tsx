@@ -1,8 +1,8 @@
-// What a server that wants a key is given.
+// Dialog that asks for the API key of the server.
 import { useState } from "preact/hooks";
 import { rememberKey } from "../api/client.ts";
 import { Modal } from "./modal.tsx";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 
 export function KeyPrompt() {
   const [key, setKey] = useState("");
@@ -10,15 +10,15 @@ export function KeyPrompt() {
     event.preventDefault();
     if (!key.trim()) return;
     rememberKey(key.trim());
-    void shelf.loadThreads();
-    void shelf.loadModels();
-    if (shelf.route.value.page === "" && shelf.route.value.id !== null) void shelf.open.value.load();
+    void appState.loadThreads();
+    void appState.loadModels();
+    if (appState.route.value.page === "" && appState.route.value.id !== null) void appState.open.value.load();
   };
   return (
-    <Modal title="This server wants a key">
+    <Modal title="API key required">
       <form onSubmit={enter} class="stack">
         <p>
-          Whoever runs it makes one with <code>dragoman keys create</code>. It is kept until you close this tab.
+          The server administrator creates one with <code>dragoman keys create</code>. The page keeps it until you close this tab.
         </p>
         <label class="field">
           Key

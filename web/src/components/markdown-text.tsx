@@ -1,21 +1,26 @@
-// A text in Markdown. A text that grows is read and drawn anew at its end alone.
+// Rendered Markdown and code. Of a growing text, only the last sections are parsed and rendered again.
 import { useRef } from "preact/hooks";
-import { cut, safeHtml, type Cut, type Section } from "../lib/markdown.ts";
+import { codeBlock, parseMarkdown, safeHtml, type ParsedMarkdown, type Section } from "../lib/markdown.ts";
 import { memo } from "./memo.ts";
 
-export function Prose({ text }: { text: string }) {
-  const last = useRef<Cut | null>(null);
-  if (last.current?.text !== text) last.current = cut(text, last.current);
+export function MarkdownText({ text }: { text: string }) {
+  const last = useRef<ParsedMarkdown | null>(null);
+  if (last.current?.text !== text) last.current = parseMarkdown(text, last.current);
   return (
     <div class="prose">
       {last.current.sections.map((section) => (
-        <SectionShown key={section.start} section={section} />
+        <SectionView key={section.start} section={section} />
       ))}
     </div>
   );
 }
 
-const SectionShown = memo(
+const SectionView = memo(
   ({ section }: { section: Section }) => <div dangerouslySetInnerHTML={{ __html: safeHtml(section) }} />,
-  (one, other) => one.section.raw === other.section.raw,
+  (before, after) => before.section.raw === after.section.raw,
 );
+
+// A code block with a copy button.
+export function Code({ text, language }: { text: string; language: string }) {
+  return <div class="prose" dangerouslySetInnerHTML={{ __html: codeBlock(text, language) }} />;
+}

@@ -1,7 +1,7 @@
-// A component that is drawn anew only when what it shows is not the same.
+// A component that renders only when its props differ.
 import { Component, h, type ComponentChild, type FunctionComponent } from "preact";
 
-export function memo<Props extends object>(Inner: FunctionComponent<Props>, isSame: (one: Props, other: Props) => boolean): FunctionComponent<Props> {
+export function memo<Props extends object>(Inner: FunctionComponent<Props>, isSame: (before: Props, after: Props) => boolean): FunctionComponent<Props> {
   class Memo extends Component<Props> {
     override shouldComponentUpdate(next: Props): boolean {
       return !isSame(this.props as Props, next);

@@ -1,28 +1,28 @@
-// A button with a short list of deeds behind it.
+// A button that opens a menu of actions.
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { Icon, type IconName } from "./icons.tsx";
 
-export interface Deed {
+export interface MenuAction {
   label: string;
   icon: IconName;
-  does: () => void;
+  run: () => void;
 }
 
-export function Menu({ label, deeds }: { label: string; deeds: Deed[] }) {
+export function Menu({ label, actions }: { label: string; actions: MenuAction[] }) {
   const [isOpen, setOpen] = useState(false);
   const place = useRef<HTMLDivElement>(null);
   const list = useId();
   useEffect(() => {
     if (!isOpen) return;
     place.current?.querySelector<HTMLElement>("[role=menuitem]")?.focus();
-    const leave = (event: Event) => {
+    const closeMenu = (event: Event) => {
       if (!place.current?.contains(event.target as Node)) setOpen(false);
     };
-    addEventListener("pointerdown", leave);
-    addEventListener("focusin", leave);
+    addEventListener("pointerdown", closeMenu);
+    addEventListener("focusin", closeMenu);
     return () => {
-      removeEventListener("pointerdown", leave);
-      removeEventListener("focusin", leave);
+      removeEventListener("pointerdown", closeMenu);
+      removeEventListener("focusin", closeMenu);
     };
   }, [isOpen]);
   const onKeyDown = (event: KeyboardEvent) => {
@@ -46,10 +46,10 @@ export function Menu({ label, deeds }: { label: string; deeds: Deed[] }) {
       </button>
       {isOpen && (
         <div role="menu" id={list} aria-label={label}>
-          {deeds.map((deed) => (
-            <button key={deed.label} type="button" role="menuitem" onClick={() => (setOpen(false), deed.does())}>
-              <Icon name={deed.icon} size={16} />
-              {deed.label}
+          {actions.map((action) => (
+            <button key={action.label} type="button" role="menuitem" onClick={() => (setOpen(false), action.run())}>
+              <Icon name={action.icon} size={16} />
+              {action.label}
             </button>
           ))}
         </div>

@@ -1,11 +1,11 @@
-// A dialog in front of the page. The browser keeps the focus inside of it, and gives it back.
+// A modal dialog. The browser keeps the focus inside; closing restores it.
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
 import { IconButton } from "./icons.tsx";
 
 interface ModalProps {
   title: string;
-  onClose?: () => void; // none: there is no way around it
+  onClose?: () => void; // undefined: the dialog cannot be dismissed
   children: ComponentChildren;
   class?: string;
 }

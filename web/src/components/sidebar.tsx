@@ -1,15 +1,15 @@
-// The list of conversations, the search across them, and the ways to the other pages.
+// Sidebar: conversation list, search, links to the other pages.
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
-import { useCell } from "../state/observable.ts";
-import { era, withoutMarks } from "../lib/format.ts";
+import { useObservable } from "../state/observable.ts";
+import { era, stripMarkdown } from "../lib/format.ts";
 import { Icon, IconButton, type IconName } from "./icons.tsx";
 import { Menu } from "./menu.tsx";
 import { PAGES } from "../pages.tsx";
 import { hashOf } from "../state/route.ts";
 import { SearchResults } from "../search.tsx";
-import * as shelf from "../state/app-state.ts";
-import { startAnew } from "../lib/shortcuts.ts";
+import * as appState from "../state/app-state.ts";
+import { startNewChat } from "../lib/shortcuts.ts";
 import { nextTheme, theme, type Theme } from "../lib/theme.ts";
 import type { Thread } from "../api/types.ts";
 
@@ -26,10 +26,10 @@ export function Sidebar() {
   return (
     <nav class="sidebar" aria-label="Conversations">
       <header class="row between">
-        <a class="brand" href="#/" onClick={(event) => (event.preventDefault(), startAnew())}>
+        <a class="brand" href="#/" onClick={(event) => (event.preventDefault(), startNewChat())}>
           Dragoman
         </a>
-        <IconButton icon="plus" label="New conversation" onClick={startAnew} />
+        <IconButton icon="plus" label="New conversation" onClick={startNewChat} />
       </header>
       <label class="search">
         <Icon name="search" size={16} />
@@ -43,17 +43,17 @@ export function Sidebar() {
   );
 }
 
-// Whoever follows a link wants to see what is there, also if they were there before.
+// A click on a link closes the drawer, even if the link is the current page.
 function closeDrawer(event: Event): void {
-  if ((event.target as HTMLElement).closest("a")) shelf.isDrawerOpen.set(false);
+  if ((event.target as HTMLElement).closest("a")) appState.isDrawerOpen.set(false);
 }
 
 function Threads() {
-  const threads = useCell(shelf.threads);
-  const current = useCell(shelf.route);
+  const threads = useObservable(appState.threads);
+  const current = useObservable(appState.route);
   const now = new Date();
   if (threads === null) return <p class="hint">Loading …</p>;
-  if (!threads.length) return <p class="hint">Your conversations will stand here.</p>;
+  if (!threads.length) return <p class="hint">Your conversations will appear here.</p>;
   let heading = "";
   return (
     <>
@@ -74,8 +74,8 @@ function Threads() {
           );
         })}
       </ul>
-      {shelf.hasMoreThreads() && (
-        <button type="button" class="quiet wide" onClick={() => void shelf.loadMoreThreads()}>
+      {appState.hasMoreThreads() && (
+        <button type="button" class="quiet wide" onClick={() => void appState.loadMoreThreads()}>
           Show more
         </button>
       )}
@@ -92,15 +92,15 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
           {thread.parentId && <Icon name="fork" size={14} />}
           <span>{name}</span>
         </span>
-        {thread.title && thread.snippet && thread.snippet !== thread.title && <span class="snippet">{withoutMarks(thread.snippet)}</span>}
+        {thread.title && thread.snippet && thread.snippet !== thread.title && <span class="snippet">{stripMarkdown(thread.snippet)}</span>}
       </a>
       <Menu
-        label={`More about ${name}`}
-        deeds={[
-          { label: "Rename", icon: "edit", does: () => shelf.dialog.set({ kind: "rename", thread }) },
-          { label: "Fork", icon: "fork", does: () => void shelf.branch(thread.id, thread.lastSeq) },
-          { label: "Export as Markdown", icon: "file", does: () => void shelf.trying(() => api.exported(thread.id, name)) },
-          { label: "Delete", icon: "trash", does: () => shelf.dialog.set({ kind: "delete", thread }) },
+        label={`Actions for ${name}`}
+        actions={[
+          { label: "Rename", icon: "edit", run: () => appState.dialog.set({ kind: "rename", thread }) },
+          { label: "Fork", icon: "fork", run: () => void appState.branch(thread.id, thread.lastSeq) },
+          { label: "Export as Markdown", icon: "file", run: () => void appState.attempt(() => api.downloadMarkdown(thread.id, name)) },
+          { label: "Delete", icon: "trash", run: () => appState.dialog.set({ kind: "delete", thread }) },
         ]}
       />
     </li>
@@ -108,29 +108,29 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
 }
 
 function Footer() {
-  const chosen = useCell(theme);
-  const { page } = useCell(shelf.route);
+  const chosen = useObservable(theme);
+  const { page } = useObservable(appState.route);
   const [isOnline, setOnline] = useState(navigator.onLine);
   useEffect(() => {
-    const look = () => setOnline(navigator.onLine);
-    addEventListener("online", look);
-    addEventListener("offline", look);
-    return () => (removeEventListener("online", look), removeEventListener("offline", look));
+    const update = () => setOnline(navigator.onLine);
+    addEventListener("online", update);
+    addEventListener("offline", update);
+    return () => (removeEventListener("online", update), removeEventListener("offline", update));
   }, []);
   return (
     <footer class="row between">
       <div class="row pages">
-        {PAGES.map((one) => (
-          <a key={one.name} class="page-link" href={one.name ? `#/${one.name}` : hashOf({ id: shelf.open.value.view.value.items.length ? shelf.open.value.id : null })} aria-current={one.name === page ? "page" : undefined}>
-            <Icon name={one.icon} size={16} />
-            {one.label}
+        {PAGES.map((entry) => (
+          <a key={entry.name} class="page-link" href={entry.name ? `#/${entry.name}` : hashOf({ id: appState.open.value.view.value.items.length ? appState.open.value.id : null })} aria-current={entry.name === page ? "page" : undefined}>
+            <Icon name={entry.icon} size={16} />
+            {entry.label}
           </a>
         ))}
       </div>
       <div class="row">
         {!isOnline && <span class="muted">offline</span>}
         <IconButton icon={THEME_ICONS[chosen]} label={`Theme: ${chosen}`} onClick={nextTheme} />
-        <IconButton icon="help" label="Keys" onClick={() => shelf.dialog.set({ kind: "help" })} />
+        <IconButton icon="help" label="Keyboard shortcuts" onClick={() => appState.dialog.set({ kind: "help" })} />
       </div>
     </footer>
   );

@@ -1,15 +1,15 @@
-// Numbers and times as people read them.
+// Formatting of numbers, amounts and times.
 const whole = new Intl.NumberFormat("en");
 
 export function count(number: number): string {
   return whole.format(number);
 }
 
-export function plural(number: number, one: string, several = `${one}s`): string {
-  return `${count(number)} ${number === 1 ? one : several}`;
+export function plural(number: number, singular: string, several = `${singular}s`): string {
+  return `${count(number)} ${number === 1 ? singular : several}`;
 }
 
-// Cents where there are some; below a cent, two digits that say something.
+// Two decimals, or two significant digits below 10 cents.
 export function dollars(amount: number): string {
   if (amount === 0) return "$0.00";
   if (Math.abs(amount) >= 0.1) return `$${amount.toFixed(2)}`;
@@ -18,7 +18,7 @@ export function dollars(amount: number): string {
   return `$${amount.toFixed(digits)}`;
 }
 
-// What a group of answers cost: those without a price are named apart, and never count as nothing.
+// Cost of a group of answers. Unpriced answers are counted separately, not as zero.
 export function spent(costUsd: string | null, unpriced: number, answers: number): string {
   if (!unpriced) return dollars(Number(costUsd));
   return unpriced >= answers ? "unpriced" : `${dollars(Number(costUsd))} + ${count(unpriced)} unpriced`;
@@ -31,11 +31,11 @@ export function duration(ms: number): string {
 }
 
 export function shortTokens(number: number): string {
-  if (number >= 1_000_000) return `${trimmed(number / 1_000_000)}M`;
-  return number >= 1000 ? `${trimmed(number / 1000)}k` : String(number);
+  if (number >= 1_000_000) return `${shortNumber(number / 1_000_000)}M`;
+  return number >= 1000 ? `${shortNumber(number / 1000)}k` : String(number);
 }
 
-function trimmed(number: number): string {
+function shortNumber(number: number): string {
   return number >= 10 ? String(Math.round(number)) : number.toFixed(1).replace(/\.0$/, "");
 }
 
@@ -46,7 +46,7 @@ export function bytes(number: number): string {
 
 const DAY = 86_400_000;
 
-// Under which heading a conversation stands in the list.
+// Heading of a conversation in the list.
 export function era(when: Date, now: Date): string {
   const today = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
   const time = when.getTime();
@@ -64,12 +64,12 @@ export function modelName(id: string): string {
   return id.slice(id.indexOf(":") + 1);
 }
 
-// The words of a text in Markdown, for one line.
-export function withoutMarks(text: string): string {
+// Plain text of a Markdown text, on one line.
+export function stripMarkdown(text: string): string {
   return text.replace(/```\w*|[#>|]+/g, " ").replace(/[*_`]+/g, "").replace(/\s+/g, " ").trim();
 }
 
-// JSON for reading; what is no JSON, or not yet, stays as it is.
+// Indented JSON; other text is returned unchanged.
 export function prettyJson(text: string): string {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);

@@ -1,5 +1,5 @@
-// Code in colours, roughly: comments, texts, numbers, and the words that a language keeps for itself.
-// The one rule: the texts of all pieces together are the code, sign for sign.
+// Approximate syntax highlighting: comments, strings, numbers and keywords.
+// Invariant: the concatenated texts of all pieces equal the code.
 
 export interface Piece {
   kind: "" | "comment" | "string" | "number" | "keyword" | "name";
@@ -33,18 +33,18 @@ const STRING = /"""[^]*?(?:"""|$)|'''[^]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.
 const NUMBER = /\b(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\b/y;
 const WORD = /[A-Za-z_$][\w$]*/y;
 const REST = /\s+|[^\sA-Za-z_$\d"'`#/-]+|[^]/y;
-const MOST = 50_000; // characters; longer code is shown plainly
+const MAX_CHARACTERS = 50_000; // longer code is not highlighted
 
 export function highlight(code: string, language: string): Piece[] {
   const family = FAMILIES[language.toLowerCase()];
-  if (family === undefined || code.length > MOST) return [{ kind: "", text: code }];
+  if (family === undefined || code.length > MAX_CHARACTERS) return [{ kind: "", text: code }];
   const words = new Set(KEYWORDS[family]?.split(" "));
   const comments = family === "json" ? [] : family === "sql" ? [DASHED, SLASHED] : family === "python" || family === "shell" ? [HASHED] : [SLASHED];
-  const kinds: [Piece["kind"], RegExp][] = [...comments.map((one): [Piece["kind"], RegExp] => ["comment", one]), ["string", STRING], ["number", NUMBER], ["name", WORD], ["", REST]];
+  const kinds: [Piece["kind"], RegExp][] = [...comments.map((pattern): [Piece["kind"], RegExp] => ["comment", pattern]), ["string", STRING], ["number", NUMBER], ["name", WORD], ["", REST]];
   const pieces: Piece[] = [];
   for (let at = 0; at < code.length; ) {
     const [kind, text] = next(code, at, kinds);
-    add(pieces, kind === "name" ? named(text, words, code[at + text.length], family) : kind, text);
+    add(pieces, kind === "name" ? kindOfWord(text, words, code[at + text.length], family) : kind, text);
     at += text.length;
   }
   return pieces;
@@ -53,13 +53,13 @@ export function highlight(code: string, language: string): Piece[] {
 function next(code: string, at: number, kinds: [Piece["kind"], RegExp][]): [Piece["kind"], string] {
   for (const [kind, pattern] of kinds) {
     pattern.lastIndex = at;
-    const found = pattern.exec(code)?.[0];
-    if (found) return [kind, found];
+    const match = pattern.exec(code)?.[0];
+    if (match) return [kind, match];
   }
   return ["", code.charAt(at)];
 }
 
-function named(word: string, words: ReadonlySet<string>, after: string | undefined, family: string): Piece["kind"] {
+function kindOfWord(word: string, words: ReadonlySet<string>, after: string | undefined, family: string): Piece["kind"] {
   if (words.has(family === "sql" ? word.toLowerCase() : word)) return "keyword";
   return after === "(" ? "name" : "";
 }

@@ -1,7 +1,7 @@
-// Markdown as HTML that can do no harm.
+// Conversion of Markdown to safe HTML.
 //
-// HTML inside of Markdown is shown and not obeyed; a picture becomes a link, since showing it would tell somebody that it
-// was shown; what is left goes through DOMPurify all the same. The one rule: nothing reaches innerHTML but from here.
+// HTML in Markdown is escaped. Images become links, because loading them would reveal that the answer was read. The result
+// is sanitized with DOMPurify. Invariant: innerHTML is only set from the functions of this module.
 import DOMPurify from "dompurify";
 import { Marked, type Token, type Tokens } from "marked";
 import { highlight } from "./highlight.ts";
@@ -12,7 +12,7 @@ const marked = new Marked({
   gfm: true,
   breaks: false,
   renderer: {
-    html: ({ text }) => escaped(text),
+    html: ({ text }) => escapeHtml(text),
     image: ({ href, text }) => link(href, text || href),
     link({ href, tokens }) {
       return link(href, "", this.parser.parseInline(tokens));
@@ -26,20 +26,20 @@ const marked = new Marked({
 });
 
 export interface Section {
-  start: number; // where in the text
+  start: number; // offset in the text
   raw: string;
   token: Token;
 }
 
-export interface Cut {
+export interface ParsedMarkdown {
   text: string;
   sections: Section[];
 }
 
-// The text cut at its top level. Of a text that has grown, only its end is read again: what comes may still belong to the
-// last two sections (a line may turn out to go on a list), and changes none before them.
-export function cut(given: string, before: Cut | null = null): Cut {
-  const text = given.replace(/\r\n?/g, "\n");
+// Splits a text into top-level sections. If the text extends `before`, only the last two sections are parsed again: new
+// text can still change those, for example continue a list.
+export function parseMarkdown(source: string, before: ParsedMarkdown | null = null): ParsedMarkdown {
+  const text = source.replace(/\r\n?/g, "\n");
   const kept = before && text.startsWith(before.text) ? before.sections.slice(0, -2) : [];
   const sections = [...kept];
   let at = (kept.length && before?.sections[kept.length]?.start) || 0;
@@ -56,14 +56,14 @@ export function safeHtml({ token }: Section): string {
 
 export function codeBlock(text: string, language: string): string {
   const pieces = highlight(text.replace(/\n$/, ""), language).map(({ kind, text: words }) =>
-    kind ? `<span class="hl-${kind}">${escaped(words)}</span>` : escaped(words),
+    kind ? `<span class="hl-${kind}">${escapeHtml(words)}</span>` : escapeHtml(words),
   );
-  return `<figure class="code"><figcaption><span>${escaped(language || "text")}</span>${COPY}</figcaption><pre tabindex="0"><code>${pieces.join("")}</code></pre></figure>`;
+  return `<figure class="code"><figcaption><span>${escapeHtml(language || "text")}</span>${COPY}</figcaption><pre tabindex="0"><code>${pieces.join("")}</code></pre></figure>`;
 }
 
-function link(href: string, text: string, inner = escaped(text)): string {
+function link(href: string, text: string, inner = escapeHtml(text)): string {
   if (!/^(https?:|mailto:)/i.test(href)) return inner;
-  return `<a href="${escaped(href)}" target="_blank" rel="noopener noreferrer nofollow">${inner}</a>`;
+  return `<a href="${escapeHtml(href)}" target="_blank" rel="noopener noreferrer nofollow">${inner}</a>`;
 }
 
 type Parser = { parseInline: (tokens: Token[]) => string };
@@ -75,6 +75,6 @@ function tableOf(parser: Parser, { header, rows, align }: Tokens.Table): string 
   return `<table><thead><tr>${cells("th", header)}</tr></thead><tbody>${body}</tbody></table>`;
 }
 
-export function escaped(text: string): string {
+export function escapeHtml(text: string): string {
   return text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }

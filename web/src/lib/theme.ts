@@ -1,11 +1,11 @@
-// Light or dark: as the system has it, until somebody chooses.
-import { Cell } from "../state/observable.ts";
+// Colour theme: the system setting, or the choice of the user.
+import { Observable } from "../state/observable.ts";
 
 export type Theme = "system" | "light" | "dark";
 const KEY = "dragoman-theme";
 const ORDER: Theme[] = ["system", "light", "dark"];
 
-export const theme = new Cell<Theme>(kept());
+export const theme = new Observable<Theme>(storedTheme());
 
 export function applyTheme(): void {
   const show = (chosen: Theme) => {
@@ -22,7 +22,7 @@ export function nextTheme(): void {
   theme.change((now) => ORDER[(ORDER.indexOf(now) + 1) % ORDER.length] as Theme);
 }
 
-function kept(): Theme {
-  const found = localStorage.getItem(KEY) as Theme | null;
-  return found && ORDER.includes(found) ? found : "system";
+function storedTheme(): Theme {
+  const name = localStorage.getItem(KEY) as Theme | null;
+  return name && ORDER.includes(name) ? name : "system";
 }

@@ -1,7 +1,7 @@
-// The calls of /api/v1/mail, each as one function.
-import { ApiError, call, id, json, query, sent } from "../api/client.ts";
+// HTTP client of the mail API (/api/v1/mail): one function per endpoint.
+import { ApiError, call, id, json, query, jsonRequest } from "../api/client.ts";
 import type { By } from "./route.ts";
-import type { Dead, DeadWhole, Graph, Letter, Mailbox, Sent, Trends } from "./types.ts";
+import type { DeadLetter, DeadLetterDetail, Graph, Letter, Mailbox, SendReceipt, Trends } from "./types.ts";
 
 const BASE = "api/v1/mail";
 
@@ -21,15 +21,15 @@ export function graph(recipient: string, letter: string): Promise<Graph> {
   return json(`/letters/${id(recipient)}/${id(letter)}`, {}, BASE);
 }
 
-export async function dead(): Promise<Dead[]> {
-  return (await json<{ dead_letters: Dead[] }>("/dead", {}, BASE)).dead_letters;
+export async function dead(): Promise<DeadLetter[]> {
+  return (await json<{ dead_letters: DeadLetter[] }>("/dead", {}, BASE)).dead_letters;
 }
 
-export function deadWhole(dead: string): Promise<DeadWhole> {
+export function deadLetterDetail(dead: string): Promise<DeadLetterDetail> {
   return json(`/dead/${id(dead)}`, {}, BASE);
 }
 
-export function resend(dead: string): Promise<Sent> {
+export function resend(dead: string): Promise<SendReceipt> {
   return json(`/dead/${id(dead)}/resend`, { method: "POST" }, BASE);
 }
 
@@ -37,36 +37,36 @@ export function trends(by: By): Promise<Trends> {
   return json(`/trends${query({ by })}`, {}, BASE);
 }
 
-export function send(letter: unknown): Promise<Sent> {
-  return json("", sent("POST", letter), BASE);
+export function send(letter: unknown): Promise<SendReceipt> {
+  return json("", jsonRequest("POST", letter), BASE);
 }
 
-// What arrives in a mailbox, for as long as the connection lasts.
+// Streams the letters that arrive in a mailbox.
 export function stream(recipient: string, signal: AbortSignal): Promise<Response> {
   return call(`/inbox/${id(recipient)}/stream`, { headers: { Accept: "text/event-stream" }, signal, cache: "no-store" }, BASE);
 }
 
-// --- letters in our hands --------------------------------------------------------------------------------------------
+// --- leased letters --------------------------------------------------------------------------------------------------
 
-export async function answer(letter: Letter, inputs: Record<string, unknown>): Promise<Sent> {
-  return held(letter, (where, lease) => json(`${where}/answer`, sent("POST", { lease, inputs }), BASE));
+export async function answer(letter: Letter, inputs: Record<string, unknown>): Promise<SendReceipt> {
+  return withLease(letter, (where, lease) => json(`${where}/answer`, jsonRequest("POST", { lease, inputs }), BASE));
 }
 
 export async function finish(letter: Letter): Promise<void> {
-  await held(letter, (where, lease) => json(`${where}/ack`, sent("POST", { lease }), BASE));
+  await withLease(letter, (where, lease) => json(`${where}/ack`, jsonRequest("POST", { lease }), BASE));
 }
 
-// Takes a letter, and lets go of it again if what was to be done with it failed.
-async function held<T>(letter: Letter, deed: (where: string, lease: string) => Promise<T>): Promise<T> {
+// Leases a letter for an action, and releases it if the action fails.
+async function withLease<T>(letter: Letter, action: (where: string, lease: string) => Promise<T>): Promise<T> {
   const box = `/inbox/${id(letter.recipient_id)}`;
   const where = `${box}/${id(letter.letter_id)}`;
-  const asked = sent("POST", { letter_id: letter.letter_id, limit: 1, lease_s: 30 });
-  const [mine] = (await json<{ deliveries: { lease: string }[] }>(`${box}/receive`, asked, BASE)).deliveries;
-  if (!mine) throw new ApiError(409, "in_other_hands", "Somebody else has this letter, or another one of its task comes first", null);
+  const request = jsonRequest("POST", { letter_id: letter.letter_id, limit: 1, lease_s: 30 });
+  const [delivery] = (await json<{ deliveries: { lease: string }[] }>(`${box}/receive`, request, BASE)).deliveries;
+  if (!delivery) throw new ApiError(409, "in_other_hands", "The letter is leased by another receiver, or an earlier letter of its task is not done", null);
   try {
-    return await deed(where, mine.lease);
+    return await action(where, delivery.lease);
   } catch (error) {
-    await call(`${where}/give-back`, sent("POST", { lease: mine.lease }), BASE).catch(() => undefined);
+    await call(`${where}/give-back`, jsonRequest("POST", { lease: delivery.lease }), BASE).catch(() => undefined);
     throw error;
   }
 }

@@ -1,11 +1,11 @@
-// Small things that several pages of the mail show.
+// Components that several mail pages share.
 import type { ComponentChildren } from "preact";
 import { duration, moment } from "../lib/format.ts";
 import { Icon, type IconName } from "../components/icons.tsx";
 import type { Problem } from "../state/view-model.ts";
 import { linkTo } from "./route.ts";
 import type { Letter } from "./types.ts";
-import { gist, kindOf, outcome, retries, score, standing, type Kind } from "./letter-text.ts";
+import { summaryLine, kindOf, outcome, retries, score, letterStatus, type Kind } from "./letter-text.ts";
 
 const ICONS: Record<Kind, IconName> = { result: "check", answer: "chat", error: "warn", question: "help", letter: "mail" };
 const KINDS: Record<Kind, string> = { result: "Result", answer: "Answer", error: "Error", question: "Question", letter: "Letter" };
@@ -14,8 +14,8 @@ export function Chip({ mood, children }: { mood: string; children: ComponentChil
   return <span class={`chip ${mood}`}>{children}</span>;
 }
 
-export function StandingChip({ letter }: { letter: Letter }) {
-  const { mood, label, why } = standing(letter, new Date());
+export function StatusChip({ letter }: { letter: Letter }) {
+  const { mood, label, why } = letterStatus(letter, new Date());
   return (
     <Chip mood={mood}>
       {label} {why && <span class="why">{why}</span>}
@@ -23,7 +23,7 @@ export function StandingChip({ letter }: { letter: Letter }) {
   );
 }
 
-// From whom to whom, what it is, and how it went.
+// Sender, recipient, kind and outcome of a letter.
 export function LetterLine({ letter, level = "h3" }: { letter: Letter; level?: "h2" | "h3" }) {
   const kind = kindOf(letter);
   const went = outcome(letter.letter.payload);
@@ -41,7 +41,7 @@ export function LetterLine({ letter, level = "h3" }: { letter: Letter; level?: "
         {went && <span>{went.label}</span>}
         {letter.letter.payload.score !== undefined && <span>score {score(letter.letter.payload.score)}</span>}
         {letter.letter.payload.duration_sec !== undefined && <span>{duration(letter.letter.payload.duration_sec * 1000)}</span>}
-        {retries(letter) > 0 && <span>{retries(letter) === 1 ? "tried again once" : `tried again ${retries(letter)} times`}</span>}
+        {retries(letter) > 0 && <span>{retries(letter) === 1 ? "retried once" : `retried ${retries(letter)} times`}</span>}
       </span>
     </div>
   );
@@ -51,7 +51,7 @@ interface LettersProps {
   letters: readonly Letter[];
   label: string;
   level?: "h2" | "h3";
-  current?: string | null; // the one that is shown already
+  current?: string | null; // id of the letter that is already shown
 }
 
 export function Letters({ letters, label, level = "h3", current = null }: LettersProps) {
@@ -60,15 +60,15 @@ export function Letters({ letters, label, level = "h3", current = null }: Letter
       {letters.map((letter) => (
         <li key={`${letter.recipient_id}/${letter.letter_id}`} class={letter.letter_id === current ? "current" : ""}>
           <LetterLine letter={letter} level={level} />
-          <p class="gist">
+          <p class="summary-line">
             <a class="stretched" href={linkTo({ kind: "letter", recipient: letter.recipient_id, letter: letter.letter_id })} aria-current={letter.letter_id === current ? "true" : undefined}>
-              {gist(letter) || "(without words)"}
+              {summaryLine(letter) || "(no text)"}
             </a>
           </p>
           <p class="under muted small">
             <a href={linkTo({ kind: "task", task: letter.task_id })}>{letter.task_id}</a>
             {letter.taken_at && <time dateTime={letter.taken_at}>{moment(letter.taken_at)}</time>}
-            <StandingChip letter={letter} />
+            <StatusChip letter={letter} />
           </p>
         </li>
       ))}

@@ -1,38 +1,38 @@
-// Dead letters: why nobody will get them, what came, and a button that sends them again.
+// Dead letters: reason, raw content, and a button to resend.
 import { useState } from "preact/hooks";
 import { problemFrom } from "../api/client.ts";
 import { bytes, moment } from "../lib/format.ts";
 import { Icon } from "../components/icons.tsx";
 import type { Problem } from "../state/view-model.ts";
-import * as calls from "./client.ts";
-import { useLive } from "./use-polling.ts";
+import * as client from "./client.ts";
+import { usePolling } from "./use-polling.ts";
 import { Filter, ProblemNote } from "./components.tsx";
 import { linkTo } from "./route.ts";
-import type { Dead, DeadWhole, Sent } from "./types.ts";
-import { reasonOf } from "./letter-text.ts";
+import type { DeadLetter, DeadLetterDetail, SendReceipt } from "./types.ts";
+import { reasonText } from "./letter-text.ts";
 
 export function DeadLetters() {
-  const { value: found, problem } = useLive("dead", calls.dead);
-  const [sent, setSent] = useState<Map<string, { dead: Dead; receipt: Sent }>>(new Map());
+  const { value: letters, problem } = usePolling("dead", client.dead);
+  const [sent, setSent] = useState<Map<string, { dead: DeadLetter; receipt: SendReceipt }>>(new Map());
   const [words, setWords] = useState("");
-  const here = new Set(found?.map((one) => one.id));
-  const all = [...[...sent.values()].filter(({ dead }) => !here.has(dead.id)).map(({ dead }) => dead), ...(found ?? [])];
-  all.sort((one, other) => other.died_at.localeCompare(one.died_at));
-  const shown = all.filter((one) => JSON.stringify(one).toLowerCase().includes(words.trim().toLowerCase()));
+  const here = new Set(letters?.map((letter) => letter.id));
+  const all = [...[...sent.values()].filter(({ dead }) => !here.has(dead.id)).map(({ dead }) => dead), ...(letters ?? [])];
+  all.sort((letter, next) => next.died_at.localeCompare(letter.died_at));
+  const shown = all.filter((letter) => JSON.stringify(letter).toLowerCase().includes(words.trim().toLowerCase()));
   return (
     <>
       <ProblemNote problem={problem} />
-      {found === null && !problem && <p class="hint">Looking …</p>}
-      {found !== null && all.length === 0 && <NoneDead />}
+      {letters === null && !problem && <p class="hint">Loading …</p>}
+      {letters !== null && all.length === 0 && <NoDeadLetters />}
       {all.length > 0 && (
         <>
           <div class="row between bar">
-            <p class="muted">Nobody gets these unless they are sent again.</p>
+            <p class="muted">These letters were not delivered. You can resend them.</p>
             <Filter label="Filter dead letters" value={words} onChange={setWords} />
           </div>
           <ul class="dead-letters">
-            {shown.map((one) => (
-              <DeadLetter key={one.id} dead={one} receipt={sent.get(one.id)?.receipt ?? null} onSent={(receipt) => setSent((before) => new Map(before).set(one.id, { dead: one, receipt }))} />
+            {shown.map((letter) => (
+              <DeadLetterItem key={letter.id} dead={letter} receipt={sent.get(letter.id)?.receipt ?? null} onSent={(receipt) => setSent((before) => new Map(before).set(letter.id, { dead: letter, receipt }))} />
             ))}
           </ul>
         </>
@@ -41,25 +41,25 @@ export function DeadLetters() {
   );
 }
 
-function NoneDead() {
+function NoDeadLetters() {
   return (
-    <div class="teaching">
+    <div class="empty-state">
       <h2>No dead letters</h2>
       <p class="muted">
-        A letter dies when it was tried as often as it may be, or when what came is no letter. It is kept here with the reason and what came, whoever is asked for help is told, and it can be sent again.
+        A letter is moved here when it has failed as often as its retry policy allows, or when it is not valid. It is stored with the reason and the raw content, and can be resent.
       </p>
     </div>
   );
 }
 
-function DeadLetter({ dead, receipt, onSent }: { dead: Dead; receipt: Sent | null; onSent: (receipt: Sent) => void }) {
-  const [whole, setWhole] = useState<DeadWhole | null>(null);
+function DeadLetterItem({ dead, receipt, onSent }: { dead: DeadLetter; receipt: SendReceipt | null; onSent: (receipt: SendReceipt) => void }) {
+  const [detail, setDetail] = useState<DeadLetterDetail | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [isBusy, setBusy] = useState(false);
-  const trying = async (deed: () => Promise<void>) => {
+  const attempt = async (action: () => Promise<void>) => {
     setBusy(true);
     setProblem(null);
-    await deed().catch((error: unknown) => setProblem(withAdvice(problemFrom(error))));
+    await action().catch((error: unknown) => setProblem(withAdvice(problemFrom(error))));
     setBusy(false);
   };
   const name = dead.task_id ?? dead.letter_id ?? dead.id;
@@ -73,10 +73,10 @@ function DeadLetter({ dead, receipt, onSent }: { dead: Dead; receipt: Sent | nul
           <h2 class="who">
             {dead.sender_id || dead.recipient_id ? (
               <>
-                {dead.sender_id ?? "somebody"} <span aria-label="to">→</span> {dead.recipient_id ?? "somebody"}
+                {dead.sender_id ?? "unknown"} <span aria-label="to">→</span> {dead.recipient_id ?? "unknown"}
               </>
             ) : (
-              "Something that is no letter"
+              "Invalid letter"
             )}
           </h2>
           <span class="muted small facts">
@@ -85,7 +85,7 @@ function DeadLetter({ dead, receipt, onSent }: { dead: Dead; receipt: Sent | nul
           </span>
         </div>
         <p>
-          {reasonOf(dead.reason)}. <code class="code-name">{dead.reason}</code>
+          {reasonText(dead.reason)}. <code class="code-name">{dead.reason}</code>
         </p>
         <p class="plain muted small clamped">{dead.error}</p>
         <ProblemNote problem={problem} />
@@ -93,47 +93,47 @@ function DeadLetter({ dead, receipt, onSent }: { dead: Dead; receipt: Sent | nul
           <Outcome receipt={receipt} />
         ) : (
           <div class="row">
-            <button type="button" disabled={isBusy} onClick={() => void trying(async () => onSent(await calls.resend(dead.id)))}>
-              <Icon name="retry" size={14} /> Send again
+            <button type="button" disabled={isBusy} onClick={() => void attempt(async () => onSent(await client.resend(dead.id)))}>
+              <Icon name="retry" size={14} /> Resend
             </button>
-            <button type="button" class="quiet" aria-expanded={whole !== null} disabled={isBusy} onClick={() => (whole ? setWhole(null) : void trying(async () => setWhole(await calls.deadWhole(dead.id))))}>
-              {whole ? "Hide what came" : "Show what came"}
+            <button type="button" class="quiet" aria-expanded={detail !== null} disabled={isBusy} onClick={() => (detail ? setDetail(null) : void attempt(async () => setDetail(await client.deadLetterDetail(dead.id))))}>
+              {detail ? "Hide raw content" : "Show raw content"}
             </button>
           </div>
         )}
-        {whole && <WhatCame whole={whole} />}
+        {detail && <RawContent detail={detail} />}
       </article>
     </li>
   );
 }
 
 function withAdvice(problem: Problem): Problem {
-  return { ...problem, advice: problem.advice || "Nothing was sent: it is as it was. Whoever wrote it has to write it anew." };
+  return { ...problem, advice: problem.advice || "Nothing was sent. The sender must send a corrected letter." };
 }
 
-function Outcome({ receipt }: { receipt: Sent }) {
+function Outcome({ receipt }: { receipt: SendReceipt }) {
   return (
     <p class="outcome" role="status">
       <Icon name="check" size={14} />
       <span>
-        {receipt.is_new ? "Sent again: it is in the mailbox of " : "It had gone its way already, to "}
+        {receipt.is_new ? "Resent: it is in the mailbox of " : "Already resent to "}
         <a href={linkTo({ kind: "letter", recipient: receipt.recipient_id, letter: receipt.letter_id })}>{receipt.recipient_id}</a>.
       </span>
     </p>
   );
 }
 
-// As text, whatever it is.
-function WhatCame({ whole }: { whole: DeadWhole }) {
-  if (whole.raw === null) return <p class="muted small">What came was not kept: there is no key to seal it with.</p>;
+// Raw content, always as text.
+function RawContent({ detail }: { detail: DeadLetterDetail }) {
+  if (detail.raw === null) return <p class="muted small">The raw content was not stored, because no encryption key is set.</p>;
   return (
     <figure class="code">
       <figcaption>
-        {bytes(whole.raw_bytes)}
-        {whole.is_changed && ", shown without what may be sensitive, and cut if it is long"}
+        {bytes(detail.raw_bytes)}
+        {detail.is_changed && ", with sensitive values masked and long content truncated"}
       </figcaption>
-      <pre tabindex={0} aria-label="What came">
-        <code>{whole.raw}</code>
+      <pre tabindex={0} aria-label="Raw content">
+        <code>{detail.raw}</code>
       </pre>
     </figure>
   );

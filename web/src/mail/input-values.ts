@@ -1,13 +1,13 @@
-// What a letter asks for: from what somebody typed to the values that are sent.
-// The one rule: what is typed for something sensitive goes into the answer, and nowhere else.
+// Conversion of form texts to the values that a letter requests.
+// Invariant: a sensitive text is only used for the answer.
 import type { RequestedInput } from "./types.ts";
 
-export type Typed = Record<string, string>; // by the ids of the inputs; an option by its place
-export type Read = { values: Record<string, unknown> } | { wrong: Record<string, string> };
+export type FieldTexts = Record<string, string>; // by input id; an option by its index
+export type ParseResult = { values: Record<string, unknown> } | { wrong: Record<string, string> };
 
-// What stands in the fields before anybody has typed. A default that is sensitive is not known here.
-export function beginning(inputs: readonly RequestedInput[]): Typed {
-  return Object.fromEntries(inputs.map((one) => [one.id, one.sensitive ? "" : textOf(one)]));
+// Initial texts of the fields. Sensitive defaults are not sent to the page.
+export function initialTexts(inputs: readonly RequestedInput[]): FieldTexts {
+  return Object.fromEntries(inputs.map((input) => [input.id, input.sensitive ? "" : textOf(input)]));
 }
 
 function textOf(input: RequestedInput): string {
@@ -20,17 +20,17 @@ export function isRequired(input: RequestedInput): boolean {
   return input.required !== false;
 }
 
-export function read(inputs: readonly RequestedInput[], typed: Typed): Read {
+export function parseTexts(inputs: readonly RequestedInput[], texts: FieldTexts): ParseResult {
   const values: Record<string, unknown> = {};
   const wrong: Record<string, string> = {};
   for (const input of inputs) {
-    const text = typed[input.id] ?? "";
+    const text = texts[input.id] ?? "";
     if (text === "") {
-      if (isRequired(input) && !(input.sensitive && input.default !== undefined)) wrong[input.id] = "This is needed.";
+      if (isRequired(input) && !(input.sensitive && input.default !== undefined)) wrong[input.id] = "This field is required.";
       continue;
     }
     const value = valueOf(input, text);
-    if (value === undefined) wrong[input.id] = input.type === "number" ? "This has to be a number." : "This is none of the options.";
+    if (value === undefined) wrong[input.id] = input.type === "number" ? "Enter a number." : "Choose one of the options.";
     else values[input.id] = value;
   }
   return Object.keys(wrong).length ? { wrong } : { values };

@@ -1,43 +1,42 @@
-// Letters in words: what they are, where they stand, what they say in one line, and what of them is counted.
-// The one rule: there is no clock in here; whoever asks says what time it is.
+// Texts for letters: kind, status, summary and counts. The current time is always a parameter.
 import type { Letter, Mailbox, Payload } from "./types.ts";
 
-export const HUMAN = "HUMAN"; // the recipient that stands for a person
+export const HUMAN = "HUMAN"; // recipient id for people
 
-export interface Standing {
+export interface LetterStatus {
   mood: "open" | "busy" | "wait" | "done" | "dead";
   label: string;
-  why: string; // more about it, or nothing
+  why: string; // details, or empty
 }
 
-export function standing(letter: Letter, now: Date): Standing {
+export function letterStatus(letter: Letter, now: Date): LetterStatus {
   switch (letter.state) {
     case "done":
       return { mood: "done", label: "done", why: "" };
     case "dead":
       return { mood: "dead", label: "dead", why: "" };
     case "held":
-      return held(letter);
+      return heldStatus(letter);
     case "behind":
-      return { mood: "wait", label: "behind", why: "another letter of its task" };
+      return { mood: "wait", label: "queued", why: "an earlier letter of its task" };
     case "away":
       return letter.waits_for.length
-        ? held(letter)
-        : { mood: "busy", label: "on its way", why: "" };
+        ? heldStatus(letter)
+        : { mood: "busy", label: "in transit", why: "" };
     case "ready":
-      if (isLater(letter.leased_until, now)) return { mood: "busy", label: "in hand", why: `until ${hour(letter.leased_until as string)}` };
-      if (isLater(letter.retry_at, now)) return { mood: "wait", label: "to be retried", why: `at ${hour(letter.retry_at as string)}` };
+      if (isLater(letter.leased_until, now)) return { mood: "busy", label: "leased", why: `until ${hour(letter.leased_until as string)}` };
+      if (isLater(letter.retry_at, now)) return { mood: "wait", label: "retry", why: `at ${hour(letter.retry_at as string)}` };
       return { mood: "open", label: "waiting", why: "" };
   }
 }
 
-function held({ waits_for: tasks }: Letter): Standing {
-  const who = listed(tasks) || "other tasks";
+function heldStatus({ waits_for: tasks }: Letter): LetterStatus {
+  const who = joinNames(tasks) || "other tasks";
   return { mood: "wait", label: "held", why: `until ${who} ${tasks.length === 1 ? "has" : "have"} succeeded` };
 }
 
-// Whether somebody can take it now.
-export function isFree(letter: Letter, now: Date): boolean {
+// Returns whether the letter can be leased now.
+export function isAvailable(letter: Letter, now: Date): boolean {
   return letter.state === "ready" && !isLater(letter.leased_until, now) && !isLater(letter.retry_at, now);
 }
 
@@ -49,18 +48,18 @@ function hour(moment: string): string {
   return new Date(moment).toLocaleTimeString("en", { hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
-export function listed(names: readonly string[], last = "and"): string {
+export function joinNames(names: readonly string[], last = "and"): string {
   return names.length < 2 ? (names[0] ?? "") : `${names.slice(0, -1).join(", ")} ${last} ${names.at(-1)}`;
 }
 
-// Details for reading: a list of plain values is one line.
-export function inLines(details: Record<string, unknown>): Record<string, unknown> {
+// Joins lists of plain values into one line, for display.
+export function flattenLists(details: Record<string, unknown>): Record<string, unknown> {
   const isPlain = (value: unknown) => typeof value !== "object" || value === null;
   const line = (value: unknown) => (Array.isArray(value) && value.every(isPlain) ? value.join(", ") : value);
   return Object.fromEntries(Object.entries(details).map(([name, value]) => [name, line(value)]));
 }
 
-// --- what it is ------------------------------------------------------------------------------------------------------
+// --- kinds -----------------------------------------------------------------------------------------------------------
 
 export type Kind = "result" | "answer" | "error" | "question" | "letter";
 
@@ -77,27 +76,27 @@ export function kindOf(letter: Letter): Kind {
   }
 }
 
-// How a task went, if a letter says so.
+// The outcome of a task, if the letter reports one.
 export function outcome(payload: Payload): { label: string; isGood: boolean } | null {
   if (!payload.status || payload.result?.inputs) return null;
   return { label: payload.status.replaceAll("_", " "), isGood: payload.status === "success" };
 }
 
-// What it says, in one line.
-export function gist(letter: Letter): string {
+// Summary of the content, in one line.
+export function summaryLine(letter: Letter): string {
   const payload = letter.letter.payload;
-  const said = payload.result?.output ?? payload.message ?? payload.context ?? payload.requested_inputs?.map((one) => one.description).join(" · ") ?? "";
-  return said.replace(/\s+/g, " ").trim().slice(0, 240);
+  const text = payload.result?.output ?? payload.message ?? payload.context ?? payload.requested_inputs?.map((item) => item.description).join(" · ") ?? "";
+  return text.replace(/\s+/g, " ").trim().slice(0, 240);
 }
 
-// How often it was tried beyond the first time: by its sender, and by its recipients.
+// Number of retries, by the sender or by the recipients.
 export function retries(letter: Letter): number {
   return Math.max(letter.letter.retry_count ?? 0, letter.attempts - 1, 0);
 }
 
 export function fits(letter: Letter, words: string): boolean {
-  const said = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, letter.state, letter.letter_id, gist(letter)].join(" ").toLowerCase();
-  return words.toLowerCase().split(/\s+/).every((word) => said.includes(word));
+  const text = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, letter.state, letter.letter_id, summaryLine(letter)].join(" ").toLowerCase();
+  return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
 export function score(value: number): string {
@@ -113,17 +112,17 @@ export function percent(share: number): string {
 export interface Counts {
   waiting: number;
   inHand: number;
-  held: number; // for other tasks, or behind another letter
+  held: number; // waiting for other tasks or an earlier letter
   retrying: number;
   dead: number;
 }
 
-export const COLUMNS: { name: keyof Counts; label: string; says: string }[] = [
-  { name: "waiting", label: "Waiting", says: "waiting" },
-  { name: "inHand", label: "In hand", says: "in hand" },
-  { name: "held", label: "Held", says: "held" },
-  { name: "retrying", label: "Retrying", says: "to be tried again" },
-  { name: "dead", label: "Dead", says: "dead" },
+export const COLUMNS: { name: keyof Counts; label: string; text: string }[] = [
+  { name: "waiting", label: "Waiting", text: "waiting" },
+  { name: "inHand", label: "Leased", text: "leased" },
+  { name: "held", label: "Held", text: "held" },
+  { name: "retrying", label: "Retrying", text: "to retry" },
+  { name: "dead", label: "Dead", text: "dead" },
 ];
 
 export function countsOf(boxes: readonly Mailbox[]): Counts {
@@ -137,35 +136,35 @@ export function countsOf(boxes: readonly Mailbox[]): Counts {
   };
 }
 
-// The counts that are not zero, in words; "nothing waits" if all are.
-export function inWords(counts: Counts): string {
-  const some = COLUMNS.flatMap(({ name, says }) => (counts[name] ? [`${counts[name]} ${says}`] : []));
-  return some.join(" · ") || "nothing waits";
+// The counts that are not zero, as text.
+export function describeCounts(counts: Counts): string {
+  const parts = COLUMNS.flatMap(({ name, text }) => (counts[name] ? [`${counts[name]} ${text}`] : []));
+  return parts.join(" · ") || "no open letters";
 }
 
-// People's own mailbox first, then by name.
-export function inOrder(boxes: readonly Mailbox[]): Mailbox[] {
+// The mailbox for people first, then by name.
+export function sortMailboxes(boxes: readonly Mailbox[]): Mailbox[] {
   const rank = (box: Mailbox) => (box.recipient_id === HUMAN ? 0 : 1);
-  return [...boxes].sort((one, other) => rank(one) - rank(other) || one.recipient_id.localeCompare(other.recipient_id));
+  return [...boxes].sort((item, next) => rank(item) - rank(next) || item.recipient_id.localeCompare(next.recipient_id));
 }
 
 // --- dead letters ----------------------------------------------------------------------------------------------------
 
 const REASONS: Record<string, string> = {
-  retries_exhausted: "It was tried as often as it may be",
-  not_retryable: "Trying it again would not have helped",
-  needs_input: "It lacked an input",
-  damaged: "It is not what was written",
-  letter_conflict: "Another letter has its id",
-  letter_too_large: "It is larger than the transport carries",
-  invalid_letter: "It is no letter",
-  invalid_json: "It is not JSON",
-  inconsistent_result: "It contradicts itself",
-  unsupported_protocol_version: "It is of a version that is not known here",
-  unknown_letter_type: "It is of a type that is not known here",
+  retries_exhausted: "The retry limit is reached",
+  not_retryable: "The error cannot be fixed by a retry",
+  needs_input: "A required input is missing",
+  damaged: "The stored letter is damaged",
+  letter_conflict: "Another letter has the same id",
+  letter_too_large: "The letter exceeds the size limit of the transport",
+  invalid_letter: "The letter is not valid",
+  invalid_json: "The content is not valid JSON",
+  inconsistent_result: "The result contradicts itself",
+  unsupported_protocol_version: "The protocol version is not supported",
+  unknown_letter_type: "The letter type is not supported",
 };
 
-export function reasonOf(code: string): string {
+export function reasonText(code: string): string {
   const words = code.replaceAll("_", " ");
   return REASONS[code] ?? words.charAt(0).toUpperCase() + words.slice(1);
 }

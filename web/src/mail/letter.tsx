@@ -1,31 +1,31 @@
-// A letter, and everything behind it: the conversation, its messages, calls, spend and evaluations, and its task.
+// A letter with its context: conversation, messages, tool calls, cost, evaluations and task.
 import type { ComponentChildren } from "preact";
 import { count, dollars, duration, modelName, moment, plural, spent } from "../lib/format.ts";
 import { Icon } from "../components/icons.tsx";
-import { Prose } from "../components/markdown-text.tsx";
+import { MarkdownText } from "../components/markdown-text.tsx";
 import { hashOf } from "../state/route.ts";
-import { Asking } from "./input-form.tsx";
-import * as calls from "./client.ts";
-import { useLive } from "./use-polling.ts";
-import { LetterLine, Letters, ProblemNote, StandingChip } from "./components.tsx";
-import { AsJson, Said } from "./payload.tsx";
+import { InputForm } from "./input-form.tsx";
+import * as client from "./client.ts";
+import { usePolling } from "./use-polling.ts";
+import { LetterLine, Letters, ProblemNote, StatusChip } from "./components.tsx";
+import { AsJson, PayloadView } from "./payload.tsx";
 import { linkTo } from "./route.ts";
 import { Finish } from "./task.tsx";
 import type { Evaluation, Graph } from "./types.ts";
 import { HUMAN, kindOf, percent, score } from "./letter-text.ts";
 
 export function LetterPage({ recipient, letter }: { recipient: string; letter: string }) {
-  const { value: graph, problem, again } = useLive(`letter/${recipient}/${letter}`, () => calls.graph(recipient, letter));
+  const { value: graph, problem, reload } = usePolling(`letter/${recipient}/${letter}`, () => client.graph(recipient, letter));
   return (
     <>
       <ProblemNote problem={problem} />
-      {graph === null && !problem && <p class="hint">Looking …</p>}
-      {graph !== null && <Behind graph={graph} onDone={again} />}
+      {graph === null && !problem && <p class="hint">Loading …</p>}
+      {graph !== null && <LetterDetail graph={graph} onDone={reload} />}
     </>
   );
 }
 
-function Behind({ graph, onDone }: { graph: Graph; onDone: () => void }) {
+function LetterDetail({ graph, onDone }: { graph: Graph; onDone: () => void }) {
   const { letter, thread, evaluations } = graph;
   const isQuestion = kindOf(letter) === "question";
   const isOver = letter.state === "done" || letter.state === "dead";
@@ -33,11 +33,11 @@ function Behind({ graph, onDone }: { graph: Graph; onDone: () => void }) {
     <div class="behind">
       <article class="in-task whole">
         <LetterLine letter={letter} level="h2" />
-        <Said letter={letter} />
-        {isQuestion && !isOver && <Asking letter={letter} onDone={onDone} />}
+        <PayloadView letter={letter} />
+        {isQuestion && !isOver && <InputForm letter={letter} onDone={onDone} />}
         {recipientIsPerson(graph) && !isQuestion && <Finish letter={letter} onDone={onDone} />}
         <p class="under muted small">
-          <StandingChip letter={letter} />
+          <StatusChip letter={letter} />
           <a href={linkTo({ kind: "task", task: letter.task_id })}>{letter.task_id}</a>
           <a href={linkTo({ kind: "box", recipient: letter.recipient_id })}>Mailbox of {letter.recipient_id}</a>
           <span>sent {moment(letter.letter.timestamp)}</span>
@@ -46,12 +46,12 @@ function Behind({ graph, onDone }: { graph: Graph; onDone: () => void }) {
       </article>
       <Conversation graph={graph} />
       {evaluations.length > 0 && (
-        <Section title="How it went">
+        <Section title="Evaluations">
           <Evaluations evaluations={evaluations} />
         </Section>
       )}
       {thread.length > 1 && (
-        <Section title={`The letters of ${letter.task_id}`}>
+        <Section title={`Letters of ${letter.task_id}`}>
           <Letters letters={thread} current={letter.letter_id} label={`Letters of ${letter.task_id}`} />
         </Section>
       )}
@@ -74,9 +74,9 @@ function Section({ title, children }: { title: string; children: ComponentChildr
 
 function Conversation({ graph }: { graph: Graph }) {
   const { session, messages, tool_calls: made, spend } = graph;
-  if (!session) return graph.letter.session_id ? <p class="hint">The conversation behind it was deleted, or is not yours.</p> : <p class="hint">It does not say from which conversation it came; context.session_id would.</p>;
+  if (!session) return graph.letter.session_id ? <p class="hint">The conversation was deleted, or belongs to another user.</p> : <p class="hint">The letter has no conversation (context.session_id).</p>;
   return (
-    <Section title="The conversation behind it">
+    <Section title="Conversation">
       <p>
         <a class="row" href={hashOf({ id: session.id })}>
           <Icon name="chat" size={16} /> {session.title || "Open the conversation"}
@@ -92,18 +92,18 @@ function Conversation({ graph }: { graph: Graph }) {
           {session.model && <span>{modelName(session.model)}</span>}
         </p>
       )}
-      <ol class="said">
-        {messages.filter((one) => one.content.trim()).map((one) => (
-          <li key={one.id}>
+      <ol class="transcript">
+        {messages.filter((item) => item.content.trim()).map((item) => (
+          <li key={item.id}>
             <h3 class="muted small">
-              <a href={hashOf({ id: session.id, at: one.id })}>{WHO[one.role] ?? one.role}</a>
+              <a href={hashOf({ id: session.id, at: item.id })}>{WHO[item.role] ?? item.role}</a>
             </h3>
-            {one.role === "tool" ? <p class="plain small clamped">{one.content}</p> : <Prose text={one.content} />}
+            {item.role === "tool" ? <p class="plain small clamped">{item.content}</p> : <MarkdownText text={item.content} />}
           </li>
         ))}
       </ol>
       {made.length > 0 && (
-        <ul class="made small" aria-label="Calls of tools">
+        <ul class="made small" aria-label="Tool calls">
           {made.map((call) => (
             <li key={call.id}>
               <Icon name="tool" size={14} />
@@ -120,7 +120,7 @@ function Conversation({ graph }: { graph: Graph }) {
   );
 }
 
-const WHO: Record<string, string> = { user: "Asked", assistant: "Answered", tool: "A tool said", system: "Told first" };
+const WHO: Record<string, string> = { user: "User", assistant: "Assistant", tool: "Tool", system: "System" };
 
 function Evaluations({ evaluations }: { evaluations: readonly Evaluation[] }) {
   return (
@@ -128,33 +128,33 @@ function Evaluations({ evaluations }: { evaluations: readonly Evaluation[] }) {
       <table>
         <thead>
           <tr>
-            <th>Judged by</th>
+            <th>Evaluator</th>
             <th align="right">Score</th>
             <th>Success</th>
-            <th align="right">Took</th>
+            <th align="right">Duration</th>
             <th>Model</th>
             <th align="right">Cost</th>
-            <th>When</th>
+            <th>Time</th>
           </tr>
         </thead>
         <tbody>
-          {evaluations.map((one) => (
-            <tr key={one.id}>
+          {evaluations.map((item) => (
+            <tr key={item.id}>
               <td>
-                {one.evaluator}
-                {one.notes && <span class="muted small block">{one.notes}</span>}
+                {item.evaluator}
+                {item.notes && <span class="muted small block">{item.notes}</span>}
               </td>
-              <td align="right">{one.score === null ? "" : score(one.score)}</td>
-              <td>{one.success === null ? "" : one.success ? "yes" : "no"}</td>
-              <td align="right">{one.duration_sec === null ? "" : duration(one.duration_sec * 1000)}</td>
-              <td>{one.model ? modelName(one.model) : ""}</td>
-              <td align="right">{one.cost_usd === null ? "" : dollars(Number(one.cost_usd))}</td>
-              <td class="muted small">{moment(one.timestamp)}</td>
+              <td align="right">{item.score === null ? "" : score(item.score)}</td>
+              <td>{item.success === null ? "" : item.success ? "yes" : "no"}</td>
+              <td align="right">{item.duration_sec === null ? "" : duration(item.duration_sec * 1000)}</td>
+              <td>{item.model ? modelName(item.model) : ""}</td>
+              <td align="right">{item.cost_usd === null ? "" : dollars(Number(item.cost_usd))}</td>
+              <td class="muted small">{moment(item.timestamp)}</td>
             </tr>
           ))}
         </tbody>
       </table>
-      {evaluations.length > 1 && <p class="muted small">{percent(evaluations.filter((one) => one.success).length / evaluations.length)} of them a success</p>}
+      {evaluations.length > 1 && <p class="muted small">{percent(evaluations.filter((item) => item.success).length / evaluations.length)} successful</p>}
     </div>
   );
 }

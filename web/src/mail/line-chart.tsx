@@ -1,32 +1,32 @@
-// Lines over time, in the colours of the page; what is drawn also stands in a table.
+// A line chart over time, in the theme colours. A table shows the same values.
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { useCell } from "../state/observable.ts";
+import { useObservable } from "../state/observable.ts";
 import { theme } from "../lib/theme.ts";
 import { range, spanName, STEP_S, type Columns } from "./trend-series.ts";
 import type { Step } from "./types.ts";
 
 export interface Line {
   label: string;
-  colour: string; // the name of a colour of the page
+  colour: string; // CSS variable
   isDashed?: boolean;
 }
 
-interface LinesProps {
+interface LineChartProps {
   title: string;
   columns: Columns;
   lines: Line[];
   step: Step;
   format: (value: number) => string;
-  most?: number; // where the scale ends; else where the values do
-  incrs?: number[]; // between two lines of the scale
+  maximum?: number; // end of the scale; default: the largest value
+  incrs?: number[]; // possible grid distances
 }
 
 const HEIGHT = 220;
 
-export function Lines({ title, columns, lines, step, format, most, incrs }: LinesProps) {
+export function LineChart({ title, columns, lines, step, format, maximum, incrs }: LineChartProps) {
   const place = useRef<HTMLDivElement>(null);
-  const chosen = useCell(theme);
+  const chosen = useObservable(theme);
   const isDark = useDark();
   useEffect(() => {
     const box = place.current;
@@ -40,7 +40,7 @@ export function Lines({ title, columns, lines, step, format, most, incrs }: Line
         height: HEIGHT,
         cursor: { show: false },
         legend: { show: false },
-        scales: { x: { range: () => range(columns, step) }, y: { range: (_, __, top) => [0, most ?? (top * 1.1 || 1)] } },
+        scales: { x: { range: () => range(columns, step) }, y: { range: (_, __, top) => [0, maximum ?? (top * 1.1 || 1)] } },
         axes: [
           { ...axis, grid: { show: false }, incrs: [1, 2, 3, 6, 12, 24].map((times) => times * STEP_S[step]), space: 64, size: 32, values: (_, times) => times.map((time) => spanName(time, step)) },
           { ...axis, size: 64, ...(incrs ? { incrs } : {}), values: (_, values) => values.map(format) },
@@ -64,27 +64,27 @@ export function Lines({ title, columns, lines, step, format, most, incrs }: Line
           </span>
         ))}
       </figcaption>
-      <div class="plot" ref={place} role="img" aria-label={`${title} over time: ${told(columns, lines, format)}. The same numbers stand in the table below.`} />
+      <div class="plot" ref={place} role="img" aria-label={`${title} over time: ${newestValues(columns, lines, format)}. The table below has the same values.`} />
     </figure>
   );
 }
 
 // The newest value of each line.
-function told(columns: Columns, lines: readonly Line[], format: (value: number) => string): string {
+function newestValues(columns: Columns, lines: readonly Line[], format: (value: number) => string): string {
   const newest = lines.flatMap((line, at) => {
-    const value = columns[at + 1]?.findLast((one) => one !== null);
+    const value = columns[at + 1]?.findLast((item) => item !== null);
     return value == null ? [] : [`${line.label} ${format(value)}`];
   });
-  return newest.length ? `lately ${newest.join(", ")}` : "nothing yet";
+  return newest.length ? `latest values ${newest.join(", ")}` : "no values";
 }
 
 function useDark(): boolean {
   const [isDark, setDark] = useState(() => matchMedia("(prefers-color-scheme: dark)").matches);
   useEffect(() => {
     const system = matchMedia("(prefers-color-scheme: dark)");
-    const look = () => setDark(system.matches);
-    system.addEventListener("change", look);
-    return () => system.removeEventListener("change", look);
+    const update = () => setDark(system.matches);
+    system.addEventListener("change", update);
+    return () => system.removeEventListener("change", update);
   }, []);
   return isDark;
 }

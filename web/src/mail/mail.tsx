@@ -1,9 +1,9 @@
-// The pages of the mail: mailboxes, letters, tasks, what is behind a letter, dead letters, and trends.
+// The mail pages: mailboxes, letters, tasks, dead letters and trends.
 import { useEffect, useRef } from "preact/hooks";
-import { useCell } from "../state/observable.ts";
+import { useObservable } from "../state/observable.ts";
 import { IconButton } from "../components/icons.tsx";
 import { copyCode } from "../chat/messages.tsx";
-import * as shelf from "../state/app-state.ts";
+import * as appState from "../state/app-state.ts";
 import { DeadLetters } from "./dead-letters.tsx";
 import { LetterPage } from "./letter.tsx";
 import { Mailbox } from "./mailbox.tsx";
@@ -19,7 +19,7 @@ const TABS: { label: string; place: Place }[] = [
 ];
 
 export function Mail() {
-  const { id } = useCell(shelf.route);
+  const { id } = useObservable(appState.route);
   const place = placeFrom(id);
   const title = titleOf(place);
   const address = place.kind === "trends" ? "trends" : linkTo(place);
@@ -32,7 +32,7 @@ export function Mail() {
   return (
     <section class="page mail" aria-labelledby="mail-title">
       <header class="head row">
-        <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => shelf.isDrawerOpen.set(true)} />
+        <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => appState.isDrawerOpen.set(true)} />
         <h1 id="mail-title" ref={heading} tabindex={-1}>{title}</h1>
         <nav class="tabs" aria-label="Mail">
           {TABS.map((tab) => (
@@ -43,13 +43,13 @@ export function Mail() {
         </nav>
       </header>
       <div class="scroll" key={address} tabindex={0} role="region" aria-label={title} onClick={copyCode}>
-        <div class="measure">{shown(place)}</div>
+        <div class="measure">{pageAt(place)}</div>
       </div>
     </section>
   );
 }
 
-// Under which of the tabs a page stands.
+// The tab of a page.
 function sectionOf(place: Place): Place["kind"] {
   return place.kind === "dead" || place.kind === "trends" ? place.kind : "boxes";
 }
@@ -71,7 +71,7 @@ function titleOf(place: Place): string {
   }
 }
 
-function shown(place: Place) {
+function pageAt(place: Place) {
   switch (place.kind) {
     case "boxes":
       return <Mailboxes />;

@@ -1,32 +1,32 @@
-// Every mailbox, and how much is in it.
+// All mailboxes with their counts.
 import { useState } from "preact/hooks";
 import { moment } from "../lib/format.ts";
-import * as calls from "./client.ts";
-import { useLive } from "./use-polling.ts";
+import * as client from "./client.ts";
+import { usePolling } from "./use-polling.ts";
 import { Filter, ProblemNote } from "./components.tsx";
 import { linkTo } from "./route.ts";
-import { FirstLetter } from "./empty-state.tsx";
+import { EmptyMailbox } from "./empty-state.tsx";
 import type { Mailbox } from "./types.ts";
-import { COLUMNS, countsOf, HUMAN, inOrder, inWords } from "./letter-text.ts";
+import { COLUMNS, countsOf, HUMAN, sortMailboxes, describeCounts } from "./letter-text.ts";
 
 export function Mailboxes() {
-  const { value: boxes, problem, again } = useLive("mailboxes", calls.mailboxes);
+  const { value: boxes, problem, reload } = usePolling("mailboxes", client.mailboxes);
   const [words, setWords] = useState("");
-  const shown = inOrder(boxes ?? []).filter((box) => box.recipient_id.toLowerCase().includes(words.trim().toLowerCase()));
+  const shown = sortMailboxes(boxes ?? []).filter((box) => box.recipient_id.toLowerCase().includes(words.trim().toLowerCase()));
   return (
     <>
       <ProblemNote problem={problem} />
-      {boxes === null && !problem && <p class="hint">Looking …</p>}
-      {boxes?.length === 0 && <FirstLetter onSent={again} />}
+      {boxes === null && !problem && <p class="hint">Loading …</p>}
+      {boxes?.length === 0 && <EmptyMailbox onSent={reload} />}
       {boxes !== null && boxes.length > 0 && (
         <>
           <div class="row between bar">
             <p class="muted" role="status">
-              {inWords(countsOf(boxes))}
+              {describeCounts(countsOf(boxes))}
             </p>
             <Filter label="Filter by name" value={words} onChange={setWords} />
           </div>
-          {shown.length ? <Table boxes={shown} /> : <p class="hint">No mailbox is called like that.</p>}
+          {shown.length ? <Table boxes={shown} /> : <p class="hint">No matching mailboxes.</p>}
         </>
       )}
     </>
@@ -68,7 +68,7 @@ function Row({ box }: { box: Mailbox }) {
           {box.recipient_id}
         </a>
         {box.recipient_id === HUMAN && <span class="muted small"> for people</span>}
-        <span class="muted small narrow-only block">{inWords(counts)}</span>
+        <span class="muted small narrow-only block">{describeCounts(counts)}</span>
       </th>
       {COLUMNS.map(({ name }) => (
         <td key={name} class={`number ${counts[name] ? name : "zero"}`}>

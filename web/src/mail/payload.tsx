@@ -1,11 +1,11 @@
-// What a letter says. The one rule: nothing that an agent wrote becomes a link, or anything else but text.
+// The content of a letter. Invariant: content of agents is rendered as text only, never as links or HTML.
 import { Arguments } from "../chat/tool-arguments.tsx";
-import { Code } from "../components/code.tsx";
+import { Code } from "../components/markdown-text.tsx";
 import { Icon } from "../components/icons.tsx";
 import type { Artifact, Envelope, Letter, Payload } from "./types.ts";
-import { inLines, kindOf, listed } from "./letter-text.ts";
+import { flattenLists, kindOf, joinNames } from "./letter-text.ts";
 
-export function Said({ letter }: { letter: Letter }) {
+export function PayloadView({ letter }: { letter: Letter }) {
   const payload = letter.letter.payload;
   switch (kindOf(letter)) {
     case "result":
@@ -15,7 +15,7 @@ export function Said({ letter }: { letter: Letter }) {
     case "error":
       return <Failure payload={payload} />;
     case "question":
-      return <p class="plain">{payload.context || "Something has to be said before it can go on."}</p>;
+      return <p class="plain">{payload.context || "Input is required to continue."}</p>;
     case "letter":
       return null;
   }
@@ -33,12 +33,12 @@ function Result({ payload }: { payload: Payload }) {
 
 function Artifacts({ artifacts }: { artifacts: readonly Artifact[] }) {
   return (
-    <ul class="artifacts small" aria-label="What it left behind">
-      {artifacts.map((one) => (
-        <li key={one.path}>
+    <ul class="artifacts small" aria-label="Artifacts">
+      {artifacts.map((artifact) => (
+        <li key={artifact.path}>
           <Icon name="file" size={14} />
-          <code>{one.path}</code>
-          <span class="muted">{one.description ?? one.type}</span>
+          <code>{artifact.path}</code>
+          <span class="muted">{artifact.description ?? artifact.type}</span>
         </li>
       ))}
     </ul>
@@ -60,10 +60,10 @@ function Failure({ payload }: { payload: Payload }) {
       <p class="plain">
         <code class="code-name">{payload.code}</code> {payload.message}
       </p>
-      {payload.details && Object.keys(payload.details).length > 0 && <Arguments input={JSON.stringify(inLines(payload.details))} />}
+      {payload.details && Object.keys(payload.details).length > 0 && <Arguments input={JSON.stringify(flattenLists(payload.details))} />}
       <p class="muted small facts">
-        {payload.retryable !== undefined && <span>{payload.retryable ? "trying again may help" : "trying again does not help"}</span>}
-        {payload.suggested_actions && payload.suggested_actions.length > 0 && <span>suggested: {listed(payload.suggested_actions, "or")}</span>}
+        {payload.retryable !== undefined && <span>{payload.retryable ? "retryable" : "not retryable"}</span>}
+        {payload.suggested_actions && payload.suggested_actions.length > 0 && <span>suggested: {joinNames(payload.suggested_actions, "or")}</span>}
       </p>
     </>
   );

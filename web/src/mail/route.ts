@@ -1,11 +1,11 @@
-// Where in the mail we are: the address behind #/mail, as a value and back.
+// Conversion between the URL hash behind #/mail and a mail page.
 export type Place =
   | { kind: "boxes" }
   | { kind: "box"; recipient: string }
   | { kind: "task"; task: string }
   | { kind: "letter"; recipient: string; letter: string }
   | { kind: "dead" }
-  | { kind: "trends"; by: By; name: string | null }; // no name: all of them together
+  | { kind: "trends"; by: By; name: string | null }; // null: all together
 
 export type By = "agent" | "model";
 

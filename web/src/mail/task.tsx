@@ -1,33 +1,33 @@
-// The letters of a task, in their order: who said what to whom, and where it stands.
+// The letters of a task, in order, with their status.
 import { useState } from "preact/hooks";
 import { problemFrom } from "../api/client.ts";
 import { moment, plural } from "../lib/format.ts";
 import { Icon } from "../components/icons.tsx";
 import type { Problem } from "../state/view-model.ts";
-import { Asking } from "./input-form.tsx";
-import * as calls from "./client.ts";
-import { useLive } from "./use-polling.ts";
-import { LetterLine, ProblemNote, StandingChip } from "./components.tsx";
-import { Said } from "./payload.tsx";
+import { InputForm } from "./input-form.tsx";
+import * as client from "./client.ts";
+import { usePolling } from "./use-polling.ts";
+import { LetterLine, ProblemNote, StatusChip } from "./components.tsx";
+import { PayloadView } from "./payload.tsx";
 import { linkTo } from "./route.ts";
 import type { Letter } from "./types.ts";
-import { HUMAN, isFree, kindOf, listed } from "./letter-text.ts";
+import { HUMAN, isAvailable, kindOf, joinNames } from "./letter-text.ts";
 
 export function Task({ task }: { task: string }) {
-  const { value: letters, problem, again } = useLive(`task/${task}`, () => calls.lettersOf(task));
+  const { value: letters, problem, reload } = usePolling(`task/${task}`, () => client.lettersOf(task));
   return (
     <>
       <ProblemNote problem={problem} />
-      {letters === null && !problem && <p class="hint">Looking …</p>}
+      {letters === null && !problem && <p class="hint">Loading …</p>}
       {letters !== null && (
         <>
           <p class="muted bar">
-            {plural(letters.length, "letter")} between {listed([...new Set(letters.flatMap((one) => [one.sender_id, one.recipient_id]))])}
+            {plural(letters.length, "letter")} between {joinNames([...new Set(letters.flatMap((letter) => [letter.sender_id, letter.recipient_id]))])}
           </p>
           <ol class="task">
             {letters.map((letter) => (
               <li key={`${letter.recipient_id}/${letter.letter_id}`}>
-                <InTask letter={letter} onDone={again} />
+                <TaskLetter letter={letter} onDone={reload} />
               </li>
             ))}
           </ol>
@@ -37,29 +37,29 @@ export function Task({ task }: { task: string }) {
   );
 }
 
-function InTask({ letter, onDone }: { letter: Letter; onDone: () => void }) {
+function TaskLetter({ letter, onDone }: { letter: Letter; onDone: () => void }) {
   return (
     <article class="in-task">
       <LetterLine letter={letter} level="h2" />
-      <Said letter={letter} />
-      {kindOf(letter) === "question" && letter.state !== "done" && letter.state !== "dead" && <Asking letter={letter} onDone={onDone} />}
+      <PayloadView letter={letter} />
+      {kindOf(letter) === "question" && letter.state !== "done" && letter.state !== "dead" && <InputForm letter={letter} onDone={onDone} />}
       {letter.recipient_id === HUMAN && kindOf(letter) !== "question" && <Finish letter={letter} onDone={onDone} />}
       <p class="under muted small">
-        <StandingChip letter={letter} />
+        <StatusChip letter={letter} />
         {letter.taken_at && <time dateTime={letter.taken_at}>{moment(letter.taken_at)}</time>}
         {letter.error_class && <span>last failure: {letter.error_class.replaceAll("_", " ")}</span>}
-        <a href={linkTo({ kind: "letter", recipient: letter.recipient_id, letter: letter.letter_id })}>Everything behind it</a>
+        <a href={linkTo({ kind: "letter", recipient: letter.recipient_id, letter: letter.letter_id })}>Details</a>
       </p>
     </article>
   );
 }
 
-// A letter to people that asks for nothing is done when somebody has read it.
+// A letter to people without requested inputs is acknowledged by a button.
 export function Finish({ letter, onDone }: { letter: Letter; onDone: () => void }) {
   const [problem, setProblem] = useState<Problem | null>(null);
-  if (!isFree(letter, new Date())) return null;
+  if (!isAvailable(letter, new Date())) return null;
   const finish = () =>
-    calls.finish(letter).then(
+    client.finish(letter).then(
       () => (setProblem(null), onDone()),
       (error: unknown) => setProblem(problemFrom(error)),
     );
@@ -68,7 +68,7 @@ export function Finish({ letter, onDone }: { letter: Letter; onDone: () => void 
       <ProblemNote problem={problem} />
       <div class="row">
         <button type="button" onClick={() => void finish()}>
-          <Icon name="check" size={14} /> Read, and done
+          <Icon name="check" size={14} /> Mark as done
         </button>
       </div>
     </>

@@ -1,11 +1,10 @@
-// What /api/v1/mail says and is told.
-// The one rule: this file has types alone; whoever reads an answer copes with what is missing.
+// Types of the mail API (/api/v1/mail). Types only: the readers handle missing fields.
 
 export interface Mailbox {
   recipient_id: string;
   ready: number;
   leased: number;
-  waiting: number; // to be tried again later
+  waiting: number; // waiting for a retry
   behind: number;
   held: number;
   away: number;
@@ -39,7 +38,7 @@ export interface Envelope {
   context?: Record<string, unknown>;
 }
 
-// Every field of the three payloads; which of them are there, the type says.
+// The fields of all payload types.
 export interface Payload {
   status?: string;
   score?: number;
@@ -95,7 +94,7 @@ export interface Graph {
   thread: Letter[];
 }
 
-export interface Dead {
+export interface DeadLetter {
   id: string;
   reason: string;
   error: string;
@@ -106,13 +105,13 @@ export interface Dead {
   letter_id: string | null;
 }
 
-export interface DeadWhole extends Dead {
+export interface DeadLetterDetail extends DeadLetter {
   raw: string | null;
   raw_bytes: number;
   is_changed: boolean;
 }
 
-export interface Sent {
+export interface SendReceipt {
   letter_id: string;
   recipient_id: string;
   is_new: boolean;
@@ -137,7 +136,7 @@ export interface Span {
 }
 
 export interface GroupTrend {
-  name: string | null; // none: all of them together
+  name: string | null; // null: all together
   summary: Summary;
   direction: "up" | "down" | "steady" | "unknown";
   change: number | null;

@@ -1,95 +1,95 @@
-// What the server says, and says anew: asked for again every few seconds while somebody looks, and at once when told to.
+// Polling of the mail API while the page is visible, with manual reload and a stream of new letters.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, needsKey, problemFrom } from "../api/client.ts";
-import { EventLines } from "../api/sse.ts";
+import { SseParser } from "../api/sse.ts";
 import type { Problem } from "../state/view-model.ts";
-import * as calls from "./client.ts";
+import * as client from "./client.ts";
 
 const EVERY_MS = 3000;
 const PAUSE_MS = 3000;
 
-export interface Live<T> {
-  value: T | null; // null: not heard yet
-  problem: Problem | null; // of the last time; what was heard before stays
-  again: () => void;
+export interface Polled<T> {
+  value: T | null; // null: not loaded yet
+  problem: Problem | null; // of the last request; the last value is kept
+  reload: () => void;
 }
 
-// `name` says what is asked for: when it is another one, what was heard before goes.
-export function useLive<T>(name: string, ask: () => Promise<T>): Live<T> {
-  const [heard, setHeard] = useState<{ name: string; value: T | null; problem: Problem | null }>({ name, value: null, problem: null });
-  const asking = useRef({ name, ask });
-  asking.current = { name, ask };
-  const isRefused = useRef(false);
-  const numbers = useRef({ asked: 0, heard: 0 });
-  const again = useCallback(async () => {
-    const number = (numbers.current.asked += 1);
-    const isLate = () => asking.current.name !== name || number < numbers.current.heard; // something newer was heard, or is shown
+// `name` identifies the request: another name clears the value.
+export function usePolling<T>(name: string, load: () => Promise<T>): Polled<T> {
+  const [received, setReceived] = useState<{ name: string; value: T | null; problem: Problem | null }>({ name, value: null, problem: null });
+  const latest = useRef({ name, load });
+  latest.current = { name, load };
+  const isRejected = useRef(false);
+  const numbers = useRef({ sent: 0, received: 0 });
+  const reload = useCallback(async () => {
+    const number = (numbers.current.sent += 1);
+    const isStale = () => latest.current.name !== name || number < numbers.current.received; // a newer response was received, or another request is shown
     try {
-      const value = await asking.current.ask();
-      if (isLate()) return;
-      setHeard({ name, value, problem: null });
+      const value = await latest.current.load();
+      if (isStale()) return;
+      setReceived({ name, value, problem: null });
     } catch (error) {
-      if (isLate()) return;
-      isRefused.current = isFinal(error);
-      setHeard((before) => ({ name, value: before.name === name ? before.value : null, problem: problemFrom(error) }));
+      if (isStale()) return;
+      isRejected.current = isFinal(error);
+      setReceived((before) => ({ name, value: before.name === name ? before.value : null, problem: problemFrom(error) }));
     }
-    numbers.current.heard = number;
+    numbers.current.received = number;
   }, [name]);
   useEffect(() => {
     let isOver = false;
-    isRefused.current = false;
-    const ask = () => void (!isOver && !isRefused.current && !document.hidden && !needsKey.value && again());
-    const timer = setInterval(ask, EVERY_MS);
-    const stop = needsKey.watch(ask);
-    addEventListener("visibilitychange", ask);
-    ask();
+    isRejected.current = false;
+    const poll = () => void (!isOver && !isRejected.current && !document.hidden && !needsKey.value && reload());
+    const timer = setInterval(poll, EVERY_MS);
+    const stop = needsKey.watch(poll);
+    addEventListener("visibilitychange", poll);
+    poll();
     return () => {
       isOver = true;
       clearInterval(timer);
       stop();
-      removeEventListener("visibilitychange", ask);
+      removeEventListener("visibilitychange", poll);
     };
-  }, [again]);
-  return heard.name === name ? { ...heard, again } : { value: null, problem: null, again };
+  }, [reload]);
+  return received.name === name ? { ...received, reload } : { value: null, problem: null, reload };
 }
 
-// What will be refused however often it is asked for. A key that is wanted may yet be given.
+// Errors that polling cannot resolve. A missing key (401) can still be entered.
 function isFinal(error: unknown): boolean {
   return error instanceof ApiError && error.status === 403;
 }
 
-// Calls whenever something arrives in a mailbox. A page that nobody looks at lets go of its connection: browsers have few.
-export function useArrivals(recipient: string, arrived: () => void): void {
+// Calls onLetter when a letter arrives. A hidden page closes its stream, because browsers limit connections per host.
+export function useMailboxStream(recipient: string, onLetter: () => void): void {
   useEffect(() => {
-    let listening: AbortController | null = null;
-    const look = () => {
-      if (document.hidden) listening?.abort();
-      else if (!listening || listening.signal.aborted) void listen(recipient, arrived, (listening = new AbortController()).signal);
+    let connection: AbortController | null = null;
+    const update = () => {
+      if (document.hidden) connection?.abort();
+      else if (!connection || connection.signal.aborted) void listen(recipient, onLetter, (connection = new AbortController()).signal);
     };
-    addEventListener("visibilitychange", look);
-    look();
-    return () => (removeEventListener("visibilitychange", look), listening?.abort());
-  }, [recipient, arrived]);
+    addEventListener("visibilitychange", update);
+    update();
+    return () => (removeEventListener("visibilitychange", update), connection?.abort());
+  }, [recipient, onLetter]);
 }
 
-async function listen(recipient: string, arrived: () => void, signal: AbortSignal): Promise<void> {
+async function listen(recipient: string, onLetter: () => void, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     try {
-      if (!needsKey.value) await heard(await calls.stream(recipient, signal), arrived);
+      if (!needsKey.value) await readStream(await client.stream(recipient, signal), onLetter);
     } catch (error) {
-      // The connection is gone, or the server is: asking every few seconds goes on meanwhile.
+      // Connection lost: polling continues meanwhile.
       if (isFinal(error)) return;
     }
     if (!signal.aborted) await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   }
 }
 
-async function heard(answer: Response, arrived: () => void): Promise<void> {
+async function readStream(answer: Response, onLetter: () => void): Promise<void> {
   const reader = answer.body?.getReader();
-  const [decoder, lines] = [new TextDecoder(), new EventLines()];
+  const [decoder, lines] = [new TextDecoder(), new SseParser()];
   for (;;) {
     const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
     if (done) return;
-    if (lines.feed(decoder.decode(value, { stream: true })).length) arrived();
+    if (lines.feed(decoder.decode(value, { stream: true })).length) onLetter();
   }
 }

@@ -1,20 +1,20 @@
-// What every part of the page shares: where we are, the list of conversations, the models, and short notices.
-// The one rule: what belongs to one conversation is not here but in it (conversation.ts).
+// Global state of the page: route, conversation list, models, dialogs and notices. The state of one conversation is in
+// conversation.ts.
 import * as api from "../api/client.ts";
-import { Cell } from "./observable.ts";
+import { Observable } from "./observable.ts";
 import { Conversation, type Draft } from "./conversation.ts";
 import { ulid } from "../lib/ulid.ts";
 import { hashOf, routeFrom, type Route } from "./route.ts";
 import type { Model, Thread } from "../api/types.ts";
 
-export const route = new Cell<Route>(routeFrom(location.hash));
-export const threads = new Cell<Thread[] | null>(null);
-export const models = new Cell<Model[]>([]);
-export const notice = new Cell<string | null>(null);
-export const dialog = new Cell<Dialog | null>(null);
-export const isDrawerOpen = new Cell(false);
-export const open = new Cell(beginning());
-export const drafts = new Map<string, Draft>(); // what was written and not yet sent, by conversation
+export const route = new Observable<Route>(routeFrom(location.hash));
+export const threads = new Observable<Thread[] | null>(null);
+export const models = new Observable<Model[]>([]);
+export const notice = new Observable<string | null>(null);
+export const dialog = new Observable<Dialog | null>(null);
+export const isDrawerOpen = new Observable(false);
+export const open = new Observable(newConversation());
+export const drafts = new Map<string, Draft>(); // unsent text and files, by conversation id
 
 export type Dialog =
   | { kind: "models" }
@@ -31,7 +31,7 @@ export function hasMoreThreads(): boolean {
 }
 
 export async function loadThreads(): Promise<void> {
-  await trying(async () => {
+  await attempt(async () => {
     const page = await api.threads();
     nextPage = page.cursor;
     threads.set(page.threads);
@@ -40,7 +40,7 @@ export async function loadThreads(): Promise<void> {
 
 export async function loadMoreThreads(): Promise<void> {
   if (nextPage === null) return;
-  await trying(async () => {
+  await attempt(async () => {
     const page = await api.threads(nextPage);
     nextPage = page.cursor;
     threads.change((known) => [...(known ?? []), ...page.threads]);
@@ -48,92 +48,92 @@ export async function loadMoreThreads(): Promise<void> {
 }
 
 export async function loadModels(): Promise<void> {
-  await trying(async () => models.set(await api.models()));
+  await attempt(async () => models.set(await api.models()));
 }
 
 export function thread(id: string): Thread | null {
-  return threads.value?.find((one) => one.id === id) ?? null;
+  return threads.value?.find((row) => row.id === id) ?? null;
 }
 
-// --- where we are ----------------------------------------------------------------------------------------------------
+// --- navigation ------------------------------------------------------------------------------------------------------
 
-export function go(to: Partial<Route>): void {
+export function navigate(to: Partial<Route>): void {
   location.hash = hashOf(to);
 }
 
-export function followAddress(): void {
-  addEventListener("hashchange", arrive);
-  arrive();
+export function watchAddress(): void {
+  addEventListener("hashchange", onAddressChange);
+  onAddressChange();
 }
 
-function arrive(): void {
+function onAddressChange(): void {
   const to = routeFrom(location.hash);
   isDrawerOpen.set(false);
-  if (to.page === "" && !isThere(to)) change(to.id === null ? beginning() : new Conversation(to.id, false, settled));
+  if (to.page === "" && !isOpenAt(to)) switchTo(to.id === null ? newConversation() : new Conversation(to.id, false, reloadThreads));
   route.set(to);
 }
 
-// Whether the conversation of an address is open: without an id, one in which nothing was said yet.
-function isThere({ id }: Route): boolean {
+// Returns whether the conversation of a route is open. Without an id: a new conversation without messages.
+function isOpenAt({ id }: Route): boolean {
   const { view } = open.value;
   return id === null ? !view.value.items.length && !view.value.isLoading : id === open.value.id;
 }
 
-export function begin(draft?: Draft): void {
-  const next = beginning();
+export function startConversation(draft?: Draft): void {
+  const next = newConversation();
   if (draft) drafts.set(next.id, draft);
-  change(next);
-  go({});
+  switchTo(next);
+  navigate({});
   route.set({ page: "", id: null, at: null });
 }
 
-// A conversation that was begun here gets its address with its first message.
-export function named(conversation: Conversation): void {
+// A new conversation gets its address with its first message.
+export function setAddress(conversation: Conversation): void {
   if (route.value.id !== null || open.value !== conversation) return;
   history.replaceState(null, "", hashOf({ id: conversation.id }));
   route.set(routeFrom(location.hash));
 }
 
-function beginning(): Conversation {
-  return new Conversation(`sess_${ulid()}`, true, settled);
+function newConversation(): Conversation {
+  return new Conversation(`sess_${ulid()}`, true, reloadThreads);
 }
 
-function change(next: Conversation): void {
+function switchTo(next: Conversation): void {
   open.value.close();
   open.set(next);
 }
 
-function settled(): void {
+function reloadThreads(): void {
   void loadThreads();
 }
 
-// --- deeds on conversations ------------------------------------------------------------------------------------------
+// --- conversation actions --------------------------------------------------------------------------------------------
 
 export async function rename(id: string, title: string): Promise<void> {
-  await trying(async () => {
+  await attempt(async () => {
     await api.changeThread(id, { title });
     await loadThreads();
   });
 }
 
 export async function remove(id: string): Promise<void> {
-  await trying(async () => {
+  await attempt(async () => {
     await api.deleteThread(id);
-    if (open.value.id === id) begin();
+    if (open.value.id === id) startConversation();
     await loadThreads();
-    say("Deleted");
+    showNotice("Deleted");
   });
 }
 
-// A conversation that shares this one up to a message; the draft is what it goes on with.
+// Forks a conversation at a message, optionally with a draft for the next message.
 export async function branch(id: string, atSeq: number, draft?: Draft): Promise<void> {
-  if (atSeq < 1) return begin(draft);
-  await trying(async () => {
-    const made = await api.fork(id, atSeq);
-    if (draft) drafts.set(made.id, draft);
+  if (atSeq < 1) return startConversation(draft);
+  await attempt(async () => {
+    const fork = await api.fork(id, atSeq);
+    if (draft) drafts.set(fork.id, draft);
     await loadThreads();
-    go({ id: made.id });
-    say(draft ? "A new branch; the old one stays in the list" : "Forked; the original stays in the list");
+    navigate({ id: fork.id });
+    showNotice(draft ? "New branch created; the original is still in the list" : "Fork created; the original is still in the list");
   });
 }
 
@@ -141,26 +141,26 @@ export async function branch(id: string, atSeq: number, draft?: Draft): Promise<
 
 let timer = 0;
 
-export function say(words: string): void {
-  notice.set(words);
+export function showNotice(text: string): void {
+  notice.set(text);
   clearTimeout(timer);
   timer = setTimeout(() => notice.set(null), 3000) as unknown as number;
 }
 
-export async function trying(deed: () => Promise<unknown>): Promise<void> {
+export async function attempt(action: () => Promise<unknown>): Promise<void> {
   try {
-    await deed();
+    await action();
   } catch (error) {
     const { title, advice, code } = api.problemFrom(error);
-    if (code !== "unauthorized") say(`${title} ${advice}`);
+    if (code !== "unauthorized") showNotice(`${title} ${advice}`);
   }
 }
 
 export async function copy(text: string): Promise<void> {
   try {
     await navigator.clipboard.writeText(text);
-    say("Copied");
+    showNotice("Copied");
   } catch {
-    say("The browser did not allow copying. Select the text and copy it by hand.");
+    showNotice("The browser blocked the clipboard. Select the text and copy it manually.");
   }
 }

@@ -1,15 +1,13 @@
-// A conversation that is open: what is shown of it, and what can be done with it.
-//
-// It loads what is stored, begins runs and follows them, and puts the stored messages in the place of what had streamed.
-// The one rule: the view changes through apply and the functions of rows.ts, or by a field that says so by its name.
+// An open conversation: loads stored messages, starts and follows runs, and replaces streamed content with the stored
+// messages after a run. The view changes through `apply`, the functions of stored-messages.ts, or single fields.
 import * as api from "../api/client.ts";
-import { Cell } from "./observable.ts";
+import { Observable } from "./observable.ts";
 import { follow, type Follower } from "../api/run-stream.ts";
 import { spent } from "../lib/format.ts";
 import { ulid } from "../lib/ulid.ts";
 import { apply } from "./reducer.ts";
-import { firstSeq, lastSeq, withAllStored, withRows } from "./stored-messages.ts";
-import { emptyView, isBusy, type Enclosure, type UserItem, type View } from "./view-model.ts";
+import { firstSeq, lastSeq, replaceWithStored, withRows } from "./stored-messages.ts";
+import { emptyView, isBusy, type Attachment, type UserItem, type View } from "./view-model.ts";
 import type { Decision, Stored } from "../api/types.ts";
 
 export interface Draft {
@@ -19,26 +17,26 @@ export interface Draft {
 
 export class Conversation {
   readonly id: string;
-  readonly view: Cell<View>;
-  readonly onNews: () => void; // something about it has changed that lists show
-  #ending = new AbortController();
+  readonly view: Observable<View>;
+  readonly onChange: () => void; // called when the conversation list must be reloaded
+  #abort = new AbortController();
 
-  constructor(id: string, isNew: boolean, onNews: () => void) {
+  constructor(id: string, isNew: boolean, onChange: () => void) {
     this.id = id;
-    this.view = new Cell(emptyView(id, !isNew));
-    this.onNews = onNews;
+    this.view = new Observable(emptyView(id, !isNew));
+    this.onChange = onChange;
     if (!isNew) void this.load();
   }
 
   close(): void {
-    this.#ending.abort();
+    this.#abort.abort();
   }
 
   // --- reading -------------------------------------------------------------------------------------------------------
 
   async load(): Promise<void> {
     this.view.change((view) => ({ ...view, isLoading: true, problem: null }));
-    await this.#trying(async () => {
+    await this.#attempt(async () => {
       const page = await api.messages(this.id);
       this.view.change((view) => withRows(view, page.messages, page.hasMore));
     });
@@ -48,13 +46,13 @@ export class Conversation {
   }
 
   async loadEarlier(): Promise<void> {
-    await this.#trying(async () => {
+    await this.#attempt(async () => {
       const page = await api.messages(this.id, { beforeSeq: firstSeq(this.view.value) });
       this.view.change((view) => withRows(view, page.messages, page.hasMore));
     });
   }
 
-  // Earlier pages, until a message is there.
+  // Loads earlier pages until the message is present.
   async loadBackTo(messageId: string): Promise<void> {
     while (this.view.value.hasEarlier && !this.view.value.items.some((item) => item.id === messageId)) {
       const before = firstSeq(this.view.value);
@@ -63,7 +61,7 @@ export class Conversation {
     }
   }
 
-  // What was said elsewhere meanwhile, if nothing runs here.
+  // Loads messages that another client added, unless a run is active.
   async refresh(): Promise<void> {
     if (isBusy(this.view.value) || !lastSeq(this.view.value)) return;
     await this.#loadNew().catch(() => undefined);
@@ -75,14 +73,14 @@ export class Conversation {
     for (let hasMore = true; hasMore; after = lastSeq(this.view.value)) {
       const page = await api.messages(this.id, { afterSeq: after });
       hasMore = page.hasMore && page.messages.length > 0;
-      this.view.change((view) => withAllStored(view, page.messages));
+      this.view.change((view) => replaceWithStored(view, page.messages));
     }
   }
 
   async #loadCost(): Promise<void> {
     const cost = await api.threadCost(this.id).catch(() => null);
     if (cost === null) return;
-    const answers = cost.byModel.reduce((sum, one) => sum + one.messages, 0);
+    const answers = cost.byModel.reduce((sum, row) => sum + row.messages, 0);
     this.view.change((view) => ({ ...view, spent: spent(cost.totalUsd, cost.unpriced, answers) }));
   }
 
@@ -90,10 +88,10 @@ export class Conversation {
 
   async send(draft: Draft, model: string | null): Promise<boolean> {
     const message = { id: ulid(), role: "user", content: contentOf(draft) };
-    this.view.change((view) => ({ ...view, items: [...view.items, asked(message.id, draft)], interrupts: [], problem: null }));
-    const isTaken = await this.#run({ messages: [message], forwardedProps: model ? { model } : {} });
-    if (!isTaken) this.view.change((view) => ({ ...view, items: view.items.filter((item) => item.id !== message.id) }));
-    return isTaken;
+    this.view.change((view) => ({ ...view, items: [...view.items, userItem(message.id, draft)], interrupts: [], problem: null }));
+    const isAccepted = await this.#run({ messages: [message], forwardedProps: model ? { model } : {} });
+    if (!isAccepted) this.view.change((view) => ({ ...view, items: view.items.filter((item) => item.id !== message.id) }));
+    return isAccepted;
   }
 
   async decide(decisions: Decision[]): Promise<boolean> {
@@ -104,33 +102,33 @@ export class Conversation {
     const { run } = this.view.value;
     if (run.state === "idle" || run.state === "stopping") return;
     this.view.change((view) => ({ ...view, run: { state: "stopping", runId: run.runId } }));
-    await this.#trying(() => api.cancel(this.id));
+    await this.#attempt(() => api.cancel(this.id));
   }
 
   async #run(input: Record<string, unknown>): Promise<boolean> {
     const runId = `run_${ulid()}`;
-    const asked = { threadId: this.id, runId, protocolVersion: "1.0", state: {}, tools: [], context: [], ...input };
+    const request = { threadId: this.id, runId, protocolVersion: "1.0", state: {}, tools: [], context: [], ...input };
     this.view.change((view) => ({ ...view, run: { state: "starting", runId }, problem: null }));
-    return this.#follow({ start: (signal) => api.run(asked, signal) });
+    return this.#follow({ start: (signal) => api.run(request, signal) });
   }
 
-  // A run may go on that was begun elsewhere, or before the page was loaded, or wait for a decision: then what it told
-  // is read from its beginning. It is shown as it streams only if it turns out to be still going on.
+  // Joins a run that another client or an earlier page load started, or that waits for a decision, from its first event.
+  // The stream is shown only if the run is still active after JOIN_MS.
   async #join(): Promise<void> {
-    if (isBusy(this.view.value) || !isOpenEnded(this.view.value)) return;
-    const signal = this.#ending.signal;
-    const start = (ending: AbortSignal) => api.events(this.id, null, ending);
-    let ahead: View = { ...this.view.value, items: upToQuestion(this.view.value) };
+    if (isBusy(this.view.value) || !isUnfinished(this.view.value)) return;
+    const signal = this.#abort.signal;
+    const start = (abort: AbortSignal) => api.events(this.id, null, abort);
+    let ahead: View = { ...this.view.value, items: itemsUpToQuestion(this.view.value) };
     let isShown = false;
     const timer = setTimeout(() => ((isShown = true), this.view.set(ahead)), JOIN_MS);
     try {
-      for await (const happened of follow({ start, thread: this.id, after: 0, signal })) {
-        if (happened.kind === "event") ahead = apply(isShown ? this.view.value : ahead, happened);
-        if (isShown && happened.kind === "event") this.view.set(ahead);
-        if (isShown && happened.kind !== "event") this.#connection(happened.kind === "lost" ? happened.attempt : 0);
+      for await (const update of follow({ start, thread: this.id, after: 0, signal })) {
+        if (update.kind === "event") ahead = apply(isShown ? this.view.value : ahead, update);
+        if (isShown && update.kind === "event") this.view.set(ahead);
+        if (isShown && update.kind !== "event") this.#connection(update.kind === "lost" ? update.attempt : 0);
       }
     } catch {
-      // What was told is not kept any more, and the messages are there.
+      // The events are no longer stored; the messages are.
     }
     clearTimeout(timer);
     if (signal.aborted) return;
@@ -140,21 +138,21 @@ export class Conversation {
   }
 
   async #follow({ start }: Pick<Follower, "start">): Promise<boolean> {
-    const signal = this.#ending.signal;
-    let isTaken = false;
+    const signal = this.#abort.signal;
+    let isAccepted = false;
     try {
-      for await (const happened of follow({ start, thread: this.id, after: this.view.value.lastEvent, signal })) {
-        if (happened.kind === "event") {
-          if (!isTaken) this.onNews();
-          isTaken = true;
-          this.view.change((view) => apply(view, happened));
-        } else this.#connection(happened.kind === "lost" ? happened.attempt : 0);
+      for await (const update of follow({ start, thread: this.id, after: this.view.value.lastEvent, signal })) {
+        if (update.kind === "event") {
+          if (!isAccepted) this.onChange();
+          isAccepted = true;
+          this.view.change((view) => apply(view, update));
+        } else this.#connection(update.kind === "lost" ? update.attempt : 0);
       }
     } catch (error) {
       this.view.change((view) => ({ ...view, run: { state: "idle" }, problem: api.problemFrom(error) }));
     }
-    if (!signal.aborted) await this.#settle(isTaken);
-    return isTaken;
+    if (!signal.aborted) await this.#settle(isAccepted);
+    return isAccepted;
   }
 
   #connection(attempt: number): void {
@@ -165,32 +163,32 @@ export class Conversation {
     });
   }
 
-  async #settle(isTaken: boolean): Promise<void> {
-    if (isTaken) await this.#loadNew().catch(() => undefined); // what streamed stays on the page then
-    if (isTaken) void this.#loadCost();
-    this.onNews();
+  async #settle(isAccepted: boolean): Promise<void> {
+    if (isAccepted) await this.#loadNew().catch(() => undefined); // on failure the streamed content stays visible
+    if (isAccepted) void this.#loadCost();
+    this.onChange();
   }
 
-  async #trying(deed: () => Promise<void>): Promise<void> {
+  async #attempt(action: () => Promise<void>): Promise<void> {
     try {
-      await deed();
+      await action();
     } catch (error) {
-      if (!this.#ending.signal.aborted) this.view.change((view) => ({ ...view, problem: api.problemFrom(error) }));
+      if (!this.#abort.signal.aborted) this.view.change((view) => ({ ...view, problem: api.problemFrom(error) }));
     }
   }
 }
 
-const JOIN_MS = 150; // in which a run that is over is told to its end
+const JOIN_MS = 150; // enough to replay a finished run
 
-// Whether the last message leaves something open: a question, an answer in the making, or a call without a result.
-function isOpenEnded({ items }: View): boolean {
+// Returns whether the last message is a question, an incomplete answer, or has a tool call without a result.
+function isUnfinished({ items }: View): boolean {
   const last = items.at(-1);
   if (last?.kind !== "answer") return last !== undefined;
   return last.status !== "complete" || last.parts.some((part) => part.kind === "call" && part.result === null);
 }
 
-// What a run has stored so far is told again by its events.
-function upToQuestion({ items }: View): View["items"] {
+// The events of a run include the messages that it has already stored.
+function itemsUpToQuestion({ items }: View): View["items"] {
   return items.slice(0, items.findLastIndex((item) => item.kind === "user") + 1);
 }
 
@@ -206,7 +204,7 @@ function partOf(file: Stored): unknown {
   return { type, source: { type: "url", value: file.url, mimeType: file.mime_type }, metadata: { filename: file.name ?? "" } };
 }
 
-function asked(id: string, { text, files }: Draft): UserItem {
-  const enclosures: Enclosure[] = files.map((file) => ({ place: file, url: api.ours(file.url), mime: file.mime_type, name: file.name ?? null }));
-  return { kind: "user", id, seq: null, text, enclosures, at: null };
+function userItem(id: string, { text, files }: Draft): UserItem {
+  const attachments: Attachment[] = files.map((file) => ({ place: file, url: api.localUrl(file.url), mime: file.mime_type, name: file.name ?? null }));
+  return { kind: "user", id, seq: null, text, attachments, at: null };
 }

@@ -1,7 +1,7 @@
-// A value that others watch.
+// An observable value, and hooks to render it.
 import { useEffect, useState } from "preact/hooks";
 
-export class Cell<T> {
+export class Observable<T> {
   #value: T;
   #watchers = new Set<(value: T) => void>();
 
@@ -19,8 +19,8 @@ export class Cell<T> {
     for (const watcher of [...this.#watchers]) watcher(value);
   }
 
-  change(how: (value: T) => T): void {
-    this.set(how(this.#value));
+  change(update: (value: T) => T): void {
+    this.set(update(this.#value));
   }
 
   watch(watcher: (value: T) => void): () => void {
@@ -29,38 +29,38 @@ export class Cell<T> {
   }
 }
 
-export function useCell<T>(cell: Cell<T>): T {
-  const [value, setValue] = useState(() => cell.value);
+export function useObservable<T>(observable: Observable<T>): T {
+  const [value, setValue] = useState(() => observable.value);
   useEffect(() => {
-    setValue(() => cell.value);
-    return cell.watch((next) => setValue(() => next));
-  }, [cell]);
+    setValue(() => observable.value);
+    return observable.watch((next) => setValue(() => next));
+  }, [observable]);
   return value;
 }
 
-// The same for a value that changes often: it is looked at once a frame. A page that nobody sees has no frames.
-export function useCellByFrame<T>(cell: Cell<T>): T {
-  const [value, setValue] = useState(() => cell.value);
+// For values that change often: renders at most once per frame. Hidden pages have no frames, so a timer is used too.
+export function useObservablePerFrame<T>(observable: Observable<T>): T {
+  const [value, setValue] = useState(() => observable.value);
   useEffect(() => {
     let frame = 0;
     let timer: ReturnType<typeof setTimeout> | undefined;
-    const forget = () => {
+    const cancel = () => {
       cancelAnimationFrame(frame);
       clearTimeout(timer);
       frame = 0;
     };
-    const look = () => {
-      forget();
-      setValue(() => cell.value);
+    const render = () => {
+      cancel();
+      setValue(() => observable.value);
     };
     const onChange = () => {
       if (frame) return;
-      frame = requestAnimationFrame(look);
-      timer = setTimeout(look, 100);
+      frame = requestAnimationFrame(render);
+      timer = setTimeout(render, 100);
     };
-    look();
-    const leave = cell.watch(onChange);
-    return () => (leave(), forget());
-  }, [cell]);
+    render();
+    const unwatch = observable.watch(onChange);
+    return () => (unwatch(), cancel());
+  }, [observable]);
   return value;
 }

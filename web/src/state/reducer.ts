@@ -1,61 +1,61 @@
-// From the events of a run to what is shown: apply(view, numbered event) -> view.
+// Pure reducer from run events to the view: apply(view, event) -> view.
 //
-// What a run says gathers in one live answer, part after part, until the stored messages take its place (rows.ts).
-// The one rule: an event is applied once. Its number tells; one that was seen before changes nothing.
-import { problemOfRun } from "../api/error-messages.ts";
+// The content of a run accumulates in one live answer until stored messages replace it (stored-messages.ts).
+// Invariant: an event is applied once; an event with a number that was already applied changes nothing.
+import { runProblem } from "../api/error-messages.ts";
 import type { Event } from "../api/types.ts";
 import type { AnswerItem, CallPart, Item, Part, Result, View } from "./view-model.ts";
 
 export const LIVE = "live";
 
-export interface Numbered {
-  number: number | null; // none: the server did not say
+export interface NumberedEvent {
+  number: number | null; // null: not numbered by the server
   event: Event;
 }
 
-export function apply(view: View, { number, event }: Numbered): View {
+export function apply(view: View, { number, event }: NumberedEvent): View {
   if (number !== null && number <= view.lastEvent) return view;
-  const next = applied(view, event);
+  const next = reduce(view, event);
   return number === null ? next : { ...next, lastEvent: number };
 }
 
-function applied(view: View, event: Event): View {
+function reduce(view: View, event: Event): View {
   switch (event.type) {
     case "RUN_STARTED":
       return { ...view, run: { state: "running", runId: event.runId }, interrupts: [], problem: null };
     case "RUN_FINISHED":
       return {
-        ...settled(view),
+        ...finishRun(view),
         interrupts: event.outcome?.type === "interrupt" ? event.outcome.interrupts : [],
       };
     case "RUN_ERROR":
-      return { ...settled(view), problem: problemOfRun(event.code ?? null, event.message) };
+      return { ...finishRun(view), problem: runProblem(event.code ?? null, event.message) };
     case "STEP_STARTED":
       return withModel(view, event.metadata?.dragoman?.model ?? null);
     case "TEXT_MESSAGE_START":
       return event.role === "user" ? view : withPart(view, { kind: "text", id: event.messageId, text: "" });
     case "TEXT_MESSAGE_CONTENT":
-      return changed(view, "text", event.messageId, (part) => ({ ...part, text: part.text + event.delta }));
+      return updatePart(view, "text", event.messageId, (part) => ({ ...part, text: part.text + event.delta }));
     case "REASONING_MESSAGE_START":
       return withPart(view, { kind: "thinking", id: event.messageId, text: "", isOpen: true });
     case "REASONING_MESSAGE_CONTENT":
-      return changed(view, "thinking", event.messageId, (part) => ({ ...part, text: part.text + event.delta }));
+      return updatePart(view, "thinking", event.messageId, (part) => ({ ...part, text: part.text + event.delta }));
     case "REASONING_MESSAGE_END":
-      return changed(view, "thinking", event.messageId, (part) => ({ ...part, isOpen: false }));
+      return updatePart(view, "thinking", event.messageId, (part) => ({ ...part, isOpen: false }));
     case "TOOL_CALL_START":
-      return withPart(view, begunCall(event.toolCallId, event.toolCallName));
+      return withPart(view, newCall(event.toolCallId, event.toolCallName));
     case "TOOL_CALL_ARGS":
-      return changed(view, "call", event.toolCallId, (part) => ({ ...part, input: part.input + event.delta }));
+      return updatePart(view, "call", event.toolCallId, (part) => ({ ...part, input: part.input + event.delta }));
     case "TOOL_CALL_END":
-      return changed(view, "call", event.toolCallId, (part) => ({ ...part, isOpen: false }));
+      return updatePart(view, "call", event.toolCallId, (part) => ({ ...part, isOpen: false }));
     case "TOOL_CALL_RESULT":
-      return changed(view, "call", event.toolCallId, (part) => ({ ...part, result: resultOf(event) }));
+      return updatePart(view, "call", event.toolCallId, (part) => ({ ...part, result: resultOf(event) }));
     default:
       return view;
   }
 }
 
-// A message may be opened again after a call: what follows then is a part of its own.
+// A message may continue after a tool call: the following text is a new part.
 function withPart(view: View, part: Part): View {
   const live = view.items.at(-1);
   if (live?.kind === "answer" && live.id === LIVE) {
@@ -64,7 +64,7 @@ function withPart(view: View, part: Part): View {
   return { ...view, items: [...view.items, liveAnswer([part])] };
 }
 
-// A call of a model begins: what it says goes into the live answer, under the name of the model that answers first.
+// A model call starts: its content goes into the live answer, labelled with the first model.
 function withModel(view: View, model: string | null): View {
   const live = view.items.at(-1);
   if (live?.kind === "answer" && live.id === LIVE) return view;
@@ -77,9 +77,9 @@ export function liveAnswer(parts: Part[]): AnswerItem {
 
 type PartOf<Kind extends Part["kind"]> = Extract<Part, { kind: Kind }>;
 
-// The newest part of that kind and id is changed, wherever it is: the result of an approved call belongs to an answer
-// of an earlier run.
-function changed<Kind extends Part["kind"]>(
+// Updates the newest part of that kind and id in any answer: the result of an approved call belongs to the answer of an
+// earlier run.
+function updatePart<Kind extends Part["kind"]>(
   view: View,
   kind: Kind,
   id: string,
@@ -96,7 +96,7 @@ function changed<Kind extends Part["kind"]>(
   return view;
 }
 
-function begunCall(id: string, name: string): CallPart {
+function newCall(id: string, name: string): CallPart {
   return { kind: "call", id, name, input: "", isOpen: true, result: null, problem: null };
 }
 
@@ -105,12 +105,12 @@ function resultOf({ content, metadata }: Extract<Event, { type: "TOOL_CALL_RESUL
   return { text, images: [], isError: metadata?.dragoman?.is_error ?? false };
 }
 
-function settled(view: View): View {
-  const items = view.items.map((item) => (item.kind === "answer" && item.id === LIVE ? closed(item) : item));
+function finishRun(view: View): View {
+  const items = view.items.map((item) => (item.kind === "answer" && item.id === LIVE ? closeParts(item) : item));
   return { ...view, items, run: { state: "idle" } };
 }
 
-function closed(item: AnswerItem): AnswerItem {
+function closeParts(item: AnswerItem): AnswerItem {
   const parts = item.parts.map((part) => ("isOpen" in part && part.isOpen ? { ...part, isOpen: false } : part));
   return { ...item, parts };
 }

@@ -1,15 +1,15 @@
-// The address of the page, behind its #, as a value and back.
+// Conversion between the URL hash and a route.
 export interface Route {
-  page: string; // "" is the conversation
+  page: string; // "": the chat
   id: string | null;
-  at: string | null; // a message to show
+  at: string | null; // id of the message to scroll to
 }
 
 export function routeFrom(hash: string): Route {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const [page = "", ...rest] = path.split("/");
   const at = new URLSearchParams(query).get("at");
-  const id = rest.length ? unescaped(rest.join("/")) : null;
+  const id = rest.length ? decodePart(rest.join("/")) : null;
   return { page: page === "thread" ? "" : page, id: id || null, at };
 }
 
@@ -19,7 +19,7 @@ export function hashOf(route: Partial<Route>): string {
   return `#/${path}${route.at ? `?at=${encodeURIComponent(route.at)}` : ""}`;
 }
 
-function unescaped(text: string): string {
+function decodePart(text: string): string {
   try {
     return decodeURIComponent(text);
   } catch {

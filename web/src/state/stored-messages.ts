@@ -1,7 +1,7 @@
-// From stored messages to what is shown. A tool's message has no place of its own: its results stand with their calls.
-// The one rule: what is stored replaces what was shown while it arrived.
+// Conversion of stored messages to view items. Tool results are shown with their calls, not as items.
+// Invariant: a stored message replaces its streamed content.
 import type { Block, Place, Row, Usage } from "../api/types.ts";
-import type { AnswerItem, CallPart, Enclosure, Item, Part, Receipt, Result, UserItem, View } from "./view-model.ts";
+import type { AnswerItem, CallPart, Attachment, Item, Part, Receipt, Result, UserItem, View } from "./view-model.ts";
 
 type Results = ReadonlyMap<string, Result>;
 
@@ -10,37 +10,37 @@ export function itemsFrom(rows: readonly Row[]): Item[] {
   return rows.flatMap((row) => itemOf(row, results) ?? []);
 }
 
-// The view with these rows in it, in front of what is not stored yet. Results may answer older calls.
+// Merges rows into the view, before items that are not stored yet. Results may belong to calls of earlier items.
 export function withRows(view: View, rows: readonly Row[], hasEarlier = view.hasEarlier): View {
   const fresh = itemsFrom(rows);
   const places = new Set<number | null>(rows.map((row) => row.seq));
   const names = new Set(fresh.map((item) => item.id));
   const kept = view.items.filter((item) => !places.has(item.seq) && !(item.seq === null && names.has(item.id)));
-  const items = [...kept, ...fresh].sort((one, other) => (one.seq ?? Infinity) - (other.seq ?? Infinity) || 0);
-  return { ...view, items: answered(items, resultsIn(rows)), hasEarlier, isLoading: false };
+  const items = [...kept, ...fresh].sort((block, next) => (block.seq ?? Infinity) - (next.seq ?? Infinity) || 0);
+  return { ...view, items: fillResults(items, resultsIn(rows)), hasEarlier, isLoading: false };
 }
 
-// The same when a run is over: everything is stored then, and what streamed goes.
-export function withAllStored(view: View, rows: readonly Row[]): View {
+// After a run: drops all items that are not stored.
+export function replaceWithStored(view: View, rows: readonly Row[]): View {
   return withRows({ ...view, items: view.items.filter((item) => item.seq !== null) }, rows);
 }
 
 export function lastSeq(view: View): number {
-  return view.items.reduce((most, item) => Math.max(most, item.seq ?? 0), 0);
+  return view.items.reduce((maximum, item) => Math.max(maximum, item.seq ?? 0), 0);
 }
 
 export function firstSeq(view: View): number {
-  return view.items.reduce((least, item) => Math.min(least, item.seq ?? Infinity), Infinity);
+  return view.items.reduce((minimum, item) => Math.min(minimum, item.seq ?? Infinity), Infinity);
 }
 
-function answered(items: Item[], results: Results): Item[] {
+function fillResults(items: Item[], results: Results): Item[] {
   return items.map((item) => {
-    if (item.kind !== "answer" || !item.parts.some((part) => waitsFor(part, results))) return item;
-    return { ...item, parts: item.parts.map((part) => (waitsFor(part, results) ? withResult(part as CallPart, results) : part)) };
+    if (item.kind !== "answer" || !item.parts.some((part) => isPending(part, results))) return item;
+    return { ...item, parts: item.parts.map((part) => (isPending(part, results) ? withResult(part as CallPart, results) : part)) };
   });
 }
 
-function waitsFor(part: Part, results: Results): boolean {
+function isPending(part: Part, results: Results): boolean {
   return part.kind === "call" && part.result === null && results.has(part.id);
 }
 
@@ -61,7 +61,7 @@ function itemOf(row: Row, results: Results): Item | null {
   }
 }
 
-// What a client called it counts, as everywhere in the API.
+// The id that a client has set takes precedence, as everywhere in the API.
 function idOf({ message }: Row): string {
   return message.metadata.message_id ?? message.id;
 }
@@ -72,23 +72,23 @@ function userItem(row: Row): UserItem {
   const { content, metadata, created_at: at } = row.message;
   const kept = metadata.user_message_attachments;
   const places = kept === undefined ? [] : Array.isArray(kept) ? kept : [kept];
-  const enclosures = places.length ? places.map(placed) : content.flatMap(inline);
+  const attachments = places.length ? places.map(fromPlace) : content.flatMap(inline);
   const words = content.slice(0, content.length - textFiles(content, places));
-  return { kind: "user", id: idOf(row), seq: row.seq, text: textOf(words), enclosures, at };
+  return { kind: "user", id: idOf(row), seq: row.seq, text: textOf(words), attachments, at };
 }
 
-// A file of plain text is told to the model as a text under its name, at the end.
+// Counts the trailing text blocks that hold plain-text attachments ("name:" and the content).
 function textFiles(content: readonly Block[], places: readonly Place[]): number {
-  const most = places.filter((place) => place.mime_type === "text/plain").length;
-  const named = content.slice(content.length - most).filter((block) => block.type === "text" && /^[^\n]+:\n\n/.test(block.text ?? ""));
-  return most && named.length === most ? most : 0;
+  const count = places.filter((place) => place.mime_type === "text/plain").length;
+  const labelled = content.slice(content.length - count).filter((block) => block.type === "text" && /^[^\n]+:\n\n/.test(block.text ?? ""));
+  return count && labelled.length === count ? count : 0;
 }
 
-function placed(place: Place): Enclosure {
+function fromPlace(place: Place): Attachment {
   return { place, url: null, mime: place.mime_type, name: null };
 }
 
-function inline(block: Block): Enclosure[] {
+function inline(block: Block): Attachment[] {
   const mime = block.media_type;
   return mime === undefined ? [] : [{ place: null, url: dataUrl(block), mime, name: block.name ?? null }];
 }
@@ -119,14 +119,14 @@ function partOf(block: Block, id: string, results: Results): Part {
     case "thinking":
       return { kind: "thinking", id, text: block.text ?? "", isOpen: false };
     case "redacted_thinking":
-      return { kind: "note", id, text: "Thinking that the provider keeps encrypted" };
+      return { kind: "note", id, text: "Thinking encrypted by the provider" };
     case "tool_use":
       return callOf(block, JSON.stringify(block.input ?? {}), results);
     case "invalid_tool_use":
-      return { ...callOf(block, block.input_text ?? "", results), problem: block.reason ?? "It cannot be read." };
+      return { ...callOf(block, block.input_text ?? "", results), problem: block.reason ?? "The arguments are not valid." };
     case "image": {
       const url = dataUrl(block);
-      return url === null ? { kind: "note", id, text: `Picture, ${block.media_type}` } : { kind: "image", id, url };
+      return url === null ? { kind: "note", id, text: `Image, ${block.media_type}` } : { kind: "image", id, url };
     }
     default:
       return { kind: "note", id, text: [block.type, block.dialect, block.media_type].filter(Boolean).join(", ") };
@@ -147,7 +147,7 @@ function resultOf(block: Block): Result {
   const content = block.content ?? [];
   return {
     text: textOf(content),
-    images: content.flatMap((one) => (one.type === "image" ? (dataUrl(one) ?? []) : [])),
+    images: content.flatMap((block) => (block.type === "image" ? (dataUrl(block) ?? []) : [])),
     isError: block.is_error ?? false,
   };
 }
@@ -156,7 +156,7 @@ function textOf(blocks: readonly Block[]): string {
   return blocks.flatMap((block) => (block.type === "text" ? [block.text ?? ""] : [])).join("\n\n");
 }
 
-// Pictures from elsewhere are never asked for.
+// Only inline images are shown; the page never loads images from other hosts.
 function dataUrl({ source, media_type: mime }: Block): string | null {
   return source?.kind === "base64" && source.data && mime?.startsWith("image/") ? `data:${mime};base64,${source.data}` : null;
 }

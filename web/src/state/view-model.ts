@@ -1,5 +1,4 @@
-// What the page shows of a conversation, as one value.
-// The one rule: a view is never changed in place, so that whoever drew an older one can tell what is new.
+// The view of a conversation as one immutable value. Updates create a new value, so components can compare identities.
 import type { Interrupt, Place } from "../api/types.ts";
 
 export interface TextPart {
@@ -12,17 +11,17 @@ export interface ThinkingPart {
   kind: "thinking";
   id: string;
   text: string;
-  isOpen: boolean; // it still arrives
+  isOpen: boolean; // still streaming
 }
 
 export interface CallPart {
   kind: "call";
   id: string;
   name: string;
-  input: string; // JSON text, as far as it arrived
+  input: string; // JSON text received so far
   isOpen: boolean;
   result: Result | null;
-  problem: string | null; // why this call cannot be run at all
+  problem: string | null; // why the call cannot run
 }
 
 export interface Result {
@@ -38,7 +37,7 @@ export interface ImagePart {
 }
 
 export interface NotePart {
-  kind: "note"; // something that has no words of its own
+  kind: "note"; // content without text of its own
   id: string;
   text: string;
 }
@@ -46,17 +45,17 @@ export interface NotePart {
 export type Part = TextPart | ThinkingPart | CallPart | ImagePart | NotePart;
 
 export interface Receipt {
-  input: number; // caches included
+  input: number; // including cached tokens
   cached: number;
   output: number;
   reasoning: number;
   usd: number | null;
-  isUnpriced: boolean; // no price was known
+  isUnpriced: boolean; // no known price
   latencyMs: number | null;
 }
 
-// A picture or another file of a message: where it is kept, or, before the server has said, a URL of this page.
-export interface Enclosure {
+// A file of a message: its storage location, or a local URL until the server has stored it.
+export interface Attachment {
   place: Place | null;
   url: string | null;
   mime: string;
@@ -66,9 +65,9 @@ export interface Enclosure {
 export interface UserItem {
   kind: "user";
   id: string;
-  seq: number | null; // null: not known to be stored
+  seq: number | null; // null: not stored yet
   text: string;
-  enclosures: Enclosure[];
+  attachments: Attachment[];
   at: string | null;
 }
 
@@ -78,7 +77,7 @@ export interface AnswerItem {
   seq: number | null;
   parts: Part[];
   model: string | null;
-  why: string | null; // why this model
+  why: string | null; // routing reason
   receipt: Receipt | null;
   status: string; // "complete", "partial", "error", …
   at: string | null;
@@ -95,9 +94,9 @@ export type Item = UserItem | AnswerItem | SystemItem;
 
 export type RunState =
   | { state: "idle" }
-  | { state: "starting"; runId: string } // asked for, and no event has come
+  | { state: "starting"; runId: string } // request sent, no event yet
   | { state: "running"; runId: string }
-  | { state: "lost"; runId: string; attempt: number } // the connection is gone, the run may go on
+  | { state: "lost"; runId: string; attempt: number } // disconnected; the run may still be active
   | { state: "stopping"; runId: string };
 
 export interface Problem {
@@ -115,8 +114,8 @@ export interface View {
   run: RunState;
   interrupts: Interrupt[];
   problem: Problem | null;
-  lastEvent: number; // the number of the last event that was applied
-  spent: string | null; // in this conversation, in words; what a fork shares was spent elsewhere
+  lastEvent: number; // number of the last applied event
+  spent: string | null; // cost of this conversation as text, without the messages that a fork shares
 }
 
 export function emptyView(threadId: string, isLoading = false): View {

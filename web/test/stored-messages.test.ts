@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { liveAnswer } from "../src/state/reducer.ts";
-import { firstSeq, itemsFrom, lastSeq, receiptOf, withAllStored, withRows } from "../src/state/stored-messages.ts";
+import { firstSeq, itemsFrom, lastSeq, receiptOf, replaceWithStored, withRows } from "../src/state/stored-messages.ts";
 import { emptyView } from "../src/state/view-model.ts";
 import type { Block, Row } from "../src/api/types.ts";
 
@@ -13,7 +13,7 @@ function row(seq: number, role: string, content: Block[], metadata: Row["message
 
 const text = (words: string): Block => ({ type: "text", text: words });
 
-test("a result stands with its call, and its message has no place of its own", () => {
+test("a tool result is shown with its call, not as an item", () => {
   const items = itemsFrom([
     row(1, "user", [text("What?")]),
     row(2, "assistant", [text("I look."), { type: "tool_use", id: "c", name: "read_file", input: { path: "a" } }]),
@@ -26,7 +26,7 @@ test("a result stands with its call, and its message has no place of its own", (
   assert.deepEqual(call?.kind === "call" && call.result, { text: "# Foo", images: [], isError: false });
 });
 
-test("a result that comes with a later page answers a call that is shown", () => {
+test("a result on a later page completes an earlier call", () => {
   const first = withRows(emptyView("t"), [row(2, "assistant", [{ type: "tool_use", id: "c", name: "x", input: {} }])]);
   const view = withRows(first, [row(3, "tool", [{ type: "tool_result", tool_use_id: "c", content: [text("no")], is_error: true }])]);
   const [item] = view.items;
@@ -34,51 +34,51 @@ test("a result that comes with a later page answers a call that is shown", () =>
   assert.equal(call?.kind === "call" && call.result?.isError, true);
 });
 
-test("what is stored replaces what streamed, and a page that comes twice is there once", () => {
+test("stored messages replace streamed content, and a repeated page adds nothing", () => {
   const streaming = { ...emptyView("t"), items: [liveAnswer([{ kind: "text" as const, id: "x", text: "Fo" }])] };
   const rows = [row(1, "user", [text("What?")]), row(2, "assistant", [text("Foo.")])];
-  const view = withAllStored(withRows(streaming, rows), rows);
+  const view = replaceWithStored(withRows(streaming, rows), rows);
   assert.deepEqual(view.items.map((item) => item.seq), [1, 2]);
 });
 
-test("what streams stays behind an earlier page that comes in", () => {
-  const asked = { kind: "user" as const, id: "m3", seq: null, text: "?", enclosures: [], at: null };
+test("streamed content stays after an earlier page", () => {
+  const asked = { kind: "user" as const, id: "m3", seq: null, text: "?", attachments: [], at: null };
   const streaming = { ...emptyView("t"), items: [asked, liveAnswer([])] };
   const view = withRows(streaming, [row(1, "user", [text("What?")]), row(3, "user", [text("?")])]);
   assert.deepEqual(view.items.map((item) => item.id), ["m1", "m3", "live"]);
 });
 
-test("earlier pages come before, in order", () => {
+test("earlier pages are inserted in order", () => {
   const view = withRows(withRows(emptyView("t"), [row(7, "user", [text("c")])]), [row(3, "user", [text("a")]), row(5, "user", [text("b")])], true);
   assert.deepEqual(view.items.map((item) => item.seq), [3, 5, 7]);
   assert.deepEqual([firstSeq(view), lastSeq(view), view.hasEarlier], [3, 7, true]);
 });
 
-test("files of a message are shown, and the words of a text file are not said twice", () => {
+test("attachments are shown, and the content of text files is not repeated", () => {
   const place = { bucket: "b", path: "p/x.txt", mime_type: "text/plain" };
   const [item] = itemsFrom([row(1, "user", [text("Look:"), text("x.txt:\n\ncontent")], { user_message_attachments: place })]);
   assert.equal(item?.kind === "user" && item.text, "Look:");
-  assert.deepEqual(item?.kind === "user" && item.enclosures, [{ place, url: null, mime: "text/plain", name: null }]);
+  assert.deepEqual(item?.kind === "user" && item.attachments, [{ place, url: null, mime: "text/plain", name: null }]);
 });
 
-test("a picture from elsewhere is never asked for", () => {
+test("images from other hosts are never loaded", () => {
   const image: Block = { type: "image", media_type: "image/png", source: { kind: "url", data: "https://example.com/a.png" } };
   const [asked, answer] = itemsFrom([row(1, "user", [image]), row(2, "assistant", [image])]);
-  assert.equal(asked?.kind === "user" && asked.enclosures[0]?.url, null);
+  assert.equal(asked?.kind === "user" && asked.attachments[0]?.url, null);
   assert.equal(answer?.kind === "answer" && answer.parts[0]?.kind, "note");
 });
 
-test("a call that cannot be read is told so", () => {
+test("an invalid tool call has a problem text", () => {
   const [item] = itemsFrom([row(1, "assistant", [{ type: "invalid_tool_use", id: "c", name: "x", input_text: "{", reason: "cut off" }])]);
   const part = item?.kind === "answer" ? item.parts[0] : null;
   assert.deepEqual(part?.kind === "call" && [part.input, part.problem], ["{", "cut off"]);
 });
 
-test("a message goes by the name that its client gave it", () => {
+test("a message has the id that its client has set", () => {
   assert.equal(itemsFrom([row(1, "user", [text("a")], { message_id: "mine" })])[0]?.id, "mine");
 });
 
-test("the prompt of a receipt has its caches in it", () => {
+test("the input tokens of a receipt include cached tokens", () => {
   const receipt = receiptOf({ input_tokens: 10, cached_input_tokens: 90, cache_creation_input_tokens: 5, output_tokens: 7, cost_usd: "0.000092", latency_ms: 8 });
   assert.deepEqual(receipt, { input: 105, cached: 90, output: 7, reasoning: 0, usd: 0.000092, isUnpriced: false, latencyMs: 8 });
   const unpriced = receiptOf({ input_tokens: 1, output_tokens: 2, cost_usd: null, state: "unpriced" });
