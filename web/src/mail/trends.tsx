@@ -40,7 +40,7 @@ function Chooser({ trends, chosen }: { trends: Trends; chosen: GroupTrend }) {
   };
   return (
     <div class="row between bar">
-      <nav class="row by" aria-label="Group by">
+      <nav class="row by" aria-label="Grouping">
         {BY.map(([by, label]) => (
           <a key={by} href={linkTo({ kind: "trends", by, name: null })} aria-current={by === trends.by ? "true" : undefined}>
             {label}
@@ -48,7 +48,7 @@ function Chooser({ trends, chosen }: { trends: Trends; chosen: GroupTrend }) {
         ))}
       </nav>
       <label class="chooser">
-        <span class="hidden">Group</span>
+        <span class="hidden">Agent or model</span>
         <select value={chosen.name ?? ""} onChange={(event) => choose(event.currentTarget.value)}>
           {trends.groups.map(({ name }) => (
             <option key={name} value={name ?? ""}>
