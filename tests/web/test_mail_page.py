@@ -53,7 +53,7 @@ async def test_mailboxes_say_how_much_is_in_them_and_are_found_by_name(visitor: 
     await visitor.find(".mail .filter input").fill("build")
     assert await visitor.find(".boxes tbody th a").all_inner_texts() == ["BUILDER"]
     await visitor.find(".mail .filter input").fill("no such")
-    await visitor.sees("No mailbox is called like that.")
+    await visitor.sees("No matching mailboxes.")
 
 
 async def test_letters_are_reached_by_keys_alone(visitor: Visitor, worked: str) -> None:
@@ -84,11 +84,11 @@ async def test_what_arrives_is_there_without_asking(visitor: Visitor, site: Site
 async def test_an_empty_mailbox_teaches_how_to_fill_it(visitor: Visitor, site: Site) -> None:
     await visitor.open("#/mail/box/NEWCOMER-1")
     await visitor.sees("dragoman mail send letter.json")
-    (told,) = [text for text in await visitor.find(".teaching code").all_inner_texts() if text.startswith("cat")]
+    (told,) = [text for text in await visitor.find(".empty-state code").all_inner_texts() if text.startswith("cat")]
     letter = json.loads(told.partition("'END'\n")[2].partition("\nEND")[0])
     assert letter["recipient_id"] == "NEWCOMER-1"
-    assert site.base_url in await visitor.find(".teaching code").last.inner_text()
-    await visitor.press("Send it from here")
+    assert site.base_url in await visitor.find(".empty-state code").last.inner_text()
+    await visitor.press("Send this letter")
     await visitor.sees("The first letter has arrived.")
 
 
@@ -118,11 +118,11 @@ async def test_a_letter_says_where_it_stands_and_says_it_anew(visitor: Visitor, 
     (delivery,) = await site.doors.mail.receive("KEEPER", lease_s=300)
     await visitor.open("#/mail/box/KEEPER")
     await visitor.find(".chip.wait", "held until TASK-40 has succeeded").wait_for()
-    await visitor.find(".chip.busy", "in hand until").wait_for()
+    await visitor.find(".chip.busy", "leased until").wait_for()
     await sent(site, "NOBODY", "TASK-40", "Done", success=True)
     await delivery.nack("The disk quota is reached", retry_after_s=600)
     await visitor.find(".chip.open", "waiting").wait_for()
-    await visitor.find(".chip.wait", "to be retried at").wait_for()
+    await visitor.find(".chip.wait", "retry at").wait_for()
 
 
 async def test_a_question_is_answered_and_what_is_sensitive_is_never_shown_again(
@@ -132,19 +132,19 @@ async def test_a_question_is_answered_and_what_is_sensitive_is_never_shown_again
     password = visitor.page.get_by_label("Password of the signing key")
     assert await password.get_attribute("type") == "password"
     await visitor.press("Answer BUILDER")
-    await visitor.sees("This is needed.")
+    await visitor.sees("This field is required.")
     await password.fill(letters.SECRET)
     await visitor.page.get_by_label("Where to").select_option(label="preview")
     await visitor.page.get_by_label("Minutes to wait").fill("soon")
     await visitor.press("Answer BUILDER")
-    await visitor.sees("This has to be a number.")
+    await visitor.sees("Enter a number.")
     await visitor.page.get_by_label("Minutes to wait").fill("10")
     await visitor.press("Answer BUILDER")
     answer = visitor.find(".task > li", "HUMAN → BUILDER")
     await answer.wait_for()
     assert "***" in await answer.inner_text()
     assert "preview" in await answer.inner_text()
-    assert await visitor.find(".asking").count() == 0
+    assert await visitor.find(".input-form").count() == 0
     assert letters.SECRET not in await visitor.page.content()
     values = "[...document.querySelectorAll('input')].map((one) => one.value).join()"
     assert letters.SECRET not in await visitor.page.evaluate(values)
@@ -161,7 +161,7 @@ async def test_a_question_is_answered_and_what_is_sensitive_is_never_shown_again
 async def test_a_letter_to_people_is_done_when_somebody_has_read_it(visitor: Visitor, site: Site) -> None:
     letter_id = await sent(site, "HUMAN", "TASK-50", "Please read this")
     await visitor.open(f"#/mail/letter/HUMAN/{letter_id}")
-    await visitor.press("Read, and done")
+    await visitor.press("Mark as done")
     await visitor.find(".chip.done").wait_for()
     (standing,) = await site.doors.mail.letters(recipient_id="HUMAN", letter_id=letter_id)
     assert standing.state == "done"
@@ -170,7 +170,7 @@ async def test_a_letter_to_people_is_done_when_somebody_has_read_it(visitor: Vis
 async def test_everything_behind_a_letter_is_on_one_page(visitor: Visitor, site: Site, worked: str) -> None:
     await visitor.open("#/mail/box/REVIEWER")
     await visitor.find(".letters .stretched", "The README says how a lantern is lit.").click()
-    await visitor.find(".said strong", "lantern").wait_for()
+    await visitor.find(".transcript strong", "lantern").wait_for()
     text = await visitor.find(".behind").inner_text()
     for fact in ("read_file", "22 → 14 tokens", "$0.00018", "0.88", "claude-sonnet-5-5", "WRITER"):
         assert fact in text, fact
@@ -198,14 +198,14 @@ async def test_a_dead_letter_says_why_shows_what_came_and_is_sent_again(
 ) -> None:
     visitor.expected.append("400|422")
     await visitor.open("#/mail/dead")
-    broken = visitor.find(".dead-letters > li", "Something that is no letter")
-    await broken.get_by_text("Show what came").click()
+    broken = visitor.find(".dead-letters > li", "Invalid letter")
+    await broken.get_by_text("Show raw content").click()
     await broken.locator("pre", has_text="TASK-9").wait_for()
-    await broken.get_by_text("Send again").click()
-    await broken.locator(".banner.bad", has_text="has to write it anew").wait_for()  # it still is none
+    await broken.get_by_text("Resend").click()
+    await broken.locator(".banner.bad", has_text="must send a corrected letter").wait_for()  # it still is none
     given_up = visitor.find(".dead-letters > li", "PLANNER")
     assert "There is no design in it" in await given_up.inner_text()
-    await given_up.get_by_text("Send again").click()
+    await given_up.get_by_text("Resend").click()
     await given_up.locator(".outcome", has_text="it is in the mailbox of REVIEWER").wait_for()
     (standing,) = await site.doors.mail.thread("TASK-17", 1)
     assert standing.state == "ready"
@@ -220,8 +220,8 @@ async def test_trends_are_drawn_and_stand_in_a_table(visitor: Visitor, site: Sit
     await visitor.open("#/mail/trends")
     await visitor.find(".lines canvas").nth(1).wait_for()
     said = await visitor.find(".lines .plot").evaluate_all("all => all.map(one => one.ariaLabel)")
-    assert said[0].startswith("Score and success over time: lately average score 0.")
-    assert said[1].startswith("Durations over time: lately half of them, p50 ")
+    assert said[0].startswith("Score and success over time: latest values average score 0.")
+    assert said[1].startswith("Durations over time: latest values p50 ")
     await visitor.find(".as-json summary").click()
     assert await visitor.find(".as-json tbody tr").count() >= 10
     await visitor.find(".mail .prose td a", "TESTER").click()
@@ -229,7 +229,7 @@ async def test_trends_are_drawn_and_stand_in_a_table(visitor: Visitor, site: Sit
     await visitor.until("document.querySelector('.mail .scroll').scrollTop === 0")
     assert await visitor.find(".as-json tbody tr").count() == 10
     await visitor.find(".by a", "By model").click()
-    await visitor.page.get_by_label("Whose").select_option(label="flash")
+    await visitor.page.get_by_label("Agent or model").select_option(label="flash")
     await visitor.sees("average score of flash")
 
 
@@ -269,7 +269,7 @@ async def test_a_server_that_goes_away_is_said_and_comes_back(visitor: Visitor, 
     await visitor.open("#/mail")
     await visitor.find(".boxes tbody tr").first.wait_for()
     await site.wire.cut()
-    await visitor.find(".banner.bad", "The server does not answer.").wait_for()
+    await visitor.find(".banner.bad", "The server does not respond.").wait_for()
     assert await visitor.find(".boxes tbody tr").count() >= 4
     await site.wire.mend()
     await visitor.find(".banner.bad").wait_for(state="detached")

@@ -51,7 +51,7 @@ async def test_the_first_message_is_answered_as_it_arrives_with_a_receipt(visito
     pace = site.paces["anthropic"]
     pace.hold(12)
     await visitor.open()
-    await visitor.find(".beginnings button").first.wait_for()
+    await visitor.find(".suggestions button").first.wait_for()
     await visitor.ask("What is this?")
     await visitor.find("#m-live").wait_for()
     assert await visitor.find(".messages").get_attribute("aria-busy") == "true"
@@ -129,7 +129,7 @@ async def test_a_failure_says_what_to_do_and_nothing_written_is_lost(visitor: Vi
     site.fakes["anthropic"].fail(429, "slow down")
     await visitor.write("")
     await visitor.ask("Hello?")
-    await visitor.sees("The provider asks for a pause.")
+    await visitor.sees("The rate limit of the provider is exceeded.")
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ async def test_pictures_are_picked_pasted_and_dropped_and_reach_the_model(visito
             }""",
             [kind, list(picture(30 if kind == "paste" else 40)["buffer"])],
         )
-    await visitor.until("document.querySelectorAll('.upload:not(.going) img').length === 4")
+    await visitor.until("document.querySelectorAll('.upload:not(.sending) img').length === 4")
     site.fakes["anthropic"].say("Four squares.")
     before = len(site.fakes["anthropic"].bodies)
     await visitor.answered("What do you see?", "Four squares.")
@@ -204,7 +204,7 @@ async def test_arguments_are_changed_before_a_tool_is_allowed(visitor: Visitor, 
     await visitor.find(".approval button", "Edit").click()
     await visitor.find(".approval textarea").fill("{not JSON")
     await visitor.press("Allow")
-    await visitor.sees("This is not JSON yet.")
+    await visitor.sees("This is not valid JSON.")
     changed = {"path": "README.md", "content": "as I want\n"}
     await visitor.find(".approval textarea").fill(json.dumps(changed))
     site.fakes["anthropic"].say("Changed.")
@@ -239,7 +239,7 @@ async def test_a_question_of_the_model_is_answered_in_a_form(visitor: Visitor, s
     await visitor.page.reload()
     await visitor.page.get_by_label("How many?").fill("many")
     await visitor.press("Answer")
-    await visitor.sees("This has to be a number.")
+    await visitor.sees("Enter a number.")
     await visitor.page.get_by_label("How many?").fill("3")
     await visitor.page.get_by_label("Which size?").select_option("M")
     site.fakes["anthropic"].say("Ordered.")
@@ -276,8 +276,8 @@ async def test_a_swap_is_shown_before_it_is_made(visitor: Visitor, site: Site) -
     await visitor.page.keyboard.press("Control+/")
     await visitor.page.get_by_label("Find a model").fill("gemini-3.8-flash")
     await visitor.page.keyboard.press("Enter")
-    await visitor.find("dialog", "2 blocks of this conversation are kept, 1 is not told as it was").wait_for()
-    assert "thinking left out" in await visitor.find(".losses").inner_text()
+    await visitor.find("dialog", "2 blocks unchanged, 1 converted or omitted").wait_for()
+    assert "thinking omitted" in await visitor.find(".losses").inner_text()
     await visitor.press("Swap")
     await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
     site.fakes["gemini"].say("I go on.")
@@ -289,7 +289,7 @@ async def test_a_swap_is_shown_before_it_is_made(visitor: Visitor, site: Site) -
 async def test_a_swap_that_would_lose_a_picture_is_not_offered(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     await visitor.page.set_input_files("input[type=file]", [picture(50)])
-    await visitor.find(".upload:not(.going)").wait_for()
+    await visitor.find(".upload:not(.sending)").wait_for()
     site.fakes["anthropic"].say("A square.")
     await visitor.answered("What is it?", "A square.")
     await visitor.find(".model-button").click()
@@ -344,10 +344,10 @@ async def test_a_question_is_changed_in_a_new_branch(visitor: Visitor, site: Sit
 async def test_a_question_that_is_changed_keeps_its_pictures(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     await visitor.page.set_input_files("input[type=file]", [picture(60)])
-    await visitor.find(".upload:not(.going)").wait_for()
+    await visitor.find(".upload:not(.sending)").wait_for()
     site.fakes["anthropic"].say("A square.")
     await visitor.answered("What is it?", "A square.")
-    await visitor.press("Go back to before the question")
+    await visitor.press("Undo: edit the last question")
     await visitor.find(".welcome").wait_for()
     await visitor.find(".upload img").wait_for()
     before = len(site.fakes["anthropic"].bodies)
@@ -389,7 +389,7 @@ async def test_a_search_across_conversations_shows_where_and_leads_there(visitor
     assert await visitor.find("mark").all_inner_texts() == ["reeds"]
     await visitor.find(".thread", "reeds").locator("a").click()
     await visitor.until(
-        "(() => { const found = document.querySelector('.found-here')?.getBoundingClientRect();"
+        "(() => { const found = document.querySelector('.highlight')?.getBoundingClientRect();"
         " return found && found.top > 0 && found.bottom < innerHeight; })()"
     )
 
@@ -398,7 +398,7 @@ async def test_a_message_is_shown_as_any_dialect(visitor: Visitor, site: Site) -
     site.fakes["anthropic"].say("Shown.", thinking="Hidden.")
     await visitor.open()
     await visitor.answered("Show yourself", "Shown.")
-    await visitor.press("Show as a provider would see it")
+    await visitor.press("Show in another format")
     shown = visitor.find("dialog code")
     await visitor.find("dialog code", '"schema_version"').wait_for()
     await visitor.page.locator("dialog select").select_option("gemini")
@@ -439,7 +439,7 @@ async def test_a_lost_connection_is_told_and_what_was_missed_comes_once(visitor:
     pace.release()
     await asyncio.sleep(0.3)  # the run goes on, and nobody listens
     await site.wire.mend()
-    await visitor.press("Try now")
+    await visitor.press("Reconnect now")
     await visitor.sees("word79")
     await visitor.settled()
     assert await visitor.find(".answer .prose").inner_text() == text
@@ -460,7 +460,7 @@ async def test_after_the_server_was_restarted_the_page_goes_on(visitor: Visitor,
     pace.release()
     await site.start()
     await site.wire.mend()
-    await visitor.sees("The server was stopped in the middle of this answer.")
+    await visitor.sees("The server was stopped during this answer.")
     await visitor.settled()
     kept = await visitor.find(".answer .prose").inner_text()
     assert kept.startswith(seen)
@@ -600,7 +600,7 @@ async def test_axe_finds_nothing_serious(visitor: Visitor, site: Site, axe: str)
     await visitor.find(".model-button").click()
     await look("models")
     await visitor.page.keyboard.press("Escape")
-    await visitor.press("Show as a provider would see it")
+    await visitor.press("Show in another format")
     await visitor.find("dialog code").wait_for()
     await look("show as")
     await visitor.page.keyboard.press("Escape")
