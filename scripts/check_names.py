@@ -32,14 +32,15 @@ def words_of(text: str) -> frozenset[str]:
 
 # Established nouns, and verbs whose base form ends in -ed or -ing.
 WORDS: Final = words_of("""
-    bed bleed breed bring building ceiling deed embed embedding embeddings encoding evening exceed feed framing heading
+    bed bleed breed bring building ceiling deed docstring docstrings embed embedding embeddings encoding evening exceed feed finding findings framing heading
     hundred indeed keyring king led logging mapping mappings meaning morning naming need needs padding ping pricing
-    proceed reasoning red ring routing seed seeds setting settings shed sibling siblings speed spelling spring streaming
+    proceed reasoning red ring routing seed seeds setting settings shed sibling siblings signing speed spelling spring streaming
     string strings succeed thing things thinking timing warning warnings wing
     """)
 # Adjectives that name a group of things: ``allowed_blocks``, ``expired``, ``pending_calls``.
 ADJECTIVES: Final = words_of(
-    "allowed cached expired missing nested pending remaining required supported unfinished unsupported unused"
+    "allowed cached changed covered existing expired missing nested pending redacted remaining repeated required signed"
+    " supported unfinished unsupported unused unvalidated"
 )
 IRREGULAR: Final = words_of("""
     became been began begun bent bound bought broke broken brought built came caught chosen clung done drawn driven
@@ -125,7 +126,7 @@ def module_problem(name: str) -> str | None:
 
 def class_problem(name: str) -> str | None:
     """Return the last word of a class name if it is a gerund or a participle."""
-    words = split_words(name.removesuffix("Error"))
+    words = split_words(name)
     return words[-1] if words and is_participle(words[-1]) else None
 
 
