@@ -32,10 +32,11 @@ def words_of(text: str) -> frozenset[str]:
 
 # Established nouns, and verbs whose base form ends in -ed or -ing.
 WORDS: Final = words_of("""
-    bed bleed breed bring building ceiling deed docstring docstrings embed embedding embeddings encoding evening exceed feed finding findings framing heading
-    hundred indeed keyring king led logging mapping mappings meaning morning naming need needs padding ping pricing
-    proceed reasoning red ring routing seed seeds setting settings shed sibling siblings signing speed spelling spring streaming
-    string strings succeed thing things thinking timing warning warnings wing
+    bed bleed breed bring building ceiling deed docstring docstrings embed embedding embeddings encoding evening
+    exceed feed finding findings framing heading hundred indeed keyring king led logging mapping mappings meaning
+    morning naming need needs padding ping pricing proceed reasoning red ring routing seed seeds setting settings
+    shed sibling siblings signing speed spelling spring streaming string strings succeed thing things thinking
+    timing warning warnings wing
     """)
 # Adjectives that name a group of things: ``allowed_blocks``, ``expired``, ``pending_calls``.
 ADJECTIVES: Final = words_of(
@@ -43,23 +44,23 @@ ADJECTIVES: Final = words_of(
     " supported unfinished unsupported unused unvalidated"
 )
 IRREGULAR: Final = words_of("""
-    became been began begun bent bound bought broke broken brought built came caught chosen clung done drawn driven
-    drew eaten fallen fed felt fought forgotten found gave given gone got grown had heard held hidden hung kept knew
-    known laid lain left lent lost made meant met paid ran risen said sat saw seen sent shaken shown slept slid sold
-    sought spent spoken stood stuck sung sunk swept swum taken taught thrown thought told took understood went woken won
-    worn woven written
+    became been began begun bent bought bound broke broken brought built came caught chosen clung done drawn drew
+    driven eaten fallen fed felt forgotten fought found gave given gone got grown had heard held hidden hung kept
+    knew known laid lain left lent lost made meant met paid ran risen said sat saw seen sent shaken shown slept
+    slid sold sought spent spoken stood stuck sung sunk swept swum taken taught thought thrown told took understood
+    went woken won worn woven written
     """)
 REJECTED_VERBS: Final = words_of("hear hears say says tell tells")
 # First words that make a participle behind them an object or a state: ``mark_recognized``, ``raise_if_refused``.
 VERBS: Final = words_of("""
-    accept acquire add append apply assert await build cache call cancel change check clean clear close collect compare
-    complete compute convert copy count create decode delete describe detect drop emit encode end ensure erase expect
-    export extract fail fetch fill filter find finish fold format get group handle hash hide import index insert is join
-    keep list load log make map mark match measure merge move normalize open parse pause print prune publish put raise
-    read receive record refresh register reject release remove rename render repair replace report require reset resolve
-    restore retry return revoke rotate run save scan schedule search send serve set settle show skip sort split start
-    stop store stream strip submit summarize swap sync to truncate try unwrap update validate verify wait warn with
-    write yield
+    accept acquire add append apply assert await build cache call cancel change check clean clear close collect
+    compare complete compute convert copy count create decode delete describe detect drop emit encode end ensure
+    erase expect export extract fail fetch fill filter find finish fold format get group handle hash hide import
+    index insert is join keep list load log make map mark match measure merge move normalize open parse pause print
+    prune publish put raise read receive record refresh register reject release remove rename render repair replace
+    report require reset resolve restore retry return revoke rotate run save scan schedule search send serve set
+    settle show skip sort split start stop store stream strip submit summarize swap sync to truncate try unwrap
+    update validate verify wait warn with write yield
     """)
 PREDICATES: Final = words_of("are can could did does has have is may must needs should was were will")
 MODULE_ADJECTIVES: Final = words_of(
