@@ -13,8 +13,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dragoman.jsontext import validate_json
 from dragoman.message import ContentBlock, Message, ProviderRaw, TokenUsage, blocks_from
-from dragoman.value import ValidatedMeta, Value, validate_json
+from dragoman.value import ValidatedMeta, Value
 
 
 class SideEffects(enum.StrEnum):

@@ -1,55 +1,69 @@
-"""The entrance for JSON text: bytes in, plain Python values out, or one clear error.
+"""Parse JSON strictly, validate values that are about to become JSON, and read parts of parsed values by type.
 
-Parsers disagree about what JSON is: some accept NaN, a byte order mark, lone surrogates; most keep the last of two
-equal keys, turn a large integer into a float, or die of deep nesting. Whatever comes from outside (a request body, a
-file, the arguments of a tool call) passes here first, so that each of these has one outcome everywhere:
+    read_json(data, limits)                   bytes or text -> a plain Python value, or ``JsonError``
+    parse_object(wire)                        an object, or the JSON text of one -> the object
+    @accepts_json_text                        a reader of an object that also accepts its JSON text
+    expect_object, expect_list                the value if it has that type, else ``FormatError``
+    text_or_none, integer_or_none, …          the value if it has that type, else a default
+    validate_json(value, name)                ``ValueError`` if JSON cannot represent the value exactly
+    join_surrogates, has_lone_surrogate       surrogate pairs that a stream has split
+
+Parsers differ: some accept NaN, a byte order mark or lone surrogates; most keep the last of two equal keys, turn a
+large integer into a float, or overflow the stack on deep nesting. All JSON from outside (request bodies, files,
+arguments of tool calls) is parsed here, so each of these cases has one outcome:
 
     not JSON, NaN, BOM, UTF-16, bad UTF-8      invalid_json
     two equal keys in one object               duplicate_key
-    an integer beyond 64 bits, 1e400           number_out_of_range (a stranger's; our own are exact at any size)
+    an integer beyond 64 bits, 1e400           number_out_of_range (requests only; stored integers may have any size)
     nested deeper than the limit               too_deep
     more keys in one object than the limit     too_many_keys
     more values than the limit                 too_many_values
     a lone surrogate                           invalid_unicode
-    longer than the limit                      too_large_error
+    longer than the limit                      too_large
 
-The one rule: time and memory stay proportional to the text, whatever the text is.
+Invariant: time and memory are proportional to the length of the text.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dragoman.errors import JsonError
+from dragoman.errors import DragomanError, FormatError, JsonError
 
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
+Read = TypeVar("Read")
 
 
 class JsonLimits(msgspec.Struct, frozen=True):
-    """How much JSON we take. ``None`` means no limit."""
+    """How much JSON is accepted. ``None`` means no limit."""
 
     max_bytes: int | None = 4 * 1024 * 1024
     max_depth: int = 64
     max_keys: int | None = 10_000  # in one object
-    max_values: int | None = 100_000  # objects, lists, texts, numbers; one call of a parser makes all of them
-    integers_of_64_bits: bool = True  # else of any size; either way exact, never a float
+    max_values: int | None = 100_000  # objects, lists, texts, numbers; one call of a parser builds all of them
+    integers_of_64_bits: bool = True  # otherwise of any size; never converted to a float
     unique_keys: bool = True  # RFC 8259 calls two equal keys legal and their meaning unpredictable
 
 
-REQUEST: Final = JsonLimits()  # what a stranger may send
+REQUEST: Final = JsonLimits()  # for input from clients
 OWN: Final = JsonLimits(
     max_bytes=None, max_depth=256, max_keys=None, max_values=None, integers_of_64_bits=False
-)  # what we wrote
+)  # for JSON that Dragoman has written
+
+
+# --- parse -----------------------------------------------------------------------------------------------------------
 
 
 def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
-    """The value of a JSON text, or a ``JsonError`` that says where and what."""
+    """Return the value of a JSON text. ``JsonError`` names the position and the problem."""
     if isinstance(data, str):
         data = encode_utf8(data)
     if limits.max_bytes is not None and len(data) > limits.max_bytes:
@@ -59,23 +73,21 @@ def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
         try:
             value = msgspec.json.decode(data)
             encoded = msgspec.json.encode(value)
-            # Nothing was dropped, so it need not be looked for: many times faster than to look.
+            # If encoding restores every key, no duplicate was dropped. This is many times faster than a Python parser.
             if (encoded == data or has_every_key(data, encoded)) and not (
                 limits.integers_of_64_bits and _has_long_number(data)
             ):
                 return value
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # the careful reader knows what to say about it
+            pass  # the general parser describes the problem
     return _parse_general(data, limits)
 
 
 def check_structure(data: bytes, limits: JsonLimits = REQUEST) -> None:
-    """Refuse what is nested too deep or has too many values, before a parser sees it."""
+    """Raise ``JsonError`` for too many levels or values, before a parser reads the text."""
     brackets = data.count(b"[") + data.count(b"{")
     max_values = limits.max_values
-    if brackets > limits.max_depth or (
-        max_values is not None and brackets + data.count(b",") >= max_values
-    ):  # else it cannot be
+    if brackets > limits.max_depth or (max_values is not None and brackets + data.count(b",") >= max_values):
         skeleton = _strip_strings(data, max_values)
         _check_depth(skeleton, limits)
         _check_count(skeleton, max_values)
@@ -93,19 +105,21 @@ def _parse_general(data: bytes, limits: JsonLimits) -> Any:
 
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-# Possessive, so that no text makes it look at a character twice; a string that never ends goes to the end of the text.
+# Possessive quantifiers visit each character once. An unterminated string extends to the end of the text.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _STRING_IN_TEXT = re.compile(_STRING.pattern.decode(), re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level down, one level up
 _DIGITS_ONLY = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for byte in range(256))
-_LONG = b"0" * 19  # an integer of fewer digits fits 64 bits
+_LONG = b"0" * 19  # an integer with fewer digits fits into 64 bits
+_MAX_DIGITS = 4_300
+_SINGLE_CALL_BYTES = 64 * 1024
 
 
 def has_every_key(data: bytes, encoded: bytes) -> bool:
-    """Whether the text that was made of a value has as many pairs as the one that it was read from.
+    """Whether the re-encoded text has as many pairs as the text that was parsed.
 
-    A pair has one colon outside of texts, and those in texts are the same in both, unless one was written as an escape.
+    A pair has one colon outside of strings. Colons inside strings are equal in both texts, unless one was escaped.
     """
     return data.count(b":") == encoded.count(b":") and b"\\u003a" not in data and b"\\u003A" not in data
 
@@ -141,7 +155,7 @@ def _parse(text: str, limits: JsonLimits) -> Any:
 
 
 def encode_utf8(text: str) -> bytes:
-    """A text as bytes, or a ``JsonError`` where it holds what no bytes can say."""
+    """Encode a text. A lone surrogate raises ``JsonError``."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -153,13 +167,13 @@ def _reject_constant(name: str, text: str) -> None:
 
 
 def _position_outside_strings(name: str, text: str) -> str:
-    """Return the line and the column at which a word first stands outside of strings."""
+    """Return line and column of the first occurrence of a word outside of strings."""
     offset = _STRING_IN_TEXT.sub(lambda string: " " * len(string[0]), text).index(name)
     return f"line {text.count(chr(10), 0, offset) + 1} column {offset - text.rfind(chr(10), 0, offset)}"
 
 
 def _parse_integer(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:  # reading a number takes time that grows with the square of its digits
+    if len(digits) > _MAX_DIGITS:  # parsing takes time quadratic in the number of digits
         raise _integer_error(digits)
     return int(digits)
 
@@ -168,9 +182,6 @@ def _parse_64bit_integer(digits: str) -> int:
     if len(digits) > 20 or not INT_MIN <= (number := int(digits)) <= INT_MAX:
         raise _integer_error(digits)
     return number
-
-
-_MAX_DIGITS = 4_300
 
 
 def _integer_error(digits: str) -> JsonError:
@@ -188,9 +199,9 @@ def _parse_float(digits: str) -> float:
 
 
 def _strip_strings(data: bytes, max_values: int | None) -> bytes:
-    """A JSON text without its strings; refused as soon as there are more of them than values allow.
+    """Remove all strings from a JSON text. More strings than ``max_values`` allows raise ``JsonError``.
 
-    Of a large text one string after the other is found, not all in one call: another thread can run in between.
+    In a large text each string is matched by its own call, so that other threads can run in between.
     """
     if max_values is None or len(data) <= _SINGLE_CALL_BYTES:
         return _STRING.sub(b"", data)
@@ -199,16 +210,13 @@ def _strip_strings(data: bytes, max_values: int | None) -> bytes:
     for string in _STRING.finditer(data):
         gaps.append(data[end : string.start()])
         end = string.end()
-        if len(gaps) > 2 * max_values:  # each value has at most a key besides
+        if len(gaps) > 2 * max_values:  # each value has at most one key
             raise _count_error(max_values)
     return b"".join((*gaps, data[end:]))
 
 
-_SINGLE_CALL_BYTES = 64 * 1024
-
-
 def _check_count(skeleton: bytes, max_values: int | None) -> None:
-    """Each value but the outermost stands behind a bracket or a comma."""
+    """Every value except the outermost follows a bracket or a comma."""
     if max_values is None:
         return
     if 1 + skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{") > max_values:
@@ -220,7 +228,7 @@ def _count_error(max_values: int) -> JsonError:
 
 
 def _check_depth(skeleton: bytes, limits: JsonLimits) -> None:
-    """Count the levels down and up, as far as values may go. Whether they fit each other is the parser's business."""
+    """Count levels, up to the allowed number of values. The parser checks that brackets match."""
     max_depth, max_values = limits.max_depth, limits.max_values
     steps = skeleton.translate(_STEPS, _NOT_BRACKETS)[: None if max_values is None else 2 * max_values]
     if max(itertools.accumulate(memoryview(steps).cast("b")), default=0) > max_depth:
@@ -228,7 +236,7 @@ def _check_depth(skeleton: bytes, limits: JsonLimits) -> None:
 
 
 def _reject_lone_surrogates(value: Any, text: str) -> None:
-    # Paired escapes have become one character by now, so what still does not encode was alone.
+    # The parser has joined escaped pairs, so only lone surrogates fail to encode.
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -251,3 +259,210 @@ def has_lone_surrogate(text: str) -> bool:
         return False
     units = text.encode("utf-16-le", "surrogatepass")
     return units.decode("utf-16-le", "ignore").encode("utf-16-le") != units
+
+
+# --- validate --------------------------------------------------------------------------------------------------------
+
+# A message adds levels around an open object, and stored JSON may have OWN.max_depth levels in all.
+_MAX_DEPTH: Final = 200
+_MAX_BITS: Final = 14_000  # about 4,200 digits: Python refuses to parse longer ones
+
+
+def validate_text(text: str, name: str) -> None:
+    """Raise ``ValueError`` for a lone surrogate, which UTF-8 cannot encode."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: a lone surrogate at character {error.start}") from None
+
+
+def validate_json(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
+    """Raise ``ValueError`` for a value that JSON cannot represent exactly: NaN, other types, keys that are not texts,
+    and deep nesting.
+
+    Structs validate their open objects on construction, so encoding does not have to.
+    """
+    if depth == _MAX_DEPTH and type(value) is not dict:
+        raise ValueError(f"{name}: {type(value).__name__} is not a JSON object")
+    if depth == 0:
+        raise ValueError(f"{name}: nested deeper than {_MAX_DEPTH} levels")
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
+                raise ValueError(f"{name}: the key {key!r} is not a text")
+            if not key.isascii():
+                validate_text(key, name)
+        value = value.values()
+    for item in value:
+        kind = type(item)
+        if kind is str:
+            if not item.isascii():
+                validate_text(item, name)
+        elif kind is dict or kind is list or kind is tuple:
+            validate_json(item, name, depth - 1)
+        elif kind is int:
+            if item.bit_length() > _MAX_BITS:
+                raise ValueError(f"{name}: an integer of too many digits")
+        elif kind is float:
+            if item - item != 0:  # true of NaN and the infinities only
+                raise ValueError(f"{name}: {item} is not JSON")
+        elif kind is not bool and item is not None:
+            raise ValueError(f"{name}: {kind.__name__} is not JSON")
+
+
+# --- bodies of requests and replies ----------------------------------------------------------------------------------
+
+_MAX_STEPS: Final = 12  # of the path to a place that is too deep
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def accepts_json_text(read: Callable[[dict[str, Any]], Read]) -> Callable[[Any], Read]:
+    """Let a reader of an object also accept the JSON text of one.
+
+    Values that a message cannot store (nested too deep, a lone surrogate, NaN) raise ``FormatError``: they are an error
+    of the input. Any other exception of the reader is a defect; it is logged and raised as ``FormatError`` too.
+    """
+
+    def read_unchecked(wire: Any) -> Read:
+        body = parse_object(wire)
+        try:
+            if body is wire:  # an object from Python code may hold values that JSON cannot represent
+                validate_json(body, "$")
+            return read(body)
+        except (ValueError, RecursionError) as error:
+            code, what = storage_problem(error)
+            where = _deepest_path(body) if code == "too_deep" else "$"
+            raise FormatError(what, where=where, code=code) from error
+
+    @functools.wraps(read)
+    def read_wire(wire: Any) -> Read:
+        try:
+            return read_unchecked(wire)
+        except DragomanError:
+            raise
+        except Exception as error:
+            log_unexpected(error)
+            raise FormatError(describe_unexpected(error), where="$") from error
+
+    setattr(read_wire, "read_unchecked", read_unchecked)  # noqa: B010  for the fuzzer, which looks for unexpected exceptions
+    return read_wire
+
+
+def describe_unexpected(error: Exception) -> str:
+    """The error text for an exception that a reader did not expect."""
+    return f"this version of Dragoman cannot read it ({type(error).__name__})"
+
+
+def log_unexpected(error: Exception) -> None:
+    """Log an exception that a reader did not expect, which is a defect of the reader."""
+    import logging  # noqa: PLC0415  see dragoman.codec
+
+    logging.getLogger("dragoman.dialects").error("a reader failed on an unforeseen input", exc_info=error)
+
+
+def storage_problem(error: ValueError | RecursionError) -> tuple[str, str]:
+    """The error code and text for a value that a message cannot store."""
+    if isinstance(error, RecursionError) or "nested deeper" in str(error):
+        return "too_deep", "nested too deep to be kept"
+    if isinstance(error, UnicodeError) or "lone surrogate" in str(error):
+        return "invalid_unicode", "half of a character in a text"
+    return "invalid_message", str(error)
+
+
+def _deepest_path(body: dict[str, Any]) -> str:
+    """The path to the deepest value, or its first steps. The search is iterative because the value is deep."""
+    depth, deepest = 0, "$"
+    level: list[tuple[str, Any]] = [("$", body)]
+    while level:
+        inner: list[tuple[str, Any]] = []
+        for where, value in level:
+            steps = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
+            inner.extend((_append_step(where, key, depth), item) for key, item in steps if type(item) in (dict, list))
+        if inner:
+            deepest = inner[0][0]
+        level, depth = inner, depth + 1
+    return deepest
+
+
+def _append_step(where: str, key: str | int, depth: int) -> str:
+    if depth >= _MAX_STEPS:
+        return where if depth > _MAX_STEPS else f"{where}…"
+    return f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
+
+
+def parse_object(wire: Any) -> dict[str, Any]:
+    """Return an object, or parse the JSON text of one. Duplicate keys raise ``JsonError``."""
+    if type(wire) is bytes:
+        try:
+            body = _decode(wire)
+            encoded = _encode(body)
+            if type(body) is dict and (encoded == wire or _is_lossless(wire, encoded)):
+                return body  # readers check the depth of its parts
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # the general parser describes the problem
+    return expect_object(parse_value(wire) if isinstance(wire, bytes | str) else wire, "$")
+
+
+def _is_lossless(wire: bytes, encoded: bytes) -> bool:
+    """Whether a text with other white space was parsed without a loss and is not too deep."""
+    return wire.count(b"[") + wire.count(b"{") <= OWN.max_depth and has_every_key(wire, encoded)
+
+
+def parse_value(text: bytes | str) -> Any:
+    """Parse the JSON text of any value. Deep nesting raises ``FormatError``."""
+    try:
+        return read_json(text, OWN)
+    except JsonError as error:
+        if error.code != "too_deep":
+            raise
+        raise FormatError(error.what, where="$", remedy=error.remedy, code=error.code) from None
+
+
+def expect_object(value: Any, where: str) -> dict[str, Any]:
+    """Return the value if it is an object, else raise ``FormatError``."""
+    if type(value) is not dict:
+        raise FormatError(f"an object belongs here, not {type(value).__name__}", where=where)
+    return value
+
+
+def expect_list(value: Any, where: str) -> list[Any]:
+    """Return the value if it is a list, else raise ``FormatError``."""
+    if type(value) is not list:
+        raise FormatError(f"a list belongs here, not {type(value).__name__}", where=where)
+    return value
+
+
+def text_or_none(value: Any) -> str | None:
+    """The value if it is a text."""
+    return value if isinstance(value, str) else None
+
+
+def text_tuple(value: Any) -> tuple[str, ...]:
+    """The items of a list of texts; empty for anything else."""
+    return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
+
+
+def list_or_empty(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
+def integer_or_none(value: Any) -> int | None:
+    """The value if it is a whole number and not a boolean."""
+    return value if type(value) is int else None
+
+
+def number_or_none(value: Any) -> int | float | None:
+    """The value if it is a number and not a boolean."""
+    return value if type(value) in (int, float) else None
+
+
+def count_or_zero(value: Any) -> int:
+    """The value if it is a whole number from 0, else 0."""
+    return value if type(value) is int and value >= 0 else 0
+
+
+def flag_or_none(value: Any) -> bool | None:
+    """The value if it is a boolean."""
+    return value if isinstance(value, bool) else None

@@ -28,7 +28,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from dragoman.value import UNSET, OpenEnum, UnknownFields, UnknownValue, UnsetType, ValidatedMeta, Value, validate_json
+from dragoman.jsontext import validate_json
+from dragoman.value import UNSET, OpenEnum, UnknownFields, UnknownValue, UnsetType, ValidatedMeta, Value
 
 SCHEMA_VERSION: Final = 1
 

@@ -26,6 +26,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import FormatError, InputError
+from dragoman.jsontext import validate_text
 
 
 class UnknownFields(Mapping[str, bytes]):
@@ -376,52 +377,6 @@ def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, unknown_parts:
         return cls.unknown(word)
 
 
-def validate_text(text: str, name: str) -> None:
-    """Refuse a lone surrogate, which no bytes can say."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name}: a lone surrogate at character {error.start}") from None
-
-
-# A message around an open object adds some levels of its own, and reading allows OWN.max_depth in all.
-_MAX_DEPTH: Final = 200
-_MAX_BITS: Final = 14_000  # some 4,200 digits: Python refuses to read longer ones
-
-
-def validate_json(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
-    """Refuse what JSON cannot say exactly: NaN, other types, keys that are no texts, and what is nested too deep.
-
-    Open objects pass here when a value is made, so that encoding never has to decide what to do with them.
-    """
-    if depth == _MAX_DEPTH and type(value) is not dict:
-        raise ValueError(f"{name}: {type(value).__name__} is not a JSON object")
-    if depth == 0:
-        raise ValueError(f"{name}: nested deeper than {_MAX_DEPTH} levels")
-    if type(value) is dict:
-        for key in value:
-            if type(key) is not str:
-                raise ValueError(f"{name}: the key {key!r} is not a text")
-            if not key.isascii():
-                validate_text(key, name)
-        value = value.values()
-    for item in value:
-        kind = type(item)
-        if kind is str:
-            if not item.isascii():
-                validate_text(item, name)
-        elif kind is dict or kind is list or kind is tuple:
-            validate_json(item, name, depth - 1)
-        elif kind is int:
-            if item.bit_length() > _MAX_BITS:
-                raise ValueError(f"{name}: an integer of too many digits")
-        elif kind is float:
-            if item - item != 0:  # true of NaN and the infinities only
-                raise ValueError(f"{name}: {item} is not JSON")
-        elif kind is not bool and item is not None:
-            raise ValueError(f"{name}: {kind.__name__} is not JSON")
-
-
 __all__ = [
     "FAST_PATH_ERRORS",
     "UNSET",
@@ -439,6 +394,4 @@ __all__ = [
     "encode_fast",
     "identity",
     "unvalidated",
-    "validate_json",
-    "validate_text",
 ]

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeGuard
 
 from dragoman.entries.types import ANY, OBJECT, SHAPES, TEXT, TYPES, WHOLE, Entry
 from dragoman.errors import FormatError
-from dragoman.value import validate_json
+from dragoman.jsontext import validate_json
 
 
 def find_problems(entry: Any) -> list[str]:

@@ -28,7 +28,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import InputError, JsonError, LetterError
-from dragoman.jsontext import check_structure, encode_utf8, read_json
+from dragoman.jsontext import check_structure, encode_utf8, read_json, validate_json
 from dragoman.letters.types import (
     KINDS,
     PROTOCOL_VERSION,
@@ -44,7 +44,7 @@ from dragoman.letters.types import (
     Time,
     Version,
 )
-from dragoman.value import UnknownFields, Value, encode, validate_json
+from dragoman.value import UnknownFields, Value, encode
 
 INVALID: Final = "invalid_letter"
 _DECODER: Final = msgspec.json.Decoder(AnyLetter)

@@ -19,10 +19,10 @@ from dragoman.errors import (
     UnknownMessageError,
     UnknownSessionError,
 )
+from dragoman.jsontext import validate_json
 from dragoman.store.message_rows import from_micros, to_micros
 from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
 from dragoman.store.types import Session
-from dragoman.value import validate_json
 
 _SESSION_COLUMNS: Final = (
     "id, title, workspace_path, active_model, routing_policy_json, user_id, team_id, metadata_json,"

@@ -18,6 +18,7 @@ import msgspec
 
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
+from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -53,7 +54,6 @@ from dragoman.transcripts.base import (
     wire_ids,
     with_notes,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "ag_ui"

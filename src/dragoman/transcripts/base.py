@@ -28,7 +28,7 @@ from dragoman import codec
 from dragoman.errors import FormatError, InputError, JsonError
 from dragoman.exchange import Loss
 from dragoman.ids import ALPHABET, derive_ulid, ulid
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, expect_object, read_json, storage_problem, validate_json
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -49,9 +49,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.rules import CALL
-from dragoman.value import validate_json
 from dragoman.wire import losses, residue
-from dragoman.wire.body import expect_object, storage_problem
 from dragoman.wire.message_builder import tool_id_for
 from dragoman.wire.residue import get_notes
 

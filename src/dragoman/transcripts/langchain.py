@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
+from dragoman.jsontext import count_or_zero, expect_list, expect_object
 from dragoman.message import (
     NOT_RECORDED,
     AudioBlock,
@@ -53,9 +54,7 @@ from dragoman.transcripts.base import (
     wire_ids,
     with_notes,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.counts import drop_impossible_counts
-from dragoman.wire.scalars import count_or_zero
 
 NAME: Final = "langchain"
 _TYPES: Final = {Role.USER: "human", Role.ASSISTANT: "ai", Role.SYSTEM: "system", Role.TOOL: "tool"}

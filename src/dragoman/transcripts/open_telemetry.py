@@ -21,7 +21,7 @@ import msgspec
 
 from dragoman.errors import FormatError, JsonError
 from dragoman.exchange import Written
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, count_or_zero, expect_list, expect_object, read_json, text_or_none
 from dragoman.message import (
     NOT_RECORDED,
     AudioBlock,
@@ -56,10 +56,8 @@ from dragoman.transcripts.base import (
     wire_ids,
     with_notes,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.counts import drop_impossible_counts
 from dragoman.wire.residue import fingerprint
-from dragoman.wire.scalars import count_or_zero, text_or_none
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "open_telemetry"

@@ -22,6 +22,7 @@ import msgspec
 
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
+from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -55,7 +56,6 @@ from dragoman.transcripts.base import (
     unsupported_reason,
     with_notes,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "vercel"

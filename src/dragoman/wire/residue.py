@@ -29,8 +29,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman.jsontext import validate_json
 from dragoman.message import ProviderRaw
-from dragoman.value import validate_json
 
 Residue = dict[str, Any]
 

@@ -21,7 +21,7 @@ import msgspec
 
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import MessageComplete, StreamError, StreamEvent
-from dragoman.wire.body import describe_unexpected, log_unexpected, storage_problem
+from dragoman.jsontext import describe_unexpected, log_unexpected, storage_problem
 from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redact, stream_error
 from dragoman.wire.frames import Frame, FramingError, make_splitter
 from dragoman.wire.late import TrailingData

@@ -43,8 +43,8 @@ from dragoman.exchange import (
     Written,
 )
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object
 from dragoman.message import ContentBlock, Role, TextBlock, TokenUsage, ToolResultBlock, ToolUseBlock
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.frames import json_line, make_splitter
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dragoman.exchange import Loss
 from dragoman.ids import format_default_id
+from dragoman.jsontext import expect_list, expect_object, text_or_none
 from dragoman.message import (
     ContentBlock,
     DocumentBlock,
@@ -31,11 +32,9 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.value import unvalidated
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.plainness import is_encodable, is_json
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import text_or_none
 
 NAME: Final = "anthropic"
 _text: Final = unvalidated(TextBlock)

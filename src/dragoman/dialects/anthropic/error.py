@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
+from dragoman.jsontext import text_or_none
 from dragoman.wire.faults import classify_status, make_fault, parse_error_body
-from dragoman.wire.scalars import text_or_none
 
 _ERROR_TYPES: Final = {
     "overloaded_error": ("overloaded", ErrorClass.RATE_LIMIT),

@@ -10,15 +10,14 @@ from typing import Any, Final
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block, unsupported_reason, write_block
 from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
+from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
 from dragoman.value import unvalidated
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.counts import MAX_CALL_TOKENS, Counts
 from dragoman.wire.details import SupportedDetails, detail_losses
 from dragoman.wire.losses import supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, fault_loss
 from dragoman.wire.residue import apply_diff, fingerprint, get_notes, make_notes
-from dragoman.wire.scalars import count_or_zero, text_or_none
 
 STOP_REASONS: Final = {
     "end_turn": StopReason.END_TURN,

@@ -22,12 +22,19 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
+from dragoman.jsontext import (
+    accepts_json_text,
+    expect_list,
+    expect_object,
+    integer_or_none,
+    number_or_none,
+    text_or_none,
+    text_tuple,
+)
 from dragoman.message import Message, ProviderRaw, Role, TextBlock
 from dragoman.wire.asides import foreign_option_losses
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.wire.tool_definitions import write_tools
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}

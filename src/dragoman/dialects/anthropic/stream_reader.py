@@ -32,14 +32,13 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import Reply, StopReason
+from dragoman.jsontext import expect_object, storage_problem, text_or_none
 from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
-from dragoman.wire.body import expect_object, storage_problem
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import FramingError, make_splitter
 from dragoman.wire.late import TrailingData
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import fingerprint, make_notes
-from dragoman.wire.scalars import text_or_none
 from dragoman.wire.stream_reader import EventReader
 
 _PLACEHOLDER: Final = (TextBlock("…"),)  # in place of what was said, of which only the fact counts at the end

@@ -20,7 +20,7 @@ from dragoman.dialects.bedrock_converse.mappings import FORMAT_ALIASES, FORMAT_N
 from dragoman.errors import JsonError
 from dragoman.exchange import Loss
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, expect_object, read_json, text_or_none
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -37,10 +37,8 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.wire.body import expect_object
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import text_or_none
 
 _MediaBlock = ImageBlock | DocumentBlock | VideoBlock | AudioBlock
 

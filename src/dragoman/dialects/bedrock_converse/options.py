@@ -12,7 +12,7 @@ from typing import Any
 from dragoman.dialects.bedrock_converse.blocks import RecordLoss, to_compact_json, try_parse_object
 from dragoman.dialects.bedrock_converse.mappings import CHOICE_NAMES, NAME, TIERS
 from dragoman.exchange import OpaqueTool, Options, Reasoning, Request, ResponseFormat, ToolChoice
-from dragoman.wire.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
+from dragoman.jsontext import integer_or_none, number_or_none, text_or_none, text_tuple
 
 
 def model_fields(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from dragoman.dialects.bedrock_converse.mappings import (
 )
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import TokenUsage
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.counts import Counts
 from dragoman.wire.details import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import text_or_none
 
 
 @accepts_json_text

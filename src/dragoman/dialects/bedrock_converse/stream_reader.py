@@ -38,8 +38,8 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
+from dragoman.jsontext import storage_problem
 from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
-from dragoman.wire.body import storage_problem
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, make_splitter
 from dragoman.wire.late import TrailingData

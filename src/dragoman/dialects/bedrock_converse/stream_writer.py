@@ -32,11 +32,11 @@ from dragoman.event import (
     ToolUseStart,
 )
 from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
+from dragoman.jsontext import list_or_empty
 from dragoman.message import ContentBlock, InvalidToolUseBlock, ProviderRaw, TokenUsage, ToolUseBlock
 from dragoman.wire.faults import stream_error
 from dragoman.wire.frames import aws_frame, aws_frame_as_json
 from dragoman.wire.residue import apply_diff, get_notes
-from dragoman.wire.scalars import list_or_empty
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _FRAMES: Final = dict(zip(FRAMINGS, (aws_frame, aws_frame_as_json), strict=True))

@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman.errors import FormatError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
+from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
@@ -25,7 +26,6 @@ from dragoman.message import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.tool_definitions import read_arguments

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
+from dragoman.jsontext import text_or_none
 from dragoman.wire.faults import classify_status, make_fault, parse_error_body
-from dragoman.wire.scalars import text_or_none
 
 _OVERFLOW: Final = ("too many tokens", "context length", "context window", "token limit", "too long")
 _STATUSES: Final = {  # its own, and where it differs from what others mean by them

@@ -12,15 +12,14 @@ from dragoman.dialects.cohere.blocks import NAME, default_message, has_no_input,
 from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.jsontext import accepts_json_text, expect_object, text_or_none
 from dragoman.message import ContentBlock, TokenUsage
-from dragoman.wire.body import accepts_json_text, expect_object
 from dragoman.wire.counts import Counts
 from dragoman.wire.details import SupportedDetails, detail_losses
 from dragoman.wire.faults import make_fault
 from dragoman.wire.losses import supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import text_or_none
 from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls
 
 STOP_REASONS: Final = {

@@ -41,6 +41,7 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import Reply, StopReason
+from dragoman.jsontext import expect_list, expect_object, list_or_empty
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -50,12 +51,10 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.faults import stream_error
 from dragoman.wire.frames import json_text, sse_frame
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import list_or_empty
 from dragoman.wire.stream_reader import BaseStreamReader
 from dragoman.wire.stream_writer import BaseStreamWriter
 

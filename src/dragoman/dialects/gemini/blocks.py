@@ -16,6 +16,7 @@ from typing import Any, Final
 from dragoman.dialects.gemini.key_case import NAME, restore_case, to_camel
 from dragoman.exchange import Loss
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
+from dragoman.jsontext import expect_object, text_or_none
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -31,10 +32,8 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.wire.body import expect_object
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import text_or_none
 
 _TO_URLSAFE: Final = str.maketrans("+/", "-_")
 _TO_STANDARD: Final = str.maketrans("-_", "+/")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.wire.body import expect_list
+from dragoman.jsontext import expect_list
 
 NAME: Final = "gemini"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.schema import from_json_schema, to_json_schema
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
-from dragoman.wire.scalars import integer_or_none, number_or_none, text_or_none, text_tuple
+from dragoman.jsontext import integer_or_none, number_or_none, text_or_none, text_tuple
 
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import FormatError
-from dragoman.wire.body import expect_list, expect_object
+from dragoman.jsontext import expect_list, expect_object
 
 
 class _RawCall(msgspec.Struct):

@@ -12,13 +12,12 @@ from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, read_part, uns
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import InvalidToolUseBlock, TokenUsage, ToolUseBlock
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.counts import Counts
 from dragoman.wire.details import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import fault_loss
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import count_or_zero, text_or_none
 
 FINISH_REASONS: Final = {
     "STOP": StopReason.END_TURN,

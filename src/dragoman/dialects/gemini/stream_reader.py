@@ -34,14 +34,12 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import JsonLimits, read_json
+from dragoman.jsontext import JsonLimits, expect_list, expect_object, read_json, storage_problem, text_or_none
 from dragoman.message import InvalidToolUseBlock, ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
-from dragoman.wire.body import expect_list, expect_object, storage_problem
 from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redact, stream_error
 from dragoman.wire.frames import Frame, FramingError, make_splitter
 from dragoman.wire.late import TrailingData
 from dragoman.wire.residue import make_notes
-from dragoman.wire.scalars import text_or_none
 from dragoman.wire.stream_reader import EventReader
 
 REPEATED_FIELDS: Final = ("modelVersion", "responseId", "createTime")  # what every chunk says again

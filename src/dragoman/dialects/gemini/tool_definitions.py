@@ -11,7 +11,7 @@ from typing import Any
 from dragoman.dialects.gemini.key_case import NAME, restore_case, to_camel
 from dragoman.dialects.gemini.schema import from_json_schema, to_json_schema
 from dragoman.exchange import Loss, OpaqueTool, SideEffects, ToolDefinition
-from dragoman.wire.body import expect_object
+from dragoman.jsontext import expect_object
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA
 

@@ -39,7 +39,7 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, expect_list, expect_object, read_json, text_or_none
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
@@ -50,12 +50,10 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.faults import stream_error
 from dragoman.wire.frames import json_line, json_text, sse_frame
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import text_or_none
 from dragoman.wire.stream_reader import BaseStreamReader
 from dragoman.wire.stream_writer import BaseStreamWriter
 from dragoman.wire.tool_definitions import read_arguments

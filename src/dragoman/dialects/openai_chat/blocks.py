@@ -21,7 +21,7 @@ import msgspec
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, find_thinking_key, thinking_texts
 from dragoman.errors import JsonError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, expect_list, expect_object, read_json, text_or_none
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -37,10 +37,8 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes, wrap_residue
-from dragoman.wire.scalars import text_or_none
 
 NAME: Final = "openai_chat"
 TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # what the official SDK takes

@@ -12,8 +12,8 @@ import msgspec
 
 from dragoman.dialects.openai_chat.blocks import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
+from dragoman.jsontext import text_or_none
 from dragoman.wire.faults import classify_status, make_fault, parse_error_body
-from dragoman.wire.scalars import text_or_none
 
 _ERROR_TYPES: Final = {
     "rate_limit_exceeded": ("rate_limited", ErrorClass.RATE_LIMIT),

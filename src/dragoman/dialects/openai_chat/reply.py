@@ -25,14 +25,13 @@ from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Role, TokenUsage, ToolUseBlock
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.counts import Counts
 from dragoman.wire.details import SupportedDetails, detail_losses
 from dragoman.wire.losses import supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes, wrap_residue
-from dragoman.wire.scalars import count_or_zero, text_or_none
 
 STOP_REASONS: Final = {
     "stop": StopReason.END_TURN,

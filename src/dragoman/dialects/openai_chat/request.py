@@ -38,13 +38,21 @@ from dragoman.exchange import (
     Written,
 )
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
+from dragoman.jsontext import (
+    accepts_json_text,
+    expect_list,
+    expect_object,
+    flag_or_none,
+    integer_or_none,
+    number_or_none,
+    text_or_none,
+    text_tuple,
+)
 from dragoman.message import ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
 from dragoman.wire.asides import foreign_option_losses
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.losses import error_flag_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, text_tuple
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tool
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}

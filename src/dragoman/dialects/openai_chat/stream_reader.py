@@ -35,6 +35,7 @@ from dragoman.event import (
     later_usage,
 )
 from dragoman.exchange import Reply, StopReason
+from dragoman.jsontext import storage_problem, text_or_none
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -45,13 +46,11 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from dragoman.wire.body import storage_problem
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import FramingError, make_splitter
 from dragoman.wire.late import TrailingData
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import fingerprint, make_notes
-from dragoman.wire.scalars import text_or_none
 from dragoman.wire.stream_reader import EventReader
 
 _LONE_SURROGATE: Final = "half of a character in a text"

@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.errors import JsonError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, expect_object, read_json, text_or_none
 from dragoman.message import (
     ContentBlock,
     DocumentBlock,
@@ -32,10 +32,8 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.body import expect_object
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
-from dragoman.wire.scalars import text_or_none
 
 NAME: Final = "openai_responses"
 ROLE_NAMES: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}

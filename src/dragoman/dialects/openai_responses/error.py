@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from dragoman.dialects.openai_responses.blocks import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
+from dragoman.jsontext import text_or_none
 from dragoman.wire.faults import classify_status, make_fault, parse_error_body
-from dragoman.wire.scalars import text_or_none
 
 _ERROR_CODES: Final = {
     "server_error": ("server_error", ErrorClass.SERVER_ERROR),

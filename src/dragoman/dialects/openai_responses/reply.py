@@ -20,6 +20,7 @@ from dragoman.exchange import (
     StopReason,
     Written,
 )
+from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -29,12 +30,10 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.counts import Counts
 from dragoman.wire.details import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.scalars import count_or_zero, text_or_none
 
 _INCOMPLETE: Final = {"max_output_tokens": StopReason.MAX_TOKENS, "content_filter": StopReason.REFUSAL}
 _INCOMPLETE_REASONS: Final = {reason: word for word, reason in _INCOMPLETE.items()}

@@ -32,6 +32,15 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
+from dragoman.jsontext import (
+    accepts_json_text,
+    expect_list,
+    expect_object,
+    flag_or_none,
+    integer_or_none,
+    number_or_none,
+    text_or_none,
+)
 from dragoman.message import (
     ContentBlock,
     Message,
@@ -40,11 +49,9 @@ from dragoman.message import (
     TextBlock,
 )
 from dragoman.wire.asides import foreign_option_losses
-from dragoman.wire.body import accepts_json_text, expect_list, expect_object
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.quirks import REFUSALS, drop_refused_options
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
-from dragoman.wire.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
 
 _ROLES: Final = {

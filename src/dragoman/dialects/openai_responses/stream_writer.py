@@ -40,6 +40,7 @@ from dragoman.event import (
     mark_unusable,
 )
 from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.jsontext import list_or_empty
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -53,7 +54,6 @@ from dragoman.message import (
 from dragoman.wire.faults import stream_error
 from dragoman.wire.frames import sse_frame
 from dragoman.wire.residue import apply_diff, diff, get_notes
-from dragoman.wire.scalars import list_or_empty
 
 _CUT_CALL: Final = Fault(code="tool_input_truncated", message="a call was cut off", retryable=True)
 

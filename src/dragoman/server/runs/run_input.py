@@ -19,13 +19,13 @@ import msgspec
 
 from dragoman.errors import SchemaSizeError
 from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.jsontext import validate_json
 from dragoman.schema_limits import SchemaSize, shorten_name
 from dragoman.server.chat.rows import application_fields
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import parse_as, validate_id
 from dragoman.server.runs.field_names import to_camel_case
 from dragoman.tools.schema_compat import to_portable_schema
-from dragoman.value import validate_json
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
 MAX_MESSAGES: Final = 5_000

@@ -14,13 +14,13 @@ from typing import Any
 
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
+from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import Message, Role
 from dragoman.transcripts.base import TranscriptReader, read_transcript
 from dragoman.transcripts.pydantic_ai.model_requests import ReadState, read_request, starts_request, write_request
 from dragoman.transcripts.pydantic_ai.model_responses import read_response, write_response
 from dragoman.transcripts.pydantic_ai.shapes import NAME
 from dragoman.transcripts.pydantic_ai.write_context import WriteContext
-from dragoman.wire.body import expect_list, expect_object
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:

@@ -19,7 +19,7 @@ import json
 from typing import Any, Final
 
 from dragoman.errors import JsonError
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, read_json, text_or_none
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -32,7 +32,6 @@ from dragoman.message import (
 )
 from dragoman.transcripts.base import apply_notes, get_notes, make_notes
 from dragoman.transcripts.pydantic_ai.shapes import NAME, Wire
-from dragoman.wire.scalars import text_or_none
 
 Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 _TO_URLSAFE: Final = str.maketrans("+/", "-_")

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dragoman.errors import FormatError
+from dragoman.jsontext import expect_list, expect_object, text_or_none
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -71,8 +72,6 @@ from dragoman.transcripts.pydantic_ai.write_context import (
     read_extra,
     read_own_extra,
 )
-from dragoman.wire.body import expect_list, expect_object
-from dragoman.wire.scalars import text_or_none
 
 _RECORD_PARTS: Final = (  # parts that record something and say nothing
     "tool-availability-delta",

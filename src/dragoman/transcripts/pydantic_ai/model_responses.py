@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import FormatError
+from dragoman.jsontext import count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import (
     NOT_RECORDED,
     ContentBlock,
@@ -49,9 +50,7 @@ from dragoman.transcripts.pydantic_ai.shapes import (
     usage_shape,
 )
 from dragoman.transcripts.pydantic_ai.write_context import WriteContext, read_extra, read_own_extra, write_metadata
-from dragoman.wire.body import expect_list, expect_object
 from dragoman.wire.counts import drop_impossible_counts
-from dragoman.wire.scalars import count_or_zero, text_or_none
 from dragoman.wire.tool_definitions import read_arguments
 
 _INVALID: Final = "INVALID_JSON"  # how the package itself says that arguments are none
