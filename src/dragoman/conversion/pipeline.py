@@ -193,7 +193,7 @@ def _run_job(job: _Job) -> _JobResult:
 
 
 def _read_job_conversation(job: _Job, conversation: Conversation, skipped: list[str]) -> Request | None:
-    """A conversation without the records that cannot be read, if these may be skipped; nothing if none is left."""
+    """Read a conversation without its unreadable records, if they may be skipped; ``None`` if no record is left."""
     while conversation:
         try:
             return read_conversation(job.format, conversation, job.source, job.unit, by_message=job.by_message)

@@ -51,7 +51,7 @@ class Target:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """The stream to write to. What was there before is replaced at the end, or kept under another name."""
+        """Return the stream to write to. At the end the file replaces the existing one, which may be kept as a backup."""
         if self.is_standard_output:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()

@@ -46,7 +46,7 @@ class FragmentError(InputError):
 
 
 def read(name: str, fragments: Sequence[Fragment], session_id: str, *, by_message: bool) -> Request:
-    """The conversation that one piece is, or that several messages are. Where it names no session, it is this one."""
+    """Read the conversation of one fragment, or of one fragment per message. ``session_id`` is the default session."""
     if name == CANONICAL and by_message:
         return restore_request(_decode_messages(fragments))
     number = fragments[0].number

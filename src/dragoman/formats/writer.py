@@ -66,7 +66,7 @@ def write_like(name: str, request: Request, original: Any, *, by_message: bool =
 
 
 def write_message(name: str, message: Message) -> Any:
-    """One message as a JSON value: in a format, if that can express all of it in one piece, or in the canonical one."""
+    """Return one message as a JSON value in a format, or in the canonical one if the format cannot express it."""
     try:
         written = _write_request(name, Request(model=None, messages=(message,))) if name != CANONICAL else Written([])
     except DragomanError:

@@ -54,7 +54,7 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=make_notes(NAME, default_top(request, notes), rest, **notes))
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
     """The request as Converse takes it, and what it cannot take. The model belongs into the URL."""
     losses: list[Loss] = []
     request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)

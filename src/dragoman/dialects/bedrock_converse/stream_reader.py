@@ -406,6 +406,6 @@ def _delta_kind(delta: dict[str, Any]) -> str | None:
             )
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
     """A reader of this dialect's streams."""
     return StreamReader(framing)

@@ -152,7 +152,7 @@ class StreamWriter(BaseStreamWriter):
         """A call is complete."""
         return self._stop_call(self._calls.pop(end.index))
 
-    def write_block(self, index: int, block: ContentBlock) -> bytes:  # noqa: ARG002  it is written at once
+    def write_block(self, index: int, block: ContentBlock) -> bytes:  # noqa: ARG002  written immediately
         """A block in one piece; nothing, if no stream can carry it."""
         self._has_unusable = self._has_unusable or isinstance(block, InvalidToolUseBlock)
         return b"".join(self._write_whole_block(wire) for wire in write_blocks([block], "reply", ignore_loss))

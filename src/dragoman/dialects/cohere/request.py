@@ -68,7 +68,7 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=make_notes(NAME, _write_options(request), rest, empty=empty))
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
     """The request as ``/v2/chat`` takes it, and what it cannot take."""
     losses = _option_losses(request.options)
     request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)

@@ -323,7 +323,7 @@ def _open_index(wire: dict[str, Any], open_items: dict[int, Any]) -> int:
     return index
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
     """A reader of this dialect's streams."""
     return StreamReader(framing)
 

@@ -70,7 +70,7 @@ def read_request(wire: dict[str, Any]) -> Request:
     return request.replace(provider_raw=make_notes(NAME, _default_top(request, notes), rest, **notes))
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
     """The request as generateContent takes it, and what it cannot take. The model belongs in the URL."""
     losses: list[Loss] = []
     notes = get_notes(request.provider_raw, NAME)

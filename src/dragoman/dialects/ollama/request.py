@@ -70,7 +70,7 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=make_notes(NAME, default, rest, empty=empty or None, form=form))
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
     """The request as ``/api/chat`` takes it, and what it cannot take."""
     losses = _option_losses(request.options)
     request = drop_failed_turns(request, NAME, losses)

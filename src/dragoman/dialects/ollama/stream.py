@@ -1,6 +1,6 @@
-"""Streams of Ollama chat, both ways: one object a line, each with a piece of the message, and the last one is done.
+"""Convert streams: one object per line with a part of the message; the last one is done.
 
-Calls and pictures come whole. The one rule: only a line that is done ends a message.
+Calls and images arrive complete. Invariant: only a line with ``done`` ends a message.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _decode_inputs_as_text(data: bytes) -> Any:
     return wire
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
     """A reader of this dialect's streams."""
     return StreamReader(framing)
 

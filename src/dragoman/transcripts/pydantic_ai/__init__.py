@@ -1,4 +1,4 @@
-"""Messages of pydantic-ai, version 2, as ``ModelMessagesTypeAdapter`` writes them: https://ai.pydantic.dev/message-history.
+"""Messages of pydantic-ai, version 2(``ModelMessagesTypeAdapter``): https://ai.pydantic.dev/message-history.
 
 A list of requests and responses, each with parts. A response is one message of an assistant; the parts of a request are
 messages of their own. Its reasoning is written with its signature and the provider that made it, because the package
