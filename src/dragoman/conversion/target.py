@@ -51,7 +51,7 @@ class Target:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Return the stream to write to. At the end the file replaces the existing one, which may be kept as a backup."""
+        """Return the stream to write to. The existing file is replaced at the end, or kept as a backup."""
         if self.is_standard_output:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
