@@ -28,7 +28,7 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> ModuleType:
     """The module of a dialect, by its name."""
-    module = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() and name != "parts" else None
+    module = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() else None
     if module is not None:  # to look for every dialect there is takes a hundred times as long
         return module
     if name not in names():

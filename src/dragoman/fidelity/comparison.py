@@ -38,8 +38,7 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.wire.asides import foreign_hints, foreign_options
-from dragoman.wire.residue import diff
+from dragoman.wire.residue import diff, foreign_hints, foreign_options
 
 Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("kept", "changed", "loss", "silent", "hint")

@@ -16,7 +16,7 @@ from typing import Any, Final
 from dragoman.exchange import Loss, Options, Request, Written
 from dragoman.fidelity.comparison import collect_options
 from dragoman.transcripts import FORMATS
-from dragoman.wire.asides import foreign_options
+from dragoman.wire.residue import foreign_options
 
 _TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_A_MESSAGE: Final = "a conversation is what was said, and not what was asked beside it"

@@ -19,7 +19,6 @@ import msgspec
 
 from dragoman.event import StreamError
 from dragoman.exchange import ErrorClass, Fault
-from dragoman.wire.headers import retry_after_s
 
 HEAD_BYTES: Final = 1024
 _TAIL_BYTES: Final = 4096
@@ -115,3 +114,16 @@ def classify_status(status: int | None) -> tuple[str, ErrorClass]:
             return "invalid_request", ErrorClass.INVALID_REQUEST
         case _:
             return "server_error", ErrorClass.OTHER
+
+
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """How long the other side asked us to wait. A date needs a clock, and is for the one who has it."""
+    lowered = {name.lower(): value.strip() for name, value in headers.items()}
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = lowered.get(name, "")
+        if _SECONDS.fullmatch(value):
+            return float(value) / unit
+    return None

@@ -9,10 +9,14 @@ The one rule: what is left out is named, once, with the message that it stood in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from dragoman.exchange import Loss
-from dragoman.message import ContentBlock, Message, ToolResultBlock
+import msgspec
+
+from dragoman.exchange import Loss, Options, Reply, StopReason
+from dragoman.message import ContentBlock, Message, TokenUsage, ToolResultBlock
+from dragoman.wire.residue import get_notes
 
 
 def supported_blocks(
@@ -44,3 +48,57 @@ def error_flag_losses(result: ToolResultBlock, message: Message, dialect: str) -
     if result.is_error:
         reason = "that a tool failed; what it said about it is kept"
         yield Loss(message.session_id, message.id, "is_error", dialect, reason)
+
+
+_COMMON_FIELDS: Final = ("input_tokens", "output_tokens", "estimated", "unknown_fields")
+
+
+class SupportedDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The details that a wire has words for."""
+
+    stop_reasons: tuple[str, ...]  # reasons to stop
+    usage_fields: tuple[str, ...] = ()  # fields of TokenUsage, beside what every wire counts
+    service_tiers: Collection[str] = ()  # tiers of service; none means that any can be said
+    stop_sequence: bool = False  # the word that ended it
+    model: bool = True
+
+
+def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> Iterator[Loss]:
+    """A loss for each detail that this wire has no words for; none for an answer that came from it."""
+    if get_notes(reply.provider_raw, dialect):
+        return
+    if reply.fault is None and reply.stop_reason not in (StopReason.UNKNOWN, *supported.stop_reasons):
+        yield Loss("", "", "stop_reason", dialect, f"this API has no word for {reply.stop_reason.value}")
+    if reply.stop_sequence is not None and not supported.stop_sequence:
+        yield Loss("", "", "stop_sequence", dialect, "this API does not say which word ended an answer")
+    if reply.model is not None and not supported.model:
+        yield Loss("", "", "model", dialect, "an answer of this API does not say who gave it")
+    if reply.usage is not None:
+        for name in TokenUsage.__struct_fields__:
+            if name not in (*_COMMON_FIELDS, *supported.usage_fields) and getattr(reply.usage, name):
+                yield Loss("", "", f"usage.{name}", dialect, "this API has no such count")
+        tier = reply.usage.service_tier
+        if tier is not None and supported.service_tiers and tier not in supported.service_tiers:
+            yield Loss("", "", "usage.service_tier", dialect, "this API has no such tier")
+
+
+REFUSALS: Final = {
+    "no_max_output_tokens": ("max_output_tokens",),
+    "no_temperature": ("temperature",),
+    "no_stop": ("stop_sequences",),
+    "no_seed": ("seed",),
+    "no_penalties": ("presence_penalty", "frequency_penalty"),
+    "no_service_tier": ("service_tier",),
+    "no_user": ("user",),
+}
+
+
+def drop_refused_options(options: Options, quirks: Collection[str], dialect: str, losses: list[Loss]) -> Options:
+    """The options that a provider of these quirks takes."""
+    changes: dict[str, Any] = {}
+    for quirk in quirks:
+        for name in REFUSALS.get(quirk, ()):
+            if getattr(options, name) not in (None, ()):
+                changes[name] = () if name == "stop_sequences" else None
+                losses.append(Loss("", "", name, dialect, "this provider has no such option"))
+    return options.replace(**changes) if changes else options

@@ -22,9 +22,9 @@ import msgspec
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import MessageComplete, StreamError, StreamEvent
 from dragoman.jsontext import describe_unexpected, log_unexpected, storage_problem
+from dragoman.message import ProviderRaw
 from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redact, stream_error
 from dragoman.wire.frames import Frame, FramingError, make_splitter
-from dragoman.wire.late import TrailingData
 
 _MAX_TAIL_BYTES: Final = 4096
 _DONE_MARKERS: Final = (b"[DONE]", b'"[DONE]"')
@@ -213,4 +213,27 @@ def _to_text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-__all__ = ["BaseStreamReader", "EventReader"]
+_MAX_CHARACTERS: Final = 4096
+
+
+class TrailingData:
+    """What came late in one stream."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = dialect
+        self._text = ""
+        self._is_logged = False
+
+    def add(self, text: str) -> None:
+        """Keep some of it, and say so once."""
+        if not self._is_logged:
+            import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
+
+            log = logging.getLogger("dragoman.stream")
+            log.warning("%s: what came after the end of an answer is no part of it", self._dialect)
+        self._is_logged = True
+        self._text = (self._text + text)[:_MAX_CHARACTERS]
+
+    def add_to(self, raw: ProviderRaw | None) -> ProviderRaw | None:
+        """The notes about the answer, with what came late."""
+        return {"dialect": self._dialect, **(raw or {}), "late": self._text} if self._text else raw

@@ -14,8 +14,7 @@ from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, exp
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
 from dragoman.value import unvalidated
 from dragoman.wire.counts import MAX_CALL_TOKENS, Counts
-from dragoman.wire.details import SupportedDetails, detail_losses
-from dragoman.wire.losses import supported_blocks
+from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, fault_loss
 from dragoman.wire.residue import apply_diff, fingerprint, get_notes, make_notes
 

@@ -32,9 +32,8 @@ from dragoman.jsontext import (
     text_tuple,
 )
 from dragoman.message import Message, ProviderRaw, Role, TextBlock
-from dragoman.wire.asides import foreign_option_losses
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import write_tools
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}

@@ -21,7 +21,7 @@ from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Writte
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import TokenUsage
 from dragoman.wire.counts import Counts
-from dragoman.wire.details import SupportedDetails, detail_losses
+from dragoman.wire.losses import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 

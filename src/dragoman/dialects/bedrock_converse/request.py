@@ -16,9 +16,8 @@ from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolUseBlock
-from dragoman.wire.asides import foreign_option_losses
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import write_tools
 
 

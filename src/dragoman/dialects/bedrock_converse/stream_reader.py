@@ -42,10 +42,9 @@ from dragoman.jsontext import storage_problem
 from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, make_splitter
-from dragoman.wire.late import TrailingData
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes
-from dragoman.wire.stream_reader import EventReader
+from dragoman.wire.stream_reader import EventReader, TrailingData
 
 FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
 _PADDING: Final = "p"  # of random length, against those who count the bytes on the line

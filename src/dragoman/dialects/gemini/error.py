@@ -12,8 +12,7 @@ from typing import Any, Final
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
 from dragoman.jsontext import integer_or_none
-from dragoman.wire.faults import classify_status, make_fault, parse_error_body
-from dragoman.wire.headers import retry_after_s
+from dragoman.wire.faults import classify_status, make_fault, parse_error_body, retry_after_s
 
 _STATUSES: Final = {
     "RESOURCE_EXHAUSTED": ("rate_limited", ErrorClass.RATE_LIMIT, 429),

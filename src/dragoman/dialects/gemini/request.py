@@ -24,9 +24,8 @@ from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
-from dragoman.wire.asides import foreign_option_losses
 from dragoman.wire.message_builder import drop_failed_turns
-from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, diff, foreign_option_losses, get_notes, make_notes
 
 _GENERATION: Final = re.compile(r"(?:.*/)?gemini-(\d+)")
 _SKIP_SIGNATURE: Final = "skip_thought_signature_validator"  # as its guide to thought signatures says (November 2025)

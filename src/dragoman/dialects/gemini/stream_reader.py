@@ -38,9 +38,8 @@ from dragoman.jsontext import JsonLimits, expect_list, expect_object, read_json,
 from dragoman.message import InvalidToolUseBlock, ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
 from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redact, stream_error
 from dragoman.wire.frames import Frame, FramingError, make_splitter
-from dragoman.wire.late import TrailingData
 from dragoman.wire.residue import make_notes
-from dragoman.wire.stream_reader import EventReader
+from dragoman.wire.stream_reader import EventReader, TrailingData
 
 REPEATED_FIELDS: Final = ("modelVersion", "responseId", "createTime")  # what every chunk says again
 NATIVE_THINKING: Final = {"dialect": NAME, "form": "thought"}  # what is known of reasoning when it begins

@@ -22,9 +22,8 @@ from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
-from dragoman.wire.details import SupportedDetails, detail_losses
 from dragoman.wire.faults import stream_error
-from dragoman.wire.losses import supported_blocks
+from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls

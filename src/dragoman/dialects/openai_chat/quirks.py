@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import NAME
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
-from dragoman.wire.quirks import REFUSALS, drop_refused_options
+from dragoman.wire.losses import REFUSALS, drop_refused_options
 
 _OPTION_KEYS: Final = {
     "max_tokens": ("max_output_tokens", "max_tokens"),

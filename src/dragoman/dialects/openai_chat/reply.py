@@ -28,8 +28,7 @@ from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Writte
 from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Role, TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
-from dragoman.wire.details import SupportedDetails, detail_losses
-from dragoman.wire.losses import supported_blocks
+from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes, wrap_residue
 

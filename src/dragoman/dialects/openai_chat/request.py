@@ -49,10 +49,9 @@ from dragoman.jsontext import (
     text_tuple,
 )
 from dragoman.message import ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
-from dragoman.wire.asides import foreign_option_losses
 from dragoman.wire.losses import error_flag_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tool
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}

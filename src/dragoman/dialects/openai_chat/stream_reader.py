@@ -48,10 +48,9 @@ from dragoman.message import (
 )
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import FramingError, make_splitter
-from dragoman.wire.late import TrailingData
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import fingerprint, make_notes
-from dragoman.wire.stream_reader import EventReader
+from dragoman.wire.stream_reader import EventReader, TrailingData
 
 _LONE_SURROGATE: Final = "half of a character in a text"
 _MAX_TRIES: Final = 16  # of chunks that have another shape, before none is looked at any more

@@ -31,7 +31,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.wire.counts import Counts
-from dragoman.wire.details import SupportedDetails, detail_losses
+from dragoman.wire.losses import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 

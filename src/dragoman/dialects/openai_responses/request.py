@@ -48,10 +48,9 @@ from dragoman.message import (
     Role,
     TextBlock,
 )
-from dragoman.wire.asides import foreign_option_losses
+from dragoman.wire.losses import REFUSALS, drop_refused_options
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.quirks import REFUSALS, drop_refused_options
-from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
 
 _ROLES: Final = {

@@ -59,10 +59,9 @@ from dragoman.jsontext import expect_object, storage_problem, text_or_none
 from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import FramingError, make_splitter
-from dragoman.wire.late import TrailingData
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import diff, make_notes
-from dragoman.wire.stream_reader import EventReader
+from dragoman.wire.stream_reader import EventReader, TrailingData
 
 _MAX_TAIL_BYTES: Final = 4096
 
