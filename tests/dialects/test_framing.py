@@ -189,4 +189,4 @@ def test_what_comes_after_an_array_is_kept_and_is_no_item() -> None:
         edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
         frames = [frame for start, end in itertools.pairwise(edges) for frame in made.feed(data[start:end])]
         assert frames == [Frame(b'{"a":1}')]
-        assert (made.is_closed, made.late, made.tail) == (True, b'{"b": 2} x', b"")
+        assert (made.is_closed, made.trailing, made.tail) == (True, b'{"b": 2} x', b"")
