@@ -28,7 +28,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from dragoman import dialects, exchange, fidelity, message, rules
-from dragoman.bus import catalogue
+from dragoman.bus import EVENT_TYPES, types
+from dragoman.bus.event_types import routing_events
 from dragoman.fidelity import table
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
@@ -115,22 +116,22 @@ def _measure() -> tuple[fidelity.Cell, ...]:
 
 
 def _event_types(_name: str) -> Iterable[str]:
-    yield "| type | who | how private | what it says |"
+    yield "| type | actor | sensitivity | meaning |"
     yield "|---|---|---|---|"
-    for name, payload in sorted(catalogue.EVENT_TYPES.items()):
+    for name, payload in sorted(EVENT_TYPES.items()):
         page = f"event-types.md#{re.sub(r'[^a-z_]', '', name)}"
         summary = (inspect.getdoc(payload) or "").split("\n")[0]
         yield f"| [`{name}`]({page}) | {payload.actor.value} | {payload.floor.value} | {summary} |"
 
 
 def _payloads(_name: str) -> Iterable[str]:
-    for name, payload in sorted(catalogue.EVENT_TYPES.items()):
+    for name, payload in sorted(EVENT_TYPES.items()):
         summary = " ".join((inspect.getdoc(payload) or "").split())
-        retention = " It is kept for as long as the store." if payload.is_audit else ""
-        yield f"## {name}\n\n{summary} By: {payload.actor.value}. How private: {payload.floor.value}.{retention}\n"
+        retention = " The trace keeps it without limit." if payload.is_audit else ""
+        yield f"## {name}\n\n{summary} Actor: {payload.actor.value}. Sensitivity: {payload.floor.value}.{retention}\n"
         yield from _payload_table(payload)
         yield ""
-    for part in (catalogue.RouteStep, catalogue.PatternAlternative):
+    for part in (routing_events.RouteStep, routing_events.PatternAlternative):
         yield f"## {part.__name__}\n\n{inspect.getdoc(part)}\n"
         yield from _payload_table(part)
         yield ""
@@ -149,15 +150,15 @@ def _payload_table(payload: type[msgspec.Struct]) -> Iterable[str]:
 def _type_text(hint: Any) -> str:
     """A type in words that need no Python."""
     names = {
-        catalogue.Sha256: "SHA-256",
-        catalogue.Count: "integer from 0",
-        catalogue.Seconds: "number from 0",
-        catalogue.Share: "number from 0 to 1",
+        types.Sha256: "SHA-256",
+        types.Count: "integer from 0",
+        types.Seconds: "number from 0",
+        types.Share: "number from 0 to 1",
         exchange.StopReason: "[why a model stopped](streams.md#why-a-model-stopped)",
         exchange.ErrorClass: "[kind of fault](errors.md#kinds-of-faults)",
         exchange.SideEffects: "[side effects](tools.md#the-most-that-a-tool-can-do)",
-        catalogue.RouteStep: "[RouteStep](#routestep)",
-        catalogue.PatternAlternative: "[PatternAlternative](#patternalternative)",
+        routing_events.RouteStep: "[RouteStep](#routestep)",
+        routing_events.PatternAlternative: "[PatternAlternative](#patternalternative)",
         str: "text",
         int: "integer",
         float: "number",

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from dragoman import exchange, message
-from dragoman.bus import catalogue
+from dragoman.bus import EVENT_TYPES
+from dragoman.bus.event_types import routing_events
 from dragoman.value import Value
 from tests.conftest import ROOT
 
@@ -56,7 +57,7 @@ def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
 
 
 def test_every_field_of_every_event_is_explained(reference: ModuleType) -> None:
-    for payload in (*catalogue.EVENT_TYPES.values(), catalogue.RouteStep):
+    for payload in (*EVENT_TYPES.values(), routing_events.RouteStep):
         explained = reference._comments(payload)
         assert [name for name in payload.__struct_fields__ if name not in explained] == [], payload.__name__
 

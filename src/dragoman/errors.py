@@ -9,7 +9,7 @@
     │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
     │   ├── SchemaSizeError           a JSON Schema from outside is beyond a limit
     │   ├── ToolInputError            a tool call does not fit its tool's schema
-    │   ├── EventError                an event is not as the catalogue has it
+    │   ├── EventError                an event does not match its type
     │   ├── EnvelopeError             not an agent message envelope, or not a conversation of them
     │   ├── LetterError               not a letter between agents
     │   ├── PolicyError               a routing policy has errors, and none of it is taken
@@ -19,7 +19,7 @@
     ├── UnknownNameError              a name that no row of data answers to
     │   ├── UnknownModelError         no such model in the catalog
     │   ├── UnknownPriceError         no price for that model at that time
-    │   ├── UnknownEventError         no such event type in the catalogue
+    │   ├── UnknownEventError         the event type does not exist
     │   ├── UnknownSessionError       no such session in the store
     │   ├── UnknownToolError          no such tool in the registry
     │   ├── UnknownAttachmentError    no such attachment, or somebody else's

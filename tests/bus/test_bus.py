@@ -12,15 +12,11 @@ import pytest
 
 from dragoman.bus import SYSTEM, Actor, Bus, Event, Payload, Sensitivity
 from dragoman.bus import bus as room
-from dragoman.bus.catalogue import (
-    BusGapDetected,
-    EvalCompleted,
+from dragoman.bus.event_types.system_events import BusGapDetected, EvalCompleted, MemoryEviction, SkillLoaded
+from dragoman.bus.event_types.tool_events import ToolCalled, ToolCompleted
+from dragoman.bus.event_types.turn_events import (
     LlmCallCompleted,
     LlmCallStarted,
-    MemoryEviction,
-    SkillLoaded,
-    ToolCalled,
-    ToolCompleted,
     TurnCancelled,
     TurnCompleted,
     TurnStarted,
@@ -189,7 +185,7 @@ async def test_an_event_may_be_said_to_be_less_private_and_never_more() -> None:
         event = bus.emit(skill(), sensitivity="aggregatable")
         assert event is not None
         assert event.sensitivity is Sensitivity.AGGREGATABLE
-        with pytest.raises(EventError, match="never private"):
+        with pytest.raises(EventError, match="cannot be private"):
             bus.emit(skill(), sensitivity=Sensitivity.PRIVATE)
         with pytest.raises(EventError, match="secret"):
             bus.emit(skill(), sensitivity="secret")
@@ -374,7 +370,7 @@ async def test_who_holds_up_the_fast_path_loses_its_place(
         assert not subscription.is_fast
     assert other.names == ["a", "b", "c"]
     assert hanging.names == ["a", "b", "c"]
-    assert "queue of its own" in caplog.text
+    assert "it has a queue from now on" in caplog.text
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
@@ -409,7 +405,7 @@ async def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) 
     bus.emit(skill())
     bus.emit(skill())
     await bus.close(timeout_s=0.05)
-    assert "nobody took" in caplog.text
+    assert "undelivered events" in caplog.text
 
 
 async def test_who_unsubscribes_gets_what_waited_and_nothing_more() -> None:

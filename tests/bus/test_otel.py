@@ -18,15 +18,12 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dragoman.bus import Bus, Scope
-from dragoman.bus.catalogue import (
+from dragoman.bus.event_types.routing_events import RouteDecided, RouteStep
+from dragoman.bus.event_types.tool_events import ToolCalled, ToolCompleted, ToolFailed
+from dragoman.bus.event_types.turn_events import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmCallStarted,
-    RouteDecided,
-    RouteStep,
-    ToolCalled,
-    ToolCompleted,
-    ToolFailed,
     TurnCancelled,
     TurnCompleted,
     TurnStarted,

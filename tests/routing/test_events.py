@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.bus.catalogue import RouteDecided, RoutingConstraintFailure, RoutingPolicyInvalid, parse_payload
+from dragoman.bus import EVENT_TYPES
+from dragoman.bus.event_types.routing_events import RouteDecided, RoutingConstraintFailure, RoutingPolicyInvalid
+from dragoman.bus.types import parse_payload
 from dragoman.routing import SLOTS, Availability, Policy, decide
 from dragoman.settings.policy_file import PolicyStatus
 from tests.routing.models import NOW, PICTURE, REGISTRY, policy, turn
@@ -17,7 +19,7 @@ from tests.routing.test_chain import samples
 def test_a_decision_is_a_route_decided(text: str, index: int) -> None:
     rules = policy(rules=[{"when": {"message_matches": "bug"}, "use": "deep"}])
     decision = decide(turn(text), rules, REGISTRY, samples=samples("bolt:quick"))
-    event = parse_payload("route.decided", decision.payload(0.5))
+    event = parse_payload("route.decided", decision.payload(0.5), EVENT_TYPES)
     assert isinstance(event, RouteDecided)
     assert (event.chosen_model, event.winner_index) == (decision.chosen_model, index)
     assert [step.policy for step in event.chain] == list(SLOTS[: len(decision.chain)])
@@ -25,7 +27,7 @@ def test_a_decision_is_a_route_decided(text: str, index: int) -> None:
 
 
 def test_nobody_is_a_route_decided_as_well() -> None:
-    event = parse_payload("route.decided", decide(turn("hello"), Policy(), REGISTRY).payload(0.5))
+    event = parse_payload("route.decided", decide(turn("hello"), Policy(), REGISTRY).payload(0.5), EVENT_TYPES)
     assert isinstance(event, RouteDecided)
     assert len(event.chain) == len(SLOTS)
 
@@ -33,15 +35,17 @@ def test_nobody_is_a_route_decided_as_well() -> None:
 def test_a_refused_choice_is_a_routing_constraint_failure() -> None:
     refusal = decide(turn("@text look", PICTURE), policy(global_default="big"), REGISTRY).rejection
     assert refusal is not None
-    event = parse_payload("routing_constraint_failure", refusal.payload())
+    event = parse_payload("routing_constraint_failure", refusal.payload(), EVENT_TYPES)
     assert isinstance(event, RoutingConstraintFailure)
     assert (event.source, event.would_fall_back_to) == ("per_message_override", "acme:big")
 
 
 def test_a_wrong_policy_and_changes_of_who_is_reachable_are_events() -> None:
     wrong = PolicyStatus(policy=Policy(), path="routing.yaml", errors=("$: a mapping is expected",))
-    assert isinstance(parse_payload("routing.policy_invalid", wrong.invalid_payload()), RoutingPolicyInvalid)
+    assert isinstance(
+        parse_payload("routing.policy_invalid", wrong.invalid_payload(), EVENT_TYPES), RoutingPolicyInvalid
+    )
     state, down = Availability().with_call_result("acme", "acme:big", NOW, "auth")
     _, up = state.with_call_result("acme", "acme:big", NOW)
-    told = [parse_payload(change.event_type, change.payload()) for change in (*down, *up)]
+    told = [parse_payload(change.event_type, change.payload(), EVENT_TYPES) for change in (*down, *up)]
     assert [payload.event_type for payload in told] == ["routing.provider_unavailable", "routing.provider_recovered"]

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from dragoman.bus import AUDIT, Bus
-from dragoman.bus.catalogue import GatewayKeyIssued, SkillLoaded, TurnCompleted, TurnStarted
+from dragoman.bus.event_types.system_events import GatewayKeyIssued, SkillLoaded
+from dragoman.bus.event_types.turn_events import TurnCompleted, TurnStarted
 from dragoman.bus.trace_writer import TraceWriter
 from dragoman.errors import CorruptDataError, FormatError, StorageError, UnknownSessionError
 from dragoman.exchange import StopReason
@@ -417,7 +418,7 @@ async def test_the_writer_sweeps_once_a_day_and_says_so(store: Store, clock: Clo
 
 
 async def test_a_store_that_fails_for_a_moment_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.bus.trace_writer._PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("dragoman.bus.trace_writer._RETRY_DELAYS_S", (0.0, 0.0))
     session = await store.create_session()
     append, failures = store.append_events, iter([True, True])
 

@@ -1,19 +1,18 @@
-"""Who is told: events of turns, calls, tools and routing, and who listens to them.
+"""The event bus: events of turns, model calls, tools and routing, and their subscribers.
 
     async with Bus() as bus:
         bus.subscribe("screen", show)
         turn = bus.scope(session_id, turn_id)
-        turn.emit(catalogue.TurnStarted(...))
+        turn.emit(turn_events.TurnStarted(...))
 
-``catalogue`` has every event type. docs/events.md explains them.
+``dragoman.bus.event_types`` defines every event type. docs/events.md explains them.
 """
 
 from __future__ import annotations
 
-from dragoman.bus import catalogue
 from dragoman.bus.bus import Bus, Scope, Subscription
-from dragoman.bus.catalogue import AUDIT, EVENT_TYPES
-from dragoman.bus.types import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
+from dragoman.bus.event_types import AUDIT, EVENT_TYPES
+from dragoman.bus.types import SYSTEM, Actor, Event, Filter, Payload, Sensitivity, event
 
 __all__ = [
     "AUDIT",
@@ -27,5 +26,5 @@ __all__ = [
     "Scope",
     "Sensitivity",
     "Subscription",
-    "catalogue",
+    "event",
 ]

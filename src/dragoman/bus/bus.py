@@ -1,16 +1,16 @@
-"""Who is told: events come in, and go to everybody who asked for them.
+"""The event bus: distributes events to subscribers.
 
     async with Bus() as bus:
         bus.subscribe("screen", show, event_types=["llm.call_completed"])
         turn = bus.scope(session_id, turn_id)
         turn.emit(TurnStarted(...))
 
-``emit`` puts an event into a queue and returns at once. One task takes them out, in order: it awaits subscribers of the
-fast path one after the other, and puts the event into the queue of each other one, which has a task of its own. A
-subscriber that raises loses that event; one that is slow loses events when its queue is full, and is told so, at the
-place where they are missing, by ``bus.gap_detected``. Nothing is delivered twice.
+``emit`` appends an event to a queue and returns immediately. One task dispatches the queue in order: it awaits the
+fast subscribers one after the other, and appends the event to the queue of each other subscriber, which has its own
+task. A subscriber that raises loses that event. A subscriber whose queue is full loses events and receives
+``bus.gap_detected`` in their place. No event is delivered twice.
 
-The one rule: nothing that a subscriber does can hold up, break or change what another one gets, or whoever emits.
+Invariant: a subscriber cannot delay, stop or change the delivery to other subscribers, or block an emitter.
 """
 
 from __future__ import annotations
@@ -26,19 +26,28 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
-from dragoman.bus.catalogue import (
-    ALIASES,
-    EVENT_TYPES,
+from dragoman.bus.event_types import EVENT_TYPES
+from dragoman.bus.event_types.system_events import (
     BusGapDetected,
     BusSubscriberRegistered,
     BusSubscriberUnregistered,
+)
+from dragoman.bus.types import (
+    ALIASES,
+    SUBJECT_TYPES,
+    SYSTEM,
+    Actor,
+    Event,
+    EventParents,
+    Filter,
+    Payload,
+    Sensitivity,
     get_event_type,
+    get_subject,
     index_event_types,
     parse_payload,
     validate_payload,
 )
-from dragoman.bus.lineage import SUBJECT_TYPES, EventParents, get_subject
-from dragoman.bus.types import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
 from dragoman.errors import BusError, DragomanError, EventError
 from dragoman.ids import UlidSource
 
@@ -47,8 +56,8 @@ BatchHandler = Callable[[Sequence[Event]], Awaitable[None] | None]
 
 _log: Final = logging.getLogger("dragoman.bus")
 _LIMIT: Final = 10_000
-_DISPATCH_BATCH: Final = 64  # delivered before anybody else in the loop has a turn
-_FAST_TIMEOUT_S: Final = 1.0  # how long a subscriber of the fast path may take before it loses that place
+_DISPATCH_BATCH: Final = 64  # events dispatched before other tasks of the loop run
+_FAST_TIMEOUT_S: Final = 1.0  # a fast subscriber that needs longer gets a queue
 
 
 def _clock_us() -> int:
@@ -56,7 +65,7 @@ def _clock_us() -> int:
 
 
 class Subscription:
-    """A subscriber: what it wants, what waits for it, and what it has missed."""
+    """A subscriber with its filter, its queue and its counts of lost events."""
 
     def __init__(
         self,
@@ -72,14 +81,14 @@ class Subscription:
         self.name = name
         self.event_filter = event_filter
         self.is_fast = is_fast
-        self.missed_count = 0  # events that found its queue full, ever
-        self.failed_count = 0  # events that it raised at, ever
+        self.missed_count = 0  # events dropped because the queue was full
+        self.failed_count = 0  # events at which the handler raised
         self._handler = handler
         self._limit = limit
         self._max_batch = max_batch
         self._max_delay_s = max_delay_s
         self._queue: deque[Event] = deque()
-        self._gap: list[Event] | None = None  # the first and the last event that were missed since the last delivery
+        self._gap: list[Event] | None = None  # first and last event missed since the last delivery
         self._gap_size = 0
         self._has_events = asyncio.Event()
         self._is_idle = asyncio.Event()
@@ -89,11 +98,11 @@ class Subscription:
 
     @property
     def queue_size(self) -> int:
-        """How many events wait for it."""
+        """Number of queued events."""
         return len(self._queue)
 
     def offer(self, event: Event) -> None:
-        """Let an event wait for it. Once one found no room, none does until half of the queue is free."""
+        """Queue an event. After an overflow, events are dropped until half of the queue is free."""
         if self._gap is not None or len(self._queue) >= self._limit:
             self._gap = [self._gap[0] if self._gap else event, event]
             self._gap_size += 1
@@ -104,7 +113,7 @@ class Subscription:
         self._has_events.set()
 
     def pop_gap(self) -> BusGapDetected | None:
-        """What was missed, once there is room again."""
+        """Return the missed events once half of the queue is free."""
         if self._gap is None or len(self._queue) > self._limit // 2:
             return None
         first, last = self._gap
@@ -112,7 +121,7 @@ class Subscription:
         return BusGapDetected(subscriber=self.name, missed=missed, first_event_id=first.id, last_event_id=last.id)
 
     async def run(self, on_dequeue: Callable[[Subscription], None]) -> None:
-        """Take what waits, until it is told to end and nothing waits any more."""
+        """Handle queued events until the subscription is closed and its queue is empty."""
         while True:
             while not self._queue:
                 self._is_idle.set()
@@ -126,12 +135,12 @@ class Subscription:
             await self.handle(batch)
 
     async def handle(self, batch: Sequence[Event]) -> None:
-        """Give it events; what it raises is logged, and is nobody else's business."""
+        """Call the handler; log what it raises."""
         try:
             result = self._handler(batch)
             if inspect.isawaitable(result):
                 await result
-        except (Exception, asyncio.CancelledError) as error:  # the others are told, whatever it is
+        except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             self.failed_count += len(batch)
@@ -145,36 +154,49 @@ class Subscription:
             )
 
     async def _wait_for_batch(self) -> None:
-        """Let more events come, so that a batch is worth its name; not when somebody waits for it."""
         if self._max_delay_s and not self._is_closing and len(self._queue) < self._max_batch:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._max_delay_s):  # wait_for may forget a cancel (Python 3.11)
+                async with asyncio.timeout(self._max_delay_s):  # asyncio.wait_for of 3.11 may swallow a cancellation
                     await self._flush.wait()
 
     async def wait_idle(self) -> None:
-        """Wait until nothing waits for it, and it has taken everything."""
+        """Wait until the queue is empty and every event is handled."""
         self._flush.set()
         await self._is_idle.wait()
         self._flush.clear()
 
     def close(self) -> None:
-        """Say that nothing more will come."""
+        """End the subscription after its queued events."""
         self._is_closing = True
         self._flush.set()
         self._has_events.set()
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is to end, rather than something that it waited for."""
+    """Whether the current task is cancelled, rather than something that it awaits."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
-class Bus:
-    """Takes events and tells everybody who asked. Use it with ``async with``, in the thread of one event loop.
+class _Emitter:
+    """Adds ``try_emit`` to ``emit``."""
 
-    ``strict`` raises on an event that is not as the catalogue has it; otherwise it is logged and dropped. ``clock_us``
-    gives the time in microseconds, ``ids`` the next event's id. ``payloads`` are event types of an application's own.
+    def emit(self, payload: Payload | str, fields: Mapping[str, Any] | None = None, **options: Any) -> Event | None:
+        raise NotImplementedError
+
+    def try_emit(self, payload: Payload | str, fields: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """Emit an event; a full or closed bus is ignored, since the bus logs it."""
+        try:  # noqa: SIM105  contextlib.suppress is slower, and every step of a turn calls this
+            self.emit(payload, fields, **options)
+        except BusError:
+            pass
+
+
+class Bus(_Emitter):
+    """Receives events and delivers them to subscribers. Use it with ``async with``, in one event loop.
+
+    With ``strict`` an invalid event raises; otherwise it is logged and dropped. ``clock_us`` returns the time in
+    microseconds, ``ids`` the id of the next event. ``payloads`` are event types of the application.
     """
 
     def __init__(
@@ -189,10 +211,10 @@ class Bus:
         self.strict = strict
         self.event_types: Mapping[str, type[Payload]] = index_event_types((*EVENT_TYPES.values(), *payloads))
         self._clock_us = clock_us
-        self._now_us = 0  # of the newest event, so that its id and its time are of the same moment
+        self._now_us = 0  # time of the newest event, which its id uses as well
         self._ids = ids or UlidSource(lambda: self._now_us // 1_000, lambda: secrets.randbits(80)).next
         self._limit = limit
-        self._queue: deque[tuple[Event, Subscription | None]] = deque()  # each with whom it is not for
+        self._queue: deque[tuple[Event, Subscription | None]] = deque()  # each with the subscription to exclude
         self._subscriptions: dict[Subscription, asyncio.Task[None] | None] = {}
         self._parents: WeakValueDictionary[tuple[str, str | None], EventParents] = WeakValueDictionary()
         self._has_events = asyncio.Event()
@@ -209,16 +231,16 @@ class Bus:
         await self.close()
 
     def start(self) -> None:
-        """Begin to deliver. What was emitted before has waited."""
+        """Start the delivery, also of events emitted before."""
         if self._dispatch_task is None and not self._is_closed:
             self._dispatch_task = asyncio.create_task(self._dispatch(), name="dragoman-bus")
             for subscription, task in self._subscriptions.items():
                 if task is None and not subscription.is_fast:
                     self._subscriptions[subscription] = self._start_worker(subscription)
 
-    # --- emitting ----------------------------------------------------------------------------------------------------
+    # --- emit --------------------------------------------------------------------------------------------------------
 
-    def emit(
+    def emit(  # type: ignore[override]  # the options are spelled out
         self,
         payload: Payload | str,
         fields: Mapping[str, Any] | None = None,
@@ -229,10 +251,10 @@ class Bus:
         actor: Actor | str | None = None,
         sensitivity: Sensitivity | str | None = None,
     ) -> Event | None:
-        """Say that something happened: a payload, or the name of an event type and its fields.
+        """Emit a payload, or the name of an event type and its fields.
 
-        The event is returned, so that others can name it as their parent; ``None`` if it was not as the catalogue has
-        it and was dropped. ``BusError`` if too many events wait, or the bus was closed.
+        Returns the event, which can be the parent of others; ``None`` if it is invalid and was dropped. Raises
+        ``BusError`` if the queue is full or the bus is closed.
         """
         try:
             typed_payload = (
@@ -249,7 +271,7 @@ class Bus:
         return event
 
     def scope(self, session_id: str, turn_id: str | None = None, *, actor: Actor | str | None = None) -> Scope:
-        """What emits the events of one turn, and knows the parent of each; of the same turn, they know the same."""
+        """Return an emitter for one turn. Scopes of the same turn share the parents of its events."""
         parents = self._parents.get((session_id, turn_id)) if turn_id is not None else None
         scope = Scope(self, session_id, turn_id, actor, parents or EventParents())
         self._parents[session_id, turn_id] = scope.parents
@@ -265,11 +287,12 @@ class Bus:
         actor: Actor | str | None = None,
         sensitivity: Sensitivity | str | None = None,
     ) -> Event:
+        where = f"event {payload.event_type}"
         if self.event_types.get(payload.event_type) is not type(payload):
             get_event_type(payload.event_type, self.event_types)
-            raise EventError(f"{type(payload).__name__} is not its payload", where=f"event {payload.event_type}")
+            raise EventError(f"{type(payload).__name__} is not its payload", where=where)
         if not session_id:
-            raise EventError("it belongs to no session", where=f"event {payload.event_type}", remedy='Say "system"')
+            raise EventError("the session id is empty", where=where, remedy='Use "system" for no session')
         validated, data = validate_payload(payload)
         self._now_us = self._clock_us()
         return Event(
@@ -287,20 +310,20 @@ class Bus:
 
     def _enqueue(self, event: Event, exclude: Subscription | None = None) -> None:
         if self._is_closed:
-            raise BusError("it is closed", where=f"event {event.type}", code="bus_closed")
+            raise BusError("the bus is closed", where=f"event {event.type}", code="bus_closed")
         if len(self._queue) >= self._limit:
-            _log.error("%s events wait already; %s is lost", self._limit, event.type, extra={"event_type": event.type})
+            _log.error("%s events are queued; %s is lost", self._limit, event.type, extra={"event_type": event.type})
             raise BusError(
-                f"{self._limit} events wait already",
+                f"{self._limit} events are queued",
                 where=f"event {event.type}",
-                remedy="Let the event loop run between events, or leave the fast path to subscribers that are fast",
+                remedy="Let the event loop run between events, and subscribe slow handlers without fast=True",
             )
-        if not self._queue:  # else that was said already
+        if not self._queue:
             self._is_idle.clear()
             self._has_events.set()
         self._queue.append((event, exclude))
 
-    # --- subscribers -------------------------------------------------------------------------------------------------
+    # --- subscribe ---------------------------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -314,14 +337,14 @@ class Bus:
         fast: bool = False,
         slow: bool = False,
     ) -> Subscription:
-        """Ask for events, one at a time, in order. ``take`` may be a coroutine function.
+        """Call ``handler``, a function or coroutine function, for each event, in order.
 
-        With ``fast``, the event is awaited before the next one is delivered to anybody, so ``take`` must do next to
-        nothing: who takes a second once has a queue of ``limit`` events from then on, like everybody else. ``slow``
-        says that it never may be.
+        With ``fast`` the bus awaits the handler before it delivers the event to others, so it must return quickly. A
+        fast handler that blocks for a second gets a queue of ``limit`` events like the others. ``slow`` declares that
+        the handler must not be fast.
         """
         if fast and slow:
-            raise EventError("what is slow cannot be on the fast path", where=f"subscriber {name!r}")
+            raise EventError("a slow subscriber cannot be fast", where=f"subscriber {name!r}")
 
         def handle_first(events: Sequence[Event]) -> Awaitable[None] | None:
             return handler(events[0])
@@ -341,7 +364,7 @@ class Bus:
         actors: Iterable[Actor | str] | None = None,
         limit: int = _LIMIT,
     ) -> Subscription:
-        """Ask for events, as many at a time as wait, up to ``most``; with ``max_delay_s``, those of so many seconds."""
+        """Call ``handler`` with up to ``max_batch`` queued events, collected for at most ``max_delay_s`` seconds."""
         event_filter = self._make_filter(session_ids, event_types, actors)
         return self._register(
             Subscription(name, handler, event_filter, limit=limit, max_batch=max_batch, max_delay_s=max_delay_s)
@@ -364,7 +387,7 @@ class Bus:
 
     def _register(self, subscription: Subscription) -> Subscription:
         if self._is_closed:
-            raise BusError("it is closed", where=f"subscriber {subscription.name!r}", code="bus_closed")
+            raise BusError("the bus is closed", where=f"subscriber {subscription.name!r}", code="bus_closed")
         is_running = self._dispatch_task is not None and not subscription.is_fast
         self._subscriptions[subscription] = self._start_worker(subscription) if is_running else None
         types = subscription.event_filter.event_types
@@ -376,7 +399,7 @@ class Bus:
         return subscription
 
     async def unsubscribe(self, subscription: Subscription, timeout_s: float = 5.0) -> None:
-        """Deliver what was emitted so far to a subscriber, and tell it nothing more."""
+        """Deliver the events emitted so far to a subscriber, then remove it."""
         if subscription not in self._subscriptions:
             return
         if self._dispatch_task not in (None, asyncio.current_task()):
@@ -393,7 +416,7 @@ class Bus:
     def _start_worker(self, subscription: Subscription) -> asyncio.Task[None]:
         return asyncio.create_task(subscription.run(self._report_gap), name=f"dragoman-bus-{subscription.name}")
 
-    # --- delivering --------------------------------------------------------------------------------------------------
+    # --- deliver -----------------------------------------------------------------------------------------------------
 
     async def _dispatch(self) -> None:
         while True:
@@ -406,11 +429,15 @@ class Bus:
             for _ in range(min(len(self._queue), _DISPATCH_BATCH)):
                 await self._deliver(*self._queue.popleft())
             if self._queue:
-                await asyncio.sleep(0)  # so that whoever is fast enough finds the time to be
+                await asyncio.sleep(0)  # subscribers run before their queues overflow
 
     async def _deliver(self, event: Event, exclude: Subscription | None) -> None:
-        matches = [one for one in self._subscriptions if one is not exclude and one.event_filter.matches(event)]
-        queued = [one for one in matches if not one.is_fast]
+        matches = [
+            subscription
+            for subscription in self._subscriptions
+            if subscription is not exclude and subscription.event_filter.matches(event)
+        ]
+        queued = [subscription for subscription in matches if not subscription.is_fast]
         for subscription in matches:
             if subscription.is_fast:
                 await self._deliver_fast(subscription, event)
@@ -426,7 +453,7 @@ class Bus:
             subscription.is_fast = False
             self._subscriptions[subscription] = self._start_worker(subscription)
             _log.warning(
-                "subscriber %s took more than %s s at %s; it has a queue of its own from now on",
+                "subscriber %s needed more than %s s for %s; it has a queue from now on",
                 subscription.name,
                 _FAST_TIMEOUT_S,
                 event.type,
@@ -434,18 +461,18 @@ class Bus:
             )
 
     def _report_gap(self, subscription: Subscription) -> None:
-        """There is room again: say what was missed, to whoever missed it and to the others."""
+        """Emit the gap of a subscriber to itself, in its position, and to the others."""
         gap = subscription.pop_gap()
         if gap is None:
             return
         _log.warning("subscriber %s missed %s events", gap.subscriber, gap.missed, extra={"subscriber": gap.subscriber})
         event = self._make_event(gap)
         subscription.offer(event)
-        with contextlib.suppress(BusError):  # full or closed: the log has it
+        with contextlib.suppress(BusError):  # full or closed: the log contains it
             self._enqueue(event, exclude=subscription)
 
     async def drain(self) -> None:
-        """Wait until everything that was emitted has been handed to every subscriber and taken."""
+        """Wait until every subscriber has handled every emitted event."""
         self.start()
         is_done = False
         while not is_done:
@@ -455,7 +482,7 @@ class Bus:
             is_done = self._is_idle.is_set()
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Take no more events, deliver those that wait, and end. Who is not done after that time loses the rest."""
+        """Reject new events, deliver the queued ones, and end. Events not handled within ``timeout_s`` are lost."""
         if self._is_closed:
             return
         self.start()
@@ -468,12 +495,12 @@ class Bus:
         await _finish_tasks({task for task in self._subscriptions.values() if task is not None}, timeout_s)
         lost = {subscription.name: subscription.queue_size for subscription in self._subscriptions}
         if any(lost.values()) or self._queue:
-            _log.warning("closed with events that nobody took: %s in all, then %s", len(self._queue), lost)
+            _log.warning("closed with undelivered events: %s in the bus, then %s", len(self._queue), lost)
         self._subscriptions = {}
 
 
 async def _finish_tasks(tasks: set[asyncio.Task[None]], timeout_s: float) -> None:
-    """Wait for tasks to end, and end them."""
+    """Wait for tasks, and cancel them after the timeout."""
     others = {task for task in tasks if task is not asyncio.current_task()}  # a subscriber may unsubscribe itself
     if others:
         _, late = await asyncio.wait(others, timeout=timeout_s)
@@ -491,19 +518,19 @@ def _parse_actor(payload: Payload, value: Actor | str) -> Actor:
 
 
 def _parse_sensitivity(payload: Payload, value: Sensitivity | str) -> Sensitivity:
-    least = payload.sensitivity()
+    default = payload.sensitivity()
     try:
         sensitivity = Sensitivity(value)
     except ValueError as error:
         raise EventError(str(error), where=f"event {payload.event_type}") from None
-    if sensitivity.openness < least.openness:
-        what = f"it is {least.value}, and may be said to be less private than that, never {sensitivity.value}"
+    if sensitivity.openness < default.openness:
+        what = f"its sensitivity is {default.value}; it cannot be {sensitivity.value}, which is more private"
         raise EventError(what, where=f"event {payload.event_type}")
     return sensitivity
 
 
-class Scope:
-    """Emits the events of one turn: its session, its turn and the parent of each are known."""
+class Scope(_Emitter):
+    """Emits the events of one turn with its session, its turn and their parents."""
 
     def __init__(
         self, bus: Bus, session_id: str, turn_id: str | None, actor: Actor | str | None, parents: EventParents
@@ -514,7 +541,7 @@ class Scope:
         self._actor = actor
         self.parents = parents
 
-    def emit(
+    def emit(  # type: ignore[override]  # the options are spelled out
         self,
         payload: Payload | str,
         fields: Mapping[str, Any] | None = None,
@@ -523,7 +550,7 @@ class Scope:
         actor: Actor | str | None = None,
         sensitivity: Sensitivity | str | None = None,
     ) -> Event | None:
-        """Say that something happened in this turn; ``None`` if it was dropped."""
+        """Emit an event of this turn; ``None`` if it is invalid and was dropped. An explicit ``parent`` wins."""
         if parent is None:
             name = ALIASES.get(payload, payload) if isinstance(payload, str) else payload.event_type
             subject = get_subject(fields if isinstance(payload, str) else payload) if name in SUBJECT_TYPES else ""

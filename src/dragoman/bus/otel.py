@@ -1,17 +1,16 @@
-"""Turns as spans of OpenTelemetry, by its conventions for generative AI (1.41, which are still in development).
+"""Exports turns as OpenTelemetry spans, by the conventions for generative AI (1.41, status "development").
 
-    spans = Spans(otlp_provider("http://collector:4318"))      needs the extra "otel"
-    spans.listen(bus)
+    exporter = SpanExporter(otlp_provider("http://collector:4318"))      needs the extra "otel"
+    exporter.listen(bus)
     …
-    await spans.close()
+    await exporter.close()
 
     invoke_agent              a turn
-    ├── chat MODEL            a call of a model
-    └── execute_tool NAME     a call of a tool
+    ├── chat MODEL            a model call
+    └── execute_tool NAME     a tool call
 
-A span begins and ends at the times of its events, so listening late changes nothing but what was missed. Counts of
-input tokens include those of caches, as the conventions want it. The one rule: of what was said nothing leaves, unless
-``content`` asks for it; and then without secrets.
+A span starts and ends at the times of its events. Counts of input tokens include cached tokens, as the conventions
+require. Message content is exported only with ``content=True``, and then redacted.
 """
 
 from __future__ import annotations
@@ -19,20 +18,17 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dragoman.bus.bus import Bus, Subscription
-from dragoman.bus.catalogue import (
+from dragoman.bus.event_types.routing_events import RouteDecided
+from dragoman.bus.event_types.tool_events import ToolCalled, ToolCompleted, ToolFailed
+from dragoman.bus.event_types.turn_events import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmCallStarted,
-    RouteDecided,
-    ToolCalled,
-    ToolCompleted,
-    ToolFailed,
     TurnCancelled,
     TurnCompleted,
     TurnFailed,
@@ -60,7 +56,7 @@ _SPAN_EVENTS: Final = (
     RouteDecided,
 )
 _MAX_OPEN: Final = 10_000
-# How the conventions spell providers that our catalog spells otherwise.
+# Provider names of the conventions that differ from those of the catalog.
 _PROVIDERS: Final = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -74,7 +70,7 @@ Attributes = dict[str, Any]
 
 
 def otlp_provider(endpoint: str | None = None, *, headers: Mapping[str, str] | None = None) -> TracerProvider:
-    """What sends spans to a collector over HTTP. Without an endpoint, the variables of OpenTelemetry say where."""
+    """Return a provider that sends spans over HTTP. Without an endpoint, the variables of OpenTelemetry apply."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
@@ -82,23 +78,23 @@ def otlp_provider(endpoint: str | None = None, *, headers: Mapping[str, str] | N
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
         raise _missing_package_error() from None
-    where = None if endpoint is None else f"{endpoint.rstrip('/').removesuffix('/v1/traces')}/v1/traces"
+    url = None if endpoint is None else f"{endpoint.rstrip('/').removesuffix('/v1/traces')}/v1/traces"
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: "dragoman"}), shutdown_on_exit=False)
-    sender = OTLPSpanExporter(endpoint=where, headers=None if headers is None else dict(headers))
+    sender = OTLPSpanExporter(endpoint=url, headers=None if headers is None else dict(headers))
     provider.add_span_processor(BatchSpanProcessor(sender))
     return provider
 
 
 def _missing_package_error() -> SettingsError:
     return SettingsError(
-        "OpenTelemetry needs packages that are not installed",
+        "the packages of OpenTelemetry are not installed",
         remedy="Install dragoman[otel]",
         code="missing_package",
     )
 
 
 class SpanExporter:
-    """Makes spans of events. ``agent`` names the agent whose turns they are."""
+    """Converts events to spans. ``agent`` is the name of the agent."""
 
     def __init__(
         self,
@@ -118,45 +114,43 @@ class SpanExporter:
         self._agent = agent
         self._has_content = content
         self._redactor = redactor or Redactor()
-        self._open: OrderedDict[str, Span] = OrderedDict()  # by the id of the event that began it, or of its turn
+        self._open: OrderedDict[str, Span] = OrderedDict()  # by the id of the start event, or by turn
         self._source: tuple[Bus, Subscription] | None = None
 
     def listen(self, bus: Bus) -> None:
-        """Make spans of what this bus says."""
+        """Subscribe to a bus."""
         types = [payload.event_type for payload in _SPAN_EVENTS]
         self._source = bus, bus.subscribe("otel", self.handle, event_types=types, limit=_MAX_OPEN)
 
     async def close(self) -> None:
-        """Take what waits, end what is open, and send everything."""
+        """Handle the queued events, end open spans and send everything."""
         if self._source is not None:
             bus, subscription = self._source
             await bus.unsubscribe(subscription)
         for span in reversed(self._open.values()):
             span.end()
         self._open.clear()
-        await asyncio.to_thread(self._provider.shutdown)  # which waits until everything is sent
+        await asyncio.to_thread(self._provider.shutdown)  # waits until everything is sent
 
     def handle(self, event: Event) -> None:
-        """Begin, change or end a span."""
+        """Start, change or end a span."""
+        turn = _turn_key(event)
         match event.payload:
             case TurnStarted() as payload:
                 self._start_span(
-                    _turn_key(event),
-                    event,
-                    self._span_name("invoke_agent", self._agent),
-                    self._turn_attributes(event, payload),
+                    turn, event, _span_name("invoke_agent", self._agent), self._turn_attributes(event, payload)
                 )
             case RouteDecided() as payload:
-                self._set_attributes(_turn_key(event), _route_attributes(payload))
+                self._set_attributes(turn, _route_attributes(payload))
             case TurnCompleted() as payload:
-                self._end_span(_turn_key(event), event, _turn_end_attributes(payload))
+                self._end_span(turn, event, _turn_end_attributes(payload))
             case TurnCancelled() as payload:
-                self._end_span(_turn_key(event), event, {"dragoman.cancelled": payload.reason}, error="cancelled")
+                self._end_span(turn, event, {"dragoman.cancelled": payload.reason}, error="cancelled")
             case TurnFailed() as payload:
                 error, message = payload.error_class.value, payload.error_message_redacted
-                self._end_span(_turn_key(event), event, {}, error=error, message=message)
+                self._end_span(turn, event, {}, error=error, message=message)
             case LlmCallStarted() as payload:
-                name = self._span_name("chat", _model_name(payload.model))
+                name = _span_name("chat", _model_name(payload.model))
                 self._start_span(event.id, event, name, _call_attributes(event, payload), is_client=True)
             case LlmCallCompleted() as payload:
                 self._end_span(event.parent_event_id, event, _answer_attributes(payload))
@@ -164,22 +158,14 @@ class SpanExporter:
                 error, message = payload.error_class.value, payload.error_message_redacted
                 self._end_span(event.parent_event_id, event, {}, error=error, message=message)
             case ToolCalled() as payload:
-                self._start_span(
-                    event.id,
-                    event,
-                    self._span_name("execute_tool", payload.tool_name),
-                    _tool_attributes(event, payload),
-                )
+                name = _span_name("execute_tool", payload.tool_name)
+                self._start_span(event.id, event, name, _tool_attributes(event, payload))
             case ToolCompleted() as payload:
-                failed = None if payload.success else "tool_error"
-                self._end_span(event.parent_event_id, event, self._result_attributes(payload), error=failed)
+                failure = None if payload.success else "tool_error"
+                self._end_span(event.parent_event_id, event, self._result_attributes(payload), error=failure)
             case ToolFailed() as payload:
-                self._end_span(
-                    event.parent_event_id, event, {}, error=payload.error_class, message=payload.error_message
-                )
-
-    def _span_name(self, operation: str, of: str | None) -> str:
-        return f"{operation} {of}" if of else operation
+                error, message = payload.error_class, payload.error_message
+                self._end_span(event.parent_event_id, event, {}, error=error, message=message)
 
     def _start_span(
         self, key: str, event: Event, name: str, attributes: Attributes, *, is_client: bool = False
@@ -190,7 +176,7 @@ class SpanExporter:
         self._open[key] = self._tracer.start_span(
             name, context, kind, _drop_none(attributes), start_time=event.timestamp_us * 1_000
         )
-        if len(self._open) > _MAX_OPEN:  # whoever began it has forgotten it
+        if len(self._open) > _MAX_OPEN:
             self._open.popitem(last=False)[1].end()
 
     def _set_attributes(self, key: str, attributes: Attributes) -> None:
@@ -218,27 +204,30 @@ class SpanExporter:
 
     def _turn_attributes(self, event: Event, payload: TurnStarted) -> Attributes:
         text = payload.user_message_text_redacted
-        parts = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
+        messages = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
         return {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.conversation.id": event.session_id,
             "gen_ai.agent.name": self._agent,
-            "gen_ai.input.messages": self._to_json(parts) if text is not None and self._has_content else None,
+            "gen_ai.input.messages": self._to_json(messages) if text is not None and self._has_content else None,
             "dragoman.turn.id": event.turn_id,
         }
 
     def _result_attributes(self, payload: ToolCompleted) -> Attributes:
         if not self._has_content:
             return {}
+        command = payload.command_executed
         return {
             "dragoman.tool.files_modified": payload.files_modified,
-            "dragoman.tool.command": None
-            if payload.command_executed is None
-            else self._redactor.text(payload.command_executed),
+            "dragoman.tool.command": None if command is None else self._redactor.text(command),
         }
 
     def _to_json(self, value: Any) -> str:
         return msgspec.json.encode(self._redactor.value(value)).decode()
+
+
+def _span_name(operation: str, subject: str | None) -> str:
+    return f"{operation} {subject}" if subject else operation
 
 
 def _turn_key(event: Event) -> str:
@@ -246,22 +235,18 @@ def _turn_key(event: Event) -> str:
 
 
 def _model_name(model: str) -> str:
-    """The model as its provider calls it."""
+    """Return the model name without the provider."""
     return model.partition(":")[2] or model
-
-
-def _provider_name(name: str) -> str:
-    return _PROVIDERS.get(name, name)
 
 
 def _route_attributes(payload: RouteDecided) -> Attributes:
     provider, _, model = payload.chosen_model.rpartition(":")
-    step = payload.chain[payload.winner_index] if 0 <= payload.winner_index < len(payload.chain) else None
+    winner = payload.chain[payload.winner_index] if 0 <= payload.winner_index < len(payload.chain) else None
     return {
         "gen_ai.request.model": model or None,
-        "gen_ai.provider.name": _provider_name(provider) if provider else None,
-        "dragoman.route.policy": step.policy if step is not None else None,
-        "dragoman.route.rule": step.rule_name if step is not None else None,
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider) or None,
+        "dragoman.route.policy": winner.policy if winner is not None else None,
+        "dragoman.route.rule": winner.rule_name if winner is not None else None,
     }
 
 
@@ -270,7 +255,7 @@ def _turn_end_attributes(payload: TurnCompleted) -> Attributes:
         "gen_ai.response.finish_reasons": (payload.stop_reason.value,),
         "gen_ai.usage.input_tokens": payload.total_input_tokens,
         "gen_ai.usage.output_tokens": payload.total_output_tokens,
-        "dragoman.cost_usd": None if payload.total_cost_usd is None else _to_float(payload.total_cost_usd),
+        "dragoman.cost_usd": None if payload.total_cost_usd is None else float(payload.total_cost_usd),
         "dragoman.unpriced_calls": payload.unpriced_calls or None,
         "dragoman.llm_calls": payload.llm_call_count,
         "dragoman.tool_calls": payload.tool_call_count,
@@ -282,7 +267,7 @@ def _turn_end_attributes(payload: TurnCompleted) -> Attributes:
 def _call_attributes(event: Event, payload: LlmCallStarted) -> Attributes:
     return {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _provider_name(payload.provider),
+        "gen_ai.provider.name": _PROVIDERS.get(payload.provider, payload.provider),
         "gen_ai.request.model": _model_name(payload.model),
         "gen_ai.conversation.id": event.session_id,
         "dragoman.request_id": payload.request_id,
@@ -291,17 +276,18 @@ def _call_attributes(event: Event, payload: LlmCallStarted) -> Attributes:
 
 
 def _answer_attributes(payload: LlmCallCompleted) -> Attributes:
-    prompt = payload.input_tokens + payload.cached_input_tokens + payload.cache_creation_input_tokens
-    first = payload.time_to_first_token_ms
+    first_ms = payload.time_to_first_token_ms
     return {
         "gen_ai.response.model": payload.response_model or _model_name(payload.model),
         "gen_ai.response.finish_reasons": (payload.stop_reason.value,),
-        "gen_ai.response.time_to_first_chunk": None if first is None else first / 1_000,
-        "gen_ai.usage.input_tokens": prompt,
+        "gen_ai.response.time_to_first_chunk": None if first_ms is None else first_ms / 1_000,
+        "gen_ai.usage.input_tokens": payload.input_tokens
+        + payload.cached_input_tokens
+        + payload.cache_creation_input_tokens,
         "gen_ai.usage.output_tokens": payload.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": payload.cached_input_tokens or None,
         "gen_ai.usage.cache_creation.input_tokens": payload.cache_creation_input_tokens or None,
-        "dragoman.cost_usd": None if payload.cost_usd is None else _to_float(payload.cost_usd),
+        "dragoman.cost_usd": None if payload.cost_usd is None else float(payload.cost_usd),
         "dragoman.pricing_version": payload.pricing_version,
         "dragoman.retries": payload.retry_count or None,
     }
@@ -316,10 +302,6 @@ def _tool_attributes(event: Event, payload: ToolCalled) -> Attributes:
         "gen_ai.conversation.id": event.session_id,
         "dragoman.tool.side_effects": payload.side_effects.value,
     }
-
-
-def _to_float(amount: Decimal) -> float:
-    return float(amount)
 
 
 def _drop_none(attributes: Attributes) -> Attributes:

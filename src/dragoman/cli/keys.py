@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 from rich.text import Text
 
-from dragoman.bus.catalogue import GatewayKeyIssued, GatewayKeyRevoked
-from dragoman.cli.event import write_events
+from dragoman.bus.event_types.system_events import GatewayKeyIssued, GatewayKeyRevoked
+from dragoman.bus.trace_writer import write_events
 from dragoman.cli.options import JsonOption, StoreOption, open_store_at, resolve_store_url
 from dragoman.cli.terminal import console, escape_line, format_age, print_json, print_line
 from dragoman.errors import InputError

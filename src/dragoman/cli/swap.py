@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
-from dragoman.cli.event import write_events
+from dragoman.bus.trace_writer import write_events
 from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_count, format_usd, print_json
 from dragoman.errors import InputError, UnknownModelError

@@ -13,8 +13,8 @@ from cyclopts import Parameter, validators
 from rich.console import Console
 from rich.text import Text
 
-from dragoman.bus.catalogue import FeedbackExplicit
-from dragoman.cli.event import write_events
+from dragoman.bus.event_types.system_events import FeedbackExplicit
+from dragoman.bus.trace_writer import write_events
 from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import (
     console,

@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dragoman.bus.catalogue import GatewayAuthFailed
+from dragoman.bus.event_types.system_events import GatewayAuthFailed
 from dragoman.server import mail, openapi, runs, web_page
 from dragoman.server.admin import health, metrics
 from dragoman.server.admin.counters import Counters

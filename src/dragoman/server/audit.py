@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final
 
 from dragoman.bus import Bus, Payload
-from dragoman.turn.telling import try_emit
 
 MAX_EVENTS: Final = 60
 WINDOW_S: Final = 60.0
@@ -38,6 +37,6 @@ class AuditLog:
             self._window_start_s, self._emitted_count, self._dropped_count = now_s, 0, 0
         if self._emitted_count < MAX_EVENTS:
             self._emitted_count += 1
-            try_emit(self._bus, payload)
+            self._bus.try_emit(payload)
         else:
             self._dropped_count += 1

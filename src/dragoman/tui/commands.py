@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman import formats, renderers
-from dragoman.bus.catalogue import FeedbackImplicit
+from dragoman.bus.event_types.system_events import FeedbackImplicit
 from dragoman.catalog import Model
 from dragoman.conversion import Target
 from dragoman.errors import InputError
@@ -22,7 +22,6 @@ from dragoman.tui import dialogs
 from dragoman.tui.widgets import text_of
 from dragoman.turn.image_policy import image_describer, image_policy
 from dragoman.turn.swap import emit_swap_rejection
-from dragoman.turn.telling import try_emit
 
 if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
@@ -82,7 +81,7 @@ class Commands:
             emit_swap_rejection(app.agent.bus, app.session, plan)
         if await app.ask(dialogs.swap_dialog(plan)) == "yes":
             await app.store.change_session(app.session.id, active_model=model.id)
-            try_emit(app.agent.bus, FeedbackImplicit(signal="swap"), session_id=app.session.id)
+            app.agent.bus.try_emit(FeedbackImplicit(signal="swap"), session_id=app.session.id)
             await app.add_note(f"From the next message on, {model.id} answers.")
         await app.update_status()
 
@@ -138,7 +137,7 @@ class Commands:
         questions = [row.seq async for row in app.store.history(app.session.id) if row.message.role is Role.USER]
         if not questions:
             raise InputError("there is nothing to undo")
-        try_emit(app.agent.bus, FeedbackImplicit(signal="undo"), session_id=app.session.id)
+        app.agent.bus.try_emit(FeedbackImplicit(signal="undo"), session_id=app.session.id)
         await app.open(await app.store.fork(app.session.id, questions[-1] - 1))
         await app.add_note("The last question and its answer are in the conversation that this one was forked from.")
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.bus import Bus
-from dragoman.bus.catalogue import ProviderDegraded
+from dragoman.bus.event_types.routing_events import ProviderDegraded
 from dragoman.bus.trace_writer import TraceWriter
 from dragoman.catalog import Model
 from dragoman.client import Client, Retries, Timeouts
@@ -47,7 +47,6 @@ from dragoman.turn.pending_calls import PendingCalls, find_open_calls, make_turn
 from dragoman.turn.start import recover_session
 from dragoman.turn.tally import TurnUsage
 from dragoman.turn.task import TurnTask
-from dragoman.turn.telling import try_emit
 from dragoman.turn.turn import run
 from dragoman.turn.types import PendingCall, TurnEnd, TurnEvent, TurnRequest
 
@@ -268,7 +267,7 @@ class Agent:
         workspace = session.workspace_path if session is not None else ""
         result = self._policy_file(workspace or self._workspace_path).read()
         if result.errors and result.is_new:
-            try_emit(self.bus, "routing.policy_invalid", result.invalid_payload())
+            self.bus.try_emit("routing.policy_invalid", result.invalid_payload())
         return result.policy.with_default(self.default_model)
 
     def _policy_file(self, workspace: str) -> PolicyFile:
@@ -380,11 +379,11 @@ class Agent:
             model.provider, model.id, self.clock(), error_class
         )
         for change in changes:
-            try_emit(self.bus, change.event_type, change.payload(), session_id=session_id)
+            self.bus.try_emit(change.event_type, change.payload(), session_id=session_id)
         if fault is not None and self.availability.consecutive_failures(model.provider, model.id) == DEGRADED_FAILURES:
             reason = f"{DEGRADED_FAILURES} consecutive failures, the last one {error_class}"
             event = ProviderDegraded(provider=model.provider, models_affected=(model.id,), reason=reason)
-            try_emit(self.bus, event, session_id=session_id)
+            self.bus.try_emit(event, session_id=session_id)
 
     def price_usage(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
         """What a call consumed, with its price; without one, if none is known or the counts contradict each other."""

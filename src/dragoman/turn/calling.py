@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.bus import catalogue
+from dragoman.bus.event_types import turn_events
 from dragoman.client import CallLog
 from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.message import InvalidToolUseBlock, ThinkingBlock, ToolUseBlock, Usage
+from dragoman.redaction import redact
 from dragoman.turn.start import TurnState
-from dragoman.turn.telling import redact_text
 
 CANCELLED: Final = Fault(code="cancelled", message="somebody stopped it", error_class=ErrorClass.CANCELLED)
 
@@ -18,7 +18,7 @@ def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: in
     """A model is about to be called."""
     turn.usage.llm_calls += 1
     turn.emit(
-        catalogue.LlmCallStarted(
+        turn_events.LlmCallStarted(
             model=turn.model.id,
             provider=turn.model.provider,
             estimated_input_tokens=estimated_input_tokens,
@@ -33,11 +33,11 @@ def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage |
     fields = {"model": turn.model.id, "provider": turn.model.provider, "request_id": request_id}
     if reply.fault is not None:
         turn.emit(
-            catalogue.LlmCallFailed(
+            turn_events.LlmCallFailed(
                 **fields,
                 error_class=reply.fault.error_class,
                 error_code=reply.fault.code,
-                error_message_redacted=redact_text(reply.fault.message),
+                error_message_redacted=redact(reply.fault.message),
                 retry_count=call_log.retry_count,
                 latency_ms=call_log.latency_ms or 0,
             )
@@ -45,7 +45,7 @@ def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage |
         return
     assert usage is not None  # of an answer without a fault
     turn.emit(
-        catalogue.LlmCallCompleted(
+        turn_events.LlmCallCompleted(
             **fields,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,

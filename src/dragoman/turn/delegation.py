@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.bus import catalogue
+from dragoman.bus.event_types import turn_events
 from dragoman.entries import DELEGATE
 from dragoman.errors import (
     DragomanError,
@@ -33,7 +33,6 @@ from dragoman.message import TextBlock
 from dragoman.routing import TIERS
 from dragoman.schema_limits import measure_schema
 from dragoman.tools import Tool, ToolContext
-from dragoman.turn.telling import try_emit
 from dragoman.turn.types import AnswerEnd, TurnEnd
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class _Delegation:
 
     def _fail(self, mode: str, text: str) -> ToolFailedError:
         fields = {"failure_mode": mode, "worker_session_id": self._session_id, "tool_use_id": self._context.tool_use_id}
-        try_emit(self._scope, "delegate.failed", {**fields, "latency_ms": self._latency_ms})
+        self._scope.try_emit("delegate.failed", {**fields, "latency_ms": self._latency_ms})
         return ToolFailedError(f"{mode}: {text}")
 
     @property
@@ -167,9 +166,8 @@ class _Delegation:
             )
         if end.fault is not None:
             raise _DelegationError(_OUTPUT_FAULTS[end.fault.code], end.fault.message)
-        try_emit(
-            self._scope,
-            catalogue.DelegateCompleted(
+        self._scope.try_emit(
+            turn_events.DelegateCompleted(
                 worker_session_id=session,
                 tool_use_id=self._context.tool_use_id,
                 total_cost_usd=end.cost_usd,
@@ -215,9 +213,8 @@ class _Delegation:
             metadata=origin,
         )
         self._session_id = session.id
-        try_emit(
-            self._scope,
-            catalogue.DelegateStarted(
+        self._scope.try_emit(
+            turn_events.DelegateStarted(
                 worker_session_id=session.id,
                 tool_use_id=context.tool_use_id,
                 tier=self._tier,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.bus import Payload, Scope, catalogue
+from dragoman.bus import Payload, Scope
+from dragoman.bus.event_types import routing_events, system_events, turn_events
 from dragoman.message import Role
 from dragoman.routing import Decision
-from dragoman.turn.telling import try_emit
 
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, Session, Store
@@ -29,27 +29,27 @@ def emit_session_start(agent: Agent, session: Session, message_count: int) -> No
         return
     if message_count == 0:
         path, policy = session.workspace_path, session.routing_policy
-        event: Payload = catalogue.SessionCreated(
+        event: Payload = turn_events.SessionCreated(
             workspace_path=path,
             workspace_hash=_hash(path.encode("utf-8", "replace")) if path else None,
             initial_active_model=session.active_model,
             routing_policy_version=None if policy is None else _hash(msgspec.json.encode(policy, order="sorted")),
         )
     else:
-        event = catalogue.SessionResumed(
+        event = turn_events.SessionResumed(
             message_count=message_count,
             active_model=session.active_model,
             idle_seconds=max(0.0, (agent.clock() - session.updated_at).total_seconds()),
         )
-    try_emit(agent.bus, event, session_id=session.id)
+    agent.bus.try_emit(event, session_id=session.id)
 
 
-async def make_session_end(store: Store, session: Session) -> catalogue.SessionEnded:
+async def make_session_end(store: Store, session: Session) -> turn_events.SessionEnded:
     """The event of a session that is about to be deleted. Emit it when that is done."""
     turns = await store.count_messages(session.id, Role.USER)
     cost = sum((total.cost_usd for total in await store.totals("session", session=session.id)), Decimal(0))
     age = (store.clock() - session.created_at).total_seconds()
-    return catalogue.SessionEnded(
+    return turn_events.SessionEnded(
         disposition="completed", turn_count=turns, total_cost_usd=cost, duration_seconds=max(0.0, age)
     )
 
@@ -61,8 +61,7 @@ def emit_choice(scope: Scope, decision: Decision) -> None:
     winner, alternative = decision.chain[decision.winner_index], decision.alternative
     if winner.policy == "pattern":
         best, *others = winner.pattern_alternatives or ()
-        try_emit(
-            scope,
+        scope.try_emit(
             "pattern.matched",
             {
                 "model": decision.chosen_model,
@@ -74,9 +73,9 @@ def emit_choice(scope: Scope, decision: Decision) -> None:
     if alternative is None or alternative.candidate_model in (None, decision.chosen_model):
         return
     fields = {"previous_model": alternative.candidate_model, "chosen_model": decision.chosen_model}
-    try_emit(scope, "route.overridden", {**fields, "source": winner.policy})
+    scope.try_emit("route.overridden", {**fields, "source": winner.policy})
     if alternative.policy == "pattern":
-        try_emit(scope, "pattern.override_dismissed", {"model": alternative.candidate_model})
+        scope.try_emit("pattern.override_dismissed", {"model": alternative.candidate_model})
 
 
 def evaluation_events(evaluation: Evaluation) -> Iterator[Payload]:
@@ -86,11 +85,11 @@ def evaluation_events(evaluation: Evaluation) -> Iterator[Payload]:
         "evaluator": evaluation.evaluator,
         "task_id": evaluation.task_id,
     }
-    yield catalogue.EvalStarted(**fields)
-    yield catalogue.EvalCompleted(**fields, score=evaluation.score, success=evaluation.success)
+    yield system_events.EvalStarted(**fields)
+    yield system_events.EvalCompleted(**fields, score=evaluation.score, success=evaluation.success)
     if evaluation.model is not None and evaluation.fingerprint is not None:
         success = evaluation.score if evaluation.score is not None else float(bool(evaluation.success))
-        yield catalogue.PatternRecorded(
+        yield routing_events.PatternRecorded(
             pattern_id=evaluation.id, primary_model=evaluation.model, success=success, cost_usd=evaluation.cost_usd
         )
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from dragoman.bus import Payload, catalogue
+from dragoman.bus import Payload
+from dragoman.bus.event_types import turn_events
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault, StopReason
 from dragoman.message import MessageStatus, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.redaction import redact
 from dragoman.tools import emit_approval_request
 from dragoman.turn.start import TurnState, with_status
-from dragoman.turn.telling import redact_text
 from dragoman.turn.tool_calls import store_result
 from dragoman.turn.types import PendingCall, TurnEnd
 
@@ -54,7 +55,7 @@ def _emit_completion(turn: TurnState, stop_reason: StopReason) -> None:
     usage = turn.usage
     _emit_once(
         turn,
-        catalogue.TurnCompleted(
+        turn_events.TurnCompleted(
             stop_reason=stop_reason,
             llm_call_count=usage.llm_calls,
             tool_call_count=usage.tool_calls,
@@ -81,7 +82,7 @@ async def cancel_turn(turn: TurnState) -> None:
     await _close_open_work(turn, MessageStatus.CANCELLED, "The turn was cancelled: it was not run.")
     _emit_once(
         turn,
-        catalogue.TurnCancelled(
+        turn_events.TurnCancelled(
             reason="user_cancel",
             partial_llm_calls=turn.usage.llm_calls,
             partial_tool_calls=turn.usage.tool_calls,
@@ -130,10 +131,10 @@ def _emit_once(turn: TurnState, event: Payload) -> None:
 def _emit_failure(turn: TurnState, code: str, error_class: ErrorClass, message: str) -> None:
     _emit_once(
         turn,
-        catalogue.TurnFailed(
+        turn_events.TurnFailed(
             error_code=code,
             error_class=error_class,
-            error_message_redacted=redact_text(message),
+            error_message_redacted=redact(message),
             llm_call_count=turn.usage.llm_calls,
             tool_call_count=turn.usage.tool_calls,
             total_cost_usd=turn.usage.known_cost_usd,

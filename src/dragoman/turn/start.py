@@ -14,7 +14,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.adapter import estimate_tokens
-from dragoman.bus import Payload, Scope, catalogue
+from dragoman.bus import Payload, Scope
+from dragoman.bus.event_types import routing_events, turn_events
 from dragoman.catalog import Model
 from dragoman.codec import content_hash
 from dragoman.context_window import with_summary
@@ -24,6 +25,7 @@ from dragoman.exchange import ErrorClass, StopReason, ToolDefinition
 from dragoman.ids import ToolIds, derive_ulid
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.offload import estimate_size, run_off_loop
+from dragoman.redaction import redact
 from dragoman.routing import Decision, Policy, TurnFacts, collect_facts, decide
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
@@ -41,7 +43,6 @@ from dragoman.turn.pending_calls import (
     make_turn_tools,
 )
 from dragoman.turn.tally import TurnUsage
-from dragoman.turn.telling import redact_text, try_emit
 from dragoman.turn.types import NO_TIME, AnswerEnd, PendingCall, TurnRequest, TurnStart
 from dragoman.value import unvalidated
 
@@ -145,7 +146,7 @@ class TurnState:
 
     def emit(self, event: Payload | str, payload: dict[str, Any] | None = None) -> None:
         """Say that something happened in this turn."""
-        try_emit(self.scope, event, payload)
+        self.scope.try_emit(event, payload)
 
     def result_message(self, result: ToolResultBlock, latency_ms: int | None = None) -> Message:
         """The result of a call, as a message of this turn, and how long it took to come by, if that is known."""
@@ -294,33 +295,33 @@ async def _choose_model(
     facts = await run_off_loop(size, gather)
     agent.availability, changes = agent.availability.with_time(agent.clock())
     for change in changes:
-        try_emit(agent.bus, change.event_type, change.payload(), session_id=session.id)
+        agent.bus.try_emit(change.event_type, change.payload(), session_id=session.id)
     samples = await agent.samples(request.user_id)
     decision = decide(facts, policy, agent.registry, availability=agent.availability, samples=samples)
     if decision.rejection is not None and any(
         attempt["reason"] == "provider_unavailable" for attempt in decision.tried
     ):
         decision = decide(facts, policy, agent.registry, samples=samples)  # rather one that failed lately than nobody
-    try_emit(scope, _start_event(decision.facts))
-    try_emit(scope, _route_event(decision, (time.perf_counter() - started_at) * 1000))
+    scope.try_emit(_start_event(decision.facts))
+    scope.try_emit(_route_event(decision, (time.perf_counter() - started_at) * 1000))
     emit_choice(scope, decision)
     if decision.rejection is not None and decision.rejection.code == "routing_constraint_failure":
-        try_emit(scope, "routing_constraint_failure", decision.rejection.payload())
+        scope.try_emit("routing_constraint_failure", decision.rejection.payload())
     try:
         decision.raise_if_rejected()
         agent.check_endpoint(agent.registry.catalog.model(decision.chosen_model).provider)
     except (RoutingError, SettingsError) as error:
-        try_emit(scope, _failure_event(error))
+        scope.try_emit(_failure_event(error))
         raise
     return decision
 
 
-def _failure_event(error: RoutingError | SettingsError) -> catalogue.TurnFailed:
+def _failure_event(error: RoutingError | SettingsError) -> turn_events.TurnFailed:
     """How a turn ends that nobody answers."""
-    return catalogue.TurnFailed(
+    return turn_events.TurnFailed(
         error_code=error.code,
         error_class=ErrorClass.INVALID_REQUEST,
-        error_message_redacted=redact_text(str(error)),
+        error_message_redacted=redact(str(error)),
         llm_call_count=0,
         tool_call_count=0,
         total_cost_usd=Decimal(0),
@@ -349,9 +350,9 @@ def _estimate_tokens(history: list[Message], request: TurnRequest, tools: _Tools
     return estimate_tokens((*with_summary(history), message), tools)
 
 
-def _start_event(facts: TurnFacts) -> catalogue.TurnStarted:
+def _start_event(facts: TurnFacts) -> turn_events.TurnStarted:
     message = _message("", "", Role.USER, facts.content, _NO_METADATA, NO_TIME)
-    return catalogue.TurnStarted(
+    return turn_events.TurnStarted(
         user_message_hash=content_hash(message),
         estimated_input_tokens=facts.estimated_input_tokens,
         has_images=facts.has_images,
@@ -359,9 +360,9 @@ def _start_event(facts: TurnFacts) -> catalogue.TurnStarted:
     )
 
 
-def _route_event(decision: Decision, elapsed_ms: float) -> catalogue.RouteDecided:
+def _route_event(decision: Decision, elapsed_ms: float) -> routing_events.RouteDecided:
     """Written down, the slots of a decision are the steps of the event."""
-    return catalogue.RouteDecided(
+    return routing_events.RouteDecided(
         chosen_model=decision.chosen_model,
         winner_index=decision.winner_index,
         elapsed_ms=elapsed_ms,

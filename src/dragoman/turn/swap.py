@@ -6,10 +6,9 @@ tell_refused(agent.bus, session, plan)     wherever a swap is asked for: the cha
 from __future__ import annotations
 
 from dragoman.bus import Bus
-from dragoman.bus.catalogue import RoutingConstraintFailure
+from dragoman.bus.event_types.routing_events import RoutingConstraintFailure
 from dragoman.handoff import SwapPlan
 from dragoman.store import Session
-from dragoman.turn.telling import try_emit
 
 
 def rejection_event(session: Session, plan: SwapPlan) -> RoutingConstraintFailure:
@@ -25,4 +24,4 @@ def rejection_event(session: Session, plan: SwapPlan) -> RoutingConstraintFailur
 
 def emit_swap_rejection(bus: Bus, session: Session, plan: SwapPlan) -> None:
     """Emit that a swap was refused."""
-    try_emit(bus, rejection_event(session, plan), session_id=session.id)
+    bus.try_emit(rejection_event(session, plan), session_id=session.id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.bus.catalogue import FeedbackImplicit
+from dragoman.bus.event_types.system_events import FeedbackImplicit
 from dragoman.handoff import Policy, SwapPlan, plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message
@@ -19,7 +19,6 @@ from dragoman.server.state import AppState
 from dragoman.store import Session, Store
 from dragoman.turn.image_policy import describe_images, image_describer, swap_model
 from dragoman.turn.swap import emit_swap_rejection
-from dragoman.turn.telling import try_emit
 
 
 async def plan_thread_swap(state: AppState, session: Session, name: str, policy: Policy) -> SwapPlan:
@@ -54,7 +53,7 @@ async def swap_thread(state: AppState, session: Session, name: str, policy: Poli
         raise ApiError(409, "swap_refused", " ".join(plan.blockers))
     descriptions_by_block = await describe_images(state.agent, session, history) if policy == "describe" else None
     session_after = await swap_model(state.store, session, plan.model, policy, descriptions_by_block)
-    try_emit(state.agent.bus, FeedbackImplicit(signal="swap"), session_id=session.id)
+    state.agent.bus.try_emit(FeedbackImplicit(signal="swap"), session_id=session.id)
     return session_after
 
 

@@ -30,7 +30,6 @@ from dragoman.server.state import AppState, app_state
 from dragoman.store import Hit, Session, Store
 from dragoman.turn.events import make_session_end
 from dragoman.turn.image_policy import swap_model
-from dragoman.turn.telling import try_emit
 
 _PAGE_SIZE: Final = 30
 _SNIPPET_LENGTH: Final = 160  # characters
@@ -217,7 +216,7 @@ async def delete_thread(request: Request) -> Response:
     session = await get_owned_session(request, request.path_params["id"])
     end_event = await make_session_end(state.store, session)
     await delete_with_files(state.store, session.id, get_owners(principal), state.attachments)
-    try_emit(state.agent.bus, end_event, session_id=session.id)
+    state.agent.bus.try_emit(end_event, session_id=session.id)
     return Response(status_code=204)
 
 

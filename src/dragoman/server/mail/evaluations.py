@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.bus.catalogue import EvalFailed
+from dragoman.bus.event_types.system_events import EvalFailed
 from dragoman.errors import DragomanError, JsonError
 from dragoman.jsontext import read_json
 from dragoman.letters import TaskResultLetter, find_warnings, read_letter
@@ -32,6 +32,7 @@ from dragoman.mail.evaluation import (
     record_result,
 )
 from dragoman.offload import run_off_loop
+from dragoman.redaction import redact
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
@@ -48,7 +49,6 @@ from dragoman.server.mail.access import (
 from dragoman.server.state import app_state
 from dragoman.store import Evaluation
 from dragoman.turn.events import evaluation_events
-from dragoman.turn.telling import redact_text, try_emit
 
 _MAX_NEWEST: Final = 1_000
 _MAX_KEY_LENGTH: Final = 255
@@ -118,12 +118,12 @@ async def _record(request: Request, evaluator: str, task_id: str, record: Awaita
     try:
         evaluation = await record
     except DragomanError as error:
-        failure = {"error_message_redacted": redact_text(str(error)), "task_id": task_id}
-        try_emit(bus, EvalFailed(evaluation_id=doors.store.new_id(), evaluator=evaluator, **failure))
+        failure = {"error_message_redacted": redact(str(error)), "task_id": task_id}
+        bus.try_emit(EvalFailed(evaluation_id=doors.store.new_id(), evaluator=evaluator, **failure))
         raise
     if evaluation.created_at >= before:
         for payload in evaluation_events(evaluation):
-            try_emit(bus, payload, session_id=evaluation.session_id, turn_id=evaluation.turn_id)
+            bus.try_emit(payload, session_id=evaluation.session_id, turn_id=evaluation.turn_id)
     return evaluation
 
 

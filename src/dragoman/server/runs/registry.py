@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from dragoman.bus.catalogue import GatewayQuotaExceeded
+from dragoman.bus.event_types.system_events import GatewayQuotaExceeded
 from dragoman.errors import DragomanError
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.runs.beginning import RunRequest, RunStarter, StartResult

@@ -10,17 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.bus import EVENT_TYPES, Payload, Sensitivity
-from dragoman.bus.catalogue import (
-    ALIASES,
-    RESERVED_PREFIXES,
-    EvalCompleted,
-    Policy,
-    ToolErrorClass,
-    TurnStarted,
-    get_event_type,
-    parse_payload,
-    validate_payload,
-)
+from dragoman.bus.event_types.routing_events import Policy
+from dragoman.bus.event_types.system_events import EvalCompleted
+from dragoman.bus.event_types.tool_events import ToolErrorClass
+from dragoman.bus.event_types.turn_events import TurnStarted
+from dragoman.bus.types import ALIASES, RESERVED_PREFIXES, get_event_type, parse_payload, validate_payload
 from dragoman.errors import EventError, UnknownEventError
 from dragoman.routing import SLOTS
 
@@ -79,7 +73,7 @@ NAMED = [
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_event_that_is_specified_is_there(name: str) -> None:
-    assert get_event_type(name).event_type == ALIASES.get(name, name)
+    assert get_event_type(name, EVENT_TYPES).event_type == ALIASES.get(name, name)
 
 
 def test_no_event_has_a_name_of_a_stream() -> None:
@@ -130,7 +124,7 @@ def test_a_payload_survives_json(name: str) -> None:
     def holds(payload: Payload) -> None:
         again, data = validate_payload(payload)
         assert msgspec.json.decode(data, type=EVENT_TYPES[name]) == again
-        assert parse_payload(name, msgspec.json.decode(data)) == again
+        assert parse_payload(name, msgspec.json.decode(data), EVENT_TYPES) == again
 
     holds()
 
@@ -152,7 +146,7 @@ def test_an_evaluation_without_a_rationale_is_pseudonymous() -> None:
 
 def test_what_is_wrong_is_named_with_its_place() -> None:
     with pytest.raises(EventError, match=r"event tool_input_invalid.*\$\.validation_errors\[0\]") as caught:
-        parse_payload("tool.input_invalid", {"tool_name": "t", "validation_errors": [3]})
+        parse_payload("tool.input_invalid", {"tool_name": "t", "validation_errors": [3]}, EVENT_TYPES)
     assert caught.value.code == "invalid_event"
     with pytest.raises(UnknownEventError):
-        parse_payload("no.such_thing", {})
+        parse_payload("no.such_thing", {}, EVENT_TYPES)
