@@ -131,9 +131,9 @@ def _delete_session(
     yield "DELETE FROM sessions WHERE id = ?", (session_id,)
     yield from trace.delete_session_trace(session_id)
     yield from (
-        _letters_module().unlink(session_id)
+        _letters_module().unlink_session(session_id)
         if erased_user_id is None
-        else _letters_module().erase_of_session(session_id)
+        else _letters_module().erase_session(session_id)
     )
     return deletion
 
@@ -346,7 +346,7 @@ def erase_user(
     yield "DELETE FROM api_keys WHERE user_id = ?", (user_id,)
     yield from runs.anonymize(user_id)
     yield from trace.anonymize(user_id)
-    yield from _letters_module().erase(user_id)
+    yield from _letters_module().erase_user(user_id)
     yield from index.compact_index(engine)
     blobs_to_delete = yield from blob_gc.mark_for_deletion(total.blobs, now)
     receipt = ErasureReceipt(
