@@ -1,13 +1,12 @@
-"""The adapter: a dialect, a provider's row and a session's map of tool ids, as one thing that can be asked.
+"""The adapter: a dialect, a provider row and the tool ids of a session.
 
-    to_wire(messages, tools, options)        the request, and what it cannot carry, each loss logged at WARN
-    from_wire_response(response, context)    the answer as a message
-    stream_response(chunks, context)         the answer as events
-    estimate_input_tokens(messages, tools)   how much it will be, roughly
+    to_wire(messages, tools, options)        the request and its losses, each logged at WARN
+    from_wire_response(response, context)    the reply as a message
+    stream_response(chunks, context)         the reply as events
+    estimate_input_tokens(messages, tools)   an estimate of the prompt length
 
-It adds nothing to what a dialect says but names: the model's, the provider's, and the ids that each call goes by.
-Time, ids and prices come in with the context. The one rule: a loss is never silent, and on a message that is critical
-it is an error.
+It adds the names of model and provider, and the ids of calls. Time, ids and prices are in the context. Invariant: a
+loss is always logged, and a loss on a critical message is an error.
 """
 
 from __future__ import annotations
@@ -64,17 +63,17 @@ _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What only the one who asks knows about the answer."""
+    """What only the caller knows about the reply."""
 
     session_id: str
-    message_id: str  # for the answer
+    message_id: str  # of the reply
     created_at: datetime
     routing: RoutingDecisionRecord | None = None
-    usage: Usage | None = None  # what it consumed and cost, once that is known
+    usage: Usage | None = None  # usage and cost, once known
 
 
 class Adapter:
-    """How one model of one provider is spoken to, in one session."""
+    """Access to one model of one provider in one session."""
 
     def __init__(self, provider: Provider, model: Model, ids: ToolIds | None = None) -> None:
         self.provider = provider
@@ -84,7 +83,7 @@ class Adapter:
 
     @property
     def capabilities(self) -> AdapterCapabilities:
-        """What the model takes and gives."""
+        """The capabilities of the model."""
         return self.model.capabilities
 
     def to_wire(
@@ -93,7 +92,7 @@ class Adapter:
         tools: Iterable[ToolDefinition | OpaqueTool] = (),
         options: Options | None = None,
     ) -> Written:
-        """The request as the provider takes it; ``CriticalLossError`` if a critical message would lose a part."""
+        """Write the request. Raises ``CriticalLossError`` for a loss on a critical message."""
         history = tuple(messages)
         written: Written = self.dialect.write_request(self.make_request(history, tools, options), self.provider.quirks)
         written = _add_session(written, history)
@@ -110,7 +109,7 @@ class Adapter:
         tools: Iterable[ToolDefinition | OpaqueTool] = (),
         options: Options | None = None,
     ) -> Request:
-        """What would be asked, with every call under the name that the provider knows or accepts."""
+        """Return the request, with a call id for each call that the provider issued or accepts."""
         history = tuple(messages)
         names = self._call_wire_ids(history)
         return Request(
@@ -121,7 +120,7 @@ class Adapter:
         )
 
     def from_wire_response(self, response: Any, context: RequestContext) -> Message:
-        """A whole answer as a message. One that failed is a message too, with what had arrived."""
+        """Return a whole reply as a message; a failed one too, with its content so far."""
         reply: Reply = self.dialect.read_reply(response)
         content = tuple(_validate_block_name(block) for block in reply.content)
         if content != reply.content:
@@ -131,7 +130,7 @@ class Adapter:
     def make_message(
         self, reply: Reply, context: RequestContext, status: MessageStatus | None = None, **metadata_fields: Any
     ) -> Message:
-        """A reply, whole or folded from a stream, as a message; ``told`` is what else its metadata say."""
+        """Return a reply, whole or folded from a stream, as a message with further metadata."""
         metadata = MessageMetadata(
             model=self.model.id,
             provider=self.provider.key,
@@ -149,10 +148,10 @@ class Adapter:
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext
     ) -> AsyncIterator[StreamEvent]:
-        """The events of an answer as its bytes arrive; the last one says truly how it ended.
+        """Yield the events of a reply as its bytes arrive; the last event is its end or its fault.
 
-        The context says whose answer it is: its calls get ids of that session, what the provider calls them is learned
-        with each call that is complete, and if the answer fails, the log says in which session.
+        Calls get ids of the session in the context, provider ids of complete calls are stored, and a failure is logged
+        with the session.
         """
         reader = self.dialect.stream_reader(None, self.provider.quirks)
         calls: dict[int, str] = {}
@@ -166,13 +165,13 @@ class Adapter:
                 yield self._record_event(valid_event, calls, context)
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
-        """Roughly how many tokens the prompt has."""
+        """Return an estimate of the prompt tokens."""
         return estimate_tokens(messages, tools)
 
     def _call_wire_ids(self, messages: Iterable[Message]) -> dict[str, str]:
-        """What this provider is to call each call: as it or another one named it, if it takes that, else a spelling.
+        """Return the id of each call for this provider: the issued id if the provider accepts it, else a formatted one.
 
-        Several providers may speak one dialect, and one may refuse the names that another one gives.
+        Several providers may share a dialect, and one may reject the ids of another.
         """
         wire_ids: dict[str, str] = {}
         spelling = self.provider.tool_ids
@@ -188,9 +187,9 @@ class Adapter:
         return wire_ids
 
     def _prepare_message(self, message: Message, wire_ids: dict[str, str]) -> Message:
-        """The message, with calls of other origin under the names that this provider knows or accepts.
+        """Return the message with call ids for this provider.
 
-        What another provider noted stays at home, also where it speaks the same dialect: its reasoning above all.
+        Notes of another provider are removed, also within one dialect: above all its reasoning.
         """
         if message.role not in (Role.ASSISTANT, Role.TOOL):
             return message
@@ -213,7 +212,7 @@ class Adapter:
                 return block
 
     def _record_event(self, event: StreamEvent, calls: dict[int, str], context: RequestContext) -> StreamEvent:
-        """The event, under ids of the session's own, after what it tells about calls and faults was noted."""
+        """Return the event with ids of the session; store provider ids and log faults."""
         event = _set_event_id(event, context)
         match event:
             case ToolUseStart(index=index, id=call_id, provider_raw=raw):
@@ -238,23 +237,23 @@ class Adapter:
 
 
 def estimate_tokens(messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
-    """A quarter of the characters, and a round figure for each picture: the same for every model."""
+    """Return a quarter of the characters plus a fixed number per medium; the same for every model."""
     characters = sum(_count_characters(block) for message in messages for block in message.content)
     characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
     return max(1, characters // _CHARACTERS_PER_TOKEN)
 
 
 def _drop_notes(block: ContentBlock) -> ContentBlock:
-    """The block without what only its provider can say about it; one that nobody else understands stays as it is."""
+    """Return the block without notes of its provider; an opaque block is unchanged."""
     if isinstance(block, OpaqueBlock | UnknownBlock) or block.provider_raw is None:
         return block
     return msgspec.structs.replace(block, provider_raw=None)
 
 
 def _message_notes(reply: Reply) -> ProviderRaw | None:
-    """What was noted about an answer, as its message keeps it.
+    """Return the notes of a reply in the form of its message.
 
-    Around its message an answer has fields that no message in a request may have, so notes about these stand apart.
+    Fields around the message of a reply are not allowed in a request, so their notes are separate.
     """
     if reply.provider_raw is None:
         return None
@@ -264,9 +263,9 @@ def _message_notes(reply: Reply) -> ProviderRaw | None:
 
 
 def _validate_event_name(event: StreamEvent, rejected: set[int]) -> StreamEvent | None:
-    """The event; a call under a name that no tool can have as a whole block, and nothing for the rest of that call.
+    """Return the event; a call with an invalid tool name becomes an invalid block, and its other events are dropped.
 
-    ``refused`` collects the indexes of such calls.
+    ``rejected`` collects the indexes of such calls.
     """
     match event:
         case TextDelta() | ThinkingDelta():
@@ -283,7 +282,7 @@ def _validate_event_name(event: StreamEvent, rejected: set[int]) -> StreamEvent 
 
 
 def _validate_block_name(block: ContentBlock) -> ContentBlock:
-    """The block; for a call under a name that no tool can have, one that is never executed, under a shorter name."""
+    """Return the block; a call with an invalid tool name becomes an invalid call with a shorter name."""
     match block:
         case ToolUseBlock(call_id, name, value, raw) if (problem := _name_problem(name)) is not None:
             text = msgspec.json.encode(value).decode()
@@ -295,7 +294,7 @@ def _validate_block_name(block: ContentBlock) -> ContentBlock:
 
 
 def _name_problem(name: str) -> str | None:
-    """Why no tool can have this name. Any other unknown name is one that the model is told there is no tool for."""
+    """Return why a tool name is invalid. Any other unknown name is answered with "no such tool"."""
     if len(name) > MAX_NAME_LENGTH:
         return f"the tool's name has {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
     return "the tool's name holds a NUL" if "\0" in name else None
@@ -318,10 +317,10 @@ def _set_block_id(block: ContentBlock, context: RequestContext) -> ContentBlock:
 
 
 def _make_call_id(derived_id: str, context: RequestContext) -> str:
-    """An id that no other call of the session has.
+    """Return a call id that is unique in the session.
 
-    A dialect sees one answer alone and makes an id of what stands in it, at no time. Some providers give every answer
-    the same ids, or none; so the answer's own id goes into it here. The same answer always gets the same ids.
+    A dialect reads one reply and derives ids from it without a time. Some providers use the same ids in every reply,
+    or none, so the id of the reply is added here. The same reply always gets the same ids.
     """
     if not derived_id.startswith(_TIMELESS_PREFIX):
         return derived_id
@@ -330,7 +329,7 @@ def _make_call_id(derived_id: str, context: RequestContext) -> str:
 
 
 def _add_session(written: Written, messages: tuple[Message, ...]) -> Written:
-    """What was written, with the session in losses that belong to no message: those of options and tools."""
+    """Return the output with the session in losses without a message: those of options and tools."""
     if not messages or all(loss.session_id for loss in written.losses):
         return written
     session_id = messages[0].session_id
@@ -355,7 +354,7 @@ def _log_fault(fault: Fault, model_id: str, context: RequestContext) -> None:
 
 
 def log_losses(losses: Iterable[Loss]) -> None:
-    """One line at WARN for each thing that a translation could not carry. No bus event: it is a diagnosis."""
+    """Log each loss at WARN. There is no bus event: it is a diagnostic."""
     import logging  # noqa: PLC0415  see dragoman.codec
 
     for loss in losses:

@@ -1,13 +1,12 @@
-"""The hand-off: what a history becomes for another model, and what stands in the way, before anything is swapped.
+"""Plan a model swap: what a history becomes for another model, and what blocks the swap.
 
     plan_swap(history, adapter) -> SwapPlan
-    projected(history, capabilities) -> messages        what a model may be shown, without a plan
+    project_history(history, capabilities) -> messages    the history for a model, without a plan
 
-For each block: kept, projected (something else stands in its place) or left out, and why. For the whole: what blocks
-the swap, whether it fits, what the first turn will cost. Three policies say what to do with a picture that the model
-cannot see: ``strict`` refuses the swap, ``placeholder`` says that a picture was here, ``describe`` puts a description
-in its place. The history that was given, and the one that is stored, stay as they are, so swapping back brings
-everything back. The one rule: a plan promises nothing that writing does not keep.
+Each block is kept, projected (replaced) or left out, with a reason. The plan contains blockers, whether the history
+fits, and the cost of the first turn. A policy decides about media that the model does not support: ``strict`` blocks
+the swap, ``placeholder`` inserts a text, ``describe`` inserts a description. The given and the stored history never
+change, so a swap back restores everything. Invariant: the plan matches the output of the dialect.
 """
 
 from __future__ import annotations
@@ -47,30 +46,30 @@ _MEDIA: Final = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock)
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
-    """What becomes of one block."""
+    """The result for one block."""
 
     message_id: str
-    place: str  # like content[2], or content[0].content[1] inside a result
+    place: str  # for example content[2], or content[0].content[1] inside a result
     block_type: str
     outcome: Outcome
     reason: str = ""
 
 
 class SwapPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a swap would do. It can be done if nothing blocks it."""
+    """The result of a swap. It is possible if there are no blockers."""
 
     model: str
-    messages: tuple[Message, ...]  # what the model would be shown
+    messages: tuple[Message, ...]  # the history for the model
     blocks: tuple[BlockPlan, ...]
-    blockers: tuple[str, ...]  # for people: what stands in the way, and the ways out
+    blockers: tuple[str, ...]  # for people: the problems and the alternatives
     estimated_input_tokens: int
-    fits: bool  # into the model's context, with room for an answer
-    first_turn_usd: Decimal | None = None  # what the prompt of the first turn will cost, if prices were given
-    failures: tuple[str, ...] = ()  # for programs: the constraint behind each blocker, as the routing names it
+    fits: bool  # into the model's context
+    first_turn_usd: Decimal | None = None  # cost of the first prompt, if prices are given
+    failures: tuple[str, ...] = ()  # for programs: the routing constraint of each blocker
 
     @property
     def is_possible(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether there are no blockers."""
         return not self.blockers
 
 
@@ -85,12 +84,12 @@ def plan_swap(
     at: datetime | None = None,
     unreachable: str | None = None,
 ) -> SwapPlan:
-    """What becomes of a history when its next turn goes to the adapter's model.
+    """Return what happens to a history when its next turn uses the adapter's model.
 
-    ``unreachable`` is why that model cannot be called, for example a missing API key: it blocks the swap.
+    ``unreachable`` is why the model cannot be called, for example a missing API key: it blocks the swap.
     """
     if policy == "describe" and describe is None:
-        raise ValueError("describe: the policy 'describe' needs somebody who describes")
+        raise ValueError("describe: the policy 'describe' needs a describe function")
     original, tool_definitions = tuple(history), tuple(tools)
     projection = _Projection(adapter.capabilities, policy, describe)
     messages = tuple(projection.project_message(message) for message in original)
@@ -122,7 +121,7 @@ def project_history(
     policy: Policy = "strict",
     describe: Describe | None = None,
 ) -> tuple[Message, ...]:
-    """What a model may be shown of a history. With ``strict``, what it cannot take stays, and is refused elsewhere."""
+    """Return the history for a model. With ``strict``, unsupported media stay; another check rejects them."""
     if policy == "strict":
         return tuple(history)
     projection = _Projection(capabilities, policy, describe)
@@ -130,14 +129,14 @@ def project_history(
 
 
 class _Projection:
-    """The history as the model may see it, and the plan for each block on the way."""
+    """The history for a model, and the plan for each block."""
 
     def __init__(self, capabilities: AdapterCapabilities, policy: Policy, describe: Describe | None) -> None:
         self._capabilities = capabilities
         self.policy = policy
         self._describe = describe
         self.plans: list[BlockPlan] = []
-        self.unsupported: dict[str, int] = {}  # kinds of media that the model cannot take, and how many
+        self.unsupported: dict[str, int] = {}  # counts of unsupported media by type
 
     def project_message(self, message: Message) -> Message:
         blocks = tuple(
@@ -162,7 +161,7 @@ class _Projection:
     def _replace_medium(self, block: Medium, message_id: str, place: str) -> ContentBlock:
         self.unsupported[block.type] = self.unsupported.get(block.type, 0) + 1
         if self.policy == "strict":
-            reason = f"this model takes no {block.type}"
+            reason = f"this model does not support {block.type}"
             self.plans.append(BlockPlan(message_id, place, block.type, "left_out", reason))
             return block
         text = (
@@ -188,14 +187,14 @@ def _supports_medium(capabilities: AdapterCapabilities, block: Medium) -> bool:
 
 
 def _apply_losses(plan: BlockPlan, loss_reasons: dict[tuple[str, str], str]) -> BlockPlan:
-    """The plan, corrected by what the dialect really does."""
+    """Return the plan, corrected by the losses of the dialect."""
     if plan.outcome != "kept":
         return plan
     reason = loss_reasons.get((plan.message_id, plan.block_type))
     if reason is not None:
         return msgspec.structs.replace(plan, outcome="left_out", reason=reason)
     mark = loss_reasons.get((plan.message_id, "is_error")) if plan.block_type == "tool_result" else None
-    return plan if mark is None else msgspec.structs.replace(plan, reason=f"without a mark: {mark}")
+    return plan if mark is None else msgspec.structs.replace(plan, reason=f"without an error flag: {mark}")
 
 
 def _find_blockers(
@@ -207,28 +206,28 @@ def _find_blockers(
     *,
     fits: bool,
 ) -> Iterable[tuple[str, str]]:
-    """The constraints that the model fails: each as the routing names it, and as people read it."""
+    """Yield the unmet constraints: the name that routing uses, and a text."""
     capabilities, name = adapter.capabilities, adapter.model.id
     for kind, count in projection.unsupported.items():
         if projection.policy == "strict":
             yield (
                 "no_vision_support" if kind == "image" else f"no_{kind}_support",
                 f"Cannot swap to {name}: session contains {kind}s that this model can't process. Active model "
-                f"unchanged. There are {count}. Choose a model that takes {kind}s, or swap with policy 'placeholder' "
+                f"unchanged. There are {count}. Choose a model with {kind} support, or swap with policy 'placeholder' "
                 "or 'describe'.",
             )
     has_calls = any(isinstance(b, ToolUseBlock | InvalidToolUseBlock) for m in history for b in m.content)
     if (has_calls or tools) and not capabilities.supports_tools:
-        reason = "session uses tools, and this model calls none"
+        reason = "session uses tools, and this model does not support them"
         yield "no_tool_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
-        reason = "session has a system prompt, and this model takes none"
+        reason = "session has a system prompt, and this model does not support one"
         yield "no_system_prompt_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if not fits:
         limit = capabilities.max_context_tokens
         yield (
             "exceeds_context_window",
-            f"Cannot swap to {name}: the history has about {tokens} tokens, and this model takes {limit}. Active model "
+            f"Cannot swap to {name}: the history has about {tokens} tokens; this model supports {limit}. Active model "
             "unchanged. Shorten or summarize it first.",
         )
 

@@ -1,12 +1,11 @@
-"""Converting: files of conversations from one format to another, whatever their size.
+"""Convert files of conversations of any size from one format to another.
 
-    opened(path, name, …) -> Source            what is in a file, and one conversation of it after the other
-    convert(source, target, to, …) -> Summary  all of it in another format
-    Target(path)                               a file that gets its name when it is whole
+    open_source(path, format, …) -> Source        the conversations of a file
+    convert(source, out, to, …) -> Summary        convert all of them
+    Target(path)                                  a file that is renamed into place when it is complete
 
-A file is JSON Lines, or one JSON document; either may be compressed with gzip. Lines are read one at a time, and a long
-file is worked on by as many processes as there are cores, in order. The one rule: nothing that has the name of a target
-is half of one.
+A file is JSON Lines or one JSON document, optionally compressed with gzip. Lines are read one at a time; a large file
+is converted by one process per core, in order. Invariant: a target file is never incomplete.
 """
 
 from dragoman.conversion.pipeline import LossCount, Summary, convert, derive_session_id, read_source

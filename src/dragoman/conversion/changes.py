@@ -1,10 +1,10 @@
-"""Write the conversations of a source again, some of them changed, in the layout of the source.
+"""Write the conversations of a source with some of them changed, in the layout of the source.
 
-    output_for(source, target, stream) -> Output
-    Output.add(conversation, change)        a conversation, and what to change in it
-    Output.close()                          no more
+    open_output(source, target, stream) -> Output
+    Output.add(conversation, change)        a conversation, and its change
+    Output.close()                          finish
 
-Invariant: a conversation without a change keeps its bytes; in a changed one, everything else keeps them.
+Invariant: an unchanged conversation keeps its bytes; a changed one keeps the bytes of all unchanged values.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dragoman.formats.layout import rewrite, rewrite_items
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a writer makes of a conversation before and after a change: a value, or a list with one for each message."""
+    """The output of a writer for a conversation before and after a change: a value, or a list with one per message."""
 
     before: Any
     after: Any
 
 
 class Output(Protocol):
-    """Where conversations go, in order."""
+    """Receives conversations in order."""
 
     def add(self, conversation: Conversation, change: Change | None) -> None:
-        """One more."""
+        """Add a conversation."""
 
     def close(self) -> None:
-        """No more."""
+        """Finish the output."""
 
 
 def open_output(source: Source, target: Target | None, stream: IO[bytes] | None) -> Output:
-    """Lines for lines and a document for a document, unless the target is a file of lines."""
+    """Return an output with lines for lines and a document for a document, unless the target is a ``.jsonl`` file."""
     if target is None or stream is None:
         return _NullOutput()
     if source.unit == "line":
@@ -49,14 +49,14 @@ def open_output(source: Source, target: Target | None, stream: IO[bytes] | None)
 
 class _NullOutput:
     def add(self, _conversation: Conversation, _change: Change | None) -> None:
-        """Forget it."""
+        """Ignore the conversation."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 class _LineOutput:
-    """A line for each piece. ``preserves_line_ends``: with the line ends and empty lines of the source."""
+    """One line per fragment. ``preserves_line_ends``: with the line ends and empty lines of the source."""
 
     def __init__(self, stream: IO[bytes], source: Source, *, preserves_line_ends: bool) -> None:
         self._stream = stream

@@ -1,8 +1,8 @@
-"""The work itself: conversations in, texts in another format out, by one process or by several.
+"""Convert conversations to another format, in one process or in several.
 
-What is short is done at once. A longer file is cut into batches of whole conversations, which processes work on; their
-results are written in the order of the file, and no more batches are under way than there is room for. The one rule:
-how many processes there were cannot be seen in the result.
+A short file is converted in this process. A longer one is split into batches of whole conversations for worker
+processes; results are written in order, and the number of pending batches is bounded. Invariant: the output does not
+depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dragoman.ids import ulid
 from dragoman.rules import Violation, check
 
 Progress = Callable[[int, int | None], None]
-# Which model was asked, why and for how much, and whose reasoning it is: only the canonical format has places for that.
+# Rules about model, routing, usage and origin of reasoning: only the canonical format contains these.
 ORIGIN: Final = ("assistant-names-model", "assistant-has-routing", "assistant-has-usage", "reasoning-names-origin")
 _BATCH_BYTES: Final = 512 * 1024
-_MAX_PENDING_BATCHES: Final = 16  # a file of fewer is done before other processes have begun; so many are under way
+_MAX_PENDING_BATCHES: Final = 16  # shorter files need no worker processes; also the limit of pending batches
 
 
 class LossCount(msgspec.Struct, frozen=True):
-    """How often something of a kind was lost, for one reason."""
+    """The number of losses of one kind with one reason."""
 
     what: str
     reason: str
@@ -42,21 +42,21 @@ class LossCount(msgspec.Struct, frozen=True):
 
 
 class ViolationCount(msgspec.Struct, frozen=True):
-    """How often a rule is broken."""
+    """The number of violations of a rule."""
 
     rule: str
     count: int
 
 
 class Summary(msgspec.Struct):
-    """What was done."""
+    """The result of a conversion."""
 
     conversations: int = 0
     messages: int = 0
     bytes: int = 0
     losses: list[LossCount] = []
     breaches: list[ViolationCount] = []
-    skipped: list[str] = []  # what is wrong with each record that was left out, and where
+    skipped: list[str] = []  # problem and place of each omitted record
 
 
 class RecordError(InputError):
@@ -84,7 +84,7 @@ class _JobResult(msgspec.Struct):
     conversations: int
     messages: int
     losses: Counter[tuple[str, str]]
-    loss_lines: bytes  # every loss, a line each
+    loss_lines: bytes  # one line per loss
     breaches: Counter[str]
     skipped: list[str]
 
@@ -103,7 +103,8 @@ def convert(
 ) -> Summary:
     """Write every conversation of a source in another format.
 
-    ``is_strict``: a loss is an error. ``skips``: a record that cannot be read is left out, and named in the summary.
+    ``is_strict``: a loss is an error. ``skip_invalid``: a record that cannot be read is omitted and listed in the
+    summary.
     """
     summary, loss_counts, violation_counts = Summary(), Counter[tuple[str, str]](), Counter[str]()
     summary.bytes += out.write(formats.write_header(to, title or source.name))
@@ -120,7 +121,7 @@ def convert(
             progress(source.read_bytes(), source.size)
     summary.bytes += out.write(formats.write_footer(to))
     if source.entries:
-        loss_counts["entry", "trace entries of an export are none of its messages"] += source.entries
+        loss_counts["entry", "trace entries of an export are not converted"] += source.entries
     summary.breaches = [ViolationCount(rule, count) for rule, count in violation_counts.most_common()]
     summary.losses = [LossCount(what, reason, count) for (what, reason), count in loss_counts.most_common()]
     return summary
@@ -143,14 +144,14 @@ def _make_jobs(source: Source, to: str, flags: tuple[bool, bool, bool]) -> Itera
 
 
 def _run_jobs(jobs: Iterator[_Job], processes: int | None) -> Iterator[_JobResult]:
-    """What becomes of each job, in order."""
+    """Yield the result of each job, in order."""
     count = processes or _available_cores()
     first = [job for _, job in zip(range(_MAX_PENDING_BATCHES), jobs, strict=False)]
     if len(first) < _MAX_PENDING_BATCHES or count == 1:
         yield from map(_run_job, first)
         yield from map(_run_job, jobs)
         return
-    context = multiprocessing.get_context("spawn")  # a copy of a process that has threads may hang
+    context = multiprocessing.get_context("spawn")  # a forked process with threads may hang
     pool = ProcessPoolExecutor(count, context)
     try:
         pending: deque[Future[_JobResult]] = deque(pool.submit(_run_job, job) for job in first)
@@ -165,12 +166,12 @@ def _run_jobs(jobs: Iterator[_Job], processes: int | None) -> Iterator[_JobResul
 
 
 def _available_cores() -> int:
-    """How many processes can work at once: not more than this one may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_job(job: _Job) -> _JobResult:
-    """One batch, in whichever process."""
+    """Convert one batch."""
     texts, messages = [], 0
     loss_counts: Counter[tuple[str, str]] = Counter()
     loss_lines: list[bytes] = []
@@ -180,7 +181,7 @@ def _run_job(job: _Job) -> _JobResult:
         request = _read_job_conversation(job, conversation, skipped)
         if request is None:
             continue
-        # What came from another format has no origin in the canonical one either: check says so, and convert is silent.
+        # Messages of other formats never have an origin: check reports it, and convert does not.
         breaches.update(violation.rule for violation in check(request.messages) if violation.rule not in ORIGIN)
         text = _write_conversation(job, request, conversation[0].number)
         texts.append(text.data)
@@ -208,14 +209,14 @@ def _read_job_conversation(job: _Job, conversation: Conversation, skipped: list[
 
 
 def find_violations(name: str, request: Request) -> Iterator[Violation]:
-    """What breaks a rule in a conversation. What its format has no place for is not held against it."""
+    """Yield the rule violations of a conversation, except those about data that its format cannot contain."""
     for violation in check(request.messages):
         if name == formats.CANONICAL or violation.rule not in ORIGIN:
             yield violation
 
 
 def read_conversation(name: str, conversation: Conversation, source: str, unit: str, *, by_message: bool) -> Request:
-    """A conversation; what is wrong with it is an ``InputError`` that says in which file and where."""
+    """Read a conversation. Raises ``InputError`` with the file and the place."""
     try:
         session_id = "" if name == formats.CANONICAL else derive_session_id(conversation)
         return formats.read(name, conversation, session_id, by_message=by_message)
@@ -225,7 +226,7 @@ def read_conversation(name: str, conversation: Conversation, source: str, unit: 
 
 
 def derive_session_id(conversation: Conversation) -> str:
-    """An id for a session that names none: always the same one for the same text in the same place."""
+    """Return a session id derived from the text and its position."""
     digest = hashlib.sha256(str(conversation[0].number).encode())
     for fragment in conversation:
         digest.update(fragment.data.strip())
@@ -258,7 +259,7 @@ def _format_loss(loss: Loss, job: _Job, number: int) -> bytes:
 
 
 def read_source(source: Source) -> Iterator[tuple[Conversation, Request]]:
-    """Each conversation of a source, as it is read."""
+    """Yield each conversation of a source with its request."""
     for conversation in source.conversations:
         yield (
             conversation,

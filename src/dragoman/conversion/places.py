@@ -1,7 +1,7 @@
-"""Where a message stands in a file, and what the file itself calls it.
+"""Map messages to places in a file, and our ids to the ids in the file.
 
-Readers give messages and tool calls ids of our own. A report about a file is of use only with the ids that are in the
-file, and with the place there: ``Places`` maps one to the other for one conversation.
+Readers assign our ids to messages and tool calls. Reports about a file need the ids and places of the file:
+``SourceMap`` maps between them for one conversation.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from dragoman.wire.residue import get_notes
 
 _INDEX: Final = re.compile(r"\$\[(\d+)\](.*)", re.DOTALL)
 _QUOTED: Final = re.compile(r"'([^']*)'")
-_MAX_READS: Final = 500  # of parts of a conversation, to find out which of them a message comes from
+_MAX_READS: Final = 500  # reads of partial conversations to locate a message
 _STRING: Final = re.compile(rb'"([^"\\]*)"')
 
 
 class SourceMap:
-    """Places and ids of one conversation, as its file has them."""
+    """Places and ids of one conversation in its file."""
 
     def __init__(self, source: Source, conversation: Conversation, request: Request) -> None:
         self.source = source
         self.conversation = conversation
         self._messages = {message.id: index for index, message in enumerate(request.messages)}
         self.request = request
-        self._counts: dict[int, int] = {}  # how many messages the first so many items are
+        self._counts: dict[int, int] = {}  # number of messages by number of items
 
     def find(self, where: str) -> tuple[str, str]:
-        """The line or item of a place in the messages that were read, and the place in that."""
+        """Return the line or item of a path in the messages that were read, and the path in it."""
         source, fragments = self.source, self.conversation
         match = _INDEX.fullmatch(where)
         if match is None:
@@ -51,20 +51,20 @@ class SourceMap:
             return self._format_place(fragments[0].number), where
         try:
             item = self._find_item(index)
-        except DragomanError:  # a part of the conversation cannot be read without the rest
+        except DragomanError:  # a part of the conversation cannot be read alone
             return self._format_place(fragments[0].number), ""
         if source.by_message:
             return self._format_place(fragments[item or 0].number), ""
         return self._format_place(fragments[0].number), self._item_path(item, index)
 
     def find_message(self, message_id: str) -> tuple[str, str]:
-        """The same for a message, if it is one that was read."""
+        """Return the same for a message id, if it was read."""
         index = self._messages.get(message_id)
         place, where = self.find("" if index is None else f"$[{index}]")
         return place, "" if where == "$" else where
 
     def get_file_id(self, message_id: str) -> str:
-        """The id that the file gives a message; empty if it gives none."""
+        """Return the id of a message in the file; empty if it has none."""
         if self.source.format == CANONICAL:
             return message_id
         index = self._messages.get(message_id)
@@ -72,7 +72,7 @@ class SourceMap:
         return file_id or (message_id if message_id.encode() in self._strings else "")
 
     def replace_call_ids(self, text: str) -> str:
-        """A text about the conversation, with the ids that its file gives to calls."""
+        """Return a text about the conversation with the call ids of the file."""
         ids = self._call_ids
         return _QUOTED.sub(lambda found: repr(ids[found[1]]) if found[1] in ids else found[0], text)
 
@@ -94,7 +94,7 @@ class SourceMap:
 
     @functools.cached_property
     def _list_path(self) -> tuple[str, ...]:
-        """The keys under which the value has its list of messages."""
+        """The keys of the message list in the value."""
         if isinstance(self._value, list) or dialect(self.source.format) is None:
             return ()
         key = list_key(self.source.format)
@@ -106,7 +106,7 @@ class SourceMap:
         return items if isinstance(items, list) else []
 
     def _find_item(self, index: int) -> int | None:
-        """Which item of the list a message was read from; ``None`` if it stands beside the list."""
+        """Return the list item that a message was read from; ``None`` if it is outside the list."""
         if self._ends is not None:
             item = bisect.bisect_right(self._ends, index) - 1
         else:
@@ -115,7 +115,7 @@ class SourceMap:
 
     @functools.cached_property
     def _ends(self) -> list[int] | None:
-        """How many messages there are up to each item, if a reader makes the same of each item alone."""
+        """The number of messages up to each item, if every item can be read alone."""
         try:
             outside = self._read_message_count([])
             ends = [outside, *(self._read_message_count([item]) - outside for item in self._items)]
@@ -123,13 +123,13 @@ class SourceMap:
             return None
         ends = list(itertools.accumulate(ends))
         total = len(self.request.messages) - self._has_response
-        return ends if ends[-1] == total else None  # a reader that joins items makes fewer
+        return ends if ends[-1] == total else None  # fewer if a reader joins items
 
     def _count_messages(self, count: int) -> int:
-        """How many messages a reader makes of the first items."""
+        """Return the number of messages in the first items."""
         if count not in self._counts:
             if len(self._counts) >= _MAX_READS:
-                raise FormatError("too many places to look for")
+                raise FormatError("too many places to search")
             self._counts[count] = self._read_message_count(self._items[:count])
         return self._counts[count]
 
@@ -145,7 +145,7 @@ class SourceMap:
         except DragomanError:
             if items:
                 raise
-            return 0  # a list without messages is refused by some readers
+            return 0  # some readers reject an empty list
 
     @property
     def _has_response(self) -> bool:
@@ -168,7 +168,7 @@ class SourceMap:
 
 
 def _file_call_ids(message: Message, name: str) -> dict[str, str]:
-    """The ids that a file gives to calls, by ours."""
+    """Return the call ids of the file by our ids."""
     ids: dict[str, str] = {}
     for block in message.content:
         file_id = get_notes(getattr(block, "provider_raw", None), name).get("id")

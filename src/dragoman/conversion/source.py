@@ -1,7 +1,7 @@
-"""What comes in: a file, or the standard input, as conversations of a known format.
+"""Read a file or standard input as conversations of a known format.
 
-Lines are read one at a time, and none is taken into memory that is longer than the limit. A byte order mark at the
-beginning, empty lines and ``\\r\\n`` are taken as they are meant. The one rule: an error names the file and the line.
+Lines are read one at a time, and a line longer than the limit is never loaded. A byte order mark, empty lines and
+``\\r\\n`` are accepted. Errors contain the file and the line.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ _decode_session: Final = msgspec.json.Decoder(_Session).decode
 
 
 class Source(msgspec.Struct):
-    """Conversations of one file, to be taken once."""
+    """The conversations of one file; they can be iterated once."""
 
     name: str
     format: str
     by_message: bool
-    why: str  # how the format was found out; empty if it was given
-    unit: str  # what a piece is: a line, or an item
-    size: int | None  # in bytes as they are on the disk, where known
+    why: str  # the reason of the detection; empty if the format was given
+    unit: str  # line, item or document
+    size: int | None  # in bytes on disk, if known
     conversations: Iterator[Conversation]
-    read_bytes: Callable[[], int]  # how many of them have been read
-    entries: int = 0  # trace entries of an archive, which are none of the messages
-    is_export: bool = False  # whether it is such an archive
+    read_bytes: Callable[[], int]  # bytes that have been read
+    entries: int = 0  # trace entries of an export, which are not converted
+    is_export: bool = False  # whether it is an export of a store
     document: bytes = b""  # the whole text, unless it is read line by line
     mark: bytes = b""  # the byte order mark before the document
-    tail: Callable[[], bytes] = bytes  # the empty lines after the last one, when all are read
+    tail: Callable[[], bytes] = bytes  # the empty lines after the last line
 
     def locate(self, number: int) -> str:
-        """Where a piece is."""
+        """Return the place of a fragment."""
         return f"{self.name}, {self.unit} {number}"
 
 
@@ -70,9 +70,9 @@ class Source(msgspec.Struct):
 def open_source(
     path: Path, format_name: str | None = None, *, max_line_mb: int = MAX_LINE_MB, skip_invalid: bool = False
 ) -> Iterator[Source]:
-    """A file, or the standard input for ``-``, ready to be read. Its format is found out unless it is given.
+    """Open a file, or standard input for ``-``. Its format is detected unless ``format_name`` is given.
 
-    ``skips``: lines that cannot be read are not looked at to find it out.
+    ``skip_invalid``: invalid lines are ignored for detection.
     """
     name = "standard input" if str(path) == "-" else str(path)
     with _open_bytes(path, name) as (stream, size, read_bytes):
@@ -81,7 +81,7 @@ def open_source(
                 _LineReader(stream, name, max_line_mb), name, format_name, size, read_bytes, skip_invalid=skip_invalid
             )
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"the compressed file is not whole ({error})", where=name) from None
+            raise InputError(f"the compressed file is incomplete ({error})", where=name) from None
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _open_bytes(path: Path, name: str) -> Iterator[tuple[IO[bytes], int | None, 
 
 
 class _LineReader:
-    """Lines with their numbers, empty ones left out. What was looked at can be put back."""
+    """Numbered lines without empty ones. Lines that were read for detection can be returned."""
 
     def __init__(self, stream: IO[bytes], name: str, max_line_mb: int) -> None:
         self.name = name
@@ -114,10 +114,10 @@ class _LineReader:
         self._stream = stream
         self._number = 0
         self._returned: list[Fragment] = []
-        self.mark = b""  # the byte order mark, if there is one
-        self.empty_lines = b""  # empty lines since the last piece
-        self._buffer = b""  # everything so far, until it is known whether it is a document
-        self._may_be_document = True  # as long as it may be one
+        self.mark = b""  # the byte order mark, if any
+        self.empty_lines = b""  # empty lines since the last fragment
+        self._buffer = b""  # everything so far, while it may be a document
+        self._may_be_document = True  # whether it may be one document
 
     def __iter__(self) -> Iterator[Fragment]:
         while (fragment := self.next()) is not None:
@@ -136,7 +136,7 @@ class _LineReader:
                 self._buffer += line
             data = (self._strip_mark(line) if self._number == 1 else line).strip()
             if len(line) > self.limit:
-                raise _too_long_error(f"{self.name}, line {self._number}", "it is longer than", self.limit_mb)
+                raise _too_long_error(f"{self.name}, line {self._number}", "longer than", self.limit_mb)
             if data:
                 start = line.index(data)
                 before, self.empty_lines = self.empty_lines + line[:start], b""
@@ -145,7 +145,7 @@ class _LineReader:
         return None
 
     def read_rest(self, fragments: list[Fragment]) -> bytes:
-        """Everything, as one text."""
+        """Return the whole text."""
         parts = [self._buffer.removeprefix(self.mark)]
         length = len(parts[0])
         while length <= self.limit and (chunk := self._stream.read(min(1 << 20, self.limit + 1 - length))):
@@ -156,24 +156,24 @@ class _LineReader:
             try:
                 read_json(first.data, OWN)
             except DragomanError as error:
-                problem = f"it is not JSON by itself ({error}), and all of the file as one document is longer than"
+                problem = f"not JSON ({error}), and the file as one document is longer than"
                 raise _too_long_error(f"{self.name}, line {first.number}", problem, self.limit_mb) from None
         return b"".join(parts)
 
     def _strip_mark(self, line: bytes) -> bytes:
         if line.startswith(_UTF16):
-            raise JsonError("it is UTF-16, and not UTF-8", where=f"{self.name}, line 1", remedy="Save it as UTF-8")
+            raise JsonError("UTF-16 instead of UTF-8", where=f"{self.name}, line 1", remedy="Save it as UTF-8")
         if line.startswith(_BYTE_ORDER_MARK):
             self.mark = _BYTE_ORDER_MARK
         return line.removeprefix(self.mark)
 
 
 def _too_long_error(where: str, problem: str, limit_mb: int) -> InputError:
-    remedy = "Raise the limit with --max-line-mb if that is meant"
+    remedy = "Raise the limit with --max-line-mb"
     return InputError(f"{problem} {limit_mb} MB", where=where, remedy=remedy, code="too_large")
 
 
-# --- what it is ------------------------------------------------------------------------------------------------------
+# --- detection -------------------------------------------------------------------------------------------------------
 
 
 def _make_source(
@@ -188,11 +188,11 @@ def _make_source(
     format_name = None if format_name is None else resolve_name(format_name)
     sample = _read_sample(lines)
     if not sample:
-        raise InputError("there is nothing in it", where=name)
+        raise InputError("the file is empty", where=name)
     first = sample[0].data
     if first.startswith(_ARCHIVE_HEADS) and format_name in (None, CANONICAL):
         lines.put_back(sample)
-        source = Source(name, CANONICAL, True, "it is what dragoman export wrote", "line", size, iter(()), read_bytes)
+        source = Source(name, CANONICAL, True, "a file of dragoman export", "line", size, iter(()), read_bytes)
         source.conversations = _group_by_session(_read_archive(lines, source))
         source.is_export = True
         return source
@@ -234,7 +234,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _read_document(lines: _LineReader, sample: list[Fragment]) -> bytes | None:
-    """The whole text, if it is one JSON value and not lines of them."""
+    """Return the whole text if it is one JSON value instead of lines."""
     first = sample[0].data.lstrip()
     if len(sample) == 1 and first.startswith(b"["):
         return lines.read_rest(sample)
@@ -249,7 +249,7 @@ def _source_from_document(
     value = _parse_fragment(Fragment(0, data), name, is_document=True)
     whole = Fragment(1, data)
     if isinstance(value, list) and not value:
-        raise InputError("there is nothing in it", where=name)
+        raise InputError("the file is empty", where=name)
     items = (
         [Fragment(number, bytes(raw)) for number, raw in enumerate(_split_items(data))]
         if isinstance(value, list)
@@ -275,7 +275,7 @@ def _split_items(data: bytes) -> list[msgspec.Raw]:
 
 
 def _detect_document(value: Any, format_name: str | None, name: str) -> tuple[Detection, bool]:
-    """What a document is: a conversation, the messages of one, or a list of conversations."""
+    """Return the format of a document, and whether it is a list of conversations."""
     if format_name is not None:
         has_many = isinstance(value, list) and (
             isinstance(value[0], list)
@@ -287,7 +287,7 @@ def _detect_document(value: Any, format_name: str | None, name: str) -> tuple[De
     except InputError as error:
         if not isinstance(value, list) or not isinstance(value[0], dict | list):
             raise InputError(error.what, where=f"{name}, item 0", remedy=error.remedy, code=error.code) from None
-        single_error = error  # why it is no single conversation
+        single_error = error  # why it is not a single conversation
     try:
         detection = _detect_values(value[:_SAMPLE_LINES])
     except InputError as error:
@@ -312,11 +312,11 @@ def _detect_values(values: list[Any]) -> Detection:
     except InputError as error:
         if error.code != "unknown_format":
             raise
-        return formats.detect(values[:1])  # then it is a later one that is wrong, and reading names it
+        return formats.detect(values[:1])  # a later value is invalid; reading reports it
 
 
 def join_place(where: str, inner: str, *, is_line: bool) -> str:
-    """Return a place within a file, or within a line of it, whose own number is then not named again."""
+    """Return a place within a file, or within a line of it, whose own number is then omitted."""
     if is_line and inner.startswith("line 1 "):
         return where + inner.removeprefix("line 1")
     return f"{where}, {inner}" if inner else where
@@ -343,7 +343,7 @@ def _group_lines(lines: _LineReader, detection: Detection) -> Iterator[Conversat
 
 
 def _group_by_session(fragments: Iterator[Fragment]) -> Iterator[Conversation]:
-    """Messages that stand together and are of one session. What names none is read, and refused, by itself."""
+    """Yield consecutive messages of one session. A message without a session is read, and rejected, alone."""
     for _, group in itertools.groupby(fragments, _get_session_id):
         yield tuple(group)
 
@@ -356,7 +356,7 @@ def _get_session_id(fragment: Fragment) -> str:
 
 
 def _read_archive(lines: _LineReader, source: Source) -> Iterator[Fragment]:
-    """The messages of an export, if it is whole: each session's hash is that of what stands before it."""
+    """Yield the messages of an export and verify it: each session ends with the hash of its lines."""
     digest = hashlib.sha256()
     last = Fragment(0, b"")
     for fragment in lines:
@@ -364,7 +364,7 @@ def _read_archive(lines: _LineReader, source: Source) -> Iterator[Fragment]:
         if data.startswith(_ARCHIVE_HEADS[0]):
             digest = hashlib.sha256()
         if data.startswith(_ARCHIVE_ENDS[0]) and f'"{digest.hexdigest()}"'.encode() not in data:
-            problem = "it was cut or changed: the hash of what stands before is another one"
+            problem = "truncated or changed: the hash of a session does not match"
             raise FormatError(problem, where=source.locate(fragment.number), code="cut_export")
         digest.update(data)
         source.entries += data.startswith(b'{"entry"')
@@ -372,4 +372,4 @@ def _read_archive(lines: _LineReader, source: Source) -> Iterator[Fragment]:
         if not data.startswith(_ARCHIVE_RECORDS):
             yield fragment
     if not last.data.startswith(_ARCHIVE_ENDS):
-        raise FormatError("it was cut: its end is missing", where=source.locate(last.number), code="cut_export")
+        raise FormatError("truncated: its end is missing", where=source.locate(last.number), code="cut_export")

@@ -1,6 +1,6 @@
-"""What goes out: a file that gets its name when it is whole and on the disk, or the standard output.
+"""Write a file that is renamed into place when it is complete and synced, or standard output.
 
-The one rule: whatever happens before the end, a file that was there before is still what it was.
+Invariant: an existing file is unchanged until the new one is complete.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ _DATABASE: Final = b"SQLite format 3\0"
 
 
 def check_target(path: Path, *sources: Path) -> None:
-    """Raise ``InputError`` if writing there would replace a file that is read, a folder or a database.
+    """Raise ``InputError`` if writing there would replace an input file, a folder or a database.
 
-    The first bytes of a file tell a database, so call this before a store is opened.
+    A database is detected by the first bytes of the file, so call this before a store is opened.
     """
     if not path.name or path.is_dir():
         raise InputError("it is a folder", where=str(path), remedy="Name a file", code="is_a_directory")
     for source in sources:
         if path == source or (path.exists() and source.exists() and path.samefile(source)):
-            raise InputError("it is the file that is read", where=str(path), remedy="Name another file")
+            raise InputError("it is the input file", where=str(path), remedy="Name another file")
     with contextlib.suppress(OSError), path.open("rb") as file:
         if file.read(len(_DATABASE)) == _DATABASE:
             raise InputError(
-                "it is a database, perhaps a store", where=str(path), remedy="Name another file", code="target_exists"
+                "it is a database, possibly a store", where=str(path), remedy="Name another file", code="target_exists"
             )
 
 
 class Target:
-    """Where a result goes. ``-`` is the standard output; a name that ends in ``.gz`` is compressed."""
+    """A file to write. ``-`` is standard output; a name that ends in ``.gz`` is compressed."""
 
     def __init__(self, path: Path, *, backup_to: Path | None = None, mode_of: Path | None = None) -> None:
         self.path = path
         self.is_standard_output = str(path) == "-"
         self._backup_to = backup_to
-        self._mode_of = mode_of or path  # whose permissions the file gets
+        self._mode_of = mode_of or path  # the file whose permissions are copied
         self._is_discarded = False
 
     def discard(self) -> None:
-        """What is being written says nothing new: a file that is to be replaced, with a copy kept, stays."""
+        """Keep the existing file: the new content has no changes."""
         self._is_discarded = self._backup_to is not None
 
     @contextlib.contextmanager
@@ -83,19 +83,19 @@ class Target:
 
 
 class DocumentStream:
-    """A stream that takes lines, each a JSON value, and makes one JSON document of them.
+    """A stream that joins lines, each a JSON value, into one JSON document.
 
-    Several become a list. One alone is the document itself, unless a list is wanted in any case.
+    Several values become a list. A single value is the document, unless ``is_list``.
     """
 
     def __init__(self, out: IO[bytes], *, is_list: bool) -> None:
         self._out = out
         self._is_list = is_list
-        self._first_value: bytes | None = None  # the first value, as long as it is the only one
+        self._first_value: bytes | None = None  # the first value, while it is the only one
         self._has_list = False
 
     def write(self, data: bytes) -> int:
-        """Some whole lines."""
+        """Write complete lines."""
         for line in data.splitlines():
             if self._has_list:
                 self._out.write(b",\n" + line)
@@ -108,7 +108,7 @@ class DocumentStream:
         return len(data)
 
     def close(self) -> None:
-        """No more."""
+        """Finish the document."""
         if self._has_list:
             self._out.write(b"]\n")
         elif self._first_value is not None:

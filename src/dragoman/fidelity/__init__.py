@@ -1,13 +1,12 @@
-"""Fidelity: what becomes of everything that is said, on the way from each dialect to each other one.
+"""Fidelity: measure what happens to every part of a request or reply between two dialects.
 
-    cells(dialects)                  what becomes of one thing at a time, on constructed requests
-    measure_conversion(request, target)     what becomes of everything in one request
-    Tally                            the same for many requests, counted
-    conversations()                  formats that say nothing but messages, to be measured like dialects
+    make_cells(dialects)                  the result for one case at a time, on constructed requests
+    measure_conversion(request, target)   the result for everything in one request
+    Tally                                 the same for many requests, counted
+    transcript_dialects()                 transcript formats, measured like dialects
 
-Requests come in, verdicts go out; ``table`` turns them into Markdown. A dialect is whatever reads and writes requests
-under a name: nothing here knows which there are. The one rule: it tells what it read back from the target's wire, and
-believes no dialect's word for it.
+``table`` formats the results as Markdown. A dialect is any object with a name that reads and writes requests.
+Invariant: a result is based on reading the target's wire back, not on what a dialect reports.
 """
 
 from dragoman.fidelity.cases import CASES, Case, Dialect, make_sample, native_samples

@@ -1,12 +1,11 @@
-"""The constructed requests: one for each thing that can be said, as each dialect says it.
+"""Constructed requests: one for each thing that a request can contain, in the format of each dialect.
 
-    CASES                        what is looked at, by name, each with a canonical request that holds it
-    sample(dialect, case)        such a request on the dialect's own wire; ``None`` if it cannot be said there
+    CASES                             the cases, each with a canonical request
+    make_sample(dialect, case)        such a request on the dialect's wire; ``None`` if unsupported
 
-A dialect's own words come first: the file of its name under ``samples`` may hold a wire for a case, and must for what
-no other dialect can make it say, such as its reasoning. Without one, the canonical request is written in the dialect,
-if it can be written without loss and stays in its order. The one rule: a sample, once read, says what its case is
-about.
+The module of a dialect under ``samples`` may contain a wire for a case, and must for cases that no other dialect can
+produce, such as its reasoning. Otherwise the canonical request is written in the dialect, if that is lossless and
+keeps the order. Invariant: a sample contains the subject of its case when it is read.
 """
 
 from __future__ import annotations
@@ -52,31 +51,31 @@ from dragoman.message import (
 
 
 class Dialect(Protocol):
-    """What is needed of a dialect: any module or object that reads and writes requests.
+    """The required interface of a dialect: any module or object that reads and writes requests.
 
-    It may have ``IMPLIED_OPTIONS``. If it has ``read_reply`` and ``write_reply``, replies are measured too.
-    One that says only a part of a request has ``GROUPS``, the groups of cases that it is about, and ``message_part``.
+    ``IMPLIED_OPTIONS`` is optional. ``read_reply`` and ``write_reply`` are optional; with them, replies are measured. A
+    dialect that supports only a part of a request has ``GROUPS``, its groups of cases, and ``message_part``.
     """
 
     NAME: Any
 
     def read_request(self, wire: Any) -> Request:
-        """The canonical request."""
+        """Return the canonical request."""
         ...
 
     def write_request(self, request: Request) -> Written:
-        """The wire, and what it cannot carry."""
+        """Return the wire and its losses."""
         ...
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One thing that can be said."""
+    """One thing that a request or reply can contain."""
 
     name: str
-    group: str  # under which heading it is shown
-    kind: str  # the kind of finding that tells what became of it
-    request: Request | None = None  # without one, only a dialect itself can say it
-    answer: Reply | None = None  # in place of a request
+    group: str  # its heading
+    kind: str  # the kind of finding with the result
+    request: Request | None = None  # None: only a native sample contains it
+    answer: Reply | None = None  # instead of a request
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def _user_request(*blocks: ContentBlock) -> Request:
 
 
 def _result_request(*blocks: ContentBlock, is_error: bool = False) -> Request:
-    """A call and its result."""
+    """Return a request with a call and its result."""
     result = ToolResultBlock(_CALL.id, blocks, is_error)
     return _request(
         _message(Role.USER, TextBlock("Read it.")),
@@ -124,7 +123,7 @@ def _result_request(*blocks: ContentBlock, is_error: bool = False) -> Request:
 
 
 def _block_cases() -> dict[str, tuple[str, Request | None]]:
-    """Each case about a block: its name, the kind of its finding, and a request."""
+    """Return the cases about blocks: name, kind of finding, and request."""
     hello, system_text = TextBlock("Hello."), TextBlock("Be brief.")
     late_system = (
         _message(Role.USER, hello),
@@ -176,7 +175,7 @@ def _block_cases() -> dict[str, tuple[str, Request | None]]:
 
 
 def _option_cases() -> dict[str, tuple[str, Request | None]]:
-    """Each case about what stands beside the conversation."""
+    """Return the cases about tools and options."""
     response_format = ResponseFormat("json_schema", _SCHEMA, "place", strict=True)
     options: dict[str, tuple[str, Any]] = {
         "max_output_tokens": ("max_output_tokens", 100),
@@ -230,7 +229,7 @@ def _make_reply(*blocks: ContentBlock, stop_reason: StopReason = StopReason.END_
 
 
 def _reply_cases() -> dict[str, tuple[str, Reply]]:
-    """Each case about an answer: its name, the kind of its finding, and an answer."""
+    """Return the cases about replies: name, kind of finding, and reply."""
     kind, reasons = "answer.stop_reason", StopReason
     counts: dict[str, Any] = {
         "cached_input_tokens": 20,
@@ -275,7 +274,7 @@ CASES: Final = (
 
 
 def make_sample(dialect: Dialect, case: Case) -> Any | None:
-    """A request of this case on the dialect's own wire; ``None`` if it cannot be said there."""
+    """Return a request of this case on the dialect's wire; ``None`` if unsupported."""
     native = native_samples(dialect.NAME)
     if case.name in native:
         return native[case.name]
@@ -297,7 +296,7 @@ def make_sample(dialect: Dialect, case: Case) -> Any | None:
 
 
 def supports_case(dialect: Dialect, case: Case) -> bool:
-    """Whether what the case is about can be a part of this wire at all."""
+    """Return whether the subject of the case can be part of this wire format."""
     return case.group in getattr(dialect, "GROUPS", (case.group,))
 
 
@@ -314,7 +313,7 @@ def _make_reply_sample(dialect: Any, answer: Reply, kind: str) -> Any | None:
 
 
 def native_samples(name: str) -> Mapping[str, Any]:
-    """The wires that a dialect's file under ``samples`` holds, by the name of their case."""
+    """Return the wires in the dialect's module under ``samples``, by case name."""
     module = f"{__package__}.samples.{name}"
     if importlib.util.find_spec(module) is None:
         return {}

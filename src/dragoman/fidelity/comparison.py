@@ -1,15 +1,14 @@
-"""What became of everything that a request said, once it was written for another wire and read there again.
+"""Compare a request before and after conversion to another wire format.
 
-    compared(before, written, after, target) -> findings
+    compare_requests(before, written, after, target) -> findings
 
-``before`` is what was read from the first wire, ``written`` what the second one made of it, ``after`` what the second
-one reads there. Each thing that was said is looked for: every block, inside results too, with its name, its failure
-and its signature; every tool; every option. It is *kept* (equal), *changed* (there, in another form; the note says
-which), a *loss* (left out, and named in the losses) or *silent* (left out or altered, and nobody said so). What a
-dialect noted about a block or a message for itself alone is a *hint*: it stays behind, and is only counted.
+``before`` was read from the first wire, ``written`` is the output of the second dialect, ``after`` is that output read
+back. Every block (also inside results, with name, error flag and signature), tool and option is looked up. It is
+*kept* (equal), *changed* (present in another form; the note describes it), a *loss* (missing, and reported as a loss)
+or *silent* (missing or altered without a report). Dialect-specific notes about a block or a message are a *hint*: they
+are only counted.
 
-The one rule: what is not found and not named is silent. A thing may be found in another form only if this file says
-which forms mean the same.
+Invariant: everything that is missing and not reported is silent. Only the forms in this module count as equivalent.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from dragoman.wire.residue import diff, foreign_hints, foreign_options
 Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("kept", "changed", "loss", "silent", "hint")
 JOINED: Final = "joined with the text beside it"
-MOVED: Final = "stands earlier than it did"
+MOVED: Final = "moved to an earlier position"
 NEW_ID: Final = "under another id"
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
 _Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
@@ -52,12 +51,12 @@ _Position = tuple[int, ...]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What became of one thing that was said."""
+    """The result for one thing in a request."""
 
     kind: str  # a block's type; "system" for a system prompt; "document.name"; "tool"; "options.seed"
     outcome: Outcome
-    note: str = ""  # how it changed, why it was left out, or what is wrong
-    place: str = ""  # like messages[2].content[0]
+    note: str = ""  # the change, the reason of the loss, or the problem
+    place: str = ""  # for example messages[2].content[0]
 
 
 class _Match(NamedTuple):
@@ -69,9 +68,9 @@ class _Match(NamedTuple):
 def compare_requests(
     before: Request, written: Written, after: Request, target: str, implicit: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Finding, ...]:
-    """A finding for everything that was said, in order.
+    """Return a finding for everything in a request, in order.
 
-    ``unspoken`` names options that the target does not say in a request, and why nothing is lost by that.
+    ``implicit`` are options that the target does not write in a request, and why nothing is lost.
     """
     comparison = _Comparison(written.losses, before, after, target)
     findings = [
@@ -88,7 +87,7 @@ def compare_requests(
 
 
 def request_kinds(request: Request) -> set[str]:
-    """The kinds of things that a request says."""
+    """Return the kinds of findings in a request."""
     return {finding.kind for finding in compare_requests(request, Written(None), request, "")}
 
 
@@ -96,7 +95,7 @@ def request_kinds(request: Request) -> set[str]:
 
 
 class _Losses:
-    """The losses that were named. One loss excuses one missing block; an option's excuses the option."""
+    """The reported losses. One loss excuses one missing block; the loss of an option excuses the option."""
 
     def __init__(self, losses: Iterable[Loss]) -> None:
         self._blocks: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -110,14 +109,14 @@ class _Losses:
                 self._options[loss.block_type] = loss.reason
 
     def take_block_reason(self, message_id: str, *names: str) -> str | None:
-        """The reason for which something of a message was left out, if that was said; each is given once."""
+        """Return and remove the reason for a missing block of a message, if reported."""
         for name in names:
             if self._blocks.get((message_id, name)):
                 return self._blocks[message_id, name].pop(0)
         return None
 
     def get_option_reason(self, name: str) -> str | None:
-        """The reason for which an option, or the whole that it is part of, was left out."""
+        """Return the reason for a missing option, or for the option that it is part of."""
         return self._options.get(name) or self._options.get(name.partition(".")[0])
 
 
@@ -133,7 +132,7 @@ def _match_finding(kind: str, note: str, place: str) -> Finding:
 
 
 class _Scope:
-    """The blocks among which others are looked for: those of one role, or of one result. Each is found once."""
+    """The blocks in which others are looked up: those of one role or of one result. Each block matches once."""
 
     def __init__(self, expected: Iterable[ContentBlock], blocks: Iterable[tuple[_Position, ContentBlock]]) -> None:
         self._unmatched = list(blocks)
@@ -142,11 +141,11 @@ class _Scope:
         self._text_matches = iter(_match_texts(texts, self._texts))
 
     def next_text(self) -> _Match | None:
-        """Where the next of the wanted texts is: alone, or as a part of one."""
+        """Return the match of the next expected text: a whole text or a part of one."""
         return next(self._text_matches)
 
     def find_medium(self, block: _Medium) -> _Match | None:
-        """A medium with the same bytes or the same address."""
+        """Return a medium with the same bytes or the same URL."""
         for entry in self._unmatched:
             position, candidate = entry
             if isinstance(candidate, _Medium) and _media_key(candidate) == _media_key(block):
@@ -165,7 +164,7 @@ class _Scope:
         return None if text_position is None or not text else _Match((*text_position, 0), "as a text")
 
     def find_equal(self, block: ContentBlock) -> _Match | None:
-        """A block that is equal."""
+        """Return an equal block."""
         for entry in self._unmatched:
             if entry[1] == block:
                 self._unmatched.remove(entry)
@@ -174,7 +173,7 @@ class _Scope:
 
 
 def _match_texts(expected: list[str], texts: list[tuple[_Position, str]]) -> Iterator[_Match | None]:
-    """Each text in order: one that stands alone, or a part of one that holds nothing else but other wanted texts."""
+    """Yield a match for each text in order: a whole text, or a part of a text that consists of expected texts."""
     current = offset = 0
     for number, text in enumerate(expected):
         next_text = expected[number + 1] if number + 1 < len(expected) else None
@@ -199,7 +198,7 @@ def _match_texts(expected: list[str], texts: list[tuple[_Position, str]]) -> Ite
 
 
 def _may_end(candidate: str, end: int, next_text: str | None) -> bool:
-    """Whether a wanted text may end there: before white space, before the next wanted one, or with the whole."""
+    """Return whether an expected text may end there: before white space, before the next one, or at the end."""
     return _is_blank(candidate[end : end + 1]) or (next_text is not None and candidate.startswith(next_text, end))
 
 
@@ -208,7 +207,7 @@ def _is_blank(text: str) -> bool:
 
 
 def _media_key(block: _Medium) -> tuple[str, str]:
-    """How to get at the bytes. An address that holds them itself is as good as the bytes, and so is either alphabet."""
+    """Return the bytes or the URL of a medium. A data URL equals its bytes, and both base64 alphabets are equal."""
     kind, data = block.source.kind, block.source.data
     head, separator, payload = data.partition(";base64,")
     if kind == "url" and separator and head.startswith("data:"):
@@ -228,7 +227,7 @@ def _describe_changes(before: _Medium, after: _Medium) -> str:
 
 
 class _Comparison:
-    """One translation, looked through from the first message to the last."""
+    """The comparison of one conversion, message by message."""
 
     def __init__(self, losses: Iterable[Loss], before: Request, after: Request, target: str) -> None:
         self.losses = _Losses(losses)
@@ -251,7 +250,7 @@ class _Comparison:
         }
 
     def compare_message(self, index: int, message: Message) -> Iterator[Finding]:
-        """What became of each block of a message."""
+        """Yield the findings of each block of a message."""
         for hint in foreign_hints(message.metadata.provider_raw, self._target):
             yield Finding(f"message.{hint}", "hint", "", f"messages[{index}]")
         for position, block in enumerate(message.content):
@@ -263,7 +262,7 @@ class _Comparison:
             yield Finding(f"{block.type}.{hint}", "hint", "", place)
         match block:
             case TextBlock(text):
-                if text:  # an empty one says nothing
+                if text:  # empty texts are ignored
                     kind = "system" if message.role is Role.SYSTEM else "text"
                     yield self._finding_for_match(kind, block, scope.next_text(), message, place)
             case ToolUseBlock() | InvalidToolUseBlock():
@@ -275,7 +274,7 @@ class _Comparison:
             case ThinkingBlock():
                 finding = self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
                 yield finding
-                if block.signature is not None:  # it goes where its thought goes
+                if block.signature is not None:  # the signature has the result of its reasoning
                     yield msgspec.structs.replace(finding, kind="thinking.signature")
             case _:
                 yield self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
@@ -302,7 +301,7 @@ class _Comparison:
         if name is None:
             return
         kind = f"{block.type}.name"
-        if match is None:  # it went with the document
+        if match is None:  # lost with the document
             yield msgspec.structs.replace(finding, kind=kind)
             return
         new_name = getattr(match.block, "name", None)
@@ -325,7 +324,7 @@ class _Comparison:
             return Finding(call.type, "silent", f"the name {call.name!r} became {new_call.name!r}", place)
         form = _input_change(call, new_call)
         if form is None:
-            return Finding(call.type, "silent", "the input is another", place)
+            return Finding(call.type, "silent", "the input differs", place)
         note = "; ".join(part for part in (form, id_note) if part)
         return _match_finding(call.type, self._add_move_note(_Match(position, note), place), place)
 
@@ -360,7 +359,7 @@ def _iterate_blocks(request: Request) -> Iterator[tuple[_Position, Role, Content
 
 
 def _input_change(before: _Call, after: _Call) -> str | None:
-    """How the input of a call changed, in words; ``None`` if it is another input."""
+    """Return how the input of a call changed; ``None`` if it is different."""
     match before, after:
         case ToolUseBlock(input=ours), ToolUseBlock(input=theirs):
             return "" if diff(ours, theirs) is None else None
@@ -388,7 +387,7 @@ def _compare_tools(
         unmatched.remove(new_tool)
         names = ("description", "input_schema") if isinstance(tool, ToolDefinition) else ()
         changed_fields = [name for name in names if diff(getattr(tool, name), getattr(new_tool, name)) is not None]
-        yield _match_finding(kind, f"another {' and '.join(changed_fields)}" if changed_fields else "", place)
+        yield _match_finding(kind, f"different {' and '.join(changed_fields)}" if changed_fields else "", place)
 
 
 def _is_same_tool(tool: ToolDefinition | OpaqueTool, other: ToolDefinition | OpaqueTool) -> bool:
@@ -402,9 +401,7 @@ def _compare_options(
 ) -> Iterator[Finding]:
     expected, actual = collect_options(before), collect_options(after)
     if before.options.reasoning is None or before.options.reasoning.enabled is None:
-        expected.pop(
-            "reasoning", None
-        )  # it only follows from the effort or the budget, which are looked for themselves
+        expected.pop("reasoning", None)  # derived from effort or budget, which are compared themselves
     for name, value in expected.items():
         kind = f"options.{name}"
         if name in actual and diff(value, actual[name]) is None:
@@ -418,10 +415,10 @@ def _compare_options(
 
 
 def collect_options(request: Request) -> dict[str, Any]:
-    """Every option that says something, by its name; parts of one like ``reasoning.effort``.
+    """Return every option that is set, by name; parts of an option like ``reasoning.effort``.
 
-    Left out is what every provider does anyway if nothing is said: to let the model choose among its tools, several at
-    once, to answer in words, and whole.
+    Values that are the default of every provider are left out: automatic tool choice, parallel calls, text output, no
+    streaming.
     """
     options = request.options
     values: dict[str, Any] = {"model": request.model}
@@ -445,7 +442,7 @@ def collect_options(request: Request) -> dict[str, Any]:
 
 
 def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
-    """An effort of none is off; an effort or a budget is on."""
+    """Return the reasoning options. The effort ``none`` is off; an effort or a budget is on."""
     if reasoning.enabled is False or reasoning.effort == "none":
         return {"reasoning": "off"}
     parts = {"reasoning.effort": reasoning.effort, "reasoning.budget_tokens": reasoning.budget_tokens}

@@ -26,23 +26,23 @@ _WORST_FIRST: Final[tuple[Literal["silent", "loss", "changed", "kept"], ...]] = 
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """What becomes of one thing on the way from one dialect to another."""
+    """The result for one case from one dialect to another."""
 
     source: str
     target: str
     group: str
     case: str
     verdict: Verdict
-    notes: tuple[str, ...] = ()  # how it changed, or why it is lost
+    notes: tuple[str, ...] = ()  # the changes, or the reasons of the losses
 
     @property
     def is_defect(self) -> bool:
-        """Whether this is a defect: something left out without a word, or not the same in its own dialect."""
+        """Whether this is a defect: a silent loss, or a difference within one dialect."""
         return self.verdict == "silent" or (self.source == self.target and self.verdict not in ("exact", "n/a"))
 
 
 class Shortfall(msgspec.Struct, frozen=True):
-    """Something of a given request that was left out without a word, or a translation that cannot be read."""
+    """A silent loss in a given request, or a conversion that cannot be read."""
 
     record: str
     source: str
@@ -53,7 +53,7 @@ class Shortfall(msgspec.Struct, frozen=True):
 
 
 def measure_conversion(source: Request | Reply, target: Any) -> tuple[Finding, ...]:
-    """What becomes of everything in a request or an answer when it is written for the target, by reading it there."""
+    """Return what happens to everything in a request or reply when it is written for the target and read back."""
     return _measure_reply(source, target) if isinstance(source, Reply) else _measure_request(source, target)
 
 
@@ -69,7 +69,7 @@ def _measure_request(request: Request, target: Dialect) -> tuple[Finding, ...]:
 
 
 def make_cells(dialects: Iterable[Dialect], cases: Iterable[Case] = CASES) -> tuple[Cell, ...]:
-    """A cell for each case and each ordered pair of dialects."""
+    """Return a cell for each case and each ordered pair of dialects."""
     all_dialects = tuple(dialects)
     return tuple(cell for source in all_dialects for case in cases for cell in _make_row(source, case, all_dialects))
 
@@ -98,7 +98,7 @@ def _read_sample(source: Any, wire: Any, case: Case) -> Request | Reply:
 
 
 def _worst_verdict(findings: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
-    """The worst of what was found, and why."""
+    """Return the worst outcome and its notes."""
     for outcome in _WORST_FIRST:
         notes = [finding.note for finding in findings if finding.outcome == outcome]
         if notes:
@@ -112,7 +112,7 @@ def _is_exact(wire: Any, parsed: Request | Reply, dialect: Any) -> bool:
 
 
 class Tally:
-    """Given requests, counted: by source, target, kind and outcome, and each shortfall by itself."""
+    """Counts of given requests by source, target, kind and outcome, and every shortfall."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()

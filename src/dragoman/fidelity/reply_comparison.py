@@ -1,10 +1,10 @@
-"""What became of everything that an answer said, once it was written for another wire and read there again.
+"""Compare a reply before and after conversion to another wire format.
 
-    compared_answers(before, written, after, target) -> findings
+    compare_replies(before, written, after, target) -> findings
 
-The blocks are looked for as in a request. So are why it ended, which model answered, and every count of tokens. Some
-wires count the whole prompt in one: then the parts are changed, and their sum has to be the same. The one rule is the
-same too: what is not found and not named is silent.
+Blocks are compared as in a request; so are stop reason, model and every token count. Some formats have one count for
+the whole prompt: its parts are then changed, and their sum must be equal. A difference without a reported loss is
+silent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PROMPT_FIELDS: Final = ("input_tokens", "cached_input_tokens", "cache_creation_
 
 
 def compare_replies(before: Reply, written: Written, after: Reply, target: str) -> tuple[Finding, ...]:
-    """A finding for everything that was answered; their kinds begin with ``answer.``."""
+    """Return a finding for everything in a reply; the kinds start with ``answer.``."""
     losses = tuple(msgspec.structs.replace(loss, message_id="answer") for loss in written.losses)
     blocks = compare_requests(_to_request(before), Written(None, losses), _to_request(after), target)
     has_less = any(finding.outcome in ("loss", "changed") for finding in blocks)
@@ -34,7 +34,7 @@ def compare_replies(before: Reply, written: Written, after: Reply, target: str) 
 
 
 def reply_kinds(reply: Reply) -> set[str]:
-    """The kinds of things that an answer says."""
+    """Return the kinds of findings in a reply."""
     return {finding.kind for finding in compare_replies(reply, Written(None), reply, "")}
 
 
@@ -46,7 +46,7 @@ def _to_request(reply: Reply) -> Request:
 def _compare_details(before: Reply, after: Reply, losses: Iterable[Loss], *, has_less: bool) -> Iterator[Finding]:
     loss_reasons = {loss.block_type: loss.reason for loss in losses}
     if has_less and after.fault is not None:
-        yield Finding("stop_reason", "changed", f"what is left is no answer: {after.fault.code}")
+        yield Finding("stop_reason", "changed", f"the rest is not a valid reply: {after.fault.code}")
     else:
         yield _compare_stop_reason(before.stop_reason, after.stop_reason, loss_reasons)
     for name in ("stop_sequence", "model"):
@@ -59,7 +59,7 @@ def _compare_stop_reason(before: StopReason, after: StopReason, loss_reasons: Ma
     if before is after:
         return Finding("stop_reason", "kept")
     note = f"{before.value} becomes {after.value}"
-    if before is StopReason.UNKNOWN:  # nobody had said why
+    if before is StopReason.UNKNOWN:  # the source has no reason
         return Finding("stop_reason", "changed", note)
     reason = loss_reasons.get("stop_reason")
     return Finding("stop_reason", "silent", note) if reason is None else Finding("stop_reason", "loss", reason)

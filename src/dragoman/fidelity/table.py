@@ -1,10 +1,8 @@
-"""The table, for people as Markdown and for programs as plain values. Figures and words come in, text goes out.
+"""Format results: Markdown tables, and plain values for JSON. Every result is included.
 
-    cells_to_markdown(cells)      one table for each source: a line for each case, a column for each target
-    tally_to_markdown(tally)      one table for each source: a line for each target, a column for each group of kinds
-    plain(cells, tally)           everything, for JSON
-
-The one rule: nothing is left out of the table because it looks bad in it.
+cells_to_markdown(cells)      a table per source: a row per case, a column per target
+tally_to_markdown(tally)      a table per source: a row per target, a column per group of kinds
+to_plain(cells, tally)        everything, for JSON
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, Final
 
 from dragoman.fidelity.measure import Cell, Tally
 
-# Kinds by the column under which they are counted; what stands inside a result is counted with what stands outside.
+# Columns by kind; blocks inside a result are counted with the others.
 _GROUPS: Final = {
     "text": "texts",
     "system": "texts",
@@ -48,7 +46,7 @@ _COLUMNS: Final = (*dict.fromkeys(_GROUPS.values()), "other")
 
 
 def cells_to_markdown(cells: Iterable[Cell]) -> Iterator[str]:
-    """Lines of Markdown: for each source, what becomes of each case in each target."""
+    """Yield lines of Markdown: for each source, the result of each case in each target."""
     by_source: dict[str, list[Cell]] = {}
     for cell in cells:
         by_source.setdefault(cell.source, []).append(cell)
@@ -74,7 +72,7 @@ def _source_table(cells: Sequence[Cell]) -> Iterator[str]:
             yield f"| {case} | {' | '.join(line)} |"
     yield ""
     if unsupported:
-        yield f"Not said from here: {'; '.join(unsupported)}."
+        yield f"Not supported by this source: {'; '.join(unsupported)}."
         yield ""
     for note, number in numbers.items():
         yield f"{number}. {_escape(note)}"
@@ -87,7 +85,7 @@ def _escape(note: str) -> str:
 
 
 def cells_to_summary(cells: Iterable[Cell]) -> Iterator[str]:
-    """Lines of Markdown: for each ordered pair, how many things are kept, changed and lost."""
+    """Yield lines of Markdown: for each ordered pair, the number of kept, changed and lost cases."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for cell in cells:
         counts.setdefault((cell.source, cell.target), Counter())[cell.verdict] += 1
@@ -106,7 +104,7 @@ def _format_counts(counts: Counter[str]) -> str:
 
 
 def tally_to_markdown(tally: Tally) -> Iterator[str]:
-    """Lines of Markdown: for each source and target, what became of everything in the given requests."""
+    """Yield lines of Markdown: for each source and target, the results of the given requests."""
     grouped: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for (source, target, kind, outcome), count in sorted(tally.counts.items()):
         if outcome != "hint":
@@ -125,7 +123,7 @@ def tally_to_markdown(tally: Tally) -> Iterator[str]:
 
 
 def column_of(kind: str) -> str:
-    """The column under which a kind is counted."""
+    """Return the column of a kind."""
     inner_kind = kind.removeprefix("tool_result.")
     if kind != inner_kind and kind not in _GROUPS:
         return column_of(inner_kind)
@@ -148,7 +146,7 @@ def _format_amount(counts: Counter[str]) -> str:
 
 
 def to_plain(cells: Sequence[Cell], tally: Tally | None) -> dict[str, Any]:
-    """Everything, as plain values."""
+    """Return everything as plain values."""
     result: dict[str, Any] = {"cells": list(cells)}
     if tally is not None:
         result["requests"], result["answers"] = dict(tally.requests), dict(tally.answers)

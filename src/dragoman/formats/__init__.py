@@ -1,16 +1,16 @@
-"""Formats: what whole conversations are written down in, and how each is read, written and recognised.
+"""Formats of whole conversations: reading, writing and detection.
 
-    readable(), writable()                          their names
-    detect(values, …) -> Detected                   which one it is, and why
-    read(format, pieces, session_id) -> Request     one conversation
-    write(format, request) -> Text                  its bytes, and what they cannot say
-    write_like(format, request, original) -> value  in the shape of the value that it was read from
-    restore_request(messages) -> Request                   messages of ours, as a conversation
+    readable(), writable()                            names of the formats
+    detect(values) -> Detection                       the format of some values, and why
+    read(format, fragments, session_id) -> Request    read one conversation
+    write(format, request) -> Text                    its bytes and losses
+    write_like(format, request, original) -> value    in the shape of the value that it was read from
+    restore_request(messages) -> Request              the request that canonical messages contain
 
-The formats are the canonical one, envelopes, entries, every dialect, every transcript, and two pages for people, which
-are only written. They are found, not listed, where they are found elsewhere. A conversation is a ``Request``, because
-that is the most that any of them says: messages, and beside them the model, tools and options. The one rule: what a
-format has no place for is named as a loss, or kept where the same way back finds it.
+The formats are the canonical one, envelopes, entries, every dialect, every transcript, and two write-only pages. A
+conversation is a ``Request``, because that is the most that a format can contain: messages, model, tools and options.
+
+Invariant: data without a place in a format is reported as a loss, or stored where reading restores it.
 """
 
 from dragoman.formats.detection import Detection, detect, is_single_message

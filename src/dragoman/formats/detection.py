@@ -1,12 +1,11 @@
-"""Which format a conversation is in, told from the first few of them.
+"""Detect the format of conversations from the first values of a file.
 
-    detect(values, by_document=…) -> Detected(format, by_message, why)
-    is_single_message(format, value) -> bool                   whether a value is one message, not a conversation
+    detect(values) -> Detection(format, by_message, why)
+    is_single_message(format, value) -> bool             whether a value is one message instead of a conversation
 
-Formats that have marks of their own are recognised by those. Dialects are tried: the one that leaves least over of what
-it reads has understood most. Where several understand all of it, and understand the same, it does not matter which one
-is meant. Where that does matter, nothing is guessed. JSON in which no format finds a role or content of its own is
-refused: most dialects read objects that they do not know, too, and keep them as they are.
+Formats with distinctive fields are detected by them. Dialects are tried: the one that leaves the least unread wins. If
+several read everything, and read the same messages, any of them is correct. If they read different messages, detection
+fails. JSON in which no format finds a role or known content is rejected, because most dialects accept unknown objects.
 """
 
 from __future__ import annotations
@@ -27,17 +26,15 @@ from dragoman.message import ContentBlock, Message, OpaqueBlock, ToolResultBlock
 
 _CANONICAL_KEYS: Final = {"id", "session_id", "role", "content", "metadata", "created_at"}
 _MESSAGE_KEYS: Final = {"role", "content", "parts", "type"}
-_PREFERRED: Final = "openai_chat"  # named, of several that understand the same
-_NO_EVIDENCE: Final = "no message has a role, or content that it knows"
-_MAX_NAMED: Final = 3  # dialects named in an error
-_SIMILAR_CHARACTERS: Final = (
-    60  # characters that one leaves over and another does not, where both understand the same words
-)
-_FAMILIES: Final = {"claude": "anthropic", "command": "cohere"}  # unless the model's name says another
+_PREFERRED: Final = "openai_chat"  # chosen among dialects that read the same
+_NO_EVIDENCE: Final = "no message has a role or known content"
+_MAX_NAMED: Final = 3  # dialects in an error text
+_SIMILAR_CHARACTERS: Final = 60  # difference in unread characters that is ignored if both read the same messages
+_FAMILIES: Final = {"claude": "anthropic", "command": "cohere"}  # model names and their dialects
 
 
 class Detection(msgspec.Struct, frozen=True):
-    """A format, whether each line is a message of one conversation, and how that was found out."""
+    """A format, whether each line is a message of one conversation, and the reason."""
 
     format: str
     by_message: bool
@@ -53,12 +50,12 @@ class _Candidate(msgspec.Struct, frozen=True):
 
     @property
     def is_family(self) -> bool:
-        """Whether the model is one of those that are spoken to in this dialect at home."""
+        """Whether the model belongs to the provider of this dialect."""
         return any(word in (self.model or "") and self.format == name for word, name in _FAMILIES.items())
 
 
 def detect(values: Sequence[Any]) -> Detection:
-    """The format of values that are conversations, or the messages of one. ``InputError`` if it cannot be told."""
+    """Return the format of conversations, or of the messages of one. Raises ``InputError`` if it cannot be detected."""
     by_marks = tuple(_detect_by_marks(values[0]))
     if len(by_marks) == 1 and by_marks[0].format in (CANONICAL, ENVELOPES, ENTRIES):
         return by_marks[0]
@@ -70,15 +67,15 @@ def detect(values: Sequence[Any]) -> Detection:
     if not by_marks:
         nearest = "; ".join(f"{name}: {why}" for name, why in rejected[:_MAX_NAMED])
         raise InputError(
-            f"it is no conversation of a known format ({nearest})" if nearest else "it is no conversation",
-            remedy=f"Say which format it is with --from: {', '.join(readable())}",
+            f"not a conversation of a known format ({nearest})" if nearest else "not a conversation",
+            remedy=f"Name the format with --from: {', '.join(readable())}",
             code="unknown_format",
         )
     return _choose_agreeing(values, by_marks, candidates)
 
 
 def is_single_message(name: str, value: Any) -> bool:
-    """Whether a value of a format is one message, and not a whole conversation."""
+    """Return whether a value is one message instead of a whole conversation."""
     if not isinstance(value, dict):
         return False
     if dialect(name) is not None:
@@ -92,7 +89,7 @@ def is_single_message(name: str, value: Any) -> bool:
 
 
 def _detect_by_marks(value: Any) -> Iterator[Detection]:
-    """Formats whose marks a value has."""
+    """Yield the formats whose distinctive fields a value has."""
     item = value[0] if isinstance(value, list) and value else value
     by_message = isinstance(value, dict)
     if isinstance(item, dict):
@@ -100,7 +97,7 @@ def _detect_by_marks(value: Any) -> Iterator[Detection]:
             yield Detection(CANONICAL, by_message, "a message has an id, a session_id, metadata and created_at")
             return
         if _is_envelope(item):
-            yield Detection(ENVELOPES, by_message, f"a message says {SCHEMA}, or has the type of an envelope")
+            yield Detection(ENVELOPES, by_message, f"a message has the schema {SCHEMA} or the type of an envelope")
             return
         if _is_entry(item):
             yield Detection(ENTRIES, by_message, f"an entry has the type {item['type']}")
@@ -126,11 +123,11 @@ def _is_entry(item: dict[str, Any]) -> bool:
     return isinstance(item.get("type"), str) and item["type"] in entries.TYPES and not entries.find_problems(item)
 
 
-# --- trying ----------------------------------------------------------------------------------------------------------
+# --- dialects --------------------------------------------------------------------------------------------------------
 
 
 def _try_dialects(values: Sequence[Any]) -> tuple[list[_Candidate], list[tuple[str, str]]]:
-    """The dialects that can read all of it, the one that leaves least over first; and why the nearest others do not."""
+    """Return the dialects that can read all values, the best first, and why the nearest others cannot."""
     candidates: list[_Candidate] = []
     rejected: list[tuple[str, str]] = []
     for name in dialects.names():
@@ -140,23 +137,23 @@ def _try_dialects(values: Sequence[Any]) -> tuple[list[_Candidate], list[tuple[s
             case str(why) if _has_message_list(name, values[0]):
                 rejected.append((name, why))
     candidates.sort(key=lambda one: (one.unread_size, not one.is_family, one.format != _PREFERRED))
-    rejected.sort(key=lambda one: one[1] != _NO_EVIDENCE)  # the nearest first: what could be read
+    rejected.sort(key=lambda one: one[1] != _NO_EVIDENCE)  # the nearest first: readable values
     return candidates, rejected
 
 
 def _has_message_list(name: str, value: Any) -> bool:
-    """Whether a value at least has its messages where the dialect has them."""
+    """Return whether a value has its messages where the dialect has them."""
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict) and (list_key(name) in value or is_single_message(name, value))
 
 
 def _try_dialect(name: str, values: Sequence[Any]) -> _Candidate | str:
-    """What the dialect makes of it, or why it is none of its conversations."""
+    """Return the result of reading with a dialect, or why it cannot read the values."""
     by_message = is_single_message(name, values[0])
     first_message = values[0] if by_message else values[0][0] if isinstance(values[0], list) and values[0] else None
     if first_message is not None and not (isinstance(first_message, dict) and _MESSAGE_KEYS & first_message.keys()):
-        return f"a message has one of {', '.join(sorted(_MESSAGE_KEYS))}"
+        return f"a message needs one of {', '.join(sorted(_MESSAGE_KEYS))}"
     fragments = [Fragment(number, msgspec.json.encode(value)) for number, value in enumerate(values)]
     groups = [fragments] if by_message else [[fragment] for fragment in fragments]
     unread_size = 0
@@ -167,7 +164,7 @@ def _try_dialect(name: str, values: Sequence[Any]) -> _Candidate | str:
         except DragomanError as error:
             return str(error)
         if not request.messages:
-            return "there is no message"
+            return "no messages"
         unread_size += _unread_size(request)
         messages.extend(request.messages)
     has_evidence = any(_is_evidence(block) for message in messages for block in message.content)
@@ -177,12 +174,12 @@ def _try_dialect(name: str, values: Sequence[Any]) -> _Candidate | str:
 
 
 def _is_evidence(block: ContentBlock) -> bool:
-    """Whether a block is evidence of its dialect: any other JSON object is read, too, and kept as an opaque one."""
+    """Return whether a block is evidence for its dialect; any unknown object is read as an opaque block."""
     return not isinstance(block, OpaqueBlock)
 
 
 def _has_role(name: str, value: Any) -> bool:
-    """Whether every message of a conversation, or the message itself, says whose it is."""
+    """Return whether every message of a conversation, or the message itself, has a role."""
     if isinstance(value, dict):
         inner = value.get("request")
         inner = inner if isinstance(inner, dict) else value
@@ -191,7 +188,7 @@ def _has_role(name: str, value: Any) -> bool:
 
 
 def _unread_size(request: Request) -> int:
-    """How many characters of it a dialect did not understand, as JSON."""
+    """Return the size in characters of the JSON that a dialect did not understand."""
     all_notes = [request.provider_raw, *(message.metadata.provider_raw for message in request.messages)]
     all_notes += [
         getattr(block, "provider_raw", None) for message in request.messages for block in _blocks(message.content)
@@ -222,9 +219,7 @@ def _choose_best(values: Sequence[Any], candidates: list[_Candidate]) -> Detecti
     ]
     first = min(similar, key=lambda one: (not one.is_family, one.format != _PREFERRED, one.unread_size))
     if first.is_family:
-        return Detection(
-            first.format, first.by_message, f"{first.format} understands it, and its model is {first.model}"
-        )
+        return Detection(first.format, first.by_message, f"{first.format} reads it, and its model is {first.model}")
     if len(similar) > 1:
         others = " and ".join(one.format for one in similar)
         return Detection(first.format, first.by_message, f"{others} read it alike")
@@ -240,12 +235,12 @@ def _explain(candidates: list[_Candidate]) -> str:
     first, *others = candidates
     if not others:
         return f"only {first.format} reads it"
-    clause = "understands all of it" if not first.unread_size else f"leaves {first.unread_size} characters over"
-    return f"{first.format} {clause}, {others[0].format} leaves {others[0].unread_size} over"
+    clause = "reads all of it" if not first.unread_size else f"leaves {first.unread_size} characters unread"
+    return f"{first.format} {clause}, {others[0].format} leaves {others[0].unread_size} unread"
 
 
 def _choose_agreeing(values: Sequence[Any], by_marks: tuple[Detection, ...], candidates: list[_Candidate]) -> Detection:
-    """One of several candidates, if all of them understand the same."""
+    """Return one of several candidates if all of them read the same messages."""
     best = (
         [candidate for candidate in candidates if candidate.unread_size == candidates[0].unread_size]
         if candidates
@@ -257,7 +252,7 @@ def _choose_agreeing(values: Sequence[Any], by_marks: tuple[Detection, ...], can
     first = choices[0]
     if all(_to_comparable(messages) == _to_comparable(first[2]) for _, _, messages in choices[1:]):
         return Detection(first[0], first[1], f"{' and '.join(names)} read it alike")
-    raise InputError(f"it may be {' or '.join(names)}", remedy="Say which it is with --from", code="ambiguous_format")
+    raise InputError(f"it may be {' or '.join(names)}", remedy="Name the format with --from", code="ambiguous_format")
 
 
 def _read_messages(detection: Detection, values: Sequence[Any]) -> tuple[Message, ...]:

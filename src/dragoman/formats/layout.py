@@ -1,10 +1,10 @@
-"""Change a JSON text and keep its layout: indentation, key order, and the spelling of everything that stays the same.
+"""Change a JSON text and keep its layout: indentation, key order and the spelling of unchanged values.
 
     rewrite(text, before, after) -> text              one JSON document
     rewrite_items(texts, before, after) -> items      the items of a list, such as the lines of a file
 
-``before`` is the value that a writer makes of the original, ``after`` the value that it makes of the changed version.
-Only what differs between the two is changed in the text. Invariant: if they are equal, the text stays byte for byte.
+``before`` is the output of a writer for the original, ``after`` its output for the changed version. Only the
+differences between the two are changed in the text. Invariant: if they are equal, the text is unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SCALAR: Final = re.compile(r"[^\s,\]}]+")
 _INDENT: Final = re.compile(r"\n([ \t]+)\S")
-_LOOK_AHEAD: Final = 32  # how many changed items are compared with a new one to find its earlier version
+_LOOK_AHEAD: Final = 32  # changed items that are compared with a new one
 
 
 class _Node(msgspec.Struct):
@@ -42,7 +42,7 @@ class _Part(msgspec.Struct):
 
 
 class _Style(msgspec.Struct, frozen=True):
-    """How a text is spelled, for what has to be added to it."""
+    """The spelling of a text, for added values."""
 
     indent: str
     comma: str
@@ -51,7 +51,7 @@ class _Style(msgspec.Struct, frozen=True):
 
 
 def rewrite(text: bytes, before: Any, after: Any) -> bytes:
-    """The text with the differences between two values applied."""
+    """Return the text with the differences between two values applied."""
     if _are_equal(before, after):
         return text
     return _Rewriter(text.decode()).rewrite(before, after).encode()
@@ -60,7 +60,7 @@ def rewrite(text: bytes, before: Any, after: Any) -> bytes:
 def rewrite_items(
     texts: Sequence[bytes], before: Sequence[Any], after: Sequence[Any]
 ) -> list[tuple[int | None, bytes]]:
-    """The text of each item of ``after``, and the place of what it was in ``texts``; ``None`` if it is new."""
+    """Return the text of each item of ``after`` and its index in ``texts``; ``None`` if it is new."""
     if len(texts) != len(before):
         before = [json.loads(text) for text in texts]
     style = _detect_style(texts[0].decode() if texts else "")
@@ -84,7 +84,7 @@ class _Rewriter:
         return self._text[:start] + self._merge(root, before, after, "") + self._text[root.end :]
 
     def _merge(self, node: _Node, before: Any, after: Any, margin: str) -> str:
-        """The text of a node, changed by what differs. ``margin`` is the white space that its line begins with."""
+        """Return the text of a node with the differences applied. ``margin`` is the indentation of its line."""
         raw = self._text[node.start : node.end]
         if _are_equal(before, after):
             return raw
@@ -101,7 +101,7 @@ class _Rewriter:
             if part.key in after:
                 old = before[part.key] if part.key in before else json.loads(self._get_text(part.node))
                 parts.append((part, part.head + self._merge(part.node, old, after[part.key], inner)))
-            elif part.key not in before:  # the writer leaves it out in both
+            elif part.key not in before:  # the writer omits it in both
                 parts.append((part, part.head + self._get_text(part.node)))
         existing_keys = {part.key for part in node.parts}
         for key, value in after.items():
@@ -131,7 +131,7 @@ class _Rewriter:
         return self._text[node.start : node.end]
 
     def _join(self, node: _Node, members: list[tuple[_Part | None, str]], brackets: str) -> str:
-        """Parts with commas and the white space of the original between them."""
+        """Join parts with commas and the white space of the original."""
         if not members:
             return brackets
         parts = node.parts
@@ -145,11 +145,11 @@ class _Rewriter:
         return f"{brackets[0]}{','.join(texts)}{node.tail}{brackets[1]}"
 
 
-# --- which item was which --------------------------------------------------------------------------------------------
+# --- matching items --------------------------------------------------------------------------------------------------
 
 
 def _pair_items(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[int | None, Any]]:
-    """Each item of ``after`` with the place of what it was in ``before``; ``None`` if it is new."""
+    """Yield each item of ``after`` with its index in ``before``; ``None`` if it is new."""
     old, new = [_to_sorted_json(item) for item in before], [_to_sorted_json(item) for item in after]
     places: list[int | None] = [None] * len(new)
     changed: list[tuple[int, int, int, int]] = []
@@ -172,7 +172,7 @@ def _pair_items(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[i
 
 
 def _match_moved(old: list[str], new: list[str], places: list[int | None]) -> None:
-    """Items that stand in another place now keep their text."""
+    """Match items that have moved."""
     used = set(places)
     unused: dict[str, list[int]] = {}
     for place, text in enumerate(old):
@@ -184,7 +184,7 @@ def _match_moved(old: list[str], new: list[str], places: list[int | None]) -> No
 
 
 def _are_similar(old: Any, new: Any) -> bool:
-    """Whether one may be a later version of the other: most of what they say is the same."""
+    """Return whether one may be a later version of the other: at least half of their fields are equal."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return False
     same = sum(1 for key, value in old.items() if key in new and _are_equal(value, new[key]))
@@ -214,12 +214,12 @@ def _is_wide(parts: list[_Part]) -> bool:
 
 
 def _line_margin(lead: str, outer: str) -> str:
-    """The white space at the beginning of a line, if this is what stands before a part."""
+    """Return the indentation of a line from the white space before a part."""
     return lead.rpartition("\n")[2] if "\n" in lead else outer
 
 
 def _render(value: Any, style: _Style, margin: str, *, is_wide: bool) -> str:
-    """A value that was not there before; ``is_wide``: on lines of its own, as its neighbours are."""
+    """Format a new value; ``is_wide``: on several lines, like its neighbours."""
     if not is_wide or not style.indent:
         return json.dumps(value, ensure_ascii=style.is_ascii, separators=(style.comma, style.colon))
     text = json.dumps(value, ensure_ascii=style.is_ascii, indent=style.indent, separators=(",", style.colon))
@@ -236,7 +236,7 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def _parse(text: str, at: int) -> _Node:
-    """The value that begins here, in a text that is known to be JSON."""
+    """Parse the value at a position of a valid JSON text."""
     match text[at]:
         case "{" | "[":
             return _parse_parts(text, at, is_object=text[at] == "{")

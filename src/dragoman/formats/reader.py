@@ -1,10 +1,10 @@
-"""One conversation, from the texts that it is written down in.
+"""Read one conversation from its fragments.
 
-    read(format, pieces, session_id) -> Request
+    read(format, fragments, session_id) -> Request
 
-A conversation is one piece, a JSON text of all of it, or a piece for each message. One in a dialect may be a request's
-body, a list of messages, or an exchange: an object with a ``request`` and the ``response`` to it, whose answer is then
-the last message. The one rule: an error says which piece it is about.
+A conversation is one fragment, or one fragment per message. In a dialect it may be a request body, a list of messages,
+or an exchange: an object with a ``request`` and its ``response``, which becomes the last message. Errors contain the
+number of the fragment.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Fragment(msgspec.Struct, frozen=True, gc=False):
 
     number: int
     data: bytes
-    before: bytes = b""  # what stands before it in the file: white space, empty lines, a byte order mark
-    after: bytes = b"\n"  # and the end of its line
+    before: bytes = b""  # text before it in the file: white space, empty lines, a byte order mark
+    after: bytes = b"\n"  # the end of its line
 
 
 class FragmentError(InputError):
-    """What is wrong, and with which piece; whoever knows the file says its name."""
+    """An error in a fragment; the caller adds the name of the file."""
 
     def __init__(self, error: DragomanError, number: int) -> None:
         is_text = isinstance(error, JsonError)
         super().__init__(error.what if is_text else str(error), remedy=error.remedy if is_text else "", code=error.code)
         self.number = number
-        self.path = error.where if is_text else ""  # within the text of the piece
+        self.path = error.where if is_text else ""  # within the text of the fragment
 
 
 def read(name: str, fragments: Sequence[Fragment], session_id: str, *, by_message: bool) -> Request:
@@ -80,14 +80,14 @@ def _parse_fragment(fragment: Fragment) -> Any:
 
 
 def read_value(name: str, value: Any, session_id: str) -> Request:
-    """The conversation that a JSON value is. Messages may still be without a session."""
+    """Read the conversation of a JSON value. Messages may have no session yet."""
     if (module := dialect(name)) is not None:
         return _read_dialect_value(module, name, value)
     if (module := transcript(name)) is not None:
         messages = module.read_messages(value, session_id=session_id, created_at=UNKNOWN_TIME)
         return Request(model=None, messages=tuple(messages))
     if not isinstance(value, list):
-        raise FormatError(f"a conversation is a list of {name}, not {type(value).__name__}", where="$")
+        raise FormatError(f"expected a list of {name}, not {type(value).__name__}", where="$")
     match name:
         case str() if name == ENVELOPES:
             return restore_request(tuple(envelope.messages_from_envelopes(value)))
@@ -119,13 +119,13 @@ def _read_dialect_value(module: Any, name: str, value: Any) -> Request:
             )
         return request_part
     if isinstance(value, dict) and key not in value:
-        raise FormatError(f"a conversation has a list of messages under {key!r}", where="$")
+        raise FormatError(f"expected a list of messages under {key!r}", where="$")
     request: Request = module.read_request(value)
     return request
 
 
 def _read_answer(module: Any, wire: dict[str, Any], number: int) -> Message:
-    """What was answered, as a message. What it cost in money nobody has said."""
+    """Read the response as a message; its cost is unknown."""
     reply: Reply = module.read_reply(wire)
     metadata = MessageMetadata(
         model=reply.model,
@@ -136,7 +136,7 @@ def _read_answer(module: Any, wire: dict[str, Any], number: int) -> Message:
 
 
 def answer_id(number: int) -> str:
-    """The id of the message that the response of an exchange is read as, after so many messages of its request."""
+    """Return the id of the message for the response of an exchange with ``number`` request messages."""
     return str(number).zfill(26)
 
 
@@ -144,8 +144,8 @@ def answer_id(number: int) -> str:
 
 
 def _set_session(request: Request, session_id: str) -> Request:
-    """The same with each message in a session: most formats do not say which it is."""
+    """Set the session of messages without one: most formats have no sessions."""
     for message in request.messages:
-        if not message.session_id:  # it was made a moment ago, and nobody else has seen it yet
+        if not message.session_id:  # it is new and not shared yet
             msgspec.structs.force_setattr(message, "session_id", session_id)
     return request

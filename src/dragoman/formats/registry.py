@@ -1,6 +1,6 @@
-"""Which formats there are, and what is to be known of one before anything of it is read.
+"""Names of the formats, and their properties that do not depend on data.
 
-The one rule: a dialect or a transcript that is added elsewhere is a format here without a line of code.
+Every dialect and transcript is a format automatically.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from dragoman.message import Message, MessageMetadata, Role, TextBlock
 CANONICAL: Final = "canonical"
 ENVELOPES: Final = "envelopes"
 ENTRIES: Final = "entries"
-PAGES: Final = ("markdown", "html")  # for people: they are written, and never read
-UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # most formats do not say when something was said
+PAGES: Final = ("markdown", "html")  # write only
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # most formats have no time
 _OWN_FORMATS: Final = (CANONICAL, ENVELOPES, ENTRIES)
 
 
 @functools.cache
 def readable() -> tuple[str, ...]:
-    """Every format that can be read."""
+    """Return every format that can be read."""
     return (*_OWN_FORMATS, *dialects.names(), *transcripts.FORMATS)
 
 
 def writable() -> tuple[str, ...]:
-    """Every format that can be written."""
+    """Return every format that can be written."""
     return (*readable(), *PAGES)
 
 
 @functools.cache
 def resolve_name(name: str, *, to_write: bool = False) -> str:
-    """The name of a format as we spell it; what is none, or cannot be read, is an ``InputError``."""
+    """Return the normalized name of a format. Raises ``InputError`` if it is unknown or cannot be read."""
     normalized = name.strip().lower().replace("-", "_").replace(" ", "_")
     choices = writable() if to_write else readable()
     if normalized in choices:
         return normalized
     if normalized in PAGES:
-        raise InputError(f"{normalized} is for people, and cannot be read", remedy=f"There are {', '.join(choices)}")
-    raise InputError(f"there is no format {name!r}", remedy=f"There are {', '.join(choices)}")
+        raise InputError(f"{normalized} is write-only", remedy=f"Use one of {', '.join(choices)}")
+    raise InputError(f"there is no format {name!r}", remedy=f"Use one of {', '.join(choices)}")
 
 
 @functools.cache
 def dialect(name: str) -> ModuleType | None:
-    """The dialect of that name, if it is one."""
+    """Return the dialect of that name, if any."""
     return dialects.load(name) if name in dialects.names() else None
 
 
 def transcript(name: str) -> ModuleType | None:
-    """The transcript of that name, if it is one."""
+    """Return the transcript format of that name, if any."""
     return transcripts.FORMATS.get(name)
 
 
 @functools.cache
 def list_key(name: str) -> str:
-    """Under which key a dialect's request has its messages: the one that a list of one stands under."""
+    """Return the key of the message list in a dialect's request."""
     module = dialect(name)
     assert module is not None
     message = Message("0", "", Role.USER, (TextBlock("hello"),), MessageMetadata(), UNKNOWN_TIME)

@@ -1,9 +1,9 @@
-"""What a request says beside its messages, kept with the first of them where only messages are written.
+"""Store the fields of a request with its first message, for formats that contain only messages.
 
-    embed_request(request) -> messages      the model, tools and options in the first message's metadata
-    restore_request(messages) -> Request         and out of there again
+    embed_request(request) -> messages     model, tools and options in the metadata of the first message
+    restore_request(messages) -> Request   the request again
 
-The one rule: there and back is the same request.
+Invariant: restore_request(embed_request(request)) equals the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DEFAULT_OPTIONS: Final = Options()
 
 
 def request_fields(request: Request) -> dict[str, Any]:
-    """What there is beside the messages: of model, tools, options and what only its dialect understands."""
+    """Return the fields beside the messages: model, tools, options and dialect-specific fields."""
     fields: dict[str, Any] = {}
     if request.model is not None:
         fields["model"] = request.model
@@ -34,7 +34,7 @@ def request_fields(request: Request) -> dict[str, Any]:
 
 
 def embed_request(request: Request) -> tuple[Message, ...]:
-    """The messages, the first of which has the rest of the request in its metadata."""
+    """Return the messages; the metadata of the first one contains the other fields of the request."""
     fields = request_fields(request)
     if not fields or not request.messages:
         return request.messages
@@ -44,7 +44,7 @@ def embed_request(request: Request) -> tuple[Message, ...]:
 
 
 def restore_request(messages: tuple[Message, ...]) -> Request:
-    """The request that was written as these messages; what is kept there in any other shape stays where it is."""
+    """Return the request that was embedded in these messages; an invalid object stays where it is."""
     extra = messages[0].metadata.extra if messages else None
     if not extra or not isinstance(extra.get(KEY), dict):
         return Request(model=None, messages=messages)

@@ -1,10 +1,10 @@
-"""One conversation, as a format has it.
+"""Write one conversation in a format.
 
     write(format, request) -> Text(data, losses)      lines, each with its end
-    begin(format), end(format)                        what a file of that format has before and after them
+    write_header(format), write_footer(format)        text before and after them in a file
 
-In the canonical format a line is a message, because a message names its session; in every other one a line is a
-conversation. The one rule: what is written here is read by ``reading`` again.
+In the canonical format a line is a message, because a message contains its session id; in every other format a line is
+a conversation. Invariant: ``formats.reader`` reads everything that is written here.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _NO_PLACE = "a list of messages has no place for it"
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Bytes, and what is not in them."""
+    """Bytes and losses."""
 
     data: bytes
     losses: tuple[Loss, ...] = ()
 
 
 def write(name: str, request: Request, *, by_message: bool = False) -> Text:
-    """The conversation in a format, on one line, or with ``by_message`` on one for each message.
+    """Write the conversation on one line, or with ``by_message`` on one line per message.
 
-    A loss on a message that is critical is a ``CriticalLossError``.
+    A loss on a critical message raises ``CriticalLossError``.
     """
     if name == CANONICAL:
         lines = [codec.encode(message) for message in embed_request(request)]
@@ -51,9 +51,9 @@ def write(name: str, request: Request, *, by_message: bool = False) -> Text:
 
 
 def write_like(name: str, request: Request, original: Any, *, by_message: bool = False) -> tuple[Any, tuple[Loss, ...]]:
-    """The conversation as a JSON value in the shape of the original, and what is not in it.
+    """Return the conversation as a JSON value in the shape of the original, and its losses.
 
-    The shape is a list of messages, a request, or an exchange, whose response is the last message that it was read as.
+    The shape is a list of messages, a request, or an exchange, whose response is its last message.
     """
     if _is_exchange(name, original):
         return _write_exchange(name, request, original)
@@ -100,12 +100,12 @@ def _write_exchange(name: str, request: Request, original: dict[str, Any]) -> tu
 
 
 def write_header(name: str, title: str) -> bytes:
-    """What a file has before its first conversation."""
+    """Return the text before the first conversation of a file."""
     return renderers.write_head(name, title) if name in PAGES else b""
 
 
 def write_footer(name: str) -> bytes:
-    """What a file has after its last conversation."""
+    """Return the text after the last conversation of a file."""
     return renderers.write_foot(name) if name in PAGES else b""
 
 
@@ -124,7 +124,7 @@ def _write_request(name: str, request: Request) -> Written:
 
 
 def _get_messages(name: str, wire: Any) -> list[Any]:
-    """The messages of a wire, if it says nothing else; else the whole of it."""
+    """Return the messages of a wire value without other fields; else the whole value."""
     if isinstance(wire, dict) and dialect(name) is not None and wire.keys() == {list_key(name)}:
         wire = wire[list_key(name)]
     return wire if isinstance(wire, list) else [wire]

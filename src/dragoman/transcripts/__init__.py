@@ -1,17 +1,15 @@
-"""Transcripts: conversations as people already have them in hand, one module for each format, all with the same names.
+"""Transcripts: conversations of frameworks and front ends. One module per format, all with the same names.
 
 | | |
 |---|---|
-| ``NAME`` | the name of the format, in ``provider_raw`` and losses; the module's own |
-| ``read_messages(wire, *, session_id, created_at) -> tuple[Message, ...]`` | they → us |
-| ``write_messages(messages) -> Written`` | us → them, with what the format cannot say |
+| ``NAME`` | the name of the format, in ``provider_raw`` and losses; equals the module name |
+| ``read_messages(wire, *, session_id, created_at) -> tuple[Message, ...]`` | foreign → canonical |
+| ``write_messages(messages) -> Written`` | canonical → foreign, with losses |
 | ``looks_like(wire) -> bool`` | whether a value may be such a conversation |
 
-``wire`` is JSON as Python has it, or the JSON text of that. Reading and writing in the same format gives the same JSON
-again, the order of keys included; writing and reading gives the same messages again, or names what is lost. Which
-session it is and when something was said are arguments: most of these formats have no word for either. A format is
-added by adding a module here; everything else finds it by itself. The one rule: nothing here knows which formats there
-are.
+``wire`` is a JSON value or its text. Reading and writing in the same format restores the JSON, including the order of
+keys; writing and reading restores the messages or reports losses. Session and time are arguments, because most formats
+have neither. To add a format, add a module; modules are discovered.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import pkgutil
 from types import ModuleType
 from typing import Any, Final
 
-_BASE_MODULE: Final = "base"  # what the formats have in common is none itself
+_BASE_MODULE: Final = "base"  # shared code, not a format
 FORMATS: Final[dict[str, ModuleType]] = {
     module.name: importlib.import_module(f"{__name__}.{module.name}")
     for module in pkgutil.iter_modules(__path__)
@@ -30,14 +28,14 @@ FORMATS: Final[dict[str, ModuleType]] = {
 
 
 def get_format(name: str) -> ModuleType:
-    """The module of a format, by its name."""
+    """Return the module of a format."""
     if name not in FORMATS:
-        raise LookupError(f"no format {name!r}; there are {', '.join(FORMATS)}")
+        raise LookupError(f"no format {name!r}; available: {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def detect(wire: Any) -> str | None:
-    """The name of the only format that a value looks like; ``None`` if there is no such format, or more than one."""
+    """Return the name of the only format that matches a value; ``None`` if no format or more than one matches."""
     matches = [name for name, module in FORMATS.items() if module.looks_like(wire)]
     return matches[0] if len(matches) == 1 else None
 

@@ -1,11 +1,11 @@
-"""AG-UI: the list of messages that a front end and an agent hand each other, of protocol 1.0 and of those before it.
+"""AG-UI: the message list of front ends and agents, protocol 1.0 and earlier.
 
-A message of theirs says words, or one answer, or one thought; what an assistant of ours says in one message may take
-several of theirs. These stand one after another, and all but the main one name it as ``part_of`` under our key. A
-thought and what is said after it are read as one message, also if nobody marked them. Activities, which are for
-people's eyes, are opaque. Published as ``ag-ui-protocol`` on PyPI and ``@ag-ui/core`` on npm (1.0, September 2026).
+An AG-UI message contains text with calls, or one result, or one reasoning text; an assistant message of ours may become
+several of theirs. They are consecutive, and all but the main one refer to it as ``part_of`` under our key. A reasoning
+message and the text after it are read as one message, also without a mark. Activities, which are only displayed, are
+opaque. Published as ``ag-ui-protocol`` on PyPI and ``@ag-ui/core`` on npm (1.0, September 2026).
 
-The one rule: a thought never becomes words.
+Invariant: reasoning never becomes text.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ _ROLES: Final = {
     "developer": Role.SYSTEM,
     "tool": Role.TOOL,
 }
-_FILE_PROVIDER: Final = "dragoman"  # who provides a file that is one of ours
+_FILE_PROVIDER: Final = "dragoman"  # the provider of workspace files
 _PIECE_FIELDS: Final = (
     "part_of",
     "redacted",
     "empty",
     "blank",
-)  # what is said under our key about a piece and not about a message
+)  # fields under our key about a wire message instead of a message
 _Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
 _MEDIA: Final[dict[str, type[_Medium]]] = {
     "image": ImageBlock,
@@ -94,7 +94,7 @@ _Thought = ThinkingBlock | RedactedThinkingBlock
 
 
 def looks_like(wire: Any) -> bool:
-    """Whether a value may be a list of AG-UI messages: they have a role and an id, and neither type nor parts."""
+    """Return whether a value may be a list of AG-UI messages: with a role and an id, without type and parts."""
     return isinstance(wire, list) and bool(wire) and all(isinstance(item, dict) and _is_message(item) for item in wire)
 
 
@@ -104,7 +104,7 @@ def _is_message(item: dict[str, Any]) -> bool:
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
-    """The messages of an AG-UI list."""
+    """Read a list of AG-UI messages."""
     return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
 
 
@@ -123,20 +123,20 @@ def _read_list(value: Any, reader: TranscriptReader) -> None:
 
 def _check_message(item: dict[str, Any], where: str) -> None:
     if not isinstance(item.get("role"), str) or item["role"] not in _ROLES:
-        raise FormatError(f"a role is one of {', '.join(_ROLES)}, not {item.get('role')!r}", where=f"{where}.role")
+        raise FormatError(f"expected a role of {', '.join(_ROLES)}, not {item.get('role')!r}", where=f"{where}.role")
     if not isinstance(item.get("id"), str):
-        raise FormatError("a message has an id", where=f"{where}.id")
+        raise FormatError("a message needs an id", where=f"{where}.id")
 
 
 def _own_fields(item: dict[str, Any]) -> dict[str, Any] | None:
-    """What stands under our key, if it is an object."""
+    """Return the object under our key, if any."""
     metadata = item.get("metadata")
     fields = metadata.get(KEY) if isinstance(metadata, dict) else None
     return fields if isinstance(fields, dict) else None
 
 
 def _is_same_message(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether two pieces are of one message: they say so, or nobody says anything and a thought leads to words."""
+    """Return whether two wire messages are one message: by their marks, or as reasoning followed by text."""
     if _ROLES[before["role"]] is not _ROLES[after["role"]]:
         return False
     first, second = _own_fields(before), _own_fields(after)
@@ -148,7 +148,7 @@ def _is_same_message(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 def _main_index(roles: Iterable[str]) -> int:
-    """Which piece has the id of the whole: the first that is no thought, if there is one."""
+    """Return the index of the wire message that has the id: the first that is not reasoning."""
     return next((index for index, role in enumerate(roles) if role != "reasoning"), 0)
 
 
@@ -180,7 +180,7 @@ def _read_group(group: list[tuple[str, dict[str, Any]]], reader: TranscriptReade
 
 
 def _get_form(item: dict[str, Any]) -> str | None:
-    """A word for what is not as we would write it."""
+    """Return the form of a message that differs from the default."""
     if item["role"] == "developer":
         return "developer"
     content = item.get("content")
@@ -194,7 +194,7 @@ def _part_type(part: Any) -> Any:
 def _add_piece_notes(
     message: Message, blocks: list[ContentBlock], index: int, item: dict[str, Any]
 ) -> Iterator[ContentBlock]:
-    """The blocks of a piece that is not the main one; the first of them keeps what is left over of it."""
+    """Yield the blocks of a secondary wire message; the first one keeps its residue."""
     notes: dict[str, Any] = {"joined": True} if _own_fields(item) is None else {}
     if item["id"] != f"{get_wire_id(message)}.{index}":
         notes["id"] = item["id"]
@@ -231,7 +231,7 @@ def _read_piece(item: dict[str, Any], where: str, reader: TranscriptReader) -> l
 
 
 def _read_assistant_text(item: dict[str, Any], where: str, *, beside_calls: bool) -> list[ContentBlock]:
-    """What an assistant says. An empty text beside calls stands there only because a client thought that it had to."""
+    """Return the text of an assistant message. Empty text beside calls is ignored: some clients add it."""
     content = item.get("content")
     if content is None or (content == "" and beside_calls and (_own_fields(item) or {}).get("blank") is not True):
         return []
@@ -240,7 +240,7 @@ def _read_assistant_text(item: dict[str, Any], where: str, *, beside_calls: bool
 
 def _expect_text(content: Any, where: str) -> str:
     if not isinstance(content, str):
-        raise FormatError(f"a text belongs here, not {type(content).__name__}", where=f"{where}.content")
+        raise FormatError(f"expected text, not {type(content).__name__}", where=f"{where}.content")
     return content
 
 
@@ -293,11 +293,11 @@ def _read_source(wire_source: dict[str, Any]) -> ImageSource | None:
         case {"type": "file", "value": str(path), "provider": "dragoman"}:
             return ImageSource("file_ref", path)
         case _:
-            return None  # a file that only its provider can read
+            return None  # a file of another provider
 
 
 def _media_kind(media_type: str) -> str:
-    """The kind of a retired ``binary`` part, as the protocol's own clients tell it."""
+    """Return the kind of a retired ``binary`` part, as the protocol's clients do."""
     prefix = media_type.partition("/")[0]
     return prefix if prefix in ("image", "audio", "video") else "document"
 
@@ -315,7 +315,7 @@ def _read_call(value: Any, where: str, reader: TranscriptReader) -> _Call:
     wire_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
     for key, field in (("id", wire_id), ("function.name", name), ("function.arguments", arguments)):
         if not isinstance(field, str):
-            raise FormatError(f"a text belongs here, not {type(field).__name__}", where=f"{where}.{key}")
+            raise FormatError(f"expected text, not {type(field).__name__}", where=f"{where}.{key}")
     assert isinstance(wire_id, str)
     assert isinstance(name, str)
     assert isinstance(arguments, str)
@@ -333,7 +333,7 @@ def _read_call(value: Any, where: str, reader: TranscriptReader) -> _Call:
 def _read_result(item: dict[str, Any], where: str, reader: TranscriptReader) -> ToolResultBlock:
     wire_id = item.get("toolCallId")
     if not isinstance(wire_id, str):
-        raise FormatError("a result has the id of its call", where=f"{where}.toolCallId")
+        raise FormatError("a result needs the id of its call", where=f"{where}.toolCallId")
     our_id = reader.result_id(wire_id)
     raw: ProviderRaw | None = {"dialect": NAME, "id": wire_id} if wire_id != our_id else None
     content = _read_content(item.get("content"), where)
@@ -344,16 +344,14 @@ def _read_result(item: dict[str, Any], where: str, reader: TranscriptReader) -> 
 
 
 def write_messages(messages: Iterable[Message]) -> Written:
-    """The messages as a list of AG-UI, and what it cannot say."""
+    """Write messages as an AG-UI list and report losses."""
     history, collector = tuple(messages), LossCollector(NAME)
     call_wire_ids = wire_ids(history, NAME)
     wires: list[dict[str, Any]] = []
     for message in history:
         wire_messages = _write_message(message, collector, call_wire_ids)
         if wires and wire_messages and _would_join(wires[-1], wire_messages[0]):
-            wire_messages[0] = _add_own_fields(
-                wire_messages[0], {}
-            )  # else it would be read as one message with the thought before it
+            wire_messages[0] = _add_own_fields(wire_messages[0], {})  # prevents joining it with the reasoning before it
         wires.extend(wire_messages)
     return Written(wires, tuple(collector.losses))
 
@@ -364,7 +362,7 @@ def _would_join(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 def _write_message(message: Message, collector: LossCollector, call_wire_ids: dict[str, str]) -> list[dict[str, Any]]:
     if message.role not in KNOWN_ROLES:
-        collector.add_loss(message, "message", f"there is no role {message.role} here")
+        collector.add_loss(message, "message", f"this format has no role {message.role}")
         return []
     blocks = collector.supported_blocks(
         message, message.content, lambda block: _unsupported_reason(block, message.role)
@@ -372,7 +370,7 @@ def _write_message(message: Message, collector: LossCollector, call_wire_ids: di
     if message.role is Role.TOOL:
         blocks = tuple(_supported_result(block, message, collector, call_wire_ids) for block in blocks)
     if message.role is Role.TOOL and not blocks:
-        collector.add_loss(message, "message", "a tool's message without a result")
+        collector.add_loss(message, "message", "a tool message without a result")
         return []
     supported = message.replace(content=blocks)
     pieces = _split_message(supported)
@@ -395,27 +393,27 @@ def _supported_result(
 
 
 def _unsupported_reason(block: ContentBlock, role: Role) -> str | None:
-    """Why a message of a role cannot carry a block here; ``None`` if it can."""
+    """Return why a message of a role cannot carry a block; ``None`` if it can."""
     match block:
         case TextBlock() if role is not Role.TOOL:
             return None
         case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
-            return None if role is Role.ASSISTANT else f"a message of the {role} does not hold it here"
+            return None if role is Role.ASSISTANT else f"not supported in a message of the role {role}"
         case ToolResultBlock():
-            return None if role is Role.TOOL else f"a message of the {role} does not hold it here"
+            return None if role is Role.TOOL else f"not supported in a message of the role {role}"
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            return None if role is Role.USER else f"a message of the {role} holds words only here"
+            return None if role is Role.USER else f"media are not supported in a message of the role {role}"
         case OpaqueBlock(dialect=dialect, wire=wire):
             if dialect != NAME:
-                return f"a block that only {dialect} understands"
+                return f"a block of {dialect}"
             fits = wire.get("role") == "activity" if role is Role.ASSISTANT else role is Role.USER
-            return None if fits else f"a message of the {role} does not hold it here"
+            return None if fits else f"not supported in a message of the role {role}"
         case _:
-            return "a block that this version does not know" if not isinstance(block, TextBlock) else "not a result"
+            return "a block type of a newer version" if not isinstance(block, TextBlock) else "not a result"
 
 
 def _split_message(message: Message) -> list[tuple[ContentBlock, ...]]:
-    """The blocks that go into each message of theirs."""
+    """Return the blocks of each wire message."""
     blocks = message.content
     if message.role is Role.USER or not blocks:
         return [blocks]
@@ -436,7 +434,7 @@ def _split_message(message: Message) -> list[tuple[ContentBlock, ...]]:
 
 
 def _starts_piece(block: ContentBlock) -> bool:
-    """Whether a block was the first of a piece that is not the main one."""
+    """Return whether a block was the first of a secondary wire message."""
     return "piece" in get_notes(getattr(block, "provider_raw", None), NAME)
 
 
@@ -453,7 +451,7 @@ def _write_main(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str,
 
 
 def _default_main(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
-    """What we would write for the main piece if nobody had noted anything about it."""
+    """Write the main wire message without its residue."""
     form = message_notes(message, NAME).get("form")
     wire = _default_piece_wire(message.role, get_wire_id(message), blocks, form)
     extra = extra_fields(message, NAME)
@@ -470,7 +468,7 @@ def _write_piece(message: Message, blocks: tuple[ContentBlock, ...], index: int)
 def _default_piece(
     message: Message, blocks: tuple[ContentBlock, ...], index: int, notes: dict[str, Any]
 ) -> dict[str, Any]:
-    """What we would write for another piece if nobody had noted anything but its id."""
+    """Write a secondary wire message without its residue."""
     message_wire_id = get_wire_id(message)
     wire = _default_piece_wire(message.role, notes.get("id") or f"{message_wire_id}.{index}", blocks, None)
     piece_fields = _piece_fields(message.role, blocks)
@@ -532,7 +530,7 @@ def _default_result(result: ToolResultBlock, form: str | None) -> dict[str, Any]
 
 
 def _default_content(blocks: tuple[ContentBlock, ...], form: str | None) -> Any:
-    """A text alone is a string, unless it was a list or something was noted about the text."""
+    """Write content as text if it is one text, unless it was a list."""
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock) and form != "list":
         return blocks[0].text
     return [_write_part(block) for block in blocks]
@@ -559,7 +557,7 @@ def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
             name_field = {} if name is None else {"metadata": {"filename": name}}
             return {"type": block.type, "source": _default_source(block), **name_field}
         case _:
-            raise AssertionError(f"{block.type} is no part")
+            raise AssertionError(f"{block.type} is not a part")
 
 
 def _default_source(block: _Medium) -> dict[str, Any]:

@@ -1,18 +1,18 @@
-"""What every format of conversations has in common: reading in order, what is noted, and what is carried.
+"""Shared code of all transcript formats: reading, notes, extra fields and losses.
 
-    read_all(wire, read, reading)          the value or its JSON text, read; whatever cannot be kept is a FormatError
-    Reading(name, session_id, created_at)  messages in the making, with ids of calls and of messages
-    noted(name, written, wire, **notes)    what to keep in provider_raw: the residue, and the order of keys
-    restored(written, notes)               the wire again, its keys in order
-    carried(message, name, said)           what a format has no word for, to be put where it lets others put things
-    KEY                                    the name under which that is put there
-    Losing(name)                           what a format cannot say, named
+    read_transcript(wire, read, reader)             parse and read; input that cannot be stored raises FormatError
+    TranscriptReader(name, session_id, created_at)  the messages read so far, with their ids and call ids
+    make_notes(name, default, wire, **notes)        the value for provider_raw: residue and order of keys
+    apply_notes(default, notes)                     the wire again, with its order of keys
+    extra_fields(message, name, expressed)          the fields of a message that the format cannot express
+    KEY                                             the key under which extra fields are stored
+    LossCollector(name)                             losses of a format
 
-A message of ours has a time, an id and metadata. A format that has words for some of them is told in its own words;
-the rest goes into one object under ``KEY``, where the format has a place for what applications want to add. A message
-that came from a format gets no such object when it goes back, unless something about it was changed.
+A message has a time, an id and metadata. A format expresses some of them in its own fields; the rest is stored in one
+object under ``KEY``, in the place that the format reserves for applications. A message that was read from a format is
+written back without that object, unless it was changed.
 
-The one rule: restored(w, noted(name, w, x)) is x, the order of its keys included.
+Invariant: apply_notes(w, make_notes(name, w, x)) equals x, including the order of keys.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ _EMPTY_FIELDS: Final = tuple(
     for name in MessageMetadata.__struct_fields__
     if name not in ("provider_raw", "parent_tool_use_id")
 )
-KNOWN_ROLES: Final = frozenset(Role)  # others are of a newer version
-_SEPARATE_FIELDS: Final = ("session_id", "role", "content")  # what is said in a format's own words, or by the caller
+KNOWN_ROLES: Final = frozenset(Role)  # other roles are of a newer version
+_SEPARATE_FIELDS: Final = ("session_id", "role", "content")  # expressed by the format, or passed by the caller
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 class TranscriptReader:
-    """Messages in the making, read from one conversation of some format."""
+    """The messages read so far from one conversation."""
 
     def __init__(self, name: str, session_id: str, created_at: datetime) -> None:
         self.name = name
         self.messages: list[Message] = []
-        self.path = "$"  # of what is being read, for an error that does not know better
+        self.path = "$"  # of the current item, for errors without a path
         self._session_id = session_id
         self._created_at = created_at.astimezone(UTC)
         self._tool_ids: dict[str, str] = {}
@@ -91,10 +91,10 @@ class TranscriptReader:
         extra: Any = None,
         **metadata_fields: Any,
     ) -> Message:
-        """A message, not yet among ``messages``; notes about its residue are still to be added to it.
+        """Create a message without adding it to ``messages``; the caller adds notes about its residue.
 
-        ``wire_id`` is the id that the format gives it, ``carried`` the object under ``KEY``, ``said`` metadata that the
-        format says in its own words.
+        ``wire_id`` is the id in the format, ``extra`` the object under ``KEY``, ``metadata_fields`` metadata that the
+        format expresses in its own fields.
         """
         content = tuple(blocks)
         message_id = self._next_id()
@@ -124,7 +124,7 @@ class TranscriptReader:
         try:
             message = codec.decode(msgspec.json.encode(wire))
         except InputError as error:
-            raise FormatError(f"what is carried under {KEY!r} is not ours ({error})", where=self.path) from None
+            raise FormatError(f"the object under {KEY!r} is invalid ({error})", where=self.path) from None
         metadata = message.metadata.replace(
             **{name: value for name, value in metadata_fields.items() if name not in extra_metadata}
         )
@@ -134,21 +134,21 @@ class TranscriptReader:
         return ulid(self._time_ms, (self._id_prefix << 32) | len(self.messages))
 
     def call_id(self, wire_id: str) -> str:
-        """Our id for a call. An id that is used again means another call."""
+        """Return our id for a call. A repeated id means another call."""
         if wire_id in self._tool_ids:
             self._id_uses[wire_id] = self._id_uses.get(wire_id, 1) + 1
         self._tool_ids[wire_id] = tool_id_for(wire_id, self._id_uses.get(wire_id, 1))
         return self._tool_ids[wire_id]
 
     def result_id(self, wire_id: str) -> str:
-        """Our id for the call that a result answers: the latest one of that id."""
+        """Return our id of the call that a result answers: the latest call with that id."""
         return self._tool_ids.get(wire_id) or tool_id_for(wire_id)
 
 
 def read_transcript(
     wire: Any, read: Callable[[Any, TranscriptReader], None], reader: TranscriptReader
 ) -> tuple[Message, ...]:
-    """What ``read`` puts among the messages of ``reading``. What cannot be kept is a ``FormatError`` with its place."""
+    """Return the messages that ``read`` adds to the reader. Input that cannot be stored raises ``FormatError``."""
     try:
         read(parse_wire(wire), reader)
     except (ValueError, RecursionError) as error:
@@ -158,7 +158,7 @@ def read_transcript(
 
 
 def parse_wire(wire: Any) -> Any:
-    """The value, or what its JSON text says."""
+    """Return the value, or the parsed JSON text."""
     if not isinstance(wire, bytes | str):
         return wire
     try:
@@ -169,11 +169,11 @@ def parse_wire(wire: Any) -> Any:
         raise FormatError(error.what, where="$", remedy=error.remedy, code=error.code) from None
 
 
-# --- what is noted ---------------------------------------------------------------------------------------------------
+# --- notes -----------------------------------------------------------------------------------------------------------
 
 
 def make_notes(name: str, default: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
-    """What to keep in ``provider_raw``: the difference to what we would have written, and the order of keys."""
+    """Return the value for ``provider_raw``: the difference from the default output, and the order of keys."""
     raw = residue.make_notes(name, default, wire, **notes)
     rebuilt = residue.apply_diff(default, (raw or {}).get("residue"))
     order = _key_order(rebuilt, wire)
@@ -185,18 +185,18 @@ def make_notes(name: str, default: Any, wire: Any, **notes: Any) -> ProviderRaw 
 
 
 def apply_notes(default: Any, notes: ProviderRaw) -> Any:
-    """What stood there, as far as what we would write now is still what we would have written then."""
+    """Return the original wire, with changes where the default output has changed since."""
     return _apply_order(residue.apply_diff(default, notes.get("residue")), notes.get("order"))
 
 
 def add_residue(message: Message, default: Any, wire: Any, name: str) -> Message:
-    """The message, with what is left over of its wire added to the notes that it has."""
+    """Return the message with the residue of its wire added to its notes."""
     notes = {key: note for key, note in message_notes(message, name).items() if key != "dialect"}
     return with_notes(message, make_notes(name, default, wire, **notes))
 
 
 def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
-    """The message, with these notes in place of those it has. Notes that JSON cannot express raise a ``ValueError``."""
+    """Return the message with these notes in place of its own. Notes that JSON cannot express raise ``ValueError``."""
     if notes is not None:
         validate_json(notes, "provider_raw")
     metadata = msgspec.structs.replace(message.metadata, provider_raw=notes)
@@ -204,12 +204,12 @@ def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
 
 
 def message_notes(message: Message, name: str) -> ProviderRaw:
-    """What a format noted about a message."""
+    """Return the notes of a format about a message."""
     return get_notes(message.metadata.provider_raw, name)
 
 
 def _key_order(rebuilt: Any, wire: Any) -> dict[str, Any] | None:
-    """How the keys of the wire stand, as far as they stand otherwise in what we made of it."""
+    """Return the order of keys where it differs from the rebuilt value."""
     if type(rebuilt) is dict and type(wire) is dict:
         order: dict[str, Any] = {} if list(rebuilt) == list(wire) else {"keys": list(wire)}
         nested = {key: part for key in wire if (part := _key_order(rebuilt.get(key), wire[key])) is not None}
@@ -232,20 +232,20 @@ def _apply_order(value: Any, order: dict[str, Any] | None) -> Any:
     return {key: _apply_order(value[key], nested.get(key)) for key in dict.fromkeys([*keys, *value])}
 
 
-# --- what is carried -------------------------------------------------------------------------------------------------
+# --- extra fields ----------------------------------------------------------------------------------------------------
 
 
 def get_wire_id(message: Message) -> str:
-    """The id under which others know a message."""
+    """Return the id of a message in the format."""
     return message.metadata.message_id or message.id
 
 
 def extra_fields(
     message: Message, name: str, expressed: Collection[str] = (), *, has_id: bool = True
 ) -> dict[str, Any] | None:
-    """What a format has no word for: time, id and metadata, as far as reading would not give them anyway.
+    """Return time, id and metadata that the format cannot express; ``None`` if reading restores them anyway.
 
-    ``said`` are names of metadata that the format says in its own words; ``has_id`` is whether it has ids of messages.
+    ``expressed`` are names of metadata that the format expresses; ``has_id`` is whether the format has message ids.
     """
     defaults = message_notes(message, name).get("given", {})
     if has_id and _is_foreign_id(message.metadata.message_id):
@@ -276,7 +276,7 @@ def extra_fields(
 
 
 def _has_no_extra(message: Message, expressed: Collection[str]) -> bool:
-    """Whether there is nothing to carry, which is quickly seen."""
+    """Return whether there are no extra fields: a fast check."""
     metadata = message.metadata
     if message.schema_version != 1 or message.unknown_fields is not msgspec.UNSET:
         return False
@@ -286,7 +286,7 @@ def _has_no_extra(message: Message, expressed: Collection[str]) -> bool:
 
 
 def _is_foreign_id(message_id: str | None) -> bool:
-    """Whether it is an id of others: one that looks like ours is read as ours."""
+    """Return whether the id is not a ULID; a ULID is read as our own id."""
     return bool(message_id) and not _ULID.fullmatch(message_id or "")
 
 
@@ -299,7 +299,7 @@ def _unexpressed_metadata(message: Message, expressed: Collection[str]) -> Messa
 
 
 def _possible_parents(message: Message) -> set[str | None]:
-    """What a reader may take a message to answer: what it says first, or its first result, if the rest is left out."""
+    """Return the calls that a reader may take as the parent: that of the first block, or of the first result."""
     results = (block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock))
     return {_first_result_id(message), next(results, None)}
 
@@ -309,30 +309,30 @@ def _first_result_id(message: Message) -> str | None:
     return first.tool_use_id if isinstance(first, ToolResultBlock) else None
 
 
-# --- what is lost ----------------------------------------------------------------------------------------------------
+# --- losses ----------------------------------------------------------------------------------------------------------
 
 
 def unsupported_reason(block: ContentBlock, role: Role, name: str) -> str | None:
-    """Why a message of a role cannot carry a block, where messages are those of a chat; ``None`` if it can."""
+    """Return why a chat message of a role cannot carry a block; ``None`` if it can."""
     match block:
         case TextBlock() if role is not Role.TOOL:
             return None
         case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
-            return None if role is Role.ASSISTANT else f"a message of the {role} does not hold it here"
+            return None if role is Role.ASSISTANT else f"not supported in a message of the role {role}"
         case ToolResultBlock():
-            return None if role is Role.TOOL else f"a message of the {role} does not hold it here"
+            return None if role is Role.TOOL else f"not supported in a message of the role {role}"
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            return None if role is Role.USER else f"a message of the {role} does not show anything here"
+            return None if role is Role.USER else f"media are not supported in a message of the role {role}"
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == name and role is not Role.TOOL else f"a block that only {dialect} understands"
+            return None if dialect == name and role is not Role.TOOL else f"a block of {dialect}"
         case TextBlock():
-            return "a tool's message holds results only"
+            return "a tool message contains only results"
         case _:
-            return "a block that this version does not know"
+            return "a block type of a newer version"
 
 
 class LossCollector:
-    """What a format cannot say, named as it is found."""
+    """Losses of a format."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -341,7 +341,7 @@ class LossCollector:
     def supported_blocks(
         self, message: Message, blocks: Iterable[ContentBlock], find_reason: Callable[[ContentBlock], str | None]
     ) -> tuple[ContentBlock, ...]:
-        """The blocks that the format can carry; the others are lost, and so is what a newer version added to them."""
+        """Return the supported blocks; report the others, and unknown fields of newer versions, as losses."""
         supported = tuple(losses.supported_blocks(blocks, find_reason, self.name, self.losses, message))
         for block in supported:
             source = getattr(block, "source", None)
@@ -349,11 +349,11 @@ class LossCollector:
                 _has_no_unknown_fields(block) and (source is None or _has_no_unknown_fields(source))
             ):
                 continue
-            self.add_loss(message, block.type, "fields that a newer version added to it")
+            self.add_loss(message, block.type, "fields of a newer version")
         return supported
 
     def add_loss(self, message: Message, block_type: str, reason: str) -> None:
-        """One more loss."""
+        """Add a loss."""
         self.losses.append(Loss(message.session_id, message.id, block_type, self.name, reason))
 
 
@@ -362,7 +362,7 @@ def _has_no_unknown_fields(value: Any) -> bool:
 
 
 def wire_ids(messages: Iterable[Message], name: str) -> dict[str, str]:
-    """What the format calls each call, by our id: a result that was just made knows our id alone."""
+    """Return the wire id of each call by our id, for results that only have our id."""
     calls = (block for message in messages for block in message.content if isinstance(block, CALL))
     return {call.id: notes["id"] for call in calls if "id" in (notes := get_notes(call.provider_raw, name))}
 

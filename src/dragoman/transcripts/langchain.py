@@ -1,11 +1,11 @@
-"""LangChain messages, as ``messages_to_dict`` gives them, with ``type`` and ``data``, or flat, as ``model_dump`` does.
+"""LangChain messages: the output of ``messages_to_dict``, with ``type`` and ``data``, or flat, as from ``model_dump``.
 
-What a message says is a text, or a list of blocks: LangChain's own, or a provider's, such as Anthropic's ``thinking``
-and OpenAI's ``image_url``. Calls stand beside it in ``tool_calls``, and in the list as well where their place among the
-words matters. Messages that are none of the four roles are opaque. What we have to carry is put in
-``response_metadata``, which no integration sends to a model. Published as ``langchain-core`` on PyPI (1.x).
+Content is text or a list of blocks: LangChain's, or a provider's such as Anthropic's ``thinking`` and OpenAI's
+``image_url``. Calls are in ``tool_calls``, and also in the list if their position matters. Messages of other types
+than the four roles are opaque. Extra fields are stored in ``response_metadata``, which no integration sends to a
+model. Published as ``langchain-core`` on PyPI (1.x).
 
-The one rule: a call that stands in two places is one call.
+Invariant: a call in two places is one call.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _Call = ToolUseBlock | InvalidToolUseBlock
 
 
 def looks_like(wire: Any) -> bool:
-    """Whether a value may be a list of LangChain messages: each has one of their types, and data or content."""
+    """Return whether a value may be a list of LangChain messages: each has a known type, and data or content."""
     return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
 
 
@@ -99,7 +99,7 @@ def _is_message(item: Any) -> bool:
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
-    """The messages of a list of LangChain messages."""
+    """Read a list of LangChain messages."""
     return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
 
 
@@ -118,7 +118,7 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> Message:
         return add_residue(_add_notes(message, {"form": "whole"}), item, item, NAME)
     if not isinstance(kind, str) or kind not in _ROLES:
         types = ", ".join([*_ROLES, *_OPAQUE_TYPES])
-        raise FormatError(f"a type is one of {types}, not {kind!r}", where=f"{reader.path}.type")
+        raise FormatError(f"expected one of the types {types}, not {kind!r}", where=f"{reader.path}.type")
     role = _ROLES[kind]
     blocks = _read_blocks(role, data, where, reader)
     message = reader.make_message(
@@ -143,7 +143,7 @@ def _add_notes(message: Message, notes: dict[str, Any]) -> Message:
 
 
 def _own_fields(data: dict[str, Any]) -> dict[str, Any] | None:
-    """What stands under our key, if it is an object."""
+    """Return the object under our key, if any."""
     metadata = data.get("response_metadata")
     fields = metadata.get(KEY) if isinstance(metadata, dict) else None
     return fields if isinstance(fields, dict) else None
@@ -152,7 +152,7 @@ def _own_fields(data: dict[str, Any]) -> dict[str, Any] | None:
 def _read_blocks(role: Role, data: dict[str, Any], where: str, reader: TranscriptReader) -> list[ContentBlock]:
     content = data.get("content")
     if not isinstance(content, str | list):
-        raise FormatError(f"a text or a list belongs here, not {type(content).__name__}", where=f"{where}.content")
+        raise FormatError(f"expected text or a list, not {type(content).__name__}", where=f"{where}.content")
     if role is Role.TOOL:
         return [_read_result(data, content, where, reader)]
     if role is not Role.ASSISTANT:
@@ -163,13 +163,13 @@ def _read_blocks(role: Role, data: dict[str, Any], where: str, reader: Transcrip
     ]
     thought = _read_reasoning_content(data)
     if content == "" and (calls or thought):
-        return [*thought, *(call for _, call in calls)]  # it stands there only because it has to
+        return [*thought, *(call for _, call in calls)]  # the format requires a text, also an empty one
     blocks = _place_calls(_read_content(content, role, where), calls)
     return [*thought, *blocks]
 
 
 def _read_reasoning_content(data: dict[str, Any]) -> list[ContentBlock]:
-    """A thought as those integrations keep it whose provider gives it beside the content."""
+    """Return reasoning from ``additional_kwargs``, where some integrations store it."""
     extra = data.get("additional_kwargs")
     text = extra.get("reasoning_content") if isinstance(extra, dict) else None
     if not isinstance(text, str) or not text:
@@ -216,7 +216,7 @@ def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, 
 
 
 def _match_medium(part: dict[str, Any]) -> tuple[_Medium | None, str | None]:
-    """A picture, a recording, a film or a document, in LangChain's words of now or before, or in a provider's."""
+    """Return a medium in LangChain's current or earlier fields, or in a provider's."""
     match part:
         case {"type": "image_url", "image_url": str(url) | {"url": str(url)}}:
             match = _DATA_URL.fullmatch(url)
@@ -254,7 +254,7 @@ def _read_result(
 ) -> ToolResultBlock:
     wire_id = data.get("tool_call_id")
     if not isinstance(wire_id, str):
-        raise FormatError("a result has the id of its call", where=f"{where}.tool_call_id")
+        raise FormatError("a result needs the id of its call", where=f"{where}.tool_call_id")
     our_id = reader.result_id(wire_id)
     raw = {"dialect": NAME, "id": wire_id} if wire_id != our_id else None
     blocks = tuple(_read_content(content, Role.USER, where))
@@ -265,7 +265,7 @@ def _read_result(
 
 
 def _read_calls(data: dict[str, Any], key: str, where: str, reader: TranscriptReader) -> list[tuple[str | None, _Call]]:
-    """The calls in one of the two lists, each with the id that LangChain knows it by."""
+    """Return the calls of one of the two lists, each with its LangChain id."""
     wire_calls = data.get(key)
     calls = [] if wire_calls is None else expect_list(wire_calls, f"{where}.{key}")
     return [
@@ -277,9 +277,9 @@ def _read_calls(data: dict[str, Any], key: str, where: str, reader: TranscriptRe
 def _read_call(call: dict[str, Any], where: str, reader: TranscriptReader) -> tuple[str | None, _Call]:
     wire_id, name, args, error = call.get("id"), call.get("name"), call.get("args"), call.get("error")
     if not isinstance(wire_id, str | None) or not isinstance(name, str | None):
-        raise FormatError("the id and the name of a call are texts", where=where)
+        raise FormatError("the id and the name of a call must be text", where=where)
     if type(args) is not dict and not isinstance(args, str | None):
-        raise FormatError("the input of a call is an object, or a text if it is none", where=f"{where}.args")
+        raise FormatError("the input of a call must be an object, or text if it is invalid", where=f"{where}.args")
     our_id = reader.call_id(wire_id or "")
     block: _Call
     if type(args) is dict:
@@ -292,7 +292,7 @@ def _read_call(call: dict[str, Any], where: str, reader: TranscriptReader) -> tu
 
 
 def _place_calls(blocks: list[ContentBlock], calls: list[tuple[str | None, _Call]]) -> list[ContentBlock]:
-    """The blocks, with each call in the place where the list names it; the others at the end."""
+    """Return the blocks with each call at its position in the list, and the other calls at the end."""
     unplaced, result = list(calls), list[ContentBlock]()
     for block in blocks:
         match = next((call for call in unplaced if _refers_to(block, call)), None)
@@ -316,7 +316,7 @@ def _refers_to(block: ContentBlock, call: tuple[str | None, _Call]) -> bool:
 
 
 def _add_place_notes(call: _Call, part: dict[str, Any]) -> _Call:
-    """The call, with what is left over of the part that says where it stands."""
+    """Return the call with the residue of the part that marks its position."""
     notes = get_notes(call.provider_raw, NAME)
     raw = make_notes(NAME, _default_place(call, part["type"], notes.get("id")), part, form=part["type"]) or {}
     place = {key: note for key, note in raw.items() if key != "dialect"}
@@ -351,11 +351,11 @@ def _write_call(call: _Call) -> dict[str, Any]:
     return wire
 
 
-# --- who said it, and what it cost -----------------------------------------------------------------------------------
+# --- metadata --------------------------------------------------------------------------------------------------------
 
 
 def _read_metadata(role: Role, data: dict[str, Any]) -> dict[str, Any]:
-    """The model, the provider and the usage, as far as they are told."""
+    """Return model, provider and usage, if present."""
     if role is not Role.ASSISTANT:
         return {}
     fields: dict[str, Any] = {}
@@ -374,7 +374,7 @@ def _read_metadata(role: Role, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_usage(wire: Any) -> Usage | None:
-    """What was consumed. LangChain's input includes what was cached, and it knows no price."""
+    """Read token counts. LangChain's input includes cached tokens; it has no price."""
     match wire:
         case {"input_tokens": int(prompt), "output_tokens": int(output)} if prompt >= 0 and output >= 0:
             input_details, output_details = wire.get("input_token_details"), wire.get("output_token_details")
@@ -423,7 +423,7 @@ def _default_usage(usage: Usage | None) -> dict[str, Any] | None:
 
 
 def _default_origin(message: Message) -> dict[str, Any]:
-    """The model. A ``model_provider`` would tell LangChain that the content is in this provider's words."""
+    """Write the model, and ``model_provider`` if it was read: it declares the format of the content."""
     provider, model = message.metadata.provider, message.metadata.model
     fields = {}
     if model is not None:
@@ -437,7 +437,7 @@ def _default_origin(message: Message) -> dict[str, Any]:
 
 
 def write_messages(messages: Iterable[Message]) -> Written:
-    """The messages as LangChain's, and what they cannot say."""
+    """Write messages as LangChain's and report losses."""
     history, collector = tuple(messages), LossCollector(NAME)
     call_wire_ids = wire_ids(history, NAME)
     wires = [wire for message in history for wire in _write_message(message, collector, call_wire_ids)]
@@ -446,7 +446,7 @@ def write_messages(messages: Iterable[Message]) -> Written:
 
 def _write_message(message: Message, collector: LossCollector, call_wire_ids: dict[str, str]) -> list[dict[str, Any]]:
     if message.role not in KNOWN_ROLES:
-        collector.add_loss(message, "message", f"there is no role {message.role} here")
+        collector.add_loss(message, "message", f"this format has no role {message.role}")
         return []
     blocks = collector.supported_blocks(
         message, message.content, lambda block: unsupported_reason(block, message.role, NAME)
@@ -454,9 +454,9 @@ def _write_message(message: Message, collector: LossCollector, call_wire_ids: di
     if message.role is not Role.TOOL:
         return [_write_with_notes(message.replace(content=blocks))]
     for block in blocks[1:]:
-        collector.add_loss(message, block.type, "a message has one result here")
+        collector.add_loss(message, block.type, "a message has only one result in this format")
     if not blocks:
-        collector.add_loss(message, "message", "a tool's message without a result")
+        collector.add_loss(message, "message", "a tool message without a result")
         return []
     result = blocks[0]
     assert isinstance(result, ToolResultBlock)
@@ -475,7 +475,7 @@ def _write_with_notes(message: Message) -> dict[str, Any]:
 
 
 def _default_message(message: Message) -> dict[str, Any]:
-    """What we would write for a message if nobody had noted anything but its form."""
+    """Write a message without its residue."""
     notes = message_notes(message, NAME)
     first = message.content[0] if message.content else None
     if notes.get("form") == "whole" and isinstance(first, OpaqueBlock):
@@ -504,7 +504,7 @@ def _default_base(message: Message) -> dict[str, Any]:
 
 
 def _default_rest(message: Message) -> dict[str, Any]:
-    """What only a message of an assistant, or of a tool, has."""
+    """Write the fields that only assistant and tool messages have."""
     match message.content:
         case _ if message.role is Role.ASSISTANT:
             calls = [block for block in message.content if isinstance(block, _Call)]
@@ -526,7 +526,7 @@ def _is_reasoning_content(block: ContentBlock) -> bool:
 
 
 def _content_blocks(message: Message) -> Sequence[ContentBlock]:
-    """What goes into the content: of a tool what it answered, of an assistant calls only where their place matters."""
+    """Return the blocks of the content: those of a result; for an assistant, calls only if their position matters."""
     match message.content:
         case (ToolResultBlock(content=content),):
             return content
@@ -540,7 +540,7 @@ def _content_blocks(message: Message) -> Sequence[ContentBlock]:
 
 
 def _rank(block: ContentBlock) -> int:
-    """Calls that nobody placed come after everything else, those that cannot be used last."""
+    """Return the sort rank: calls without a position follow other blocks, invalid calls are last."""
     return 0 if _has_place(block) or not isinstance(block, _Call) else 1 if isinstance(block, ToolUseBlock) else 2
 
 
@@ -549,7 +549,7 @@ def _has_place(block: ContentBlock) -> bool:
 
 
 def _is_plain_text(message: Message, inner: Sequence[ContentBlock]) -> bool:
-    """Whether the content is one text, of which nothing was noted, so that it is written as a string."""
+    """Return whether the content is one text without notes, which is written as a string."""
     match inner:
         case [TextBlock(text) as block]:
             is_only_block = len(message.content) == 1 or message.role is Role.TOOL
@@ -594,7 +594,7 @@ def _default_part(block: ContentBlock, form: str | None) -> Any:
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
             return _default_medium(block, form)
         case _:
-            raise AssertionError(f"{block.type} is no part")
+            raise AssertionError(f"{block.type} is not a part")
 
 
 def _default_medium(block: _Medium, form: str | None) -> dict[str, Any]:

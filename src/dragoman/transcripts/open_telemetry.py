@@ -1,13 +1,13 @@
-"""Messages of OpenTelemetry's conventions for generative AI: what traces keep of a conversation.
+"""Messages of OpenTelemetry's conventions for generative AI, as traces store them.
 
-A list of messages, each with a role and parts, as ``gen_ai.input.messages`` and ``gen_ai.output.messages`` hold them;
-or the attributes of a span, with these under their names and ``gen_ai.system_instructions`` beside them, as JSON or as
-its text. Read are the parts of the conventions (https://github.com/open-telemetry/semantic-conventions-genai, 2026-11)
-and those that pydantic-ai wrote before there were such. A message that holds answers of tools is several of ours: those
-after the first are noted as ``joined`` to it. What has no word here (an id, a time, a signature, that a tool failed)
-stands under our key beside it, which the conventions allow in every object. What a provider ran or made is opaque.
+Input is a list of messages with a role and parts, as in ``gen_ai.input.messages`` and ``gen_ai.output.messages``, or
+the attributes of a span with these and ``gen_ai.system_instructions``, as JSON or its text. The parts of the
+conventions (https://github.com/open-telemetry/semantic-conventions-genai, 2026-11) and the earlier ones of pydantic-ai
+are read. A message with tool results becomes several messages: those after the first are noted as ``joined``. Data
+without a field in the conventions (id, time, signature, error flag) is stored under our key, which the conventions
+allow in every object. Tools and files of a provider are opaque.
 
-The one rule: what we write is what the conventions say, and under our key alone something else.
+Invariant: output outside our key conforms to the conventions.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ INSTRUCTIONS: Final = "gen_ai.system_instructions"
 INPUT: Final = "gen_ai.input.messages"
 OUTPUT: Final = "gen_ai.output.messages"
 _ATTRIBUTES: Final = (INSTRUCTIONS, INPUT, OUTPUT)
-_OTHER_ROLES: Final = {  # words of some providers, which traces repeat
+_OTHER_ROLES: Final = {  # role names of providers
     "developer": Role.SYSTEM,
     "human": Role.USER,
     "model": Role.ASSISTANT,
     "function": Role.TOOL,
 }
-_WHOLE: Final = "whole"  # under our key: a message of ours that is not to be taken apart
+_WHOLE: Final = "whole"  # under our key: the wire message is one message
 _Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
 _MEDIA: Final[dict[str, type[_Medium]]] = {
     "image": ImageBlock,
@@ -86,14 +86,14 @@ _UNKNOWN_TYPES: Final = {
     "video": "video/*",
     "document": "application/*",
 }
-_URL_TYPES: Final = ("image-url", "audio-url", "video-url", "document-url")  # as pydantic-ai once wrote them
-_RESULT_TYPES: Final = ("text", "blob", "uri", "binary", *_URL_TYPES)  # parts that a tool may answer with
+_URL_TYPES: Final = ("image-url", "audio-url", "video-url", "document-url")  # earlier parts of pydantic-ai
+_RESULT_TYPES: Final = ("text", "blob", "uri", "binary", *_URL_TYPES)  # parts of a tool result
 _Call = ToolUseBlock | InvalidToolUseBlock
 _Wire = dict[str, Any]
 
 
 def looks_like(wire: Any) -> bool:
-    """Whether a value may be messages of traces: they have a role and parts and nothing that others know them by."""
+    """Return whether a value may be messages of traces: they have a role and parts, but no id or kind."""
     if isinstance(wire, dict):
         return any(attribute in wire for attribute in _ATTRIBUTES)
     return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
@@ -111,7 +111,7 @@ def _is_message(item: Any) -> bool:
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
-    """The messages of a list, or of the attributes of a span."""
+    """Read a list of messages, or the attributes of a span."""
     return read_transcript(wire, _read_wire, TranscriptReader(NAME, session_id, created_at))
 
 
@@ -124,9 +124,9 @@ def _read_wire(value: Any, reader: TranscriptReader) -> None:
 
 
 def _read_span(span: _Wire, reader: TranscriptReader) -> None:
-    """The attributes of a span; those that are no messages are noted on the first message."""
+    """Read the attributes of a span; those without messages are noted on the first message."""
     if not any(attribute in span for attribute in _ATTRIBUTES):
-        raise FormatError(f"the attributes of a span have one of {', '.join(_ATTRIBUTES)}", where="$")
+        raise FormatError(f"the attributes of a span need one of {', '.join(_ATTRIBUTES)}", where="$")
     for attribute in _ATTRIBUTES:
         if attribute in span:
             start = len(reader.messages)
@@ -137,7 +137,7 @@ def _read_span(span: _Wire, reader: TranscriptReader) -> None:
     reader.path = "$"
     if not reader.messages:
         message = reader.make_message(Role.SYSTEM, ())
-        reader.messages.append(_add_note(message, "attribute", ["", ""]))  # a span in which nothing is said
+        reader.messages.append(_add_note(message, "attribute", ["", ""]))  # a span without messages
     first = reader.messages[0] = _add_note(reader.messages[0], "span", {})
     default = _default_span(reader.messages, _WriteContext(reader.messages))
     raw = make_notes(NAME, default, span) or {}
@@ -156,7 +156,7 @@ def _read_attribute(attribute: str, span: _Wire, reader: TranscriptReader) -> No
         _read_item(expect_object(item, f"{where}[{index}]"), f"{where}[{index}]", reader, metadata_fields)
         metadata_fields = {
             name: metadata_value for name, metadata_value in metadata_fields.items() if name != "usage"
-        }  # which counts all of them
+        }  # the usage belongs to the first message only
 
 
 def _parse_attribute(value: Any, where: str) -> Any:
@@ -167,7 +167,7 @@ def _parse_attribute(value: Any, where: str) -> Any:
 
 
 def _read_answer_metadata(span: _Wire) -> dict[str, Any]:
-    """What the attributes beside the messages say about the answer."""
+    """Return the metadata of the answer from the attributes of the span."""
     provider = text_or_none(span.get("gen_ai.provider.name", span.get("gen_ai.system")))
     model = text_or_none(span.get("gen_ai.response.model", span.get("gen_ai.request.model")))
     if model is not None and provider is not None:
@@ -201,10 +201,10 @@ def _add_note(message: Message, name: str, note: Any) -> Message:
 def _read_item(
     item: _Wire, where: str, reader: TranscriptReader, metadata_fields: dict[str, Any] | None = None
 ) -> None:
-    """One message of theirs, which is one of ours, or several where tools answer."""
+    """Read a wire message, which becomes several messages if it contains tool results."""
     role_name = item.get("role")
     if not isinstance(role_name, str):
-        raise FormatError("a message has a role, as text", where=f"{where}.role")
+        raise FormatError("a message needs a role, as text", where=f"{where}.role")
     role = _OTHER_ROLES.get(role_name) or Role.unknown(role_name)
     blocks: list[ContentBlock] = []
     for index, part in enumerate(expect_list(item.get("parts"), f"{where}.parts")):
@@ -246,7 +246,7 @@ def _make_message(
 
 
 def _metadata_fingerprint(message: Message) -> str:
-    """What a span told about an answer, to be recognised by."""
+    """Return a fingerprint of the metadata that a span contained."""
     metadata = message.metadata
     return fingerprint(
         msgspec.to_builtins([metadata.model, metadata.provider, metadata.usage and repr(metadata.usage)])
@@ -259,7 +259,7 @@ def _own_fields(value: _Wire) -> _Wire:
 
 
 def _split_runs(role: Role, blocks: Iterable[ContentBlock]) -> Iterator[tuple[Role, list[ContentBlock]]]:
-    """What was said at once: each answer of a tool is a message, and so is what stands between them."""
+    """Yield the messages of one wire message: each result, and the blocks between results."""
     run: list[ContentBlock] = []
     has_results = False
     for block in blocks:
@@ -276,9 +276,9 @@ def _split_runs(role: Role, blocks: Iterable[ContentBlock]) -> Iterator[tuple[Ro
 
 
 def _read_part(part: _Wire, role: Role, reader: TranscriptReader) -> ContentBlock:
-    """A part as we know it, with what is left over; else the whole of it, opaque."""
+    """Return the part as a block with its residue, or as an opaque block if its type is unknown."""
     if not isinstance(part.get("type"), str):
-        raise FormatError("a part has a type, as text", where=f"{reader.path}.type")
+        raise FormatError("a part needs a type, as text", where=f"{reader.path}.type")
     notes: dict[str, Any] = {}
     block = _match_part(part, role, reader, notes)
     if block is None:
@@ -288,7 +288,7 @@ def _read_part(part: _Wire, role: Role, reader: TranscriptReader) -> ContentBloc
 
 def _match_part(part: _Wire, role: Role, reader: TranscriptReader, notes: dict[str, Any]) -> ContentBlock | None:
     match part:
-        case {"builtin": True}:  # a tool that the provider ran
+        case {"builtin": True}:  # executed by the provider
             return None
         case {"type": "text"}:
             return TextBlock(_get_text(part, reader))
@@ -304,22 +304,22 @@ def _match_part(part: _Wire, role: Role, reader: TranscriptReader, notes: dict[s
             return _read_result(part, reader, notes)
         case _ if role is not Role.ASSISTANT:
             return _read_medium(part, notes)
-        case _:  # what a model made
+        case _:  # media created by a model
             return None
 
 
 def _get_text(part: _Wire, reader: TranscriptReader) -> str:
-    """The text of a part; none where a trace was told to keep none."""
+    """Return the text of a part; empty if the trace omits content."""
     content = part.get("content", "")
     if not isinstance(content, str):
-        raise FormatError("the content of this part is a text", where=f"{reader.path}.content")
+        raise FormatError("the content of this part must be text", where=f"{reader.path}.content")
     return content
 
 
 def _read_call(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -> _Call:
     name, wire_id, arguments = part.get("name"), part.get("id"), part.get("arguments")
     if not isinstance(name, str):
-        raise FormatError("a call has the name of its tool", where=f"{reader.path}.name")
+        raise FormatError("a call needs the name of its tool", where=f"{reader.path}.name")
     call_id = reader.call_id(wire_id if isinstance(wire_id, str) else reader.path)
     if isinstance(wire_id, str) and wire_id != call_id:
         notes["id"] = wire_id
@@ -355,7 +355,7 @@ def _read_result(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -
 
 
 def _read_response(response: Any, reader: TranscriptReader) -> tuple[tuple[ContentBlock, ...], str | None]:
-    """The blocks of an answer, and a word for a shape that we would not write for them."""
+    """Return the blocks of a result, and the form of a response that differs from the default."""
     match response:
         case None:
             return (), "null"
@@ -404,7 +404,7 @@ def _read_medium(part: _Wire, notes: dict[str, Any]) -> _Medium | None:
 
 
 class _WriteContext(LossCollector):
-    """What is known while messages are written."""
+    """State of a write."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         super().__init__(NAME)
@@ -412,7 +412,7 @@ class _WriteContext(LossCollector):
 
 
 def write_messages(messages: Iterable[Message]) -> Written:
-    """The list again, or the attributes of the span that the messages came from, and what is not in it."""
+    """Write the list, or the attributes of the span that the messages were read from, and report losses."""
     history = tuple(messages)
     context = _WriteContext(history)
     span = next(
@@ -425,7 +425,7 @@ def write_messages(messages: Iterable[Message]) -> Written:
 
 
 def _group_messages(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Messages that are one of theirs, together."""
+    """Yield the messages of each wire message."""
     group: list[Message] = []
     for message in messages:
         if group and not _is_joined_to_previous(message):
@@ -437,7 +437,7 @@ def _group_messages(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _is_joined_to_previous(message: Message) -> bool:
-    """Whether it is part of the message before it; not if there is more to say about it than its parts."""
+    """Return whether a message is part of the previous wire message; not if it has extra fields."""
     return (
         message_notes(message, NAME).get("joined") is True
         and extra_fields(message, NAME, _expressed_metadata(message), has_id=False) is None
@@ -445,7 +445,7 @@ def _is_joined_to_previous(message: Message) -> bool:
 
 
 def _default_span(messages: Sequence[Message], context: _WriteContext) -> _Wire:
-    """The attributes that hold messages, as they held them."""
+    """Write the attributes with messages, in their original form."""
     span: _Wire = {}
     forms: dict[str, str] = {}
     attribute = INPUT
@@ -470,7 +470,7 @@ def _write_item(group: Sequence[Message], context: _WriteContext) -> _Wire:
 
 
 def _default_item(group: Sequence[Message], context: _WriteContext) -> _Wire:
-    """What we would write for a message of theirs, of which the first of ours says whose it is."""
+    """Write a wire message; the first message determines the role."""
     first = group[0]
     parts = [
         _write_part(block, context.call_wire_ids) for message in group for block in _supported_blocks(message, context)
@@ -485,7 +485,7 @@ def _default_item(group: Sequence[Message], context: _WriteContext) -> _Wire:
 
 
 def _expressed_metadata(message: Message) -> list[str]:
-    """Metadata that stands in the format's own words, or in the attributes beside the messages."""
+    """Return the metadata that the format or the attributes of the span express."""
     expressed = ["status"] if message.metadata.status is MessageStatus.ERROR else []
     if message_notes(message, NAME).get("told") == _metadata_fingerprint(message):
         expressed.extend(("model", "provider", "usage"))
@@ -509,7 +509,7 @@ def _unsupported_reason(block: ContentBlock, role: Role) -> str | None:
         case ToolResultBlock():
             return None
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock() if role is Role.ASSISTANT:
-            return "what a model made is opaque here"
+            return "media of an assistant are opaque in this format"
         case _:
             return _unsupported_result_reason(block)
 
@@ -519,9 +519,9 @@ def _unsupported_result_reason(block: ContentBlock) -> str | None:
         case TextBlock():
             return None
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
-            return "a file of the workspace, which nobody else can read" if source.kind == "file_ref" else None
+            return "a workspace file that others cannot read" if source.kind == "file_ref" else None
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block that only {dialect} understands"
+            return None if dialect == NAME else f"a block of {dialect}"
         case _:
             return "this format has no such part"
 
@@ -535,7 +535,7 @@ def _write_part(block: ContentBlock, call_wire_ids: dict[str, str]) -> _Wire:
 
 
 def _default_part(block: ContentBlock, notes: dict[str, Any], call_wire_ids: dict[str, str]) -> _Wire:
-    """What we would write if nobody had noted more than its form and its id."""
+    """Write a part without its residue; of the notes, form and id are used."""
     match block:
         case TextBlock(text):
             return {"type": "text", "content": text}
@@ -557,7 +557,7 @@ def _default_part(block: ContentBlock, notes: dict[str, Any], call_wire_ids: dic
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             return _default_medium(block, notes.get("form"))
         case _:
-            raise TypeError(f"{type(block).__name__} is no part")
+            raise TypeError(f"{type(block).__name__} is not a part")
 
 
 def _default_arguments(value: dict[str, Any], form: str | None) -> _Wire:
@@ -567,7 +567,7 @@ def _default_arguments(value: dict[str, Any], form: str | None) -> _Wire:
 
 
 def _default_invalid_arguments(block: InvalidToolUseBlock, notes: dict[str, Any]) -> _Wire:
-    """Input that is none; where reading would not find out why, the reason stands beside it."""
+    """Write invalid arguments, with the reason if reading does not find the same one."""
     if notes.get("form") == "json":
         try:
             return {"arguments": read_json(block.input_text, OWN)}

@@ -1,13 +1,12 @@
-"""The AI SDK's ``UIMessage``: what a front end keeps of a conversation, as a list of messages made of parts.
+"""The AI SDK's ``UIMessage``: the message list of a front end, made of parts.
 
-A call and its answer are one part there, and what an assistant did in several steps is one message. So one message of
-theirs may be several of ours: those of a step, and the answers to its calls. Those after the first are noted as
-``part_of`` it. Written for the first time, each message of ours is one of theirs, the answers to its calls within; an
-answer without a call is a part of data, which the SDK leaves to applications.
-Parts that we have no word for, such as sources, data and tools that a provider ran, are opaque. Published as ``ai`` on
-npm (versions 5 to 7).
+A call and its result are one part, and an assistant message with several steps is one message. One wire message may
+become several messages: one per step, and the results. Those after the first are noted as ``part_of``. New messages
+become one wire message each, with the results of their calls; a result without a call is a data part, which the SDK
+leaves to applications. Other parts, such as sources, data and provider tools, are opaque. Published as ``ai`` on npm
+(versions 5 to 7).
 
-The one rule: a result stays with its call; where that moves it, a loss says so.
+Invariant: a result stays with its call; a changed position is reported as a loss.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ _STEP: Final = {"type": "step-start"}
 _MESSAGE_FIELDS: Final = (
     "empty",
     "steps",
-)  # what is said under our key about one of their messages and not about one of ours
+)  # fields under our key about a wire message
 _RESULT_FIELDS: Final = ("order", "parts")
-_INPUT_NOT_COMPLETE: Final = "the input had not ended"
+_INPUT_NOT_COMPLETE: Final = "the input is incomplete"
 _ORPHAN_RESULT_TYPE: Final = "data-dragoman-result"
-_DENIED_TEXT: Final = "Tool call execution denied."  # what the SDK itself tells a model then
-_FILE_SCHEME: Final = "dragoman:"  # the scheme of an address that is a file of ours
+_DENIED_TEXT: Final = "Tool call execution denied."  # the SDK's text for the model
+_FILE_SCHEME: Final = "dragoman:"  # the URL scheme of workspace files
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
 _Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
 _MEDIA: Final[dict[str, type[_Medium]]] = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
@@ -78,17 +77,17 @@ _Result = tuple[Message, ToolResultBlock]
 
 
 class _Draft(msgspec.Struct):
-    """One message of theirs in the making: one of ours for each step, and the answers, by the id of their call."""
+    """A wire message being built: one message per step, and the results by call id."""
 
     steps: list[Message]
     results: dict[str, _Result] = msgspec.field(default_factory=dict)
 
 
 class _Step(msgspec.Struct):
-    """What an assistant did at once."""
+    """The parts of one step of an assistant."""
 
     number: int
-    start: dict[str, Any] | None  # the part that began it
+    start: dict[str, Any] | None  # its step-start part
     parts: list[dict[str, Any]]
 
 
@@ -96,7 +95,7 @@ class _Step(msgspec.Struct):
 
 
 def looks_like(wire: Any) -> bool:
-    """Whether a value may be a list of UI messages: they have an id, one of three roles, and parts that have types."""
+    """Return whether a value may be a list of UI messages: they have an id, one of three roles, and typed parts."""
     return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
 
 
@@ -109,7 +108,7 @@ def _is_message(item: Any) -> bool:
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
-    """The messages of a list of UI messages."""
+    """Read a list of UI messages."""
     return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
 
 
@@ -122,9 +121,9 @@ def _read_list(value: Any, reader: TranscriptReader) -> None:
 def _read_item(item: dict[str, Any], reader: TranscriptReader) -> None:
     where, role = reader.path, item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise FormatError(f"a role is one of {', '.join(_ROLES)}, not {role!r}", where=f"{where}.role")
+        raise FormatError(f"expected a role of {', '.join(_ROLES)}, not {role!r}", where=f"{where}.role")
     if not isinstance(item.get("id"), str):
-        raise FormatError("a message has an id", where=f"{where}.id")
+        raise FormatError("a message needs an id", where=f"{where}.id")
     parts = [
         expect_object(part, f"{where}.parts[{index}]")
         for index, part in enumerate(expect_list(item.get("parts"), f"{where}.parts"))
@@ -143,7 +142,7 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> None:
 
 
 def _split_steps(parts: list[dict[str, Any]]) -> list[_Step]:
-    """The steps. One in which nothing was done is a part of the one before."""
+    """Return the steps. An empty step belongs to the previous one."""
     steps = [_Step(0, None, [])]
     for index, part in enumerate(parts):
         is_start = (
@@ -197,7 +196,7 @@ def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: Transcr
 def _add_step(
     item: dict[str, Any], step: _Step, blocks: list[ContentBlock], draft: _Draft, reader: TranscriptReader
 ) -> None:
-    """The message of a step; the first one has the id of theirs, and the others are noted as a part of it."""
+    """Add the message of a step; the first one has the wire id, the others are noted as a part of it."""
     own_fields = _own_fields(item.get("metadata"))
     notes: dict[str, Any] = {}
     if step.number == 0:
@@ -223,7 +222,7 @@ def _add_step(
 
 
 def _own_fields(metadata: Any) -> dict[str, Any] | None:
-    """What stands under our key, if it is an object."""
+    """Return the object under our key, if any."""
     fields = metadata.get(KEY) if isinstance(metadata, dict) else None
     return fields if isinstance(fields, dict) else None
 
@@ -248,7 +247,7 @@ def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, 
 
 
 def _read_thinking(part: dict[str, Any], text: str) -> tuple[ContentBlock, str | None]:
-    """A thought, and in whose words its signature stands beside it."""
+    """Return reasoning, and the namespace of its signature."""
     metadata = part.get("providerMetadata")
     for namespace in (KEY, "anthropic"):
         match metadata.get(namespace) if isinstance(metadata, dict) else None:
@@ -283,11 +282,11 @@ def _read_url(url: str, media_type: str) -> ImageSource:
     return ImageSource("url", url) if match is None else ImageSource("base64", match[2])
 
 
-# --- calls and their answers -----------------------------------------------------------------------------------------
+# --- calls and results -----------------------------------------------------------------------------------------------
 
 
 def _read_call(part: dict[str, Any], reader: TranscriptReader) -> tuple[_Call, ToolResultBlock | None] | None:
-    """A call, and its answer if it has one; nothing if it is no call, or one that the provider itself answered."""
+    """Return a call and its result, if any; ``None`` if it is not a call, or one that the provider executed."""
     kind, wire_id, state = part.get("type"), part.get("toolCallId"), part.get("state")
     name = part.get("toolName") if kind == "dynamic-tool" else str(kind).removeprefix("tool-")
     is_tool = kind == "dynamic-tool" or (isinstance(kind, str) and kind.startswith("tool-"))
@@ -321,7 +320,7 @@ def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> _Cal
         return InvalidToolUseBlock(our_id, name, text, stated_reason)
     if state == "input-streaming":
         return InvalidToolUseBlock(our_id, name, text, _INPUT_NOT_COMPLETE)
-    return InvalidToolUseBlock(our_id, name, text, part.get("errorText") or "its input is no JSON object")
+    return InvalidToolUseBlock(our_id, name, text, part.get("errorText") or "its input is not a JSON object")
 
 
 def _make_result(part: dict[str, Any], our_id: str, state: str) -> ToolResultBlock | None:
@@ -344,7 +343,7 @@ def _make_result(part: dict[str, Any], our_id: str, state: str) -> ToolResultBlo
 
 
 def _read_orphan_result(parts: list[dict[str, Any]], reader: TranscriptReader) -> ToolResultBlock | None:
-    """An answer that stands without its call, as we write it."""
+    """Return a result without its call, as we write it."""
     data = parts[0].get("data") if [part.get("type") for part in parts] == [_ORPHAN_RESULT_TYPE] else None
     if not isinstance(data, dict) or not isinstance(data.get("errorText", ""), str):
         return None
@@ -359,7 +358,7 @@ def _read_orphan_result(parts: list[dict[str, Any]], reader: TranscriptReader) -
 
 
 def _default_orphan_result(answer: ToolResultBlock) -> dict[str, Any]:
-    """An answer without its call, or a second one: the SDK lets applications have parts of their own."""
+    """Write a result without a call, or a second result, as a data part."""
     wire_id = get_notes(answer.provider_raw, NAME).get("id", answer.tool_use_id)
     output_fields, own_fields = _default_output(answer)
     return {
@@ -379,14 +378,14 @@ def _read_output(output: Any, our_id: str, *, in_parts: bool) -> ToolResultBlock
 
 
 def _read_blocks(parts: list[Any]) -> tuple[ContentBlock, ...] | None:
-    """The blocks of an answer that we wrote as parts."""
+    """Return the blocks of a result that we wrote as parts."""
     if not all(isinstance(part, dict) for part in parts):
         return None
     return tuple(_read_part(part, Role.USER) for part in parts)
 
 
 def _add_call_notes(block: ContentBlock, part: dict[str, Any], draft: _Draft) -> ContentBlock:
-    """The block; if it is a call, with what is left over of its part."""
+    """Return the block; a call with the residue of its part."""
     if not isinstance(block, _Call):
         return block
     notes = {key: note for key, note in get_notes(block.provider_raw, NAME).items() if key != "dialect"}
@@ -399,7 +398,7 @@ def _add_call_notes(block: ContentBlock, part: dict[str, Any], draft: _Draft) ->
 
 
 def write_messages(messages: Iterable[Message]) -> Written:
-    """The messages as a list of UI messages, and what it cannot say."""
+    """Write messages as a list of UI messages and report losses."""
     drafts: list[_Draft] = []
     calls: dict[str, _Draft] = {}
     collector = LossCollector(NAME)
@@ -410,7 +409,7 @@ def write_messages(messages: Iterable[Message]) -> Written:
 
 def _draft_message(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], collector: LossCollector) -> None:
     if message.role not in KNOWN_ROLES:
-        collector.add_loss(message, "message", f"there is no role {message.role} here")
+        collector.add_loss(message, "message", f"this format has no role {message.role}")
     elif message.role is Role.TOOL:
         _draft_result(message, drafts, calls, collector)
     else:
@@ -426,7 +425,7 @@ def _draft_message(message: Message, drafts: list[_Draft], calls: dict[str, _Dra
 
 
 def _continues_draft(message: Message, draft: _Draft) -> bool:
-    """Whether a message was a later step of the one that is being made."""
+    """Return whether a message was a later step of the current draft."""
     message_wire_id = message_notes(message, NAME).get("part_of")
     return message_wire_id is not None and bool(message.content) and get_wire_id(draft.steps[0]) == message_wire_id
 
@@ -436,11 +435,11 @@ def _draft_result(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
         message, message.content, lambda block: unsupported_reason(block, Role.TOOL, NAME)
     )
     if not blocks:
-        collector.add_loss(message, "message", "a tool's message without a result")
+        collector.add_loss(message, "message", "a tool message without a result")
     for position, block in enumerate(blocks):
         assert isinstance(block, ToolResultBlock)
         if position:
-            collector.add_loss(message, block.type, "a message has one result here")
+            collector.add_loss(message, block.type, "a message has only one result in this format")
             continue
         content = collector.supported_blocks(
             message, block.content, lambda inner: unsupported_reason(inner, Role.USER, NAME)
@@ -451,7 +450,7 @@ def _draft_result(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
             drafts.append(_Draft([message.replace(content=(answer,))]))
             continue
         if draft is not drafts[-1] or not _belongs_to_step(block, draft.steps[-1]):
-            collector.add_loss(message, "order", "a result stands with its call here, before what was said since")
+            collector.add_loss(message, "order", "a result is stored with its call in this format")
         draft.results[block.tool_use_id] = (message.replace(content=(answer,)), answer)
 
 
@@ -465,7 +464,7 @@ def _write_draft(draft: _Draft) -> dict[str, Any]:
 
 
 def _default_message(draft: _Draft) -> dict[str, Any]:
-    """What we would write for a message if nobody had noted anything but what its parts are."""
+    """Write a wire message without its residue."""
     first = draft.steps[0]
     extra = extra_fields(first, NAME)
     if first.role is Role.TOOL:
@@ -481,7 +480,7 @@ def _default_message(draft: _Draft) -> dict[str, Any]:
     if steps:
         extra = {**(extra or {}), "steps": steps}
     if not parts and first.role is not Role.ASSISTANT:
-        parts, extra = [{"type": "text", "text": ""}], {"empty": True, **(extra or {})}  # a message has at least one
+        parts, extra = [{"type": "text", "text": ""}], {"empty": True, **(extra or {})}  # parts must not be empty
     metadata = {} if extra is None else {"metadata": {KEY: extra}}
     return {"id": get_wire_id(first), "role": str(first.role), **metadata, "parts": parts}
 
@@ -506,7 +505,7 @@ def _default_step(step: Message, number: int, draft: _Draft) -> Iterator[dict[st
 
 
 def _default_call(call: _Call, result: _Result | None, order: int | None) -> dict[str, Any]:
-    """A call, and its answer if it has one, as one part."""
+    """Write a call and its result, if any, as one part."""
     notes = get_notes(call.provider_raw, NAME)
     name_fields = (
         {"type": "dynamic-tool", "toolName": call.name}
@@ -541,7 +540,7 @@ def _default_result(result: _Result, order: int | None) -> dict[str, Any]:
 
 
 def _default_output(answer: ToolResultBlock) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was answered, and what has to be said under our key about it."""
+    """Return the output of a result, and the fields under our key."""
     wire: dict[str, Any] = {}
     own_fields: dict[str, Any] = {}
     match answer.content:
@@ -560,7 +559,7 @@ def _has_notes(block: ContentBlock) -> bool:
 
 
 def _output_value(text: str, answer: ToolResultBlock) -> Any:
-    """What a tool gave: a text, or the value that was read as one."""
+    """Return the output of a tool: text, or the value whose JSON was read as text."""
     if answer.is_error or get_notes(answer.provider_raw, NAME).get("form") != "json":
         return text
     value, problem = read_arguments(f'{{"value":{text}}}')
@@ -587,13 +586,13 @@ def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
             return _default_file(block)
         case _:
-            raise AssertionError(f"{block.type} is no part")
+            raise AssertionError(f"{block.type} is not a part")
 
 
 def _provider_metadata(
     block: ThinkingBlock | RedactedThinkingBlock, form: str | None, name: str, value: str
 ) -> dict[str, Any]:
-    """What seals a thought, in the words of the SDK's provider for Anthropic if it came from there."""
+    """Return the signature in the SDK's field for Anthropic, if it came from there, else under our key."""
     is_anthropic = form == "anthropic" or bool(get_notes(block.provider_raw, "anthropic"))
     return {"providerMetadata": {"anthropic" if is_anthropic else KEY: {name: value}}}
 

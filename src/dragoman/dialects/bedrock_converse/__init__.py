@@ -1,9 +1,9 @@
 """Amazon Bedrock Converse: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html.
 
-Read in November 2026, together with the service model of botocore 1.44. The model stands in the URL. A block is an
-object with one key, its kind. Results stand inside user messages there and are messages of their own here; the two
-sides take turns, so what stands next to each other on one side is written as one message, unless it came apart. Words
-that only some models understand travel in ``additionalModelRequestFields``, and each family of models has its own.
+Read in November 2026, with the service model of botocore 1.44. The model is part of the URL. A block is an object with
+one key, its type. Tool results are inside user messages on the wire and separate messages here. Roles alternate, so
+consecutive messages of one role are written as one, unless they were separate. Model-specific options are in
+``additionalModelRequestFields``; each model family has its own names.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ HTTP: Final = HttpEndpoint(
     stream_type="application/vnd.amazon.eventstream",
 )
 
-# Options that a request does not say here, and why nothing is lost by that.
+# Options without a field in the request body, and why nothing is lost.
 IMPLIED_OPTIONS: Final = {
-    "model": "it stands in the address",
-    "stream": "the address says whether",
-    "response_format.strict": "a schema is always enforced here",
+    "model": "it is part of the URL",
+    "stream": "it is part of the URL",
+    "response_format.strict": "a schema is always enforced",
 }
 
 __all__ = [

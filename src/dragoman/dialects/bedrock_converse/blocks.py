@@ -1,9 +1,9 @@
-"""Blocks of Converse both ways, for requests, replies and streams alike.
+"""Convert blocks. Requests, replies and streams share this code.
 
-    read_block(wire, conversation, place) -> ContentBlock      opaque, if it is none that we know
-    write_blocks(blocks, place, lose) -> list                what cannot stand at a place is lost with a reason
+    read_block(wire, builder, place) -> ContentBlock         an unknown block becomes an opaque block
+    write_blocks(blocks, place, record_loss) -> list         unsupported blocks are reported with a reason
 
-The one rule: what is read here is written again as it was, by its residue or as an opaque block.
+Invariant: a block that is read here is written back unchanged, through its residue or as an opaque block.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 _MediaBlock = ImageBlock | DocumentBlock | VideoBlock | AudioBlock
 
-RecordLoss = Callable[[str, str], None]  # told what cannot be written (a block's type or an option), and why
-_EMPTY_FAILURE: Final = {"text": "The tool failed and said nothing."}  # a failure without content is refused
+RecordLoss = Callable[[str, str], None]  # called with the block type or option that is lost, and the reason
+_EMPTY_FAILURE: Final = {"text": "The tool failed and said nothing."}  # the API rejects a failure without content
 
 
 def loss_recorder(losses: list[Loss], message: Message | None = None) -> RecordLoss:
@@ -52,7 +52,7 @@ def loss_recorder(losses: list[Loss], message: Message | None = None) -> RecordL
 
 
 def ignore_loss(_what: str, _reason: str) -> None:
-    """For what was read from this wire, and so can be written to it."""
+    """Ignore losses of blocks that were read from this wire format."""
 
 
 def try_parse_object(text: str) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ _MESSAGE_KINDS: Final = (
     "video",
     "audio",
 )
-# The kinds of blocks that are ours to read, by where they stand; what belongs elsewhere stays what it is.
+# The block types that are read at each place; others stay opaque.
 _PLACES: Final = {
     "system": ("text",),
     "message": _MESSAGE_KINDS,
@@ -87,7 +87,7 @@ _PLACES: Final = {
 
 
 def read_block(wire: dict[str, Any], builder: MessageBuilder, place: str = "message") -> ContentBlock:
-    """A block as we know it, with what is left over; else the whole of it, opaque."""
+    """Return the block with its residue, or an opaque block if its type is unknown."""
     matched = _match_block({key: wire[key] for key in _PLACES[place] if key in wire}, builder)
     if matched is None:
         return OpaqueBlock(NAME, wire)
@@ -97,7 +97,7 @@ def read_block(wire: dict[str, Any], builder: MessageBuilder, place: str = "mess
 
 
 def _match_block(wire: dict[str, Any], builder: MessageBuilder) -> tuple[ContentBlock, dict[str, Any]] | None:
-    """The block, and what we have to note about its form. Reasoning is noted as our own: only then it is replayed."""
+    """Return the block and its notes. Native reasoning is marked, because only native reasoning is written."""
     match wire:
         case {"text": str(text)}:
             return TextBlock(text), {} if text else {"form": "empty"}
@@ -106,7 +106,7 @@ def _match_block(wire: dict[str, Any], builder: MessageBuilder) -> tuple[Content
         case {"json": value}:
             return TextBlock(to_compact_json(value)), {"form": "json"}
         case {"toolUse": {"type": "server_tool_use"}}:
-            return None  # it ran there: nobody may run it here
+            return None  # executed by the provider, so it must not be executed here
         case {"toolUse": {"toolUseId": str(provider_id), "name": str(name)} as call}:
             call_id = builder.call_id(provider_id)
             return _read_call(call_id, name, call.get("input", "")), id_note(provider_id, call_id)
@@ -151,7 +151,7 @@ def _read_media(wire: dict[str, Any]) -> tuple[ContentBlock, dict[str, Any]] | N
 
 
 def _read_source(kind: str, source: Any) -> tuple[ImageSource | None, dict[str, Any]]:
-    """Where the bytes are. A document may also be text, whole or in chunks; we keep where the chunks were cut."""
+    """Return the source. A document may be text, in one piece or in chunks; the notes keep the chunk lengths."""
     match source:
         case {"bytes": str(data)}:
             return ImageSource("base64", data), {}
@@ -194,36 +194,36 @@ def write_blocks(blocks: Iterable[ContentBlock], place: str, record_loss: Record
 
 
 def _is_blank(block: ContentBlock) -> bool:
-    """Whether it is a text that says nothing: this API refuses it, unless it said so itself."""
+    """Return whether it is an empty text: the API rejects one, unless it sent it itself."""
     return isinstance(block, TextBlock) and not block.text and "form" not in get_notes(block.provider_raw, NAME)
 
 
 def _unsupported_reason(block: ContentBlock, place: str) -> str | None:
-    """Why this wire cannot carry a block at a place; ``None`` if it can."""
+    """Return why the wire format cannot carry a block at a place; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block that only {dialect} understands"
+            return None if dialect == NAME else f"a block of {dialect}"
         case TextBlock():
             return None
         case _ if place == "system":
-            return "a system prompt is text here"
+            return "a system prompt must be text"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
-            return None if get_notes(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock() | DocumentBlock() | VideoBlock() | AudioBlock():
             if isinstance(block, AudioBlock) and place == "result":
-                return "a result has no sound here"
+                return "a result cannot contain audio"
             return _unsupported_media_reason(block)
         case ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() if place in ("message", "reply"):
             return None
         case _:
-            return "this API takes no such block"
+            return "this API does not support this block"
 
 
 def _unsupported_media_reason(block: _MediaBlock) -> str | None:
     source = block.source
     if source.kind == "file_ref" or (source.kind == "url" and not source.data.startswith("s3://")):
-        return "this API takes bytes and S3 objects only"
-    return None if _format_name(block) is not None else f"this API takes no {block.media_type}"
+        return "this API accepts only bytes and S3 objects"
+    return None if _format_name(block) is not None else f"this API does not accept {block.media_type}"
 
 
 def _format_name(block: _MediaBlock) -> str | None:
@@ -243,9 +243,9 @@ def _write_block(block: ContentBlock, place: str, record_loss: RecordLoss) -> di
 def default_block(
     block: ContentBlock, notes: Mapping[str, Any], record_loss: RecordLoss = ignore_loss, place: str = "message"
 ) -> dict[str, Any]:
-    """What we would write for a block, in the form that was noted about it, if any.
+    """Write a block without its residue; of the notes, only its form is used.
 
-    An input that is none is said as it is in an answer; in a request it has to be an object, or all of it is refused.
+    In a reply, an invalid input is written as text. In a request it must be an object, or the API rejects the request.
     """
     match block:
         case TextBlock(text):
@@ -294,7 +294,7 @@ def _default_text(text: str, form: str | None) -> dict[str, Any]:
         try:
             return {"json": read_json(text, OWN)}
         except JsonError:
-            pass  # somebody wrote something else into it
+            pass  # the text was edited
     return {"text": text}
 
 
@@ -314,7 +314,7 @@ def _default_source(source: ImageSource, notes: Mapping[str, Any]) -> dict[str, 
 
 
 def _split_text(text: str, cuts: Iterable[int]) -> list[str]:
-    """The text as it was cut; in one piece, if it has become another text."""
+    """Return the text in its original chunks; in one chunk if it was changed."""
     chunks, at = [], 0
     for length in cuts:
         chunks.append(text[at : at + length])
@@ -323,7 +323,7 @@ def _split_text(text: str, cuts: Iterable[int]) -> list[str]:
 
 
 def _document_name(block: DocumentBlock) -> str:
-    """This API demands a name, takes few signs for it, and refuses two equal ones."""
+    """Return a valid name: the API requires one, allows few characters and rejects duplicates."""
     name = re.sub(r"[^A-Za-z0-9 \-()\[\]]+", "-", block.name or "")
     name = re.sub(r" +", " ", name).strip()[:200]
     return name or "document-" + hashlib.sha256(block.source.data.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -1,7 +1,4 @@
-"""Failures that Bedrock tells of, both ways.
-
-The one rule: a failure is known by its name; the status counts only where there is none.
-"""
+"""Convert errors. The error name decides; the HTTP status is used only without a name."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from dragoman.dialects.bedrock_converse.mappings import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
 from dragoman.wire.faults import classify_status, make_fault, parse_error_body
 
-# The first kind of a code is the one that we write.
+# The first name of a code is the one that is written.
 _ERROR_TYPES: Final = {
     "ThrottlingException": ("rate_limited", ErrorClass.RATE_LIMIT),
     "TooManyRequestsException": ("rate_limited", ErrorClass.RATE_LIMIT),
@@ -37,10 +34,10 @@ _OVERFLOW: Final = ("too long", "tokens exceed", "exceeds maximum length", "cont
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side. Its name stands in a header, or in the body of older services."""
+    """Return the provider's error as a fault. Its name is in a header, or in the body for older services."""
     body = parse_error_body(body)
     error = body if isinstance(body, dict) else {}
-    if isinstance(error.get("error"), dict):  # what stands between us and Bedrock says it like the others do
+    if isinstance(error.get("error"), dict):  # proxies use the common error format
         error = error["error"]
     lower_headers = {name.lower(): value for name, value in headers.items()}
     kind = str(lower_headers.get("x-amzn-errortype") or error.get("__type") or error.get("code") or "")
@@ -54,13 +51,13 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 
 
 def _classify_status(status: int | None) -> tuple[str, ErrorClass]:
-    if status in (None, 424):  # a stream has none; 424 is the model that failed, and not the request
+    if status in (None, 424):  # streams have no status; 424 means that the model failed
         return "server_error", ErrorClass.SERVER_ERROR
     return classify_status(status)
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this API says it. ``__type`` belongs into ``x-amzn-errortype``; the SDKs read it here as well."""
+    """Write a fault. ``__type`` belongs in ``x-amzn-errortype``; the SDKs also read it from the body."""
     kinds = {code: kind for kind, (code, _) in reversed(_ERROR_TYPES.items())}
     kinds["context_overflow"] = "ValidationException"
     kind = fault.provider_code if fault.provider_code in _ERROR_TYPES else kinds.get(fault.code)

@@ -1,6 +1,6 @@
-"""The words of Converse that stand for one of ours each: why a model stopped, formats of media, tiers, choices.
+"""Tables of wire values and their canonical equivalents: stop reasons, media formats, service tiers, tool choices.
 
-The one rule: what is not in a table here is not translated; it stays residue, or is a loss.
+A value without a table entry is not converted: it stays in the residue or is reported as a loss.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ STOP_REASONS: Final = {
 }
 STOP_REASON_NAMES: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
 MALFORMED: Final = {"malformed_model_output": "malformed_output", "malformed_tool_use": "tool_input_invalid"}
-# What we find wrong with an answer that ended like any other: it is written with the word that it ended with.
+# Faults of replies with a normal stop reason, and the reason that they are written with.
 UNUSABLE: Final = {"tool_input_truncated": "max_tokens", "tool_input_invalid": "tool_use", "empty_response": "end_turn"}
 CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool"}
 CHOICE_NAMES: Final = {ours: theirs for theirs, ours in CHOICES.items()}
 TIERS: Final = ("priority", "default", "flex", "reserved")
 
-# The first format of a media type is the one that we write.
+# The first format of a media type is the one that is written.
 FORMATS: Final[dict[str, dict[str, str]]] = {
     "image": {"png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"},
     "document": {

@@ -1,6 +1,6 @@
-"""How Converse is told to answer: beside the messages, and in the words of each family of models.
+"""Convert options: common fields, and the fields of each model family.
 
-The one rule: an option that did not find its way into the wire is a loss with its name.
+Invariant: an option is written or reported as a loss.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman.jsontext import integer_or_none, number_or_none, text_or_none, tex
 
 
 def model_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What is passed on to the model as it is, in the words of its family."""
+    """Return the fields that are passed to the model unchanged."""
     return _object_or_empty(body.get("additionalModelRequestFields"))
 
 
@@ -64,7 +64,7 @@ def _read_format(config: Any) -> ResponseFormat | None:
 
 
 def detect_family(body: Mapping[str, Any]) -> str | None:
-    """Whose words a request uses; ``every`` for those that are the same for all."""
+    """Return the model family whose field names a request uses; ``every`` for the common ones."""
     fields = model_fields(body)
     for key, family in (
         ("reasoning_config", "anthropic_early"),
@@ -81,7 +81,7 @@ def detect_family(body: Mapping[str, Any]) -> str | None:
 
 
 def _model_family(model: str | None) -> str | None:
-    """Whose words a model understands, by its id; an ARN of one's own does not tell."""
+    """Return the family of a model id; ``None`` for a custom ARN."""
     for part, family in (("anthropic.", "anthropic"), ("amazon.nova", "nova"), ("openai.", "openai")):
         if model is not None and part in model:
             return family
@@ -114,7 +114,7 @@ def _read_effort(config: Any) -> Reasoning | None:
 
 
 def default_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
-    """What we would write beside the messages, the system prompt and the list of tools."""
+    """Write the fields beside messages, system prompt and tools."""
     options = request.options
     wire: dict[str, Any] = {"modelId": request.model} if notes.get("named") and request.model is not None else {}
     inference = {
@@ -148,7 +148,7 @@ def default_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_range(value: Any, minimum: int, maximum: float = math.inf) -> Any:
-    """A number that this API takes; it refuses a whole request for one that it does not."""
+    """Return the number if the API accepts it; the API rejects the whole request otherwise."""
     return value if value is not None and minimum <= value <= maximum else None
 
 
@@ -191,7 +191,7 @@ def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
 
 
 def record_option_losses(request: Request, wire: dict[str, Any], record_loss: RecordLoss) -> None:
-    """Name every option that did not find its way into the wire."""
+    """Report every option that was not written."""
     options, fields = request.options, model_fields(wire)
     config, inference = _object_or_empty(wire.get("outputConfig")), _object_or_empty(wire.get("inferenceConfig"))
     for name in ("seed", "presence_penalty", "frequency_penalty", "parallel_tool_calls", "user"):
@@ -199,19 +199,19 @@ def record_option_losses(request: Request, wire: dict[str, Any], record_loss: Re
             record_loss(name, "this API has no such option")
     for name, key in (("max_output_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")):
         if getattr(options, name) is not None and key not in inference:
-            record_loss(name, f"{getattr(options, name)} is not within what this API takes")
+            record_loss(name, f"this API does not accept {getattr(options, name)}")
     if options.tool_choice is not None and "toolChoice" not in wire.get("toolConfig", {}):
         if options.tool_choice.mode == "none":
-            record_loss("tool_choice", "this API cannot forbid the use of tools")
+            record_loss("tool_choice", "this API cannot disable tools")
         elif options.tool_choice.mode != "auto":
-            record_loss("tool_choice", "there is no tool to choose")
+            record_loss("tool_choice", "the request has no tools")
     response_format = options.response_format
     if response_format is not None and response_format.kind != "text" and "textFormat" not in config:
-        record_loss("response_format", "this API only takes a JSON schema")
+        record_loss("response_format", "this API accepts only a JSON schema")
     if options.service_tier is not None and "serviceTier" not in wire:
         record_loss("service_tier", f"this API has no tier {options.service_tier!r}")
     reasoning_keys = {key for key in (*fields, *config) if key not in ("top_k", "inferenceConfig", "textFormat")}
     if options.reasoning is not None and options.reasoning != Reasoning() and not reasoning_keys:
-        record_loss("reasoning", "how this model is told to reason is not known")
+        record_loss("reasoning", "the reasoning field of this model is unknown")
     if options.top_k is not None and not fields.keys() & {"top_k", "inferenceConfig"}:
-        record_loss("top_k", "how this model is told is not known")
+        record_loss("top_k", "the field of this model is unknown")

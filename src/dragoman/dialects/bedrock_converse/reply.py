@@ -1,6 +1,6 @@
-"""Whole answers of Converse, both ways, and what they consumed.
+"""Convert whole replies and usage.
 
-The one rule: written again, an answer is what came, also where we find that it failed.
+Invariant: a reply is written back unchanged, also if it has a fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
-    """An answer as Converse gives it."""
+    """Read a reply of Converse."""
     output = expect_object(body.get("output"), "$.output")
     message = expect_object(output.get("message"), "$.output.message")
     builder = MessageBuilder()
@@ -42,7 +42,7 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 
 def read_end(body: dict[str, Any]) -> Reply:
-    """What an answer says beside its blocks: why it ended and what it consumed, with all that is left over."""
+    """Read everything but the blocks of a reply: stop reason, usage and residue."""
     end = _read_end(body)
     return end.replace(provider_raw=make_notes(NAME, default_end(end), body))
 
@@ -73,7 +73,7 @@ _SUPPORTED: Final = SupportedDetails(
 
 
 def write_reply(reply: Reply) -> Written:
-    """An answer as Converse gives it, and what it cannot say."""
+    """Write a reply of Converse and report losses."""
     losses: list[Loss] = []
     content = write_blocks(reply.content, "reply", loss_recorder(losses))
     wire = write_end(reply)
@@ -83,18 +83,18 @@ def write_reply(reply: Reply) -> Written:
 
 
 def write_end(reply: Reply) -> dict[str, Any]:
-    """The answer without its blocks."""
+    """Write a reply without its blocks."""
     wire: dict[str, Any] = apply_diff(default_end(reply), get_notes(reply.provider_raw, NAME).get("residue"))
     return wire
 
 
 def _stop_fault(stop_reason: str) -> Fault | None:
-    """Some words for why a model stopped say that it failed."""
+    """Return the fault of a stop reason that reports a failure."""
     if stop_reason not in MALFORMED:
         return None
     return Fault(
         code=MALFORMED[stop_reason],
-        message=f"the model ended with {stop_reason}",
+        message=f"the model stopped with {stop_reason}",
         error_class=ErrorClass.SERVER_ERROR,
         retryable=True,
         provider=NAME,
@@ -103,12 +103,12 @@ def _stop_fault(stop_reason: str) -> Fault | None:
 
 
 def fault_stop_reason(fault: Fault) -> str | None:
-    """Why the model stopped, where that says how it failed."""
+    """Return the stop reason that reports a fault, if there is one."""
     return fault.provider_code if fault.provider_code in MALFORMED else UNUSABLE.get(fault.code)
 
 
 def default_end(reply: Reply) -> dict[str, Any]:
-    """What we would write beside the blocks."""
+    """Write everything but the blocks, without residue."""
     stop_reason = (
         STOP_REASON_NAMES.get(reply.stop_reason, "end_turn") if reply.fault is None else fault_stop_reason(reply.fault)
     )
@@ -120,14 +120,14 @@ def default_end(reply: Reply) -> dict[str, Any]:
     if reply.stop_sequence is not None:
         wire["additionalModelResponseFields"] = {"stop_sequence": reply.stop_sequence}
     wire["usage"] = _default_usage(usage)
-    wire["metrics"] = {"latencyMs": 0}  # demanded; nobody measured it
+    wire["metrics"] = {"latencyMs": 0}  # required by the API; the latency is unknown
     if usage.service_tier in TIERS:
         wire["serviceTier"] = {"type": usage.service_tier}
     return wire
 
 
 def read_usage(body: dict[str, Any]) -> TokenUsage | None:
-    """What it consumed. The input of this wire leaves out what was read from, or written to, a cache."""
+    """Read token counts. The input count excludes cache reads and writes."""
     usage, tier = body.get("usage"), body.get("serviceTier")
     if not isinstance(usage, dict):
         return None

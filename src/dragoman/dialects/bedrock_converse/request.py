@@ -1,7 +1,7 @@
-"""Requests of Converse, both ways.
+"""Convert requests.
 
-Results stand inside user messages there and are messages of their own here. The one rule: the two sides take turns, so
-what stands next to each other on one side is written as one message, unless it came apart.
+Tool results are inside user messages on the wire and separate messages here. Roles alternate on the wire, so
+consecutive messages of one role are written as one, unless they were separate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dragoman.wire.tool_definitions import write_tools
 
 @accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
-    """A request as Converse takes it; the model is there only if the caller put ``modelId`` into it."""
+    """Read a request of Converse; the model is only present if the caller added ``modelId``."""
     builder = MessageBuilder()
     system = expect_list(body.get("system", []), "$.system")
     if system:
@@ -54,7 +54,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
-    """The request as Converse takes it, and what it cannot take. The model belongs into the URL."""
+    """Write a request of Converse and report losses. The model belongs in the URL."""
     losses: list[Loss] = []
     request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
     notes = get_notes(request.provider_raw, NAME)
@@ -79,18 +79,18 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
 
 
 def _called_tools(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The tools that a session has called: it is refused without them, also where none is offered any more."""
+    """Return declarations for all called tools: the API rejects a history with calls but without tools."""
     names = dict.fromkeys(
         block.name
         for message in messages
         for block in message.content
-        if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and message.session_id  # none: read from a wire
+        if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and message.session_id  # no session: read from a wire
     )
     return [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]
 
 
 def _write_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
-    """System prompts stand beside the list, wherever they stood, unless this API itself had one in it."""
+    """Write system prompts to ``system``, except those that the API had in its message list."""
     if message.role is not Role.SYSTEM or get_notes(message.metadata.provider_raw, NAME).get("listed"):
         return []
     return write_blocks(message.content, "system", loss_recorder(losses, message))
@@ -99,7 +99,7 @@ def _write_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
 def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:
     role = wire.get("role")
     if role not in ("user", "assistant", "system"):
-        raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
+        raise FormatError(f"expected the role user, assistant or system, not {role!r}", where=f"{where}.role")
     items = [
         expect_object(item, f"{where}.content[{index}]")
         for index, item in enumerate(expect_list(wire.get("content"), f"{where}.content"))
@@ -109,7 +109,7 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
     if not items:
         notes["form"] = "empty"
     if role == "system":
-        notes["listed"] = True  # among the others, and not beside them
+        notes["listed"] = True  # in the message list instead of ``system``
     if builder.messages and _side(builder.messages[-1]) == role:
         notes["joined"] = False
     for kind, group in _group_items(items, role):
@@ -124,7 +124,7 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
 
 
 def _group_items(items: list[dict[str, Any]], role: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """A user message is cut where results begin and end; each result is a group of its own."""
+    """Split a user message at its results; each result is a group."""
     groups: list[tuple[str, list[dict[str, Any]]]] = []
     for item in items:
         match item:
@@ -138,14 +138,14 @@ def _group_items(items: list[dict[str, Any]], role: str) -> list[tuple[str, list
 
 
 def _side(message: Message) -> str:
-    """Who speaks, for a wire that knows two sides only."""
+    """Return the wire role: user, assistant or system."""
     if message.role is Role.SYSTEM:
         return "system"
     return "assistant" if message.role is Role.ASSISTANT else "user"
 
 
 def _write_messages(messages: Iterable[Message], losses: list[Loss]) -> list[dict[str, Any]]:
-    """The two sides take turns, but for messages that came apart from the one before."""
+    """Write messages with alternating roles, except where the source had separate messages."""
     wire: list[dict[str, Any]] = []
     for message in messages:
         side, notes = _side(message), get_notes(message.metadata.provider_raw, NAME)
@@ -154,7 +154,7 @@ def _write_messages(messages: Iterable[Message], losses: list[Loss]) -> list[dic
         place = "system" if side == "system" else "message"
         blocks = write_blocks(message.content, place, loss_recorder(losses, message))
         if not blocks and (message.content or notes.get("form") != "empty"):
-            continue  # nothing of it can be said here; the losses name it
+            continue  # nothing is supported; the losses are recorded
         if wire and wire[-1]["role"] == side and notes.get("joined") is not False:
             wire[-1]["content"].extend(blocks)
         else:

@@ -1,9 +1,9 @@
-"""Streams of Converse, read: frames of AWS in, events out.
+"""Read streams: AWS event-stream frames to events.
 
-Each block is looked at as it would have stood in a whole answer, so that both have the same residue; of its words
-nothing is kept for that. The message ends with messageStop, and metadata comes last and says what it consumed.
+Each block is read like a block of a whole reply, so both have the same residue; its text is not stored. The message
+ends with messageStop; metadata follows with the usage.
 
-The one rule: what was damaged, cut or out of order ends as a failure, whatever came before.
+Invariant: a damaged, truncated or out-of-order stream ends with a fault.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import EventReader, TrailingData
 
 FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
-_PADDING: Final = "p"  # of random length, against those who count the bytes on the line
+_PADDING: Final = "p"  # random padding of the provider
 _KINDS_WITH_START: Final = (
     "toolUse",
     "toolResult",
     "image",
-)  # blocks with a contentBlockStart; others begin with a delta
+)  # blocks with a contentBlockStart; others start with a delta
 _NATIVE: Final = {"dialect": NAME, "own": True}
 _Handler = Callable[["StreamReader", dict[str, Any], list[StreamEvent]], str | None]
 
 
 class _OpenBlock:
-    """A block as far as it has arrived. Words and reasoning are handed on, and only counted here."""
+    """A block that is still incomplete. Text and reasoning are emitted immediately; only their length is stored."""
 
     def __init__(self, kind: str | None, start: dict[str, Any]) -> None:
-        self.kind = kind  # None as long as nothing has told
+        self.kind = kind  # None while unknown
         self.start = start
-        self.length: int | None = None  # of its words; None if there was no delta for them
-        self.parts: list[str] = []  # of its input or its data
-        self.items: list[Any] = []  # of its citations or its content
+        self.length: int | None = None  # of its text; None without a text delta
+        self.parts: list[str] = []  # fragments of its input or data
+        self.items: list[Any] = []  # citations or content items
         self.signature: str | None = None
-        self.call_notes: ProviderRaw | None = None  # what is left over of a call
+        self.call_notes: ProviderRaw | None = None  # notes of a call
         self.is_call = False
         self.is_open = True
 
     def to_wire(self) -> dict[str, Any]:
-        """The block as it would have stood in a whole answer, with one sign in place of its words."""
+        """Return the block as in a whole reply, with a placeholder for its text."""
         placeholder = "…" if self.length else ""
         match self.kind:
             case None:
@@ -94,7 +94,7 @@ class _OpenBlock:
                 return {"toolResult": {**self.start, "content": self.items}}
             case "image":
                 return {"image": {**self.start, **{key: part for item in self.items for key, part in item.items()}}}
-            case kind:  # one that a newer version added
+            case kind:  # a type of a newer version
                 parts = [self.start[kind], *self.items] if kind in self.start else self.items
                 if all(isinstance(part, dict) for part in parts):
                     return {kind: {key: value for part in parts for key, value in part.items()}}
@@ -102,7 +102,7 @@ class _OpenBlock:
 
 
 def _join_base64(parts: list[str]) -> str:
-    """One blob out of several, each encoded by itself."""
+    """Join several base64 values into one."""
     if len(parts) == 1:
         return parts[0]
     try:
@@ -112,7 +112,7 @@ def _join_base64(parts: list[str]) -> str:
 
 
 class StreamReader(EventReader):
-    """Bytes in, events out."""
+    """Convert the bytes of a stream to events."""
 
     _dialect = NAME
 
@@ -121,17 +121,17 @@ class StreamReader(EventReader):
             raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
         self._framing = framing or FRAMINGS[0]
         self._splitter = make_splitter(self._framing)
-        self._head: bytes | None = b""  # how it begins, as long as no frame came out of it
-        self._is_not_stream = False  # it is no stream at all, and its first kilobyte is not there yet
-        self._message: dict[str, Any] | None = None  # what messageStart said
+        self._head: bytes | None = b""  # the first bytes, until a frame is complete
+        self._is_not_stream = False  # it is not a stream; collecting its first kilobyte
+        self._message: dict[str, Any] | None = None  # fields of messageStart
         self._blocks: dict[int, _OpenBlock] = {}
-        self._last_index = -1  # the block that began last
-        self._stop: dict[str, Any] | None = None  # what messageStop said
-        self._metadata: dict[str, Any] | None = None  # comes last
-        self._trailing = TrailingData(NAME)  # what came after messageStop and is not metadata
+        self._last_index = -1  # index of the latest block
+        self._stop: dict[str, Any] | None = None  # fields of messageStop
+        self._metadata: dict[str, Any] | None = None  # the last event
+        self._trailing = TrailingData(NAME)  # events after messageStop other than metadata
         self._builder = MessageBuilder()
         self._is_complete = False
-        self._is_over = False  # it has failed, or was closed: nothing more is read
+        self._is_over = False  # failed or closed
 
     def read(self, data: bytes, events: list[StreamEvent]) -> None:
         """Append the events that these bytes complete."""
@@ -145,18 +145,18 @@ class StreamReader(EventReader):
             self._fail(early_end(NAME, self._head, b""), events)
 
     def finish(self, events: list[StreamEvent]) -> None:
-        """Append the events at the end of the stream; a fault, if it ended too early."""
+        """Append the events at the end of the stream; a fault if it is incomplete."""
         if not self._is_over and not self._is_not_stream:
             self._read_frames(self._splitter.close(), events)
         if self._stop is not None and not self._is_over and not self._is_complete:
-            self._complete(events)  # what it cost did not come
+            self._complete(events)  # usage is missing
         elif not self._is_over and not self._is_complete:
             self._fail(early_end(NAME, self._head_without_frames(), self._splitter.tail), events)
         self._is_over = True
 
     def _read_frames(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
         try:
-            for frame in frames:  # one by one: what stands before a damaged one is good
+            for frame in frames:  # one by one: frames before a damaged one are valid
                 self._head = None
                 if not self._is_over:
                     self._read_frame(frame, events)
@@ -170,7 +170,7 @@ class StreamReader(EventReader):
             self._fail(stream_error(NAME, "bad_event", problem), events)
 
     def _head_without_frames(self) -> bytes | None:
-        """How a stream began of which nothing could be read; decoded, a frame that was cut begins like any object."""
+        """Return the first bytes of a stream without a readable frame; ``None`` for a truncated decoded frame."""
         is_cut = self._framing == FRAMINGS[1] and not self._is_not_stream and (self._head or b"")[:1] == b"{"
         return None if is_cut else self._head
 
@@ -186,7 +186,7 @@ class StreamReader(EventReader):
     def _read_event(self, frame: Frame, handler: _Handler, events: list[StreamEvent]) -> None:
         wire = _decode_object(frame)
         if wire is None:
-            self._fail(stream_error(NAME, "bad_event", f"a {frame.event} that is not a JSON object"), events)
+            self._fail(stream_error(NAME, "bad_event", f"{frame.event} is not a JSON object"), events)
             return
         try:
             problem = handler(self, wire, events)
@@ -203,7 +203,7 @@ class StreamReader(EventReader):
 
     def _read_message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
         if self._message is not None:
-            return "messageStart came a second time"
+            return "duplicate messageStart"
         self._message = wire
         default = {"output": {"message": {"role": "assistant"}}}
         events.append(MessageStart(provider_raw=make_notes(NAME, default, {"output": {"message": wire}})))
@@ -212,7 +212,7 @@ class StreamReader(EventReader):
     def _read_block_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
         index, start = _get_index(wire), wire.get("start")
         if not isinstance(start, dict) or not self._may_open(index):
-            return f"contentBlockStart for block {index}, which cannot begin here"
+            return f"contentBlockStart for block {index}, which cannot start here"
         kind = next((kind for kind in _KINDS_WITH_START if isinstance(start.get(kind), dict)), None)
         block = self._open_block(index, kind, start[kind] if kind else start)
         if kind != "toolUse" or block.start.get("type") == "server_tool_use":
@@ -245,14 +245,14 @@ class StreamReader(EventReader):
         index, delta = _get_index(wire), wire.get("delta")
         block = self._blocks.get(index)
         if block is None and self._may_open(index):
-            block = self._open_block(index, None, {})  # texts and reasoning begin with their first delta
+            block = self._open_block(index, None, {})  # text and reasoning start with their first delta
         if block is None or not block.is_open or not isinstance(delta, dict):
             return f"contentBlockDelta for block {index}, which is not open"
         kind = _delta_kind(delta)
         if block.kind is None and kind not in _KINDS_WITH_START:
             block.kind = kind
         if kind is None or block.kind != kind:
-            return f"contentBlockDelta of kind {kind} for block {index}, which is another block"
+            return f"contentBlockDelta of kind {kind} for block {index}, which has another type"
         self._add_delta(index, block, delta, events)
         return None
 
@@ -279,7 +279,7 @@ class StreamReader(EventReader):
     def _add_reasoning(
         self, index: int, block: _OpenBlock, reasoning: dict[str, Any], events: list[StreamEvent]
     ) -> None:
-        """The first delta tells whose reasoning it is: only then it may be said to somebody."""
+        """Emit reasoning. The first delta marks it as native."""
         text = reasoning.get("text", "")
         if "signature" in reasoning:
             block.signature = (block.signature or "") + reasoning["signature"]
@@ -321,7 +321,7 @@ class StreamReader(EventReader):
         if any(block.is_open for block in self._blocks.values()):
             return "messageStop while a block is open"
         if not isinstance(wire.get("stopReason"), str):
-            self._fail(stream_error(NAME, "stream_incomplete", "the message ended without a reason"), events)
+            self._fail(stream_error(NAME, "stream_incomplete", "the message ended without a stop reason"), events)
             return None
         self._stop = wire
         if self._metadata is not None:
@@ -340,7 +340,7 @@ class StreamReader(EventReader):
         return None
 
     def _complete(self, events: list[StreamEvent]) -> None:
-        """What a whole answer would have said beside its blocks."""
+        """Emit the end of the message with the fields of a whole reply."""
         try:
             end = read_end({**(self._stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
         except (ValueError, RecursionError) as error:
@@ -376,7 +376,7 @@ def _decode_object(frame: Frame) -> dict[str, Any] | None:
 
 
 def _read_failure(frame: Frame) -> StreamError:
-    """What the provider says about a failure of its own; all of it, where that is more than a message."""
+    """Return the provider's failure; the notes keep fields other than the message."""
     wire, name = _decode_object(frame), frame.event or ""
     fault = read_error(None, {"x-amzn-errortype": name[:1].upper() + name[1:]}, wire)
     has_fields = wire is not None and set(wire) - {"message", "Message"}
@@ -389,7 +389,7 @@ def _get_index(wire: dict[str, Any]) -> int:
 
 
 def _delta_kind(delta: dict[str, Any]) -> str | None:
-    """Which kind of block a delta belongs to; ``None`` if it is malformed."""
+    """Return the block type of a delta; ``None`` if it is malformed."""
     match delta:
         case {"text": str()} | {"citation": dict()}:
             return "text"
@@ -399,12 +399,12 @@ def _delta_kind(delta: dict[str, Any]) -> str | None:
             return "reasoning"
         case {"toolUse": {"input": str()}} | {"toolResult": list()} | {"image": dict()}:
             return next(kind for kind in _KINDS_WITH_START if kind in delta)
-        case _:  # one that a newer version added
+        case _:  # a type of a newer version
             return next(
                 (key for key in delta if key not in (*_KINDS_WITH_START, "text", "citation", "reasoningContent")), None
             )
 
 
 def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """A reader of this dialect's streams."""
+    """Return a reader for streams of this dialect."""
     return StreamReader(framing)

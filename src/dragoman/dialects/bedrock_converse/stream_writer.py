@@ -1,10 +1,9 @@
-"""Streams of Converse, written: events in, frames of AWS out, each as soon as it can be said.
+"""Write streams: events to AWS event-stream frames, each as soon as possible.
 
-One block follows the other, as this provider sends them. Other providers mix them: a text that goes on after another
-block began is written as a further block, and a call whose input is not whole stays open beside the next one. Nothing
-is kept of what was written.
+Blocks are sequential, as the provider sends them. Other providers interleave blocks: text that continues after another
+block starts a new block, and a call with incomplete input stays open beside the next one. Written data is not stored.
 
-The one rule: reasoning is said only if the first of its events tells that it came from here.
+Invariant: reasoning is written only if its first event marks it as native.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _FRAMES: Final = dict(zip(FRAMINGS, (aws_frame, aws_frame_as_json), strict=True))
-_STOP_FIELDS: Final = ("stopReason", "additionalModelResponseFields")  # metadata says the rest
-_STRUCTURE: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)  # what the structure of JSON is made of
+_STOP_FIELDS: Final = ("stopReason", "additionalModelResponseFields")  # other fields are in metadata
+_STRUCTURE: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)  # JSON structure
 _EXCEPTIONS: Final = (
     "internalServerException",
     "modelStreamErrorException",
@@ -52,7 +51,7 @@ _EXCEPTIONS: Final = (
 
 
 class _OpenCall:
-    """A call on the wire, and whether its input is a whole value by now."""
+    """A call on the wire, and whether its input is a complete JSON value."""
 
     def __init__(self, at: int) -> None:
         self.index = at
@@ -60,10 +59,10 @@ class _OpenCall:
         self._depth = 0
         self._has_started = False
         self._in_text = False
-        self._is_escaped = False  # by a sign at the end of what came last
+        self._is_escaped = False  # the last fragment ended with a backslash
 
     def add(self, text: str) -> None:
-        """More of its input."""
+        """Add a fragment of the input."""
         start, self._is_escaped = int(self._is_escaped), self._is_escaped and not text
         for token in _STRUCTURE.finditer(text, start):
             self._read_token(token[0])
@@ -81,45 +80,45 @@ class _OpenCall:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing can follow but blanks."""
+        """Whether only white space can follow."""
         return self._has_started and self._depth == 0
 
 
 class StreamWriter(BaseStreamWriter):
-    """Events in, bytes out."""
+    """Convert events to the bytes of a stream."""
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, *FRAMINGS):
             raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
         super().__init__(NAME)
         self._frame = _FRAMES[framing or FRAMINGS[0]]
-        self._block_count = 0  # of the blocks on the wire
-        self._open_text: tuple[int, int] | None = None  # the text or reasoning that is open, and its number on the wire
-        self._calls: dict[int, _OpenCall] = {}  # those that have not ended
-        self._native_thinking: set[int] = set()  # reasoning that came from here
+        self._block_count = 0  # blocks on the wire
+        self._open_text: tuple[int, int] | None = None  # index of the open text, and its position on the wire
+        self._calls: dict[int, _OpenCall] = {}  # open calls
+        self._native_thinking: set[int] = set()  # native reasoning
         self._signature: str | None = None
         self._has_unusable = False
-        self._has_extra_input = False  # a call went on after its input was whole
+        self._has_extra_input = False  # a call received input after its input was complete
 
     def feed(self, event: StreamEvent) -> bytes:
-        """The bytes for one event."""
+        """Return the bytes for one event."""
         self._signature = event.signature if isinstance(event, ThinkingDelta) else None
         return super().feed(event)
 
     def write_start(self, start: MessageStart) -> bytes:
-        """The message begins."""
+        """Write messageStart."""
         reply = Reply(stop_reason=StopReason.UNKNOWN, provider_raw=start.provider_raw)
         return self._frame(write_end(reply)["output"]["message"], "messageStart")
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """More words; citations stand behind them."""
+        """Write text, followed by its citations."""
         notes = get_notes(raw, NAME)
         was_empty = notes.get("form") == "empty" and not text
         deltas = [{"text": text}] if text or was_empty else []
         return self._write_deltas(index, [*deltas, *({"citation": citation} for citation in _get_citations(notes))])
 
     def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """More reasoning, if it is our own; its signature stands behind it."""
+        """Write native reasoning, followed by its signature."""
         is_first = index not in self._native_thinking
         if is_first and not get_notes(raw, NAME):
             return b""
@@ -129,7 +128,7 @@ class StreamWriter(BaseStreamWriter):
         return self._write_deltas(index, [{"reasoningContent": part} for part in (*parts, *signature_parts)])
 
     def write_call_start(self, start: ToolUseStart) -> bytes:
-        """A call begins."""
+        """Write the start of a call."""
         notes = get_notes(start.provider_raw, NAME)
         default = default_block(ToolUseBlock(start.id, start.name, {}), notes)
         call = apply_diff(default, notes.get("residue"))["toolUse"]
@@ -140,7 +139,7 @@ class StreamWriter(BaseStreamWriter):
         )
 
     def write_call_input(self, index: int, text: str) -> bytes:
-        """More of the input of a call."""
+        """Write a fragment of the input of a call."""
         call = self._calls[index]
         if call.is_stopped:
             self._has_extra_input = self._has_extra_input or bool(text.strip())
@@ -149,25 +148,25 @@ class StreamWriter(BaseStreamWriter):
         return self._write_delta(call.index, {"toolUse": {"input": text}})
 
     def write_call_end(self, end: ToolUseEnd) -> bytes:
-        """A call is complete."""
+        """Write the end of a call."""
         return self._stop_call(self._calls.pop(end.index))
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:  # noqa: ARG002  written immediately
-        """A block in one piece; nothing, if no stream can carry it."""
+        """Write a complete block, if a stream supports it."""
         self._has_unusable = self._has_unusable or isinstance(block, InvalidToolUseBlock)
         return b"".join(self._write_whole_block(wire) for wire in write_blocks([block], "reply", ignore_loss))
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
-        """The proper end of the message, and what it consumed."""
+        """Write the end of the message and its usage."""
         if self._has_extra_input:
             return self.write_failure(
-                stream_error(NAME, "tool_input_invalid", "a call went on after its input was whole")
+                stream_error(NAME, "tool_input_invalid", "a call received input after its input was complete")
             )
         reply = Reply(stop_reason=end.stop_reason, stop_sequence=end.stop_sequence, usage=usage)
         return self._write_end(reply.replace(provider_raw=end.provider_raw))
 
     def write_failure(self, error: StreamError) -> bytes:
-        """A failure: as a reason for stopping, where one says so, or as an exception."""
+        """Write a failure as a stop reason if there is one, else as an exception."""
         fault = error.fault
         if fault_stop_reason(fault) is not None and self._is_fault_visible(fault):
             end = Reply(stop_reason=StopReason.ERROR, fault=fault, usage=self.usage)
@@ -177,7 +176,7 @@ class StreamWriter(BaseStreamWriter):
         return metadata + self._frame({"message": fault.message}, _exception_name(fault), "exception")
 
     def _is_fault_visible(self, fault: Fault) -> bool:
-        """Whether one who reads the stream finds the same fault, although it ends like any other."""
+        """Return whether a reader finds the same fault although the stop reason is normal."""
         if fault.code == "empty_response":
             return self._block_count == 0
         return fault.provider_code in MALFORMED or (self._has_unusable and not self._calls)
@@ -193,7 +192,7 @@ class StreamWriter(BaseStreamWriter):
         return self._frame(rest, "metadata") if rest else b""
 
     def _close_blocks(self) -> bytes:
-        """The ends of what has ended because something else begins."""
+        """End the open text and all calls with complete input, because another block starts."""
         ends = b""
         if self._open_text is not None:
             ends = self._frame({"contentBlockIndex": self._open_text[1]}, "contentBlockStop")
@@ -216,7 +215,7 @@ class StreamWriter(BaseStreamWriter):
         return closed + b"".join(self._write_delta(position, delta) for delta in deltas)
 
     def _write_block_start(self, start: dict[str, Any] | None) -> bytes:
-        """A block begins; texts and reasoning do so with their first delta."""
+        """Write the start of a block; text and reasoning start with their first delta."""
         position, self._block_count = self._block_count, self._block_count + 1
         return (
             b"" if start is None else self._frame({"contentBlockIndex": position, "start": start}, "contentBlockStart")
@@ -233,7 +232,7 @@ class StreamWriter(BaseStreamWriter):
 
 
 def _get_citations(notes: ProviderRaw) -> list[Any]:
-    """What a text cites; its words do not matter for that."""
+    """Return the citations of a text."""
     if notes.get("form") != "citations":
         return []
     cited = apply_diff({"citationsContent": {"content": [{"text": ""}]}}, notes.get("residue"))["citationsContent"]
@@ -245,7 +244,7 @@ def _is_text(part: Any) -> bool:
 
 
 def _split_block(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """How a block begins, where that has to be said, and its deltas."""
+    """Return the start of a block, if it needs one, and its deltas."""
     match block:
         case {"citationsContent": dict(citations_content)} if all(
             map(_is_text, list_or_empty(citations_content.get("content")))
@@ -270,14 +269,14 @@ def _split_block(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dic
 
 
 def _input_text(value: Any) -> str:
-    """The input of a call as text. What is none must not look like one, though it be in quotes or empty."""
+    """Return the input of a call as text. An invalid input must not become valid by quoting it or leaving it empty."""
     if isinstance(value, str) and value.strip() and try_parse_object(value) is None:
         return value
     return to_compact_json(value)
 
 
 def _exception_name(fault: Fault) -> str:
-    """One of the few failures that a stream can tell of."""
+    """Return the name of the exception for a fault; streams support only a few."""
     native_name = (fault.provider_code or "")[:1].lower() + (fault.provider_code or "")[1:]
     if native_name in _EXCEPTIONS:
         return native_name
@@ -293,5 +292,5 @@ def _exception_name(fault: Fault) -> str:
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
+    """Return a writer for streams of this dialect."""
     return StreamWriter(framing)

@@ -1,8 +1,8 @@
-"""Cohere Chat, version 2: https://docs.cohere.com/reference/chat; the shapes are those of recorded exchanges.
+"""Cohere Chat, version 2: https://docs.cohere.com/reference/chat; the shapes come from recorded exchanges.
 
-An assistant's message has content, a plan for its calls, and the calls. The plan is text that was said before calling,
-and is a text block that remembers where it stood. Citations belong to the message, not to a text. The input of a call
-is a string of JSON. A tool may answer with documents: these are texts here, so that any other model can read them.
+An assistant message has content, a tool plan and calls. The plan is text before the calls; it becomes a text block
+with a note. Citations belong to the message, not to a text. The input of a call is JSON text. Documents in tool
+results become texts, so that every model can read them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v2/chat")
 
-# Options that a request does not say here, and why nothing is lost by that.
+# Options without a field in the request, and why nothing is lost.
 IMPLIED_OPTIONS: Final = {
-    "response_format.strict": "a schema is always enforced here",
+    "response_format.strict": "a schema is always enforced",
 }
 
 __all__ = [

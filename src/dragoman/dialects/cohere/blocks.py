@@ -1,6 +1,6 @@
-"""Blocks of Cohere Chat, both ways: what a message says, and the message made of it; for requests, replies and streams.
+"""Convert messages and blocks. Requests, replies and streams share this code.
 
-The one rule: a call whose input cannot be used is kept as it came, and never becomes a call that can be made.
+Invariant: a call with unusable input round-trips unchanged and never becomes a valid call.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "cohere"
-RECORDING_NAMES: Final = ("cohere-v2",)  # what records of its traffic call it
+RECORDING_NAMES: Final = ("cohere-v2",)  # its name in recorded traffic
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 Call = ToolUseBlock | InvalidToolUseBlock
-TOOL_PLAN_NOTES: Final[ProviderRaw] = {"dialect": NAME, "form": "tool_plan"}  # a text that was said before calling
+TOOL_PLAN_NOTES: Final[ProviderRaw] = {"dialect": NAME, "form": "tool_plan"}  # notes of the text before the calls
 
 
 def read_content(wire: dict[str, Any], where: str, builder: MessageBuilder) -> tuple[list[ContentBlock], str | None]:
-    """What a message says, its content, its plan and its calls; and whether its content is a plain string."""
+    """Return the blocks of a message (content, plan and calls) and the form of its content."""
     content, plan, calls = wire.get("content"), wire.get("tool_plan"), wire.get("tool_calls")
     blocks: list[ContentBlock] = []
     if isinstance(content, str):
@@ -56,19 +56,19 @@ def read_content(wire: dict[str, Any], where: str, builder: MessageBuilder) -> t
 
 
 def content_form(wire: dict[str, Any]) -> str | None:
-    """A word for content that is no list: a plain text, or not there."""
+    """Return the form of content that is not a list: ``string`` or ``absent``."""
     if "content" not in wire:
         return "absent"
     return "string" if isinstance(wire["content"], str) else None
 
 
 def _is_blank(content: Any) -> bool:
-    """Whether content stands there only because a client thought that it had to, beside calls."""
+    """Return whether the content is empty text that a client added beside calls."""
     return isinstance(content, list) and all(part == {"type": "text", "text": ""} for part in content)
 
 
 def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None = None) -> dict[str, Any]:
-    """What we would write for a message if nobody had noted anything about it."""
+    """Write a message without its residue."""
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     wire: dict[str, Any] = {"role": role}
@@ -93,7 +93,7 @@ def _is_plan(block: ContentBlock) -> TypeGuard[TextBlock]:
 
 
 def _read_part_by_role(role: Any, wire: dict[str, Any]) -> ContentBlock:
-    """A part of what somebody said. Only a user shows pictures: where another did, a note says that it came so."""
+    """Read a part. The API accepts images from users only; an image of another role is marked as native."""
     block = read_part(wire)
     if role == "user" or not isinstance(block, ImageBlock):
         return block
@@ -101,7 +101,7 @@ def _read_part_by_role(role: Any, wire: dict[str, Any]) -> ContentBlock:
 
 
 def read_part(wire: dict[str, Any]) -> ContentBlock:
-    """A part of some content as we know it, with what is left over; else the whole of it, opaque."""
+    """Return the part as a block with its residue, or as an opaque block if its type is unknown."""
     block, form = _match_part(wire)
     if block is None:
         return OpaqueBlock(NAME, wire)
@@ -113,7 +113,7 @@ def _match_part(wire: dict[str, Any]) -> tuple[TextBlock | ThinkingBlock | Image
         case {"type": "text", "text": str(text)}:
             return TextBlock(text), None
         case {"type": "thinking", "thinking": str(text)}:
-            return ThinkingBlock(text), "thinking"  # a note for every one of them: it is how we know our own
+            return ThinkingBlock(text), "thinking"  # always noted: marks native reasoning
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             match = _DATA_URL.fullmatch(url)
             if match is not None:
@@ -128,7 +128,7 @@ def _match_part(wire: dict[str, Any]) -> tuple[TextBlock | ThinkingBlock | Image
 
 
 def _default_part(block: ContentBlock, form: str | None = None) -> dict[str, Any]:
-    """What we would write for a part of some content if nobody had noted anything about it."""
+    """Write a part without its residue."""
     match block:
         case TextBlock(text) if form == "document":
             return {"type": "document", "document": {"data": text}}
@@ -149,27 +149,27 @@ def _default_part(block: ContentBlock, form: str | None = None) -> dict[str, Any
 
 
 def write_part(block: ContentBlock) -> dict[str, Any]:
-    """A part of some content as it stands on the wire."""
+    """Write a part."""
     notes = get_notes(getattr(block, "provider_raw", None), NAME)
     part: dict[str, Any] = apply_diff(_default_part(block, notes.get("form")), notes.get("residue"))
     return part
 
 
 def read_call(wire: dict[str, Any], where: str, builder: MessageBuilder) -> Call:
-    """A call, under an id of ours."""
+    """Read a call and assign our id."""
     if not isinstance(wire.get("id"), str):
-        raise FormatError("a call has an id", where=f"{where}.id")
+        raise FormatError("a call needs an id", where=f"{where}.id")
     return call_from(wire, where, builder.call_id(wire["id"]))
 
 
 def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
-    """A call whose id of ours is known."""
+    """Read a call with a known id."""
     function = expect_object(wire.get("function"), f"{where}.function")
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(name, str):
-        raise FormatError("a call has the name of its tool", where=f"{where}.function.name")
+        raise FormatError("a call needs the name of its tool", where=f"{where}.function.name")
     if arguments is not None and not isinstance(arguments, str):
-        raise FormatError("the input of a call is a text", where=f"{where}.function.arguments")
+        raise FormatError("the input of a call must be text", where=f"{where}.function.arguments")
     value, problem = read_arguments(arguments or "")
     block: Call = ToolUseBlock(call_id, name, value)
     if problem is not None:
@@ -180,10 +180,10 @@ def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
 
 
 def write_call(block: Call) -> dict[str, Any]:
-    """A call as it stands on the wire."""
+    """Write a call."""
     notes = get_notes(block.provider_raw, NAME)
     if isinstance(block, InvalidToolUseBlock) and notes and not block.input_text:
-        block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # cut before its input: nothing stood there
+        block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # truncated before its input
     call: dict[str, Any] = apply_diff(_default_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
     return call
 
@@ -200,34 +200,34 @@ def _default_call(block: Call, provider_id: str | None, form: str | None) -> dic
 
 
 def has_no_input(block: ToolUseBlock) -> bool:
-    """Whether a call came without any input, not even an empty one."""
+    """Return whether a call was read without any input."""
     return not (write_call(block)["function"].get("arguments") or "").strip()
 
 
 def is_native(block: ContentBlock) -> bool:
-    """Whether something was noted about a block here."""
+    """Return whether a block has notes of this dialect."""
     return bool(get_notes(getattr(block, "provider_raw", None), NAME))
 
 
 def unsupported_reason(block: ContentBlock, role: Role = Role.ASSISTANT) -> str | None:
-    """Why this wire cannot carry a block in what somebody says; ``None`` if it can."""
+    """Return why a message cannot carry a block; ``None`` if it can."""
     match block:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
             return None
         case ThinkingBlock(provider_raw=raw):
-            return None if get_notes(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock() if role is not Role.USER and not is_native(block):
-            return "only a user can show a picture here"
+            return "this API accepts images only from users"
         case ImageBlock(source):
-            return None if source.kind != "file_ref" else "this API cannot read our files"
+            return None if source.kind != "file_ref" else "a workspace file that the provider cannot read"
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block that only {dialect} understands"
+            return None if dialect == NAME else f"a block of {dialect}"
         case _:
-            return "this API takes no such block"
+            return "this API does not support this block"
 
 
 def unsupported_result_reason(block: ContentBlock) -> str | None:
-    """Why a tool cannot answer with a block on this wire; ``None`` if it can."""
+    """Return why a tool result cannot carry a block; ``None`` if it can."""
     if isinstance(block, TextBlock | OpaqueBlock):
         return unsupported_reason(block)
-    return "tools answer with texts and documents here"
+    return "this API accepts only texts and documents in results"

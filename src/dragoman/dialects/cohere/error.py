@@ -1,7 +1,4 @@
-"""Errors of Cohere, both ways: a sentence, and the id of the request.
-
-The one rule: whatever the body is, there is a fault.
-"""
+"""Convert errors: a message and a request id. Any body gives a fault."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from dragoman.jsontext import text_or_none
 from dragoman.wire.faults import classify_status, make_fault, parse_error_body
 
 _OVERFLOW: Final = ("too many tokens", "context length", "context window", "token limit", "too long")
-_STATUSES: Final = {  # its own, and where it differs from what others mean by them
-    None: ("server_error", ErrorClass.SERVER_ERROR),  # in a stream, where the model was already running
+_STATUSES: Final = {  # statuses that differ from the common meaning
+    None: ("server_error", ErrorClass.SERVER_ERROR),  # in a stream
     498: ("unauthorized", ErrorClass.AUTH),  # an invalid token
     499: ("cancelled", ErrorClass.CANCELLED),
     504: ("timeout", ErrorClass.NETWORK),
@@ -23,10 +20,10 @@ _STATUSES: Final = {  # its own, and where it differs from what others mean by t
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side: a sentence, and the id of the request."""
+    """Return the provider's error as a fault."""
     body = parse_error_body(body)
     error = body if isinstance(body, dict) else {}
-    if isinstance(error.get("error"), dict):  # what stands between us and Cohere says it like the others do
+    if isinstance(error.get("error"), dict):  # proxies use the common error format
         error = error["error"]
     message = text_or_none(error.get("message")) or text_or_none(error.get("error")) or "no message"
     code, error_class = _STATUSES.get(status) or classify_status(status)
@@ -36,6 +33,6 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this API says it."""
+    """Write a fault as an error of this API."""
     wire = {"id": fault.request_id} if fault.request_id else {}
     return Written({**wire, "message": fault.message})

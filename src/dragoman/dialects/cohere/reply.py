@@ -33,13 +33,13 @@ STOP_REASONS: Final = {
     "TIMEOUT": StopReason.ERROR,
 }
 _FINISH_REASONS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
-PLACEHOLDER_ID: Final = "dragoman"  # the wire wants one; a reply of another origin has none
-_UNUSABLE: Final = {  # faults that we found in an answer which ended like any other, and with what word
+PLACEHOLDER_ID: Final = "dragoman"  # required by the API; replies of other dialects have none
+_UNUSABLE: Final = {  # faults of replies with a normal finish reason, and that reason
     "tool_input_truncated": "MAX_TOKENS",
     "tool_input_invalid": "TOOL_CALL",
     "empty_response": "COMPLETE",
 }
-_FAILURES: Final = {  # what an answer that ended badly failed of, by its finish reason
+_FAILURES: Final = {  # faults by finish reason
     "ERROR": ("server_error", ErrorClass.SERVER_ERROR),
     "ERROR_LIMIT": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
     "TIMEOUT": ("timeout", ErrorClass.NETWORK),
@@ -48,7 +48,7 @@ _FAILURES: Final = {  # what an answer that ended badly failed of, by its finish
 
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
-    """An answer of ``/v2/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
+    """Read a reply of ``/v2/chat``; an error with HTTP 200 is a reply with a fault."""
     if isinstance(body.get("message"), str):
         fault = read_error(None, {}, body)
         raw = make_notes(NAME, write_error(fault).wire, body, form="error")
@@ -57,7 +57,7 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 
 def reply_from(body: dict[str, Any]) -> Reply:
-    """The answer as it ends, not judged yet: of a stream, the events are judged."""
+    """Read a reply without marking unusable calls; for a stream, the event fold marks them."""
     content, form = read_content(expect_object(body.get("message"), "$.message"), "$.message", MessageBuilder())
     reason = STOP_REASONS.get(str(body.get("finish_reason")), StopReason.UNKNOWN)
     reply = Reply(
@@ -76,10 +76,10 @@ def _mark_unusable(reply: Reply) -> Reply:
 
 
 def _read_fault(body: dict[str, Any]) -> Fault:
-    """What an answer failed of that ended badly."""
+    """Return the fault of a failed reply."""
     finish_reason = str(body.get("finish_reason"))
     code, error_class = _FAILURES[finish_reason]
-    message = text_or_none(body.get("error")) or f"the answer ended with {finish_reason}"
+    message = text_or_none(body.get("error")) or f"the reply ended with {finish_reason}"
     return make_fault(NAME, (code, error_class), message, None, {}, provider_code=finish_reason)
 
 
@@ -91,7 +91,7 @@ _SUPPORTED: Final = SupportedDetails(
 
 
 def write_reply(reply: Reply) -> Written:
-    """An answer of ``/v2/chat``, whole, and what it cannot say."""
+    """Write a reply of ``/v2/chat`` and report losses."""
     losses: list[Loss] = []
     notes = get_notes(reply.provider_raw, NAME)
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
@@ -102,7 +102,7 @@ def write_reply(reply: Reply) -> Written:
 
 
 def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
-    """What we would write for a reply if nobody had noted anything about it."""
+    """Write a reply without its residue."""
     wire: dict[str, Any] = {"id": PLACEHOLDER_ID, "message": default_message("assistant", content, form)}
     if reply.fault is None:
         wire["finish_reason"] = _FINISH_REASONS.get(reply.stop_reason, "COMPLETE")
@@ -118,7 +118,7 @@ def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | Non
 
 
 def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
-    """The tokens that were used; those that were billed are fewer, and residue. Early answers call it ``meta``."""
+    """Read the used tokens; the billed tokens are residue. Early replies call the field ``meta``."""
     usage = body.get("usage") or body.get("meta")
     tokens = (usage.get("tokens") or usage.get("billed_units")) if isinstance(usage, dict) else None
     if not isinstance(usage, dict) or not isinstance(tokens, dict):

@@ -1,6 +1,6 @@
-"""Requests of Cohere Chat, both ways: the messages, the tools and the options.
+"""Convert requests: messages, tools and options.
 
-The one rule: a result goes out under the id that its call came with.
+Invariant: a result is written with the id that its call was read with.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from dragoman.wire.tool_definitions import default_tool, read_tool, write_tools
 
 _CHOICES: Final = {"REQUIRED": "required", "NONE": "none"}
 _CHOICE_NAMES: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
-_SEPARATE_FIELDS: Final = ("messages", "tools")  # parts of a request that are read one by one
+_SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
 
 
 @accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
-    """A request as ``/v2/chat`` takes it."""
+    """Read a request of ``/v2/chat``."""
     builder = MessageBuilder()
     for index, message in enumerate(expect_list(body.get("messages"), "$.messages")):
         _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder)
@@ -68,7 +68,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
-    """The request as ``/v2/chat`` takes it, and what it cannot take."""
+    """Write a request of ``/v2/chat`` and report losses."""
     losses = _option_losses(request.options)
     request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
     notes = get_notes(request.provider_raw, NAME)
@@ -92,7 +92,7 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
         builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
     if role not in ("user", "assistant", "system"):
-        raise FormatError(f"a role is user, assistant, system or tool, not {role!r}", where=f"{where}.role")
+        raise FormatError(f"expected the role user, assistant, system or tool, not {role!r}", where=f"{where}.role")
     blocks, form = read_content(wire, where, builder)
     raw = make_notes(NAME, default_message(role, blocks, form), wire, form=form)
     builder.add(Role(role), blocks, raw)
@@ -101,7 +101,7 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
 def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> ToolResultBlock:
     provider_id, content = wire.get("tool_call_id"), wire.get("content")
     if not isinstance(provider_id, str):
-        raise FormatError("a result has the id of its call", where=f"{where}.tool_call_id")
+        raise FormatError("a result needs the id of its call", where=f"{where}.tool_call_id")
     blocks: list[ContentBlock] = []
     if isinstance(content, str):
         blocks.append(TextBlock(content))
@@ -131,7 +131,7 @@ def _write_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list[d
         wire.extend(_write_result(result, message, losses) for result in results)
         others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
         blocks = supported_blocks(others, partial(unsupported_reason, role=message.role), NAME, losses, message)
-        if blocks or not message.content:  # else nothing of it can be said here; the losses name it
+        if blocks or not message.content:  # otherwise nothing is supported; the losses are recorded
             notes = get_notes(message.metadata.provider_raw, NAME)
             default = default_message(message.role.value, blocks, notes.get("form"))
             wire.append(apply_diff(default, notes.get("residue")))

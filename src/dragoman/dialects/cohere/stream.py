@@ -1,7 +1,7 @@
-"""Streams of Cohere Chat, both ways: a message begins, its parts and calls begin, grow and end, and it ends.
+"""Convert streams. A message starts, its parts and calls start, grow and end, and the message ends.
 
-Content and calls are counted apart on this wire; in events, a block's index is its place among all of them, as they
-came. The one rule: only a message-end with a reason ends a message.
+Content and calls have separate indexes on the wire; an event index counts all blocks in order of arrival. Invariant:
+only a message-end with a finish reason ends a message.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from dragoman.wire.stream_reader import BaseStreamReader
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _STREAMED_FIELDS: Final = ("content", "tool_plan", "tool_calls", "citations")
-_TEXT_TYPES: Final = ("text", "thinking")  # parts that grow, and the key that they grow in
+_TEXT_TYPES: Final = ("text", "thinking")  # types of parts that grow; the type is also the key of the text
 _NATIVE: Final[ProviderRaw] = {"dialect": NAME, "form": "thinking"}
 
 
@@ -67,7 +67,7 @@ _NATIVE: Final[ProviderRaw] = {"dialect": NAME, "form": "thinking"}
 
 
 class _OpenCall:
-    """A call whose input is still arriving."""
+    """A call whose input is incomplete."""
 
     def __init__(self, place: int, call_id: str) -> None:
         self.index = place
@@ -76,7 +76,7 @@ class _OpenCall:
 
 
 class StreamReader(BaseStreamReader):
-    """Bytes in, events out. The events are put together to the answer that would have come whole, without its words."""
+    """Convert the bytes of a stream to events, and collect the whole reply without its text for the residue."""
 
     def __init__(self, framing: str | None = None) -> None:
         super().__init__(NAME, framing or "sse")
@@ -85,15 +85,15 @@ class StreamReader(BaseStreamReader):
         self._parts: dict[int, dict[str, Any]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
         self._citations: list[Any] = []
-        self._open_parts: dict[int, int] = {}  # index on the wire to the place among all blocks
+        self._open_parts: dict[int, int] = {}  # wire index to block index
         self._open_calls: dict[int, _OpenCall] = {}
-        self._started_blocks: set[int] = set()  # places that an event has opened
+        self._started_blocks: set[int] = set()  # blocks with an emitted event
         self._plan_index: int | None = None
         self._block_count = 0
         self._builder = MessageBuilder()
 
     def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
-        """One event."""
+        """Read one event."""
         self.mark_recognized()
         kind = wire.get("type") or name
         if kind == "error" or (kind is None and isinstance(wire.get("message"), str)):
@@ -101,13 +101,13 @@ class StreamReader(BaseStreamReader):
             return
         handler = _HANDLERS.get(str(kind))
         if handler is None:
-            return  # of a newer version
+            return  # an event of a newer version
         if self._message is None and kind != "message-start":
             raise FormatError(f"{kind} before message-start", where="event")
         handler(self, wire, events)
 
     def decode_text_delta(self, data: bytes) -> StreamEvent | None:
-        """The next words of a part that has begun to say some."""
+        """Return the delta of an event that only continues an open text."""
         if not self._open_parts:
             return None
         try:
@@ -126,11 +126,11 @@ class StreamReader(BaseStreamReader):
 
     def _read_message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is not None:
-            raise FormatError("message-start came a second time", where="event")
+            raise FormatError("duplicate message-start", where="event")
         self._reply = {"id": wire["id"]} if "id" in wire else {}
         self._message = dict(expect_object(_get_delta(wire).get("message"), "message-start"))
         if self._message.get("content") or self._message.get("tool_calls") or self._message.get("tool_plan"):
-            raise FormatError("a message begins empty", where="message-start")
+            raise FormatError("message-start must not contain content", where="message-start")
         self._citations = list(expect_list(self._message.get("citations") or [], "message-start"))
         form = content_form(self._message)
         start_fields = {**self._reply, "message": self._message}
@@ -158,7 +158,7 @@ class StreamReader(BaseStreamReader):
         text = delta.get(kind) if kind in _TEXT_TYPES else None
         if not isinstance(text, str) or not text:
             return
-        part[kind] = part[kind] or text  # the first words stand for all of them: they are never noted at the end
+        part[kind] = part[kind] or text  # the first text stands for all of it, which is never noted
         place = self._open_parts[index]
         text_delta = TextDelta(place, text) if kind == "text" else ThinkingDelta(place, text, None, dict(_NATIVE))
         self._emit(text_delta, events)
@@ -229,7 +229,7 @@ class StreamReader(BaseStreamReader):
         if self._open_parts:
             raise FormatError(f"message-end while content {min(self._open_parts)} is open", where="event")
         if delta.get("finish_reason") is None:
-            events.append(stream_error(NAME, "stream_incomplete", "the message ended without a reason"))
+            events.append(stream_error(NAME, "stream_incomplete", "the message ended without a finish reason"))
             return
         reply = reply_from({**self._reply, "message": self._join_message(), **delta})
         if reply.usage is not None:
@@ -309,10 +309,10 @@ def _get_delta_field(wire: dict[str, Any], key: str) -> Any:
 
 
 def _next_index(wire: dict[str, Any], existing: dict[int, Any]) -> int:
-    """An index after all that have begun, which stand in their order."""
+    """Return the index of a new item; indexes increase."""
     index = wire.get("index")
     if type(index) is not int or index <= next(reversed(existing), -1):
-        raise FormatError(f"{wire.get('type')} for {index}, which cannot begin here", where="event")
+        raise FormatError(f"{wire.get('type')} for {index}, which cannot start here", where="event")
     return index
 
 
@@ -324,7 +324,7 @@ def _open_index(wire: dict[str, Any], open_items: dict[int, Any]) -> int:
 
 
 def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """A reader of this dialect's streams."""
+    """Return a reader for streams of this dialect."""
     return StreamReader(framing)
 
 
@@ -332,7 +332,7 @@ def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> S
 
 
 class StreamWriter(BaseStreamWriter):
-    """Events in, bytes out. A part is open until another block begins; citations come last, when they are known."""
+    """Convert events to the bytes of a stream. A part is open until another block starts; citations come last."""
 
     can_end_with_open_call = True
 
@@ -340,14 +340,14 @@ class StreamWriter(BaseStreamWriter):
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
         super().__init__(NAME)
-        self._parts: dict[int, int] = {}  # place among all blocks to the index on the wire
+        self._parts: dict[int, int] = {}  # block index to wire index
         self._part_count = 0
-        self._open_part: int | None = None  # its place
+        self._open_part: int | None = None  # its block index
         self._calls: dict[int, int] = {}
         self._plan_index: int | None = None
 
     def write_start(self, start: MessageStart) -> bytes:
-        """The message, still empty."""
+        """Write the empty message."""
         notes = get_notes(start.provider_raw, NAME)
         fields = apply_diff(_default_start(notes.get("form")), notes.get("residue"))
         message = (
@@ -360,7 +360,7 @@ class StreamWriter(BaseStreamWriter):
         return _write_event({**id_field, "type": "message-start", "delta": {"message": {**message, **empty}}})
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """Words of the plan, or of a part."""
+        """Write text of the plan or of a part."""
         is_plan = get_notes(raw, NAME).get("form") == "tool_plan" and index not in self._parts
         if index == self._plan_index or (is_plan and self._plan_index is None):
             self._plan_index = index
@@ -368,12 +368,12 @@ class StreamWriter(BaseStreamWriter):
         return self._write_part_text("text", index, text, TextBlock("", raw))
 
     def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """Reasoning, if it is of this origin."""
+        """Write native reasoning."""
         is_native = bool(get_notes(raw, NAME)) or index in self._parts
         return self._write_part_text("thinking", index, text, ThinkingBlock("", None, raw)) if is_native else b""
 
     def write_call_start(self, start: ToolUseStart) -> bytes:
-        """A call without its input."""
+        """Write a call without its input."""
         call = write_call(ToolUseBlock(start.id, start.name, {}, start.provider_raw))
         if isinstance(call["function"].get("arguments"), str):
             call["function"] = {**call["function"], "arguments": ""}
@@ -381,16 +381,16 @@ class StreamWriter(BaseStreamWriter):
         return self._end_part() + _write_delta("tool-call-start", position, "tool_calls", call)
 
     def write_call_input(self, index: int, text: str) -> bytes:
-        """A piece of the input."""
+        """Write a fragment of the input."""
         piece = {"function": {"arguments": text}}
         return _write_delta("tool-call-delta", self._calls[index], "tool_calls", piece) if text else b""
 
     def write_call_end(self, end: ToolUseEnd) -> bytes:
-        """The call is complete."""
+        """Write the end of a call."""
         return _write_event({"type": "tool-call-end", "index": self._calls[end.index]})
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:
-        """A block in one piece, if this wire can say it."""
+        """Write a complete block, if the API supports it."""
         match block:
             case TextBlock(text, raw):
                 return self.write_text(index, text, raw)
@@ -404,11 +404,11 @@ class StreamWriter(BaseStreamWriter):
                 return b""
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
-        """The end, with everything that was learned since the beginning."""
+        """Write the end with all fields that were added since the start."""
         return self._write_message_end(Reply(stop_reason=end.stop_reason, usage=usage), end.provider_raw)
 
     def write_failure(self, error: StreamError) -> bytes:
-        """The end of what failed: this API names an error where it would have named the reason."""
+        """Write the end of a failed message, with an error in place of the finish reason."""
         reply = Reply(stop_reason=StopReason.ERROR, usage=self.usage, fault=error.fault)
         return self._write_message_end(reply, error.provider_raw)
 
@@ -424,7 +424,7 @@ class StreamWriter(BaseStreamWriter):
         return b"".join(frames) + b"data: [DONE]\n\n"
 
     def _write_part_text(self, key: str, index: int, text: str, empty_block: TextBlock | ThinkingBlock) -> bytes:
-        """More of a part. One that has ended goes on as another part: this wire opens none twice."""
+        """Continue a part. A part that has ended continues as a new part."""
         started = b""
         if self._open_part != index:
             if not text and index in self._parts:
@@ -435,7 +435,7 @@ class StreamWriter(BaseStreamWriter):
         return started + (before + json_text(text) + after if text else b"")
 
     def _text_template(self, key: str, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the words in an event."""
+        """Return the bytes before and after the text of an event."""
         before, _, after = _write_delta("content-delta", self._parts[index], "content", {key: ""}).rpartition(b'""')
         return before, after
 

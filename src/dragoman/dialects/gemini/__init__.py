@@ -1,8 +1,9 @@
-"""Gemini generateContent: https://ai.google.dev/api/generate-content (read November 2026); Vertex speaks the same.
+"""Gemini generateContent: https://ai.google.dev/api/generate-content (read November 2026). Vertex uses the same format.
 
-The model stands in the URL, so a request may name none. Results stand inside user contents there and are messages of
-their own here; system prompts stand beside the list. Keys come in camelCase and in snake_case: they are read alike, and
-which of them were spelled the second way is noted. A call may have no id; then its name and its place are its id.
+The model is part of the URL, so a request may not contain one. Tool results are parts of user contents on the wire and
+separate messages here; system prompts are outside the list of contents. Keys may be in camelCase or snake_case: both
+are read, and the notes record which keys were in snake_case. A call may have no id; its id is then derived from its
+name and position.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ HTTP: Final = HttpEndpoint(
     has_stream_field=False,
 )
 
-# Options that a request does not say here, and why nothing is lost by that.
+# Options without a field in the request body, and why nothing is lost.
 IMPLIED_OPTIONS: Final = {
-    "model": "it stands in the address",
-    "stream": "the address says whether",
-    "response_format.strict": "a schema is always enforced here",
+    "model": "it is part of the URL",
+    "stream": "it is part of the URL",
+    "response_format.strict": "a schema is always enforced",
 }
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""Blocks, both ways: parts of a content, shared by requests, replies and streams.
+"""Convert blocks to and from parts of a content. Requests, replies and streams share this code.
 
-    read_part(part, role, turns, where) -> block     what we know of it, and the residue; else all of it, opaque
-    write_part(block, calls) -> part               the part again
+    read_part(part, role, builder, where) -> block   known fields and residue; an unknown part becomes an opaque block
+    write_part(block, calls) -> part                 the part again
 
-The one rule: whether a block can be written is decided by ``cannot_say`` alone.
+Invariant: ``unsupported_reason`` alone decides whether a block can be written.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _TYPES_BY_EXTENSION: Final = {
     "wav": "audio/wav",
 }
 _DEFAULT_TYPES: Final = {"image/*": "image/jpeg", "video/*": "video/mp4", "audio/*": "audio/wav"}
-_YOUTUBE: Final = re.compile(r"https?://(www\.|m\.)?(youtube\.com|youtu\.be)/")  # the one address without a media type
+_YOUTUBE: Final = re.compile(r"https?://(www\.|m\.)?(youtube\.com|youtu\.be)/")  # the only URLs without a media type
 Calls = Mapping[str, tuple[str, str]]  # our id of a call: its name, and its id on the wire or ""
-_RESULT_KEYS: Final = ("output", "result", "content")  # the API itself calls it "output", and a failure "error"
+_RESULT_KEYS: Final = ("output", "result", "content")  # the API documents "output", and "error" for a failure
 
 
 class GeminiMessageBuilder(MessageBuilder):
-    """A conversation that finds the call of a result also by its name, in order, because a call may have no id."""
+    """A message builder that matches results to calls by id, by name or by order, because a call may have no id."""
 
     def __init__(self, seed: str = "") -> None:
         super().__init__()
@@ -66,19 +66,19 @@ class GeminiMessageBuilder(MessageBuilder):
         self._pending_calls: list[tuple[str, str, str]] = []  # name, their id or "", our id
 
     def add_call(self, name: str, provider_id: str) -> str:
-        """Our id for a call."""
+        """Return our id for a call."""
         call_id = self.call_id(provider_id or f"{self._seed} call of {name}")
         self._pending_calls.append((name, provider_id, call_id))
         self.calls[call_id] = (name, provider_id)
         return call_id
 
     def match_result(self, name: str, provider_id: str) -> str:
-        """Our id for the call that a result answers: the one of that id, else the first of that name, or at all."""
+        """Return our id of the call that a result answers, found by its id, else by its name, else by its order."""
         same_id = [call for call in self._pending_calls if provider_id and call[1] == provider_id]
         if not same_id and provider_id in self._tool_ids:
             return self.result_id(provider_id)
         same_name = [call for call in self._pending_calls if call[0] == name and not (provider_id and call[1])]
-        any_name = self._pending_calls if not provider_id else []  # some clients answer under a name of their own
+        any_name = self._pending_calls if not provider_id else []  # some clients use another name in the result
         for call in same_id or same_name or any_name:
             self._pending_calls.remove(call)
             return call[2]
@@ -86,7 +86,7 @@ class GeminiMessageBuilder(MessageBuilder):
 
 
 def read_part(item: Any, role: str, builder: GeminiMessageBuilder, where: str) -> ContentBlock:
-    """A part as we know it, with what is left over; else the whole of it, opaque."""
+    """Return the part as a block with its residue, or as an opaque block if its type is unknown."""
     part, snake = to_camel(expect_object(item, where))
     notes: dict[str, Any] = {"snake": snake or None}
     block = _match_part(part, role, builder, notes)
@@ -103,7 +103,7 @@ def _match_part(
         case {"functionCall": {"name": str(name)} as call} if role == "model" and isinstance(call.get("id", ""), str):
             return _read_call(name, call, builder, notes)
         case {"text": str(text)} if is_thought and role == "model":
-            notes["form"] = "thought"  # proof of where it came from
+            notes["form"] = "thought"  # marks native reasoning
             return ThinkingBlock(text, text_or_none(part.get("thoughtSignature")))
         case {"thoughtSignature": str(signature), "thought": True} if role == "model" and len(part) == 2:
             notes["form"] = "absent"
@@ -117,7 +117,7 @@ def _match_part(
 
 
 def _read_call(name: str, call: dict[str, Any], builder: GeminiMessageBuilder, notes: dict[str, Any]) -> ContentBlock:
-    """A call, if it can be made: with arguments that are no object, or are still arriving, it cannot."""
+    """Return the call; it is invalid if its arguments are not an object or are incomplete."""
     provider_id = call.get("id", "")
     call_id = builder.add_call(name, provider_id)
     notes["id"] = provider_id if provider_id != call_id else None
@@ -125,7 +125,7 @@ def _read_call(name: str, call: dict[str, Any], builder: GeminiMessageBuilder, n
     if is_partial(call):
         notes["form"] = "unusable"
         fields = {key: value for key, value in call.items() if key not in ("id", "name")}
-        return InvalidToolUseBlock(call_id, name, _json_text(fields), "its arguments are still arriving")
+        return InvalidToolUseBlock(call_id, name, _json_text(fields), "its arguments are incomplete")
     if args is not None and type(args) is not dict:
         notes["form"] = "unusable"
         return InvalidToolUseBlock(call_id, name, _json_text(args), "its arguments are not a JSON object")
@@ -134,7 +134,7 @@ def _read_call(name: str, call: dict[str, Any], builder: GeminiMessageBuilder, n
 
 
 def is_partial(call: dict[str, Any]) -> bool:
-    """Whether a call is a piece of one, whose arguments arrive one by one."""
+    """Return whether the arguments of a call are streamed in several parts."""
     return bool(call.get("willContinue")) or "partialArgs" in call
 
 
@@ -158,7 +158,7 @@ def _read_media(part: dict[str, Any], notes: dict[str, Any]) -> ContentBlock | N
 
 
 def _to_standard_base64(data: str, notes: dict[str, Any]) -> str:
-    """Base64 in the usual alphabet; the API takes and Google's own clients send the one for URLs as well."""
+    """Return base64 in the standard alphabet. The API and Google's clients also use the URL-safe alphabet."""
     if "-" not in data and "_" not in data:
         return data
     notes["alphabet"] = "urlsafe"
@@ -192,7 +192,7 @@ def read_result(item: dict[str, Any], builder: GeminiMessageBuilder, where: str)
 
 
 def _read_response(response: dict[str, Any]) -> tuple[str | None, bool, str | None]:
-    """What a result says, whether it is a failure, and how it was said."""
+    """Return the text of a result, whether it is an error, and its form."""
     if not response:
         return None, False, None
     is_error = set(response) == {"error"}
@@ -220,7 +220,7 @@ def _default_response(result: ToolResultBlock, form: str | None) -> dict[str, An
 
 
 def _default_result(result: ToolResultBlock, notes: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
-    """A result has the name and the id of its call, unless it came with others."""
+    """Write a result with the name and the id of its call, unless the notes contain others."""
     call_name, call_wire_id = calls.get(result.tool_use_id, (format_id(result.tool_use_id, DEFAULT_ID_FORMAT), None))
     id_field = wire_id(result.tool_use_id, {"id": notes["id"] if notes.get("id") is not None else call_wire_id})
     wire: dict[str, Any] = {**id_field, "name": notes.get("name") or call_name}
@@ -236,7 +236,7 @@ def _default_result(result: ToolResultBlock, notes: Mapping[str, Any], calls: Ca
 
 
 def wire_id(tool_id: str, notes: Mapping[str, Any]) -> dict[str, str]:
-    """The id on the wire; a call that came without one goes without one."""
+    """Return the id field; a call that was read without an id is written without one."""
     noted_id = notes.get("id")
     if noted_id == "":
         return {}
@@ -252,25 +252,25 @@ def write_parts(message: Message, calls: Calls, losses: list[Loss]) -> list[dict
             if reason is not None:
                 losses.append(Loss(message.session_id, message.id, candidate.type, NAME, reason))
             elif isinstance(candidate, DocumentBlock) and candidate.name is not None:
-                losses.append(Loss(message.session_id, message.id, "document.name", NAME, "a file has no name here"))
+                losses.append(Loss(message.session_id, message.id, "document.name", NAME, "files have no name"))
         if unsupported_reason(block) is None:
             parts.append(write_part(block, calls))
     return parts
 
 
 def unsupported_reason(block: ContentBlock) -> str | None:
-    """Why this wire cannot carry a block; ``None`` if it can."""
+    """Return why the wire format cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
             return f"a block that only {dialect} understands" if dialect != NAME else None
         case ThinkingBlock(provider_raw=raw):
-            return None if get_notes(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
-            return "a file of the workspace, which the provider cannot read" if source.kind == "file_ref" else None
+            return "a workspace file that the provider cannot read" if source.kind == "file_ref" else None
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
             return None
         case _:
-            return "this API takes no such block"
+            return "this API does not support this block"
 
 
 def write_part(block: ContentBlock, calls: Calls | None = None) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def write_part(block: ContentBlock, calls: Calls | None = None) -> dict[str, Any
 
 
 def default_part(block: ContentBlock, notes: Mapping[str, Any], calls: Calls | None = None) -> dict[str, Any]:
-    """What we would write for a block if nobody had noted more than its form about it."""
+    """Write a block without its residue; of the notes, only its form is used."""
     match block:
         case TextBlock(text):
             return {"text": text}
@@ -310,7 +310,7 @@ def _default_media(source: ImageSource, media_type: str, notes: Mapping[str, Any
         media_type = head.removeprefix("data:") or media_type
     elif source.kind == "url":
         type_field = {"mimeType": media_type}
-        if media_type.endswith("/*"):  # nobody said which kind of picture; the API wants to know
+        if media_type.endswith("/*"):  # the exact type is unknown, and the API requires one
             type_field = {} if _YOUTUBE.match(data) else {"mimeType": _guess_type(data, media_type)}
         return {"fileData": {"fileUri": data, **type_field}}
     alphabet = notes.get("alphabet")
@@ -321,6 +321,6 @@ def _default_media(source: ImageSource, media_type: str, notes: Mapping[str, Any
 
 
 def _guess_type(address: str, kind: str) -> str:
-    """A media type by the ending of an address, if it is of that kind; else a common one of it."""
+    """Return a media type by the extension of a URL if it matches the kind, else a common type of that kind."""
     media_type = _TYPES_BY_EXTENSION.get(address.partition("?")[0].rpartition(".")[2].lower(), "")
     return media_type if media_type.startswith(kind.removesuffix("*")) else _DEFAULT_TYPES.get(kind, kind)

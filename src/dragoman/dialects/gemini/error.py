@@ -1,6 +1,6 @@
-"""Errors, both ways: ``google.rpc.Status`` as JSON.
+"""Convert errors to and from ``google.rpc.Status`` in JSON.
 
-The one rule: the status by name says more than the number, and a detail more than both.
+The status name takes precedence over the HTTP status, and an error detail over both.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _OVERFLOW: Final = re.compile(
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side."""
+    """Return the provider's error as a fault."""
     body = parse_error_body(body)
-    if isinstance(body, list) and body:  # streams that are one JSON array fail in one, too
+    if isinstance(body, list) and body:  # a JSON array stream has its errors in an array
         body = body[0]
     value = body.get("error") if isinstance(body, dict) else None
     error = value if isinstance(value, dict) else {"message": value} if isinstance(value, str) else {}
@@ -71,7 +71,7 @@ def _retry_after(details: list[dict[str, Any]], headers: Mapping[str, str]) -> f
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this API says it."""
+    """Write a fault as an error of this API."""
     kinds = {code: kind for kind, (code, _, _) in reversed(_STATUSES.items())}
     kinds["context_overflow"] = "INVALID_ARGUMENT"
     kind = fault.provider_code if fault.provider_code in _STATUSES else kinds.get(fault.code, "INTERNAL")

@@ -1,9 +1,9 @@
-"""How keys are spelled: in camelCase, in snake_case, or in both.
+"""Convert keys between snake_case and camelCase.
 
-    to_camel(wire) -> wire, spelled       the keys that we know in camelCase, and which of them were not
-    respelled(wire, spelled) -> wire      the keys as they were
+    to_camel(wire) -> wire, snake         known keys in camelCase, and the keys that were in snake_case
+    restore_case(wire, snake) -> wire     the original keys
 
-The one rule: an object that is not the API's own (arguments, schemas, results) is never looked into.
+Invariant: objects that are not defined by the API (arguments, schemas, results) are never changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CAMEL: Final = {
     "finish_reason": "finishReason",
 }
 _SNAKE: Final = {camel: snake for snake, camel in _CAMEL.items()}
-_NESTED_OBJECTS: Final = frozenset(  # objects of the API itself; in all others the keys are somebody's own
+_NESTED_OBJECTS: Final = frozenset(  # objects of the API; all others contain user data
     {
         "generationConfig",
         "thinkingConfig",
@@ -63,12 +63,12 @@ _NESTED_OBJECTS: Final = frozenset(  # objects of the API itself; in all others 
 
 
 def to_camel(wire: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The object with the keys that we know in camelCase, and those that were in snake_case."""
+    """Return the object with known keys in camelCase, and the keys that were in snake_case."""
     result: dict[str, Any] = {}
     snake: list[str] = []
     for key, value in wire.items():
         name = _CAMEL.get(key, key)
-        if name != key and name in wire:  # both spellings at once: the second is not ours to read
+        if name != key and name in wire:  # both spellings are present: keep this one unchanged
             name = key
         if name != key:
             snake.append(key)
@@ -80,7 +80,7 @@ def to_camel(wire: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def restore_case(wire: dict[str, Any], snake: Any) -> dict[str, Any]:
-    """The object with its keys as they were spelled."""
+    """Return the object with its original keys."""
     if not snake:
         return wire
     result: dict[str, Any] = {}
@@ -92,5 +92,5 @@ def restore_case(wire: dict[str, Any], snake: Any) -> dict[str, Any]:
 
 
 def as_list(value: Any, where: str) -> list[Any]:
-    """A list; the API also takes a single object in place of a list of one."""
+    """Return a list; the API accepts a single object in place of a list of one."""
     return [value] if type(value) is dict else expect_list(value, where)

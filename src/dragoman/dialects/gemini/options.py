@@ -1,6 +1,6 @@
-"""How to answer, both ways: ``generationConfig`` and ``toolConfig``.
+"""Convert options to and from ``generationConfig`` and ``toolConfig``.
 
-The one rule: what an option cannot say here is a named loss, or it is written; it never just goes missing.
+Invariant: an option is written or reported as a loss.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str,
 
 
 def allowed_functions(choice: dict[str, Any]) -> dict[str, Any] | None:
-    """The functions that may be called, if several; in the form of a residue, which other dialects name as lost."""
+    """Return several allowed functions in the form of a residue, so that other dialects report them as lost."""
     config = choice.get("functionCallingConfig")
     names = list(text_tuple(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
     return {"set": {"allowedFunctionNames": names}} if len(names) > 1 else None
@@ -92,7 +92,7 @@ def _default_format(response_format: ResponseFormat, notes: Mapping[str, Any]) -
 
 
 def _read_reasoning(config: Any) -> Reasoning | None:
-    """A budget of 0 is off, one of -1 as much as the model likes."""
+    """Read the thinking options. A budget of 0 disables thinking; -1 lets the model decide."""
     if not isinstance(config, dict):
         return None
     budget, level = integer_or_none(config.get("thinkingBudget")), text_or_none(config.get("thinkingLevel"))
@@ -107,7 +107,7 @@ def _read_reasoning(config: Any) -> Reasoning | None:
 _LEVELS: Final = {
     **{level: level for level in ("minimal", "low", "medium", "high")},
     "xhigh": "high",
-    "max": "high",  # others say more than this API has levels for
+    "max": "high",  # other APIs have more levels
 }
 
 
@@ -115,7 +115,7 @@ def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
     if reasoning.enabled is False or reasoning.effort == "none":
         return {"thinkingBudget": 0}
     wire: dict[str, Any] = {"includeThoughts": True} if reasoning.enabled else {}
-    if reasoning.budget_tokens is not None:  # never both: the API refuses a level beside a budget
+    if reasoning.budget_tokens is not None:  # never both: the API rejects a level beside a budget
         wire["thinkingBudget"] = reasoning.budget_tokens
     elif reasoning.effort in _LEVELS:
         wire["thinkingLevel"] = _LEVELS[reasoning.effort]
@@ -146,19 +146,19 @@ _TIERS: Final = {"default": "standard", "standard": "standard", "flex": "flex", 
 
 
 def service_tier(options: Options) -> str | None:
-    """The tier in this API's word, if it has one for it."""
+    """Return the name that this API has for the tier, if any."""
     return _TIERS.get((options.service_tier or "").lower())
 
 
 def option_losses(options: Options, config: Mapping[str, Any]) -> Iterator[Loss]:
-    """What was asked for and stands nowhere in what was written."""
+    """Yield a loss for each option that was not written."""
     reason = "this API has no such option"
     if options.user is not None:
         yield Loss("", "", "user", NAME, reason)
     if options.parallel_tool_calls is False:
         yield Loss("", "", "parallel_tool_calls", NAME, reason)
     if options.response_format is not None and options.response_format.name is not None:
-        yield Loss("", "", "response_format.name", NAME, "this API takes a schema without a name")
+        yield Loss("", "", "response_format.name", NAME, "this API accepts no schema name")
     if options.reasoning is not None:
         thinking = config.get("thinkingConfig")
         yield from _reasoning_losses(options.reasoning, thinking if isinstance(thinking, dict) else {})
@@ -167,15 +167,15 @@ def option_losses(options: Options, config: Mapping[str, Any]) -> Iterator[Loss]
 def _reasoning_losses(reasoning: Reasoning, thinking: Mapping[str, Any]) -> Iterator[Loss]:
     effort, level = reasoning.effort, thinking.get("thinkingLevel")
     if reasoning.budget_tokens is not None and thinking.get("thinkingBudget") != reasoning.budget_tokens:
-        yield Loss("", "", "reasoning.budget_tokens", NAME, "the model is told not to think")
+        yield Loss("", "", "reasoning.budget_tokens", NAME, "thinking is disabled")
     if effort in (None, "none") or str(level).lower() == effort:
         return
     if level is not None:
-        reason = f"this API has no level {effort!r}; it is asked for {level!r}"
+        reason = f"this API has no level {effort!r}; {level!r} is requested"
     elif reasoning.enabled is False:
-        reason = "the model is told not to think"
+        reason = "thinking is disabled"
     elif reasoning.budget_tokens is not None:
-        reason = "this API takes a level or a budget, not both"
+        reason = "this API accepts a level or a budget, not both"
     else:
         reason = f"this API has no level {effort!r}"
     yield Loss("", "", "reasoning.effort", NAME, reason)

@@ -1,9 +1,9 @@
-"""Calls in streams: arguments as they stood on the wire, and arguments that arrive one by one.
+"""Read calls in streams: raw arguments, and arguments that arrive in several parts.
 
-    raw_arguments(data) -> texts          the arguments of the calls in a chunk, unparsed
-    PartialCall                           a call that is put together from pieces
+    raw_arguments(data) -> texts          the unparsed arguments of the calls in a chunk
+    PartialCall                           a call assembled from partial arguments
 
-The one rule: a piece that fits nowhere is an error and never guessed at.
+Invariant: a partial argument with an invalid path is an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _decode_raw: Final = msgspec.json.Decoder(_RawChunk).decode
 
 
 def raw_arguments(data: bytes) -> list[str]:
-    """The arguments of the calls in a chunk, as text: two equal keys in them are for the strict reader to refuse."""
+    """Return the arguments of the calls in a chunk as text, so that duplicate keys can be detected."""
     if b"functionCall" not in data and b"function_call" not in data:
         return []
     try:
@@ -68,16 +68,16 @@ class PartialCall:
 
     def __init__(self, index: int, part: dict[str, Any], call: dict[str, Any]) -> None:
         if not isinstance(call.get("name"), str) or not isinstance(call.get("id", ""), str):
-            raise FormatError("a piece of a call that has not begun", where="functionCall")
+            raise FormatError("partial arguments before the start of a call", where="functionCall")
         self.index, self.name, self.provider_id, self.id = index, call["name"], call.get("id", ""), ""
         self.args: dict[str, Any] = {}
         self._part = {key: value for key, value in part.items() if key != "functionCall"}
         self._open_path: str | None = None
 
     def add(self, part: dict[str, Any], call: dict[str, Any]) -> bool:
-        """Take a piece; whether it was the last one."""
+        """Add partial arguments; return whether the call is complete."""
         if call.get("name") not in (None, "", self.name) or call.get("id") not in (None, "", self.provider_id):
-            raise FormatError("a call begins before another one has ended", where="functionCall")
+            raise FormatError("a call starts before the previous call has ended", where="functionCall")
         self._part.update((key, value) for key, value in part.items() if key != "functionCall")
         if isinstance(call.get("args"), dict):
             self.args.update(call["args"])
@@ -91,7 +91,7 @@ class PartialCall:
             int(match[4]) if match[4] else match[1] or match[2] or match[3] or "" for match in _STEP.finditer(path)
         ]
         if not path.startswith("$") or not steps or "".join(match[0] for match in _STEP.finditer(path)) != path[1:]:
-            raise FormatError(f"no path of an argument: {path!r}", where="partialArgs")
+            raise FormatError(f"invalid argument path: {path!r}", where="partialArgs")
         kinds = ("stringValue", "numberValue", "boolValue")
         value = next((piece[kind] for kind in kinds if kind in piece), None)
         container: Any = self.args
@@ -107,7 +107,7 @@ class PartialCall:
         self._open_path = path if piece.get("willContinue") else None
 
     def to_part(self) -> dict[str, Any]:
-        """The whole call, as it would have come in one piece."""
+        """Return the call as one complete part."""
         id_field = {"id": self.provider_id} if self.provider_id else {}
         return {"functionCall": {**id_field, "name": self.name, "args": self.args}, **self._part}
 
@@ -118,4 +118,4 @@ def _add_slot(container: Any, step: int | str, path: str) -> None:
     elif type(container) is dict and type(step) is str:
         container.setdefault(step, None)
     else:
-        raise FormatError(f"an argument that fits nowhere: {path!r}", where="partialArgs")
+        raise FormatError(f"argument path does not match the arguments: {path!r}", where="partialArgs")

@@ -1,6 +1,6 @@
-"""Whole replies, both ways; what streams say about the whole is read and written here, too.
+"""Convert whole replies; streams use this module for everything but the parts.
 
-The one rule: a reply that failed is never written with a reason that looks like a proper end.
+Invariant: a failed reply is never written with the finish reason of a complete one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FINISH_REASONS: Final = {
     "IMAGE_RECITATION": StopReason.REFUSAL,
     "CONTINUATION": StopReason.PAUSED,
 }
-# Google says the first; the second is for a tool that was not offered; the third is what some say who play its part.
+# Google sends the first; the second is for an undeclared tool; the third comes from compatible servers.
 _CALL_FINISH_REASONS: Final = ("STOP", "UNEXPECTED_TOOL_CALL", "FUNCTION_CALL")
-_REASON_NUMBERS: Final = {1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION"}  # as protocol buffers number them
+_REASON_NUMBERS: Final = {1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION"}  # protocol buffer enum numbers
 _FAILURES: Final = {
     "MALFORMED_FUNCTION_CALL": "tool_input_invalid",
     "UNEXPECTED_TOOL_CALL": "tool_input_invalid",
@@ -43,12 +43,12 @@ _FAILURES: Final = {
     "MISSING_THOUGHT_SIGNATURE": "invalid_request",
     "MALFORMED_RESPONSE": "malformed_output",
 }
-_FAILURE_REASONS: Final = {  # for what went wrong elsewhere
+_FAILURE_REASONS: Final = {  # for faults of other origins
     "tool_input_invalid": "MALFORMED_FUNCTION_CALL",
     "tool_input_truncated": "MALFORMED_FUNCTION_CALL",
     "malformed_output": "MALFORMED_RESPONSE",
 }
-_UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # they end like any answer
+_UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # with a normal finish reason
 _FINISH_REASONS: Final = {
     StopReason.MAX_TOKENS: "MAX_TOKENS",
     StopReason.REFUSAL: "SAFETY",
@@ -59,7 +59,7 @@ _FINISH_REASONS: Final = {
 
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
-    """A response of generateContent. Its first candidate is the reply."""
+    """Read a response of generateContent. Its first candidate is the reply."""
     rest, parts, notes = _split_reply(body)
     builder = GeminiMessageBuilder(str(body.get("responseId", "")))
     content = tuple(read_part(part, "model", builder, "$.candidates[0].content.parts") for part in parts)
@@ -73,13 +73,13 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 
 def get_finish_reason(rest: dict[str, Any]) -> Any:
-    """What the first candidate says about its end."""
+    """Return the finish reason of the first candidate."""
     candidates = rest.get("candidates") or [{}]
     return candidates[0].get("finishReason")
 
 
 def _split_reply(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """A response without the parts of its first candidate and without the others; the parts; what to note."""
+    """Return the response without parts and further candidates, the parts, and the notes."""
     candidates = expect_list(body.get("candidates") or [], "$.candidates")
     if not candidates:
         return body, [], {"form": "none", **rest_notes(body)}
@@ -94,7 +94,7 @@ def _split_reply(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[
 
 
 def rest_notes(rest: dict[str, Any]) -> dict[str, Any]:
-    """What to note beside the residue: what the provider's tools read, and whether no reason was given."""
+    """Return notes beside the residue: tokens read by provider tools, and whether the finish reason is missing."""
     usage = rest.get("usageMetadata")
     return {
         "tool_use": (count_or_zero(usage.get("toolUsePromptTokenCount")) or None) if isinstance(usage, dict) else None,
@@ -103,7 +103,7 @@ def rest_notes(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_rest(rest: dict[str, Any], model: str | None, *, has_calls: bool) -> Reply:
-    """All of a reply but its content."""
+    """Read everything but the content of a reply."""
     candidates = rest.get("candidates") or [{}]
     stop_reason, fault = _read_end(candidates[0], rest.get("promptFeedback"), has_calls=has_calls)
     return Reply(stop_reason=stop_reason, usage=read_usage(rest.get("usageMetadata")), model=model, fault=fault)
@@ -117,7 +117,7 @@ def _read_end(candidate: dict[str, Any], feedback: Any, *, has_calls: bool) -> t
     if reason in _FAILURES:
         fault = Fault(
             code=_FAILURES[reason],
-            message=str(candidate.get("finishMessage") or f"the model's answer ended with {reason}"),
+            message=str(candidate.get("finishMessage") or f"the model stopped with {reason}"),
             error_class=ErrorClass.SERVER_ERROR,
             retryable=True,
             provider=NAME,
@@ -136,13 +136,13 @@ _SUPPORTED: Final = SupportedDetails(
 
 
 def write_reply(reply: Reply) -> Written:
-    """A response of generateContent, and what it cannot say. A call that cannot be made is not handed on as one."""
+    """Write a response of generateContent and report losses. An invalid call of another dialect is left out."""
     losses: list[Loss] = []
     parts = []
     for block in reply.content:
         reason = unsupported_reason(block)
         if isinstance(block, InvalidToolUseBlock) and get_notes(block.provider_raw, NAME).get("form") != "unusable":
-            reason = f"a call that cannot be made: {block.reason}"
+            reason = f"an invalid call: {block.reason}"
             reply = drop_finish_reason(reply)
         if reason is None:
             parts.append(write_part(block))
@@ -152,18 +152,18 @@ def write_reply(reply: Reply) -> Written:
         losses.extend(fault_loss(reply, NAME))
     losses.extend(detail_losses(reply, NAME, _SUPPORTED))
     if reply.usage is not None and reply.usage.reasoning_tokens > reply.usage.output_tokens:
-        losses.append(Loss("", "", "usage.reasoning_tokens", NAME, "more than were generated, which cannot be"))
+        losses.append(Loss("", "", "usage.reasoning_tokens", NAME, "more than the output tokens"))
     return Written(write_with_parts(reply, parts), tuple(losses))
 
 
 def drop_finish_reason(reply: Reply) -> Reply:
-    """The reply without the reason that it came with: what is left of it must not look finished."""
+    """Return the reply without the noted finish reason, so that an incomplete reply does not appear complete."""
     raw = {name: note for name, note in (reply.provider_raw or {}).items() if name != "ended"}
     return reply.replace(provider_raw=raw or None)
 
 
 def write_with_parts(reply: Reply, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A response with these parts, and all else that the reply says."""
+    """Write a response with these parts and the other fields of the reply."""
     notes = get_notes(reply.provider_raw, NAME)
     default = default_rest(reply, {**notes, "form": None} if parts else notes)
     wire: dict[str, Any] = apply_diff(default, notes.get("residue"))
@@ -195,7 +195,7 @@ def default_rest(reply: Reply, notes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_finish_reason(reply: Reply, notes: Mapping[str, Any]) -> Any:
-    """Why it stopped; nothing, if it did not: a reply that failed must not look finished."""
+    """Return the finish reason; ``None`` for a failure without one."""
     if reply.fault is None:
         return _FINISH_REASONS.get(reply.stop_reason, "STOP")
     if reply.fault.provider_code in _FAILURES:
@@ -221,7 +221,7 @@ _DETAIL_FIELDS: Final = (
 
 
 def read_usage(wire: Any) -> TokenUsage | None:
-    """The prompt's count has the cached tokens in it, and has not what the provider's own tools read."""
+    """Read token counts. The prompt count includes cached tokens and excludes the input of the provider's tools."""
     if not isinstance(wire, dict) or not any(key in wire for key in _COUNT_FIELDS):
         return None
     counts = Counts(NAME)
@@ -259,7 +259,7 @@ def default_usage(usage: TokenUsage, tool_use: int) -> dict[str, Any]:
         "thoughtsTokenCount": min(usage.output_tokens, usage.reasoning_tokens),
         "toolUsePromptTokenCount": tool_use,
     }
-    wire: dict[str, Any] = {key: count for key, count in counts.items() if count}  # as the API: what is 0 is not said
+    wire: dict[str, Any] = {key: count for key, count in counts.items() if count}  # the API omits zero counts
     wire["totalTokenCount"] = prompt + usage.output_tokens
     if usage.service_tier is not None:
         wire["serviceTier"] = usage.service_tier

@@ -1,6 +1,6 @@
-"""Requests, both ways: system prompts beside the list, contents with results inside, tools and options.
+"""Convert requests: system prompts, contents with tool results, tools and options.
 
-The one rule: a content is cut into messages so that joining them again gives the same content.
+Invariant: a content is split into messages so that joining them restores it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from dragoman.wire.message_builder import drop_failed_turns
 from dragoman.wire.residue import apply_diff, diff, foreign_option_losses, get_notes, make_notes
 
 _GENERATION: Final = re.compile(r"(?:.*/)?gemini-(\d+)")
-_SKIP_SIGNATURE: Final = "skip_thought_signature_validator"  # as its guide to thought signatures says (November 2025)
+_SKIP_SIGNATURE: Final = "skip_thought_signature_validator"  # see Google's guide to thought signatures (November 2025)
 _SEPARATE_FIELDS: Final = (
     "contents",
     "systemInstruction",
     "tools",
     "toolConfig",
     "generationConfig",
-)  # read one by one
+)  # read separately
 
 
 @accepts_json_text
 def read_request(wire: dict[str, Any]) -> Request:
-    """A request as generateContent takes it."""
+    """Read a request to generateContent."""
     body, snake = to_camel(wire)
     builder = GeminiMessageBuilder()
     if body.get("systemInstruction"):
@@ -70,13 +70,13 @@ def read_request(wire: dict[str, Any]) -> Request:
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
-    """The request as generateContent takes it, and what it cannot take. The model belongs in the URL."""
+    """Write a request to generateContent and report losses. The model belongs in the URL."""
     losses: list[Loss] = []
     notes = get_notes(request.provider_raw, NAME)
     request = drop_failed_turns(request, NAME, losses, may_end_in_reasoning=True)
     wire: dict[str, Any] = {"contents": _write_contents(request.messages, losses)}
     if _starts_with_call(wire["contents"]) and any(message.session_id for message in request.messages):
-        wire["contents"].insert(0, {"role": "user", "parts": [{"text": ""}]})  # a call is refused where nobody asked
+        wire["contents"].insert(0, {"role": "user", "parts": [{"text": ""}]})  # the API rejects a call here
     if not notes and _requires_signatures(request.model):
         _sign_foreign_calls(wire["contents"])
     system = _write_system(request.messages, losses)
@@ -125,7 +125,7 @@ def _read_system(system: Any, builder: GeminiMessageBuilder) -> None:
 
 
 def _get_parts(wire: dict[str, Any], where: str) -> tuple[list[Any], str | None]:
-    """The parts of a content, and how they were given if not as a list."""
+    """Return the parts of a content and their form if they are not a list."""
     if "parts" not in wire:
         return [], "absent"
     if type(wire["parts"]) is dict:
@@ -134,7 +134,7 @@ def _get_parts(wire: dict[str, Any], where: str) -> tuple[list[Any], str | None]
 
 
 def _write_system(messages: tuple[Message, ...], losses: list[Loss]) -> Any:
-    """System prompts stand beside the list, all of them in one."""
+    """Write all system prompts as one ``systemInstruction``."""
     system = [message for message in messages if message.role is Role.SYSTEM]
     parts = [part for message in system for part in write_parts(message, {}, losses)]
     notes = get_notes(system[0].metadata.provider_raw, NAME) if system else {}
@@ -154,7 +154,7 @@ def _with_parts(wire: dict[str, Any], parts: list[dict[str, Any]], form: str | N
 def _read_content(wire: dict[str, Any], where: str, builder: GeminiMessageBuilder) -> None:
     role = wire.get("role") or "user"
     if role not in ("user", "model", "function"):
-        raise FormatError(f"a role is user, model or function, not {role!r}", where=f"{where}.role")
+        raise FormatError(f"expected the role user, model or function, not {role!r}", where=f"{where}.role")
     parts, form = _get_parts(wire, where)
     rest = {key: value for key, value in wire.items() if key != "parts"}
     raw = make_notes(NAME, {"role": "model" if role == "model" else "user"}, rest, form=form) or {"dialect": NAME}
@@ -175,7 +175,7 @@ def _read_content(wire: dict[str, Any], where: str, builder: GeminiMessageBuilde
 
 
 def _group_parts(parts: list[Any], role: str) -> list[tuple[str, list[Any]]]:
-    """A user's content is cut where results begin and end; each result is a group of its own."""
+    """Split a user content at its results; each result is a group."""
     groups: list[tuple[str, list[Any]]] = []
     for part in parts:
         if role != "model" and _is_result(part):
@@ -214,7 +214,7 @@ def _write_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[d
         is_joined = previous is not None and _is_joined(previous, message, notes)
         previous = message
         if not parts and message.content:
-            continue  # nothing of it can be said here; the losses name it
+            continue  # nothing is supported; the losses are recorded
         if is_joined and wire:
             existing = wire[-1].get("parts", [])
             wire[-1]["parts"] = [*([existing] if type(existing) is dict else existing), *parts]
@@ -231,15 +231,15 @@ def _starts_with_call(contents: list[dict[str, Any]]) -> bool:
 
 
 def _requires_signatures(model: str | None) -> bool:
-    """Whether the model refuses calls without a signature: those from the third generation on."""
+    """Return whether the model rejects calls without a signature: third generation and later."""
     generation = _GENERATION.match(model or "")
     return generation is not None and int(generation[1]) >= 3
 
 
 def _sign_foreign_calls(contents: list[dict[str, Any]]) -> None:
-    """Calls of the current turn that another model made have no signature; say so in the word that Google has for it.
+    """Mark unsigned calls of the current turn with the value that Google documents for calls of another model.
 
-    The current turn begins with the last question. In each of its steps the first call must be signed.
+    The current turn starts after the last user message. The first call of each step needs a signature.
     """
     for content in reversed(contents):
         parts = content.get("parts", [])
@@ -251,7 +251,7 @@ def _sign_foreign_calls(contents: list[dict[str, Any]]) -> None:
 
 
 def _is_joined(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:
-    """Whether two messages are one on the wire: results next to each other are, unless they came apart."""
+    """Return whether two messages are one content: consecutive results are, unless they were separate."""
     if "joined" in notes:
         return bool(notes["joined"]) and previous.role in (Role.TOOL, Role.USER)
     return previous.role is Role.TOOL and message.role is Role.TOOL

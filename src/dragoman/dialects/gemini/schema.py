@@ -1,9 +1,9 @@
-"""Schemas: JSON Schema here, and there either JSON Schema or OpenAPI's with Google's words.
+"""Convert schemas between JSON Schema and Google's OpenAPI variant.
 
-    lowered(schema)    JSON Schema for a schema of Google's
-    raised(schema)     the schema in Google's words
+    to_json_schema(schema)      JSON Schema for a schema of Google's
+    from_json_schema(schema)    the reverse
 
-The one rule: what neither has a word for passes unchanged; the residue keeps what was left out.
+Keywords without an equivalent are unchanged; the residue keeps the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCHEMA_LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 
 
 def to_json_schema(schema: Any) -> Any:
-    """JSON Schema for a schema of Google's, which is OpenAPI's with other words: STRING, nullable, int64 as a text."""
+    """Return JSON Schema for Google's variant of OpenAPI: ``STRING``, ``nullable``, int64 as text."""
     if type(schema) is not dict:
         return schema
     result: dict[str, Any] = {}
@@ -40,7 +40,7 @@ def to_json_schema(schema: Any) -> Any:
 
 
 def from_json_schema(schema: Any) -> Any:
-    """The schema in Google's words, as far as they differ."""
+    """Return the schema in Google's variant."""
     if type(schema) is not dict:
         return schema
     result = {key: _map_subschemas(key, value, from_json_schema) for key, value in schema.items()}
@@ -53,7 +53,7 @@ def from_json_schema(schema: Any) -> Any:
 
 
 def _map_subschemas(key: str, value: Any, change: Any) -> Any:
-    """The value of a schema's keyword, with the schemas in it changed."""
+    """Return the value of a keyword with its subschemas converted."""
     if key in _SCHEMA_MAPS and type(value) is dict:
         return {name: change(part) for name, part in value.items()}
     if key in _SCHEMA_LISTS and type(value) is list:

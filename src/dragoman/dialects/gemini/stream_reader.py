@@ -1,10 +1,10 @@
-"""Streams in: bytes to events. Every chunk is a response with a piece of the answer; the pieces are put together here.
+"""Read streams. Every chunk is a response with a part of the answer; this module assembles the parts.
 
-There is no last chunk by name. The end is the end of the stream, if the last piece of the answer had a reason for it;
-relays say ``[DONE]``, and an array ends where it ends. After a reason the answer goes on only where the model had
-code of its own run. Whatever else comes after it is kept as ``late`` and is no part of the answer.
+There is no end marker. The message ends with the stream, if the last chunk of the answer had a finish reason; relays
+add ``[DONE]``, and an array stream ends with its bracket. Content after a finish reason belongs to the answer only if
+the provider executed code. Other data after it is kept as ``late`` and is not part of the answer.
 
-The one rule: a stream that has not ended properly never looks as if it had.
+Invariant: an incomplete stream ends with a fault.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from dragoman.wire.frames import Frame, FramingError, make_splitter
 from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import EventReader, TrailingData
 
-REPEATED_FIELDS: Final = ("modelVersion", "responseId", "createTime")  # what every chunk says again
-NATIVE_THINKING: Final = {"dialect": NAME, "form": "thought"}  # what is known of reasoning when it begins
+REPEATED_FIELDS: Final = ("modelVersion", "responseId", "createTime")  # fields that every chunk repeats
+NATIVE_THINKING: Final = {"dialect": NAME, "form": "thought"}  # notes on the first delta of reasoning
 _RESPONSE_FIELDS: Final = frozenset({"candidates", "usageMetadata", "promptFeedback", *REPEATED_FIELDS})
 _PROVIDER_EXECUTED: Final = frozenset({"executableCode", "executable_code", "toolCall", "tool_call"})
 _EMPTY_PART_FIELDS: Final = frozenset({"text", "thought", "thoughtSignature", "thought_signature"})
 _CHUNK_LIMITS: Final = JsonLimits(
     max_bytes=None, max_depth=150, max_keys=None, max_values=None, integers_of_64_bits=False, unique_keys=False
-)  # two equal keys in arguments are found when the call is read
+)  # duplicate keys in arguments are detected when the call is read
 
 
 class StreamReader(EventReader):
-    """Bytes in, events out."""
+    """Convert the bytes of a stream to events."""
 
     _dialect = NAME
 
@@ -62,25 +62,25 @@ class StreamReader(EventReader):
             None,
             "sse",
             "json-array",
-        )  # at the first bytes, to see which of the two it is
+        )  # whether the framing is detected from the first bytes
         self._is_reason_optional = "terminal_reason_optional" in quirks
-        self._prefix = b""  # what may still be a byte order mark or white space
-        self._head: bytes | None = b""  # the first bytes, until a chunk has come out of them
+        self._prefix = b""  # possible byte order mark or white space
+        self._head: bytes | None = b""  # the first bytes, until a chunk is recognized
         self._is_html = False
         self._top: dict[str, Any] = {}
         self._first: dict[str, Any] = {}
         self._others: dict[int, dict[str, Any]] = {}
         self._builder = GeminiMessageBuilder()
         self._model: str | None = None
-        self._open_text: _OpenText | None = None  # the text that is still growing
-        self._open_call: PartialCall | None = None  # the call whose arguments are still arriving
-        self._arguments: list[str] = []  # of the calls in this chunk, as they stand there
+        self._open_text: _OpenText | None = None  # text that is still growing
+        self._open_call: PartialCall | None = None  # call whose arguments are incomplete
+        self._arguments: list[str] = []  # raw arguments of the calls in this chunk
         self._block_count = 0
         self._has_started = False
         self._has_parts = False
         self._has_content = False
         self._has_calls = False
-        self._may_continue = False  # the last part was code that the provider runs
+        self._may_continue = False  # the last part was code that the provider executes
         self._has_finish_reason = False
         self._has_done_marker = False
         self._trailing = TrailingData(NAME)
@@ -97,9 +97,9 @@ class StreamReader(EventReader):
             self._read_frames(self._splitter.feed(data), events)
 
     def _detect_framing(self, data: bytes) -> bytes:
-        """The bytes from where it is clear what they are.
+        """Return the bytes from the first one that identifies the framing.
 
-        The API answers some errors with plain JSON where events were asked for, and a relay with an array.
+        The API answers some errors with plain JSON instead of server-sent events, and some relays send an array.
         """
         data = self._prefix + data
         text = data.removeprefix(BYTE_ORDER_MARK)
@@ -124,7 +124,7 @@ class StreamReader(EventReader):
             self._fail("bad_event", str(error), events)
 
     def finish(self, events: list[StreamEvent]) -> None:
-        """Append the events at the end of the stream; a fault, if it ended too early."""
+        """Append the events at the end of the stream; a fault if it is incomplete."""
         if not self._is_over and not self._is_html:
             self._read_frames(self._splitter.close(), events)
         if not self._is_over:
@@ -132,7 +132,7 @@ class StreamReader(EventReader):
 
     def _end(self, events: list[StreamEvent]) -> None:
         tail = self._splitter.tail
-        if _is_last_chunk(tail):  # only its empty line is missing
+        if _is_last_chunk(tail):  # only its final empty line is missing
             self._read_frame(tail, events)
             tail = b""
         if self._is_over:
@@ -149,14 +149,14 @@ class StreamReader(EventReader):
         if self._has_started or self._head is None or (tail and not self._is_html):
             return early_end(NAME, None, tail)
         if self._has_done_marker or b"".join(self._head.split()) == b"[]":
-            return stream_error(NAME, "empty_response", "nothing came")
+            return stream_error(NAME, "empty_response", "the stream is empty")
         if is_closed:
-            message = "a JSON array came instead of a stream"
+            message = "the response is a JSON array instead of a stream"
             return stream_error(NAME, "bad_content_type", message, head=redact(self._head))
         return early_end(NAME, self._head, tail)
 
     def _read_frame(self, data: bytes, events: list[StreamEvent]) -> None:
-        if data.strip() == b"[DONE]":  # not Google's, but that of relays
+        if data.strip() == b"[DONE]":  # sent by relays, not by Google
             self._has_done_marker = True
             return
         if self._has_done_marker:
@@ -166,11 +166,11 @@ class StreamReader(EventReader):
             wire = _decode_chunk(data)
             self._arguments = raw_arguments(data)
         except (msgspec.DecodeError, UnicodeDecodeError, JsonError):
-            self._fail("bad_event", "an event that is not JSON, or nested too deep", events)
+            self._fail("bad_event", "an event is not JSON or is nested too deep", events)
             return
         for chunk in wire if type(wire) is list else [wire]:
             if type(chunk) is not dict:
-                self._fail("bad_event", "an event that is no object", events)
+                self._fail("bad_event", "an event is not a JSON object", events)
             elif not self._is_over:
                 self._read_chunk(chunk, events)
 
@@ -239,7 +239,7 @@ class StreamReader(EventReader):
             self._has_finish_reason = False
 
     def _merge_first_candidate(self, wire: dict[str, Any], content: dict[str, Any]) -> None:
-        """Keep what the candidate says beside its parts."""
+        """Store the fields of the candidate other than its parts."""
         self._first.update((key, value) for key, value in wire.items() if key != "content")
         if "content" in wire:
             existing = self._first.get("content") or ({} if isinstance(wire["content"], dict) else None)
@@ -281,12 +281,12 @@ class StreamReader(EventReader):
         events += (start, ToolUseInputDelta(start.index, text), ToolUseEnd(start.index, start.provider_raw))
 
     def _read_text(self, item: dict[str, Any], text: str, *, is_thought: bool, events: list[StreamEvent]) -> None:
-        """Texts of one kind that follow each other are one; its signature is the last one that came."""
+        """Append text. Consecutive parts of one kind form one block; the last signature is kept."""
         if self._open_text is not None and self._open_text.is_thought is not is_thought:
             self._close_text(events)
         if self._open_text is None:
             if not text and item.keys() <= {"text", "thought"}:
-                return  # a part that has nothing to say
+                return  # an empty part
             self._open_text = _OpenText(is_thought)
         self._open_text.item.update(item)
         if not text:
@@ -303,7 +303,7 @@ class StreamReader(EventReader):
     def _close_text(self, events: list[StreamEvent]) -> None:
         if self._open_text is None:
             return
-        item = {**self._open_text.item, "text": ""}  # its words have gone out
+        item = {**self._open_text.item, "text": ""}  # its text is already emitted
         match read_part(item, "model", self._builder, "parts"):
             case TextBlock(_, raw) if raw is not None:
                 events.append(TextDelta(self._block_count, "", raw))
@@ -313,7 +313,7 @@ class StreamReader(EventReader):
         self._block_count += 1
 
     def _read_partial_call(self, part: dict[str, Any], call: dict[str, Any], events: list[StreamEvent]) -> None:
-        """Some of a call's arguments. It is a call when the last of them has come."""
+        """Add partial arguments to a call, and emit the call when it is complete."""
         if self._open_call is None:
             self._close_text(events)
             self._open_call = PartialCall(self._block_count, part, call)
@@ -364,17 +364,17 @@ class StreamReader(EventReader):
 
 
 class _OpenText:
-    """A text that is still growing: what its parts say beside their words."""
+    """A text that is still growing, with the fields of its parts."""
 
     def __init__(self, is_thought: bool) -> None:
         self.is_thought = is_thought
-        self.has_origin = False  # it was said where it comes from
+        self.has_origin = False  # a delta with its origin was emitted
         self.item: dict[str, Any] = {}
 
 
 def _decode_chunk(data: bytes) -> Any:
-    """The value of an event; what is nested deeper than a block can hold is refused."""
-    if data.count(b"[") + data.count(b"{") > _CHUNK_LIMITS.max_depth:  # else it cannot be deeper than that
+    """Decode an event. Values nested deeper than a block can hold are rejected."""
+    if data.count(b"[") + data.count(b"{") > _CHUNK_LIMITS.max_depth:  # otherwise it cannot exceed the limit
         return read_json(data, _CHUNK_LIMITS)
     return msgspec.json.decode(data)
 
@@ -384,12 +384,12 @@ def _get_candidates(chunk: dict[str, Any]) -> list[Any]:
 
 
 def _is_empty_part(part: dict[str, Any]) -> bool:
-    """Whether a part says nothing; a signature may come with no words."""
+    """Return whether a part has no content; it may have a signature."""
     return not part.get("text") and part.keys() <= _EMPTY_PART_FIELDS
 
 
 def _start_notes(chunk: dict[str, Any], model: str | None) -> ProviderRaw | None:
-    """What the first chunk shows of the response around the words."""
+    """Return the notes about the response that the first chunk contains."""
     rest: dict[str, Any] = {key: chunk[key] for key in REPEATED_FIELDS if key in chunk}
     notes: dict[str, Any] = {"form": "none", "unsaid": True}
     first = next(iter(_get_candidates(chunk)), None)
@@ -404,7 +404,7 @@ def _start_notes(chunk: dict[str, Any], model: str | None) -> ProviderRaw | None
 
 
 def _is_last_chunk(tail: bytes) -> bool:
-    """Whether what was left over is a whole chunk that ends the answer. JSON that is cut is not JSON."""
+    """Return whether the remaining bytes are a complete chunk with a finish reason."""
     try:
         wire = _decode_chunk(tail) if tail else None
         return bool(wire["candidates"][0]["finishReason"])  # type: ignore[index]
@@ -413,7 +413,7 @@ def _is_last_chunk(tail: bytes) -> bool:
 
 
 def _merge_candidate(merged: dict[str, Any], wire: dict[str, Any], parts: list[Any]) -> None:
-    """Another candidate than the first: kept as it came, its parts in a row."""
+    """Merge a further candidate; its parts are concatenated."""
     old_content = merged.get("content") or {}
     content = wire.get("content")
     merged.update(wire)
@@ -423,5 +423,5 @@ def _merge_candidate(merged: dict[str, Any], wire: dict[str, Any], parts: list[A
 
 
 def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:
-    """A reader of this dialect's streams."""
+    """Return a reader for streams of this dialect."""
     return StreamReader(framing, quirks)

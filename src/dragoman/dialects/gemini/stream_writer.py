@@ -1,10 +1,10 @@
-"""Streams out: events to bytes, each as soon as it can be said. Every chunk is a response with one part of the answer.
+"""Write streams. Every chunk is a response with one part of the answer, written as soon as possible.
 
-Words go out as they come. A call is whole on this wire, so it goes out at its end, and what stands after it waits for
-it. The last chunk says the reason, what was consumed, and all that is known about the whole. Whatever folds to a fault
-ends with the reason of a failure, or with an error in place of the last chunk.
+Text is written immediately. A call is written complete at its end, and later blocks wait for it. The last chunk
+contains the finish reason, usage and the other fields of the reply. A failure ends with a failure reason, or with an
+error in place of the last chunk.
 
-The one rule: the end is written for a message that ended, and for no other.
+Invariant: only a complete message gets the finish reason of a complete message.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _EMPTY_TEXT: Final[_Part] = {"text": ""}
 
 
 class _OpenCall:
-    """A call whose input is still arriving."""
+    """A call whose input is incomplete."""
 
     def __init__(self, start: ToolUseStart) -> None:
         self.start = start
@@ -64,43 +64,43 @@ class _OpenCall:
         return not any(fragment.strip() for fragment in self.fragments)
 
     def to_block(self) -> ContentBlock:
-        """The call as ``fold`` finds it: one that can be made, or one that cannot."""
+        """Return the call as ``fold`` would: valid or invalid."""
         text = ToolUseInputDelta(self.start.index, "".join(self.fragments))
         return fold((self.start, text, self.end or ToolUseEnd(self.start.index))).content[0]
 
 
 class StreamWriter:
-    """Events in, bytes out."""
+    """Convert events to the bytes of a stream."""
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse", "json-array"):
             raise LookupError(f"{NAME} streams are server-sent events or one JSON array, not {framing!r}")
         self._is_array = framing == "json-array"
-        self._has_items = False  # the array
+        self._has_items = False  # whether the array has an item
         self._model: str | None = None
-        self._repeated_fields: _Part = {}  # what every chunk says again
+        self._repeated_fields: _Part = {}  # fields that every chunk repeats
         self._content: _Part = {"role": "model"}
         self._candidate: _Part = {"index": 0}
         self._usage: TokenUsage | None = None
         self._is_usage_written = True
-        self._kinds: dict[int, type[StreamEvent]] = {}  # what opened each block
+        self._kinds: dict[int, type[StreamEvent]] = {}  # the event type that opened each block
         self._calls: dict[int, _OpenCall] = {}
-        self._pending_parts: dict[int, list[_Part]] = {}  # for a call that stands before them
-        self._native_thinking: set[int] = set()  # blocks of reasoning that came from here
-        self._halves: dict[int, str] = {}  # first halves of characters
+        self._pending_parts: dict[int, list[_Part]] = {}  # parts that wait for an earlier call
+        self._native_thinking: set[int] = set()  # reasoning blocks of this dialect
+        self._halves: dict[int, str] = {}  # high surrogates that wait for the low one
         self._has_content = False
         self._fault: Fault | None = None
         self._end: Reply | None = None
         self._is_over = False
 
     def feed(self, event: StreamEvent) -> bytes:
-        """The bytes for one event."""
+        """Return the bytes for one event."""
         if self._is_over:
             return self._write_late_usage(event)
         match event:
             case MessageStart():
                 return self._start(event)
-            case UsageUpdate(usage):  # goes with the next chunk, as it does there
+            case UsageUpdate(usage):  # written with the next chunk
                 self._usage, self._is_usage_written = usage, False
                 return b""
             case MessageComplete():
@@ -109,12 +109,12 @@ class StreamWriter:
                 return self._fail(fault, raw)
         self._fault = self._fault or self._find_violation(event)
         if self._fault is not None:
-            return b""  # nothing after it is to be trusted
+            return b""  # ignore events after a violation
         self._pending_parts.setdefault(event.index, []).extend(self._to_parts(event))
         return self._write_ready()
 
     def close(self) -> bytes:
-        """What is still owed: an error, if the message has not ended; and the end of the array."""
+        """Return the remaining bytes: an error if the message is incomplete, and the end of the array."""
         data = b"" if self._is_over else self._fail(self._fault or _fold_fault(), None)
         return data + b"]" if self._is_array else data
 
@@ -130,7 +130,7 @@ class StreamWriter:
             case ThinkingDelta(index, text, signature, raw):
                 if get_notes(raw, NAME):
                     self._native_thinking.add(index)
-                if index not in self._native_thinking:  # reasoning of another origin is never said
+                if index not in self._native_thinking:  # reasoning of other providers is never written
                     return []
                 return _part_if_any(
                     ThinkingBlock(self._join_surrogates(index, text), signature, raw or NATIVE_THINKING)
@@ -147,7 +147,7 @@ class StreamWriter:
 
     def _end_call(self, index: int, end: ToolUseEnd) -> list[_Part]:
         self._calls[index].end = end
-        if self._calls[index].has_no_input():  # whether it was cut off is known at the end of the message
+        if self._calls[index].has_no_input():  # the end of the message shows whether it was truncated
             return []
         return self._block_parts(self._calls.pop(index).to_block())
 
@@ -158,7 +158,7 @@ class StreamWriter:
         return [] if unsupported_reason(block) is not None else [write_part(block)]
 
     def _join_surrogates(self, index: int, text: str) -> str:
-        """A text without half of a character at its end, which waits for the other half."""
+        """Return the text without a trailing high surrogate, which waits for its low surrogate."""
         if text.isascii() and index not in self._halves:
             return text
         text = self._halves.pop(index, "") + text
@@ -170,7 +170,7 @@ class StreamWriter:
         return joined
 
     def _find_violation(self, event: StreamEvent) -> Fault | None:
-        """What an event breaks of the order of events: the same as ``fold`` would find."""
+        """Return the fault of an event that is out of order, as ``fold`` would find it."""
         kind = ToolUseStart if isinstance(event, ToolUseInputDelta | ToolUseEnd) else type(event)
         index: int = event.index  # type: ignore[union-attr]
         opened_by = self._kinds.get(index)
@@ -181,7 +181,7 @@ class StreamWriter:
         else:
             is_right = opened_by in (None, kind)
         self._kinds.setdefault(index, kind)
-        return None if is_right else _make_violation(f"a {event.type} for block {index}, which is not open for it")
+        return None if is_right else _make_violation(f"{event.type} for block {index}, which is not open for it")
 
     # --- chunks ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class StreamWriter:
         return b""
 
     def _write_ready(self, *, is_end: bool = False) -> bytes:
-        """The chunks of what need not wait for a call any more."""
+        """Return the chunks of all blocks that do not wait for a call."""
         limit = min(self._calls, default=None) if not is_end else None
         ready = sorted(index for index in self._pending_parts if limit is None or index < limit)
         return b"".join([self._write_chunk(part) for index in ready for part in self._pending_parts.pop(index)])
@@ -209,7 +209,7 @@ class StreamWriter:
         return self._write_frame({"candidates": [candidate], **self._pending_usage(), **self._repeated_fields})
 
     def _pending_usage(self) -> _Part:
-        """What was consumed so far, if no chunk has said it yet."""
+        """Return usage that no chunk has contained yet."""
         if self._usage is None or self._is_usage_written:
             return {}
         self._is_usage_written = True
@@ -230,19 +230,19 @@ class StreamWriter:
         for index in sorted(self._calls):
             self._pending_parts.setdefault(index, []).extend(self._block_parts(self._calls[index].to_block()))
         data = self._write_ready(is_end=True)
-        raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # here it must be
+        raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # required here
         return data + self._write_last(
             Reply(stop_reason=end.stop_reason, usage=self._usage, model=self._model, provider_raw=raw or None)
         )
 
     def _find_end_fault(self, end: MessageComplete) -> Fault | None:
-        """What is wrong although no event said so. That nothing was said shows by itself."""
+        """Return a fault that no event reported. An empty message is visible as such."""
         if end.stop_reason is StopReason.ERROR:
             return _fold_fault(end)
         if self._halves:
             return _HALF_CHARACTER
         if set(self._kinds) != set(range(len(self._kinds))):
-            return _make_violation("a block is missing between the others")
+            return _make_violation("a block index is missing")
         is_limit = end.stop_reason is StopReason.MAX_TOKENS
         open_call = next((call for call in self._calls.values() if is_limit or call.end is None), None)
         return _fold_fault(open_call.start.replace(index=0), end) if open_call is not None else None
@@ -264,19 +264,19 @@ class StreamWriter:
         return self._write_frame({**self._repeated_fields, **self._last_response(reply)})
 
     def _last_response(self, reply: Reply) -> _Part:
-        """The response without what was said of it, with an empty text in its place, as the API ends its streams."""
+        """Return the response without the written parts, with an empty text, as the API ends its streams."""
         has_parts = self._has_content or get_notes(reply.provider_raw, NAME).get("form") is None
         return write_with_parts(reply, [_EMPTY_TEXT] if has_parts else [])
 
     def _write_late_usage(self, event: StreamEvent) -> bytes:
-        """What was consumed may be told after the end; nothing else may."""
+        """Write usage that arrives after the end; other events are ignored."""
         if self._end is None or not isinstance(event, UsageUpdate):
             return b""
         wire = self._last_response(self._end.replace(usage=event.usage))
         return self._write_frame({"usageMetadata": wire["usageMetadata"], **self._repeated_fields})
 
 
-_HALF_CHARACTER: Final = Fault(code="bad_event", message="half of a character in a text", retryable=True)
+_HALF_CHARACTER: Final = Fault(code="bad_event", message="a lone surrogate in a text", retryable=True)
 
 
 def _make_violation(message: str) -> Fault:
@@ -284,18 +284,18 @@ def _make_violation(message: str) -> Fault:
 
 
 def _fold_fault(*events: StreamEvent) -> Fault:
-    """The fault that these events fold to."""
+    """Return the fault that these events fold to."""
     fault = fold(events).fault
     assert fault is not None
     return fault
 
 
 def _part_if_any(block: TextBlock | ThinkingBlock) -> list[_Part]:
-    """The part of some words, if it says anything."""
+    """Return the part of a text in a list, or an empty list if it has no content."""
     part = write_part(block)
     return [part] if part.get("text") or part.keys() - {"text", "thought"} else []
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
+    """Return a writer for streams of this dialect."""
     return StreamWriter(framing)

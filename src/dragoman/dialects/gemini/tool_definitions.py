@@ -1,6 +1,6 @@
-"""Tools, both ways: functions stand in groups there and one by one here.
+"""Convert tools: functions are in groups on the wire and separate here.
 
-The one rule: a tool that is not a function (a search, a sandbox) is opaque and only this dialect writes it again.
+A tool that is not a function, such as search, is opaque; only this dialect writes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dragoman.wire.tool_definitions import EMPTY_SCHEMA
 
 
 def read_tools(items: list[Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
-    """Each function of each group is a tool. What else stands in a group is noted at its first function."""
+    """Read each function of each group as a tool. The other fields of a group are noted at its first function."""
     tools: list[ToolDefinition | OpaqueTool] = []
     for index, item in enumerate(items):
         wire, snake = to_camel(expect_object(item, f"$.tools[{index}]"))
@@ -75,14 +75,14 @@ def _default_tool(tool: ToolDefinition, notes: Mapping[str, Any]) -> dict[str, A
 
 
 def write_tools(tools: tuple[ToolDefinition | OpaqueTool, ...], losses: list[Loss]) -> list[dict[str, Any]]:
-    """Functions next to each other are one group, unless they came apart."""
+    """Write consecutive functions as one group, unless they were in separate groups."""
     wire: list[dict[str, Any]] = []
     group: dict[str, Any] | None = None
     group_notes: Mapping[str, Any] = {}
     for tool in tools:
         if isinstance(tool, OpaqueTool):
             if tool.dialect != NAME:
-                losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
+                losses.append(Loss("", "", "tool", NAME, f"a tool of {tool.dialect}"))
             elif group is not None and group_notes.get("absorbs"):
                 group.update(tool.wire)
                 group = None

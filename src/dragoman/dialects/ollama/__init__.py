@@ -1,9 +1,8 @@
-"""Ollama chat, ``/api/chat``: https://docs.ollama.com/api/chat; the shapes are those of recorded exchanges.
+"""Ollama chat, ``/api/chat``: https://docs.ollama.com/api/chat; the shapes come from recorded exchanges.
 
-A message is one text, one reasoning, a list of pictures and a list of calls; the order between them is not said. Most
-calls have no id: their ids here are made from their name and position, and a result finds its call by the tool's name,
-else as the oldest that has no answer yet. A stream is the same object a line, and ``done`` ends it, often without a
-reason.
+A message has one text, one reasoning text, a list of images and a list of calls, without an order between them. Most
+calls have no id: it is derived from name and position, and a result is matched by the name of its tool, else to the
+oldest call without a result. A stream has one such object per line; ``done`` ends it, often without a reason.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/api/chat", stream_type="application/x-ndjson")
 
-# Options that a request does not say here, and why nothing is lost by that.
+# Options without a field in the request, and why nothing is lost.
 IMPLIED_OPTIONS: Final = {
-    "response_format.strict": "a schema is always enforced here",
+    "response_format.strict": "a schema is always enforced",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""Blocks of Ollama chat, both ways: what a message says, and the message made of it; for requests, replies and streams.
+"""Convert messages and blocks. Requests, replies and streams share this code.
 
-The one rule: a call whose input cannot be used is kept as it came, and never becomes a call that can be made.
+Invariant: a call with unusable input round-trips unchanged and never becomes a valid call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "ollama"
-NATIVE: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # what a model of ours thought or drew: nothing else tells
+NATIVE: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # marks native reasoning and images
 _IMAGE_PREFIXES: Final = {  # how the bytes of a picture begin, in base64: the wire does not say what kind it is
     "iVBORw0KGgo": "image/png",
     "/9j/": "image/jpeg",
@@ -39,7 +39,7 @@ _IMAGE_PREFIXES: Final = {  # how the bytes of a picture begin, in base64: the w
 
 
 def read_blocks(wire: dict[str, Any], where: str, builder: MessageBuilder, seed: str) -> list[ContentBlock]:
-    """What a message says: its reasoning, its text, its pictures and its calls."""
+    """Return the blocks of a message: reasoning, text, images and calls."""
     blocks: list[ContentBlock] = []
     thinking, content = text_at(wire, "thinking", where), text_at(wire, "content", where)
     if thinking:
@@ -48,7 +48,7 @@ def read_blocks(wire: dict[str, Any], where: str, builder: MessageBuilder, seed:
         blocks.append(TextBlock(content))
     for index, image in enumerate(expect_list(wire.get("images") or [], f"{where}.images")):
         if not isinstance(image, str):
-            raise FormatError("a picture is base64 text", where=f"{where}.images[{index}]")
+            raise FormatError("an image must be base64 text", where=f"{where}.images[{index}]")
         notes = dict(NATIVE) if wire.get("role") == "assistant" else None
         blocks.append(ImageBlock(ImageSource("base64", image), _image_type(image), notes))
     for index, call in enumerate(expect_list(wire.get("tool_calls") or [], f"{where}.tool_calls")):
@@ -58,10 +58,10 @@ def read_blocks(wire: dict[str, Any], where: str, builder: MessageBuilder, seed:
 
 
 def text_at(wire: dict[str, Any], key: str, where: str) -> str:
-    """The text of a key; none at all is an empty one."""
+    """Return the text of a key; a missing one is empty."""
     value = wire.get(key)
     if value is not None and not isinstance(value, str):
-        raise FormatError(f"text belongs here, not {type(value).__name__}", where=f"{where}.{key}")
+        raise FormatError(f"expected text, not {type(value).__name__}", where=f"{where}.{key}")
     return value or ""
 
 
@@ -72,11 +72,11 @@ def _image_type(data: str) -> str:
 def read_call(
     wire: dict[str, Any], where: str, builder: MessageBuilder, seed: str
 ) -> ToolUseBlock | InvalidToolUseBlock:
-    """A call. One without an id gets ours from ``seed`` and the name of its tool."""
+    """Read a call. Without an id, our id is derived from ``seed`` and the name of the tool."""
     function = expect_object(wire.get("function"), f"{where}.function")
     name, provider_id = function.get("name"), wire.get("id")
     if not isinstance(name, str):
-        raise FormatError("a call has the name of its tool", where=f"{where}.function.name")
+        raise FormatError("a call needs the name of its tool", where=f"{where}.function.name")
     has_id = isinstance(provider_id, str) and provider_id != ""
     call_id = builder.call_id(str(provider_id) if has_id else f"{seed}#{name}")
     text = arguments_text(function.get("arguments"))
@@ -90,7 +90,7 @@ def read_call(
 
 
 def _read_arguments(arguments: Any) -> tuple[dict[str, Any], str | None]:
-    """The input of a call, or why there is none. Some servers write it as a text, and none at all as an empty one."""
+    """Return the input of a call, or the problem. Some servers send JSON text, and an empty text for no input."""
     if isinstance(arguments, dict):
         return arguments, None
     if arguments is None or isinstance(arguments, str):
@@ -99,19 +99,19 @@ def _read_arguments(arguments: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def arguments_text(arguments: Any) -> str:
-    """The input as raw text, as it travels in events."""
+    """Return the input as text, as in events."""
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
 
 
 def content_form(wire: dict[str, Any]) -> str | None:
-    """A word for a message without any content, which is not the same as an empty one."""
+    """Return the form of a message without content, which differs from empty content."""
     return None if "content" in wire else "absent"
 
 
 def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
-    """What we would write for a message if nobody had noted anything about it."""
+    """Write a message without its residue."""
     texts: list[str] = []
     thoughts: list[str] = []
     images: list[str] = []
@@ -139,10 +139,10 @@ def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None)
 
 
 def write_call(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
-    """A call as it stands on the wire."""
+    """Write a call."""
     notes = get_notes(block.provider_raw, NAME)
     if isinstance(block, InvalidToolUseBlock) and notes and not block.input_text:
-        block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # cut before its input: nothing stood there
+        block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # truncated before its input
     call: dict[str, Any] = apply_diff(_default_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
     return call
 
@@ -156,30 +156,30 @@ def _default_call(
 
 
 def has_no_input(block: ToolUseBlock) -> bool:
-    """Whether a call came without any input, not even an empty one."""
+    """Return whether a call was read without any input."""
     return not arguments_text(write_call(block)["function"].get("arguments")).strip()
 
 
 def is_native(block: ContentBlock) -> bool:
-    """Whether something was noted about a block here."""
+    """Return whether a block has notes of this dialect."""
     return bool(get_notes(getattr(block, "provider_raw", None), NAME))
 
 
 def unsupported_reason(block: ContentBlock) -> str | None:
-    """Why this wire cannot carry a block; ``None`` if it can."""
+    """Return why the wire format cannot carry a block; ``None`` if it can."""
     match block:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
             return None
         case ThinkingBlock(provider_raw=raw):
-            return None if get_notes(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock(source):
-            return None if source.kind == "base64" else "this API takes the bytes of a picture, not where they are"
+            return None if source.kind == "base64" else "this API accepts images only as bytes"
         case _:
-            return "this API takes no such block"
+            return "this API does not support this block"
 
 
 def unsupported_reply_reason(block: ContentBlock) -> str | None:
-    """Why an answer on this wire cannot carry a block; ``None`` if it can."""
+    """Return why a reply cannot carry a block; ``None`` if it can."""
     if isinstance(block, ImageBlock) and not is_native(block):
-        return "clients of this API do not read pictures in an answer"  # its own SDK refuses the whole answer
+        return "this API does not support images in replies"  # its SDK rejects the whole reply
     return unsupported_reason(block)

@@ -1,7 +1,4 @@
-"""Errors of Ollama, both ways: a sentence, and hardly ever more.
-
-The one rule: whatever the body is, there is a fault.
-"""
+"""Convert errors: usually only a message. Any body gives a fault."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from dragoman.exchange import ErrorClass, Fault, Written
 from dragoman.wire.faults import classify_status, make_fault, parse_error_body
 
 _OVERFLOW: Final = ("context length", "context size", "context window", "input length exceeds", "prompt too long")
-_STREAM_FAULT: Final = ("server_error", ErrorClass.SERVER_ERROR)  # there is no status, and the model was running
+_STREAM_FAULT: Final = ("server_error", ErrorClass.SERVER_ERROR)  # streams have no status
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side: a sentence, and hardly ever more."""
+    """Return the provider's error as a fault."""
     body = parse_error_body(body)
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
@@ -30,5 +27,5 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this API says it."""
+    """Write a fault as an error of this API."""
     return Written({"error": fault.message})

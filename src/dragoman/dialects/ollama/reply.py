@@ -1,6 +1,6 @@
-"""Whole replies of Ollama chat, both ways.
+"""Convert whole replies.
 
-The one rule: a reply that failed does not say that it is done, unless that is how it came.
+Invariant: a failed reply is not written with ``done``, unless it was read so.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls
 
 STOP_REASONS: Final = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
-PLACEHOLDER_TIME: Final = "1970-01-01T00:00:00Z"  # the wire wants to know when; a reply does not
-_UNUSABLE: Final = {  # faults that we found in an answer which ended like any other, and with what word
+PLACEHOLDER_TIME: Final = "1970-01-01T00:00:00Z"  # required by the API; a reply has no time
+_UNUSABLE: Final = {  # faults of replies with a normal done reason, and that reason
     "tool_input_truncated": "length",
     "tool_input_invalid": "stop",
     "empty_response": "stop",
@@ -39,7 +39,7 @@ _UNUSABLE: Final = {  # faults that we found in an answer which ended like any o
 
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
-    """An answer of ``/api/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
+    """Read a reply of ``/api/chat``; an error with HTTP 200 is a reply with a fault."""
     if body.get("message") is None and body.get("error") is not None:
         fault = read_error(None, {}, body)
         raw = make_notes(NAME, write_error(fault).wire, body, form="error")
@@ -48,11 +48,11 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 
 def reply_from(body: dict[str, Any]) -> Reply:
-    """The answer as it ends, not judged yet: of a stream, the events are judged."""
+    """Read a reply without marking unusable calls; for a stream, the event fold marks them."""
     message = expect_object(body.get("message"), "$.message")
     content = read_blocks(message, "$.message", MessageBuilder(), f"{body.get('created_at')}#")
     is_cut = body.get("done") is False
-    fault = stream_error(NAME, "stream_incomplete", "the answer says that it is not done").fault
+    fault = stream_error(NAME, "stream_incomplete", "the reply is not done").fault
     reply = Reply(
         content=tuple(content),
         stop_reason=StopReason.ERROR if is_cut else _read_stop_reason(body.get("done_reason"), content),
@@ -69,7 +69,7 @@ def _mark_unusable(reply: Reply) -> Reply:
 
 
 def _read_stop_reason(reason: Any, content: Iterable[ContentBlock]) -> StopReason:
-    """Calls end with "stop" like everything else, and an answer may be done without a reason."""
+    """Return the stop reason. Replies with calls also end with "stop", and the reason may be missing."""
     stop_reason = STOP_REASONS.get(str(reason), StopReason.UNKNOWN)
     calls = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in content)
     return StopReason.TOOL_USE if calls and stop_reason is not StopReason.MAX_TOKENS else stop_reason
@@ -79,7 +79,7 @@ _SUPPORTED: Final = SupportedDetails(stop_reasons=("end_turn", "max_tokens", "to
 
 
 def write_reply(reply: Reply) -> Written:
-    """An answer of ``/api/chat``, whole, and what it cannot say."""
+    """Write a reply of ``/api/chat`` and report losses."""
     losses: list[Loss] = []
     notes = get_notes(reply.provider_raw, NAME)
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
@@ -90,7 +90,7 @@ def write_reply(reply: Reply) -> Written:
 
 
 def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
-    """What we would write for a reply if nobody had noted anything about it."""
+    """Write a reply without its residue."""
     wire: dict[str, Any] = {"model": reply.model} if reply.model is not None else {}
     wire["created_at"] = PLACEHOLDER_TIME
     wire["message"] = default_message("assistant", content, form)

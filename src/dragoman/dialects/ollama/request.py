@@ -1,7 +1,7 @@
-"""Requests of Ollama chat, both ways: the messages, the tools and the options.
+"""Convert requests: messages, tools and options.
 
-Most calls have no id on this wire, so that a result finds its call by the name of the tool, else by its turn. The one
-rule: a result is never given to another call while its own is there.
+Most calls have no id, so a result is matched by the name of the tool, else by order. Invariant: a result is never
+matched to another call while its own is unanswered.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tools
 
-_SEPARATE_FIELDS: Final = ("messages", "tools")  # parts of a request that are read one by one
-_LEVELS: Final = ("low", "medium", "high")  # how much to think, for the models that take more than yes and no
+_SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
+_LEVELS: Final = ("low", "medium", "high")  # for models with more than on and off
 
 
 @accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
-    """A request as ``/api/chat`` takes it."""
+    """Read a request of ``/api/chat``."""
     if "messages" not in body:
-        raise FormatError("a request has messages", where="$.messages")
+        raise FormatError("a request needs messages", where="$.messages")
     builder, calls = MessageBuilder(), _CallIndex()
     for index, message in enumerate(expect_list(body["messages"] or [], "$.messages")):
         _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder, calls)
@@ -70,7 +70,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
-    """The request as ``/api/chat`` takes it, and what it cannot take."""
+    """Write a request of ``/api/chat`` and report losses."""
     losses = _option_losses(request.options)
     request = drop_failed_turns(request, NAME, losses)
     notes = get_notes(request.provider_raw, NAME)
@@ -83,38 +83,38 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     wire.update(top)
     if wire.get("think") is True and request.options.reasoning is not None and request.options.reasoning.effort:
-        losses.append(Loss("", "", "reasoning.effort", NAME, "this API knows no such level; it is told to think"))
+        losses.append(Loss("", "", "reasoning.effort", NAME, "this API has no such level; thinking is enabled"))
     losses.extend(foreign_option_losses(request, NAME))
     return Written(wire, tuple(losses))
 
 
 class _CallIndex:
-    """The calls so far: what they are named on the wire, and which of them still wait for their results."""
+    """The calls so far, with their wire names and ids, and which of them have no result yet."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, tuple[str, str | None]] = {}
         self._unanswered: dict[str, str] = {}
 
     def add(self, blocks: Iterable[ContentBlock]) -> None:
-        """The calls among these blocks."""
+        """Add the calls among these blocks."""
         for block in blocks:
             if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
                 self._by_id[block.id] = (block.name, write_call(block).get("id"))
                 self._unanswered[block.id] = block.name
 
     def find(self, call_id: str) -> tuple[str, str | None] | None:
-        """The name and, if it has one, the id that a call has on the wire."""
+        """Return the name and, if any, the wire id of a call."""
         return self._by_id.get(call_id)
 
     def find_unanswered(self, name: str | None) -> str | None:
-        """The oldest call of that name without a result; else the oldest of any name."""
+        """Return the oldest call of that name without a result, else the oldest of any name."""
         return next(
             (call_id for call_id, call_name in self._unanswered.items() if call_name == name),
             next(iter(self._unanswered), None),
         )
 
     def mark_answered(self, call_id: str) -> None:
-        """A call that has its result."""
+        """Mark a call as answered."""
         self._unanswered.pop(call_id, None)
 
 
@@ -125,7 +125,7 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder, cal
         builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
     if role not in ("user", "assistant", "system"):
-        raise FormatError(f"a role is user, assistant, system or tool, not {role!r}", where=f"{where}.role")
+        raise FormatError(f"expected the role user, assistant, system or tool, not {role!r}", where=f"{where}.role")
     blocks = read_blocks(wire, where, builder, f"{len(builder.messages)}#")
     if not blocks and role != "assistant":
         blocks = [TextBlock("")]
@@ -140,7 +140,7 @@ def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder, call
         text_or_none(wire.get("tool_name")) or text_or_none(wire.get("name")),
     )
     call_id = builder.result_id(provider_id) if provider_id else calls.find_unanswered(name)
-    call_id = call_id or builder.call_id(f"{len(builder.messages)}#{name}")  # it answers nothing that we know
+    call_id = call_id or builder.call_id(f"{len(builder.messages)}#{name}")  # an unknown call
     calls.mark_answered(call_id)
     blocks = read_blocks({key: wire[key] for key in ("content", "images") if key in wire}, where, builder, "")
     result = ToolResultBlock(call_id, tuple(blocks))
@@ -169,7 +169,7 @@ def _write_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list[d
         others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
         blocks = supported_blocks(others, unsupported_reason, NAME, losses, message)
         calls.add(blocks)
-        if blocks or not message.content:  # else nothing of it can be said here; the losses name it
+        if blocks or not message.content:  # otherwise nothing is supported; the losses are recorded
             notes = get_notes(message.metadata.provider_raw, NAME)
             default = default_message(message.role.value, blocks, notes.get("form"))
             wire.append(apply_diff(default, notes.get("residue")))
@@ -200,7 +200,7 @@ def _read_options(body: dict[str, Any]) -> Options:
         frequency_penalty=number_or_none(options.get("frequency_penalty")),
         response_format=_read_format(body.get("format")),
         reasoning=_read_reasoning(body.get("think")),
-        stream=body.get("stream") is not False,  # it answers in pieces unless told otherwise
+        stream=body.get("stream") is not False,  # the API streams by default
     )
 
 

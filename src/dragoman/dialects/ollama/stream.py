@@ -58,7 +58,7 @@ from dragoman.wire.stream_reader import BaseStreamReader
 from dragoman.wire.stream_writer import BaseStreamWriter
 from dragoman.wire.tool_definitions import read_arguments
 
-_STREAM_FIELDS: Final = frozenset({"message", "done"})  # a line with neither is none of ours
+_STREAM_FIELDS: Final = frozenset({"message", "done"})  # a line has at least one of these
 _TEXT_MARKER: Final = "\0 the words stand here \0"
 _REPEATED_FIELDS: Final = ("model", "created_at")
 
@@ -67,17 +67,17 @@ _REPEATED_FIELDS: Final = ("model", "created_at")
 
 
 class StreamReader(BaseStreamReader):
-    """Bytes in, events out. The lines are put together to the answer that would have come whole, without its words."""
+    """Convert the bytes of a stream to events, and collect the whole reply without its text for the residue."""
 
     def __init__(self, framing: str | None = None) -> None:
         super().__init__(NAME, framing or "ndjson")
         self._message: dict[str, Any] = {}
-        self._seed: str | None = None  # what the ids of nameless calls are made of: when the answer began
+        self._seed: str | None = None  # the start time, from which ids of calls are derived
         self._indexes: dict[str, int] = {}
         self._builder = MessageBuilder()
 
     def decode_text_delta(self, data: bytes) -> StreamEvent | None:
-        """The next words of a line that says nothing else, in a text that has begun."""
+        """Return the delta of a line that only continues an open text."""
         message = self._message
         if not message.get("content") and not message.get("thinking"):
             return None
@@ -95,7 +95,7 @@ class StreamReader(BaseStreamReader):
         return None
 
     def decode_event(self, data: bytes) -> Any:
-        """The value of a line. Only the input of a call needs the careful reader, for two equal keys in it."""
+        """Decode a line. Only calls need the strict reader, which detects duplicate keys in their input."""
         if b'"tool_calls"' not in data:
             return msgspec.json.decode(data)
         try:
@@ -106,7 +106,7 @@ class StreamReader(BaseStreamReader):
             return _decode_inputs_as_text(data)
 
     def read_event(self, wire: dict[str, Any], _name: str | None, events: list[StreamEvent]) -> None:
-        """One line."""
+        """Read one line."""
         if wire.get("error") is not None:
             events.append(StreamError(read_error(None, {}, wire)))
             return
@@ -139,7 +139,7 @@ class StreamReader(BaseStreamReader):
                     self._message[key] = value
 
     def _read_text(self, key: str, text: str, value: Any, events: list[StreamEvent]) -> None:
-        """The first words stand for all of them: they are never part of what is noted at the end."""
+        """Append text. The first text stands for all of it, which is never noted."""
         if not self._message.get(key) and (value is not None or key not in self._message):
             self._message[key] = value
         if text and key == "thinking":
@@ -174,7 +174,7 @@ class StreamReader(BaseStreamReader):
 
 
 def _start_notes(wire: dict[str, Any]) -> ProviderRaw | None:
-    """What is noted at the end about the parts of a reply that its first line tells."""
+    """Return the notes about the reply that the first line contains."""
     message = wire["message"] if isinstance(wire.get("message"), dict) else {"role": "assistant", "content": ""}
     fields = {key: wire[key] for key in _REPEATED_FIELDS if key in wire}
     role = {"role": message["role"]} if "role" in message else {}
@@ -221,7 +221,7 @@ class _RawLine(msgspec.Struct):
 
 
 def _decode_inputs_as_text(data: bytes) -> Any:
-    """A line, with each input that says something twice as the text that it came as. It cannot be used, and is kept."""
+    """Decode a line; an input with duplicate keys is kept as text and is unusable."""
     wire = msgspec.json.decode(data)
     line = msgspec.json.decode(data, type=_RawLine)
     for call, raw in zip(wire["message"]["tool_calls"], line.message.tool_calls, strict=True):
@@ -232,7 +232,7 @@ def _decode_inputs_as_text(data: bytes) -> Any:
 
 
 def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """A reader of this dialect's streams."""
+    """Return a reader for streams of this dialect."""
     return StreamReader(framing)
 
 
@@ -240,7 +240,7 @@ def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> S
 
 
 class StreamWriter(BaseStreamWriter):
-    """Events in, bytes out: one object a line, never an empty line, and a message in each of them."""
+    """Convert events to lines, each with a message."""
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "ndjson", "sse"):
@@ -249,15 +249,15 @@ class StreamWriter(BaseStreamWriter):
         self._write_frame = sse_frame if framing == "sse" else _write_json_line
         self._model: str | None = None
         self._repeated_fields: dict[str, Any] = {}
-        self._message: dict[str, Any] = {}  # what every message says: its role, and a text, be it empty
+        self._message: dict[str, Any] = {}  # fields of every message: role and content
         self._text_templates: dict[str, tuple[bytes, bytes]] = {}
         self._text_blocks: dict[str, set[int]] = {"content": set(), "thinking": set()}
         self._calls: dict[int, tuple[ToolUseStart, list[str]]] = {}
-        self._calls_without_input: list[ToolUseBlock] = []  # calls without any input: at the limit, these were cut
+        self._calls_without_input: list[ToolUseBlock] = []  # at the token limit, these are truncated
         self._unusable_call: str | None = None
 
     def write_start(self, start: MessageStart) -> bytes:
-        """Nothing yet: the first piece begins the message."""
+        """Write nothing: the first line starts the message."""
         self._model = start.model
         notes = get_notes(start.provider_raw, NAME)
         start_fields = apply_diff(_default_start(start.model), notes.get("residue"))
@@ -271,13 +271,13 @@ class StreamWriter(BaseStreamWriter):
         return b""
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """There is one text; a second one goes on from it."""
+        """Write text. A message has one text; a second block continues it."""
         line = self._write_line_text("content", index, text)
         self.set_text_template(TextDelta, index, raw, self._text_templates["content"])
         return line
 
     def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """Reasoning, if it is of this origin."""
+        """Write native reasoning."""
         if not get_notes(raw, NAME) and index not in self._text_blocks["thinking"]:
             return b""
         line = self._write_line_text("thinking", index, text)
@@ -285,17 +285,17 @@ class StreamWriter(BaseStreamWriter):
         return line
 
     def write_call_start(self, start: ToolUseStart) -> bytes:
-        """Nothing yet: calls are written whole."""
+        """Write nothing: calls are written complete."""
         self._calls[start.index] = (start, [])
         return b""
 
     def write_call_input(self, index: int, text: str) -> bytes:
-        """Nothing yet: calls are written whole."""
+        """Write nothing: calls are written complete."""
         self._calls[index][1].append(text)
         return b""
 
     def write_call_end(self, end: ToolUseEnd) -> bytes:
-        """The call."""
+        """Write the call."""
         start, pieces = self._calls.pop(end.index)
         text = "".join(pieces)
         value, problem = read_arguments(text)
@@ -308,7 +308,7 @@ class StreamWriter(BaseStreamWriter):
         return b""
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:
-        """A block in one piece, if this wire can say it."""
+        """Write a complete block, if the API supports it."""
         match block:
             case TextBlock(text, raw):
                 return self.write_text(index, text, raw)
@@ -322,7 +322,7 @@ class StreamWriter(BaseStreamWriter):
                 return b""
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
-        """The line that is done, with everything that was learned since the first one."""
+        """Write the line that is done, with all fields that were added since the start."""
         is_limit = end.stop_reason is StopReason.MAX_TOKENS
         truncated = next((call.name for call in self._calls_without_input if is_limit and not is_native(call)), None)
         if self._unusable_call is not None or truncated is not None:
@@ -339,7 +339,7 @@ class StreamWriter(BaseStreamWriter):
         return calls + self._write_frame(apply_diff(default, notes.get("residue")))
 
     def write_failure(self, error: StreamError) -> bytes:
-        """What went wrong, on a line of its own."""
+        """Write the error as a line."""
         return self._write_frame(write_error(error.fault).wire)
 
     def _write_line_text(self, key: str, index: int, text: str) -> bytes:
@@ -356,12 +356,12 @@ class StreamWriter(BaseStreamWriter):
         return self._write_pending_calls() + self._write_line({"tool_calls": [write_call(block)]})
 
     def _write_pending_calls(self) -> bytes:
-        """The calls without input that waited."""
+        """Write the calls without input that waited for the end."""
         calls, self._calls_without_input = self._calls_without_input, []
         return b"".join(self._write_line({"tool_calls": [write_call(call)]}) for call in calls)
 
     def _make_template(self, key: str) -> tuple[bytes, bytes]:
-        """What stands before and after a text in a line."""
+        """Return the bytes before and after a text in a line."""
         before, _, after = self._write_line({key: _TEXT_MARKER}).rpartition(json_text(_TEXT_MARKER))
         return before, after
 
@@ -374,5 +374,5 @@ def _write_json_line(wire: Any) -> bytes:
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
+    """Return a writer for streams of this dialect."""
     return StreamWriter(framing)

@@ -1,9 +1,8 @@
 """Messages of pydantic-ai, version 2(``ModelMessagesTypeAdapter``): https://ai.pydantic.dev/message-history.
 
-A list of requests and responses, each with parts. A response is one message of an assistant; the parts of a request are
-messages of their own. Its reasoning is written with its signature and the provider that made it, because the package
-gives a signature back to that provider alone; other formats and wires have their own rules. What the provider did or
-made itself (its searches, its pictures, its summaries) is opaque. The one rule is that of each file here.
+A history is a list of requests and responses, each with parts. A response is one assistant message; the parts of a
+request are separate messages. Reasoning is written with its signature and its provider, because the package sends a
+signature only to that provider. Searches, files and summaries of a provider are opaque.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dragoman.transcripts.pydantic_ai.write_context import WriteContext
 
 
 def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
-    """The messages of a history; ``created_at`` is when something was said that does not say so itself."""
+    """Read a history; ``created_at`` is the time of items without one."""
     reader = TranscriptReader(NAME, session_id, created_at)
     return read_transcript(wire, lambda history, _: _read_history(history, ReadState(reader, created_at)), reader)
 
@@ -40,11 +39,11 @@ def _read_history(history: Any, state: ReadState) -> None:
             case "response":
                 read_response(message, where, reader)
             case kind:
-                raise FormatError(f"a request or a response belongs here, not {kind!r:.100}", where=f"{where}.kind")
+                raise FormatError(f"expected a request or a response, not {kind!r:.100}", where=f"{where}.kind")
 
 
 def write_messages(messages: Iterable[Message]) -> Written:
-    """The history again, and what of the messages is not in it."""
+    """Write a history and report losses."""
     history = tuple(messages)
     context = WriteContext(history)
     wire = [
@@ -55,7 +54,7 @@ def write_messages(messages: Iterable[Message]) -> Written:
 
 
 def _group_messages(messages: Iterable[Message], context: WriteContext) -> Iterator[list[Message]]:
-    """Each answer, and what stands between answers."""
+    """Yield each assistant message, and the messages between them."""
     group: list[Message] = []
     for message in (supported for supported in map(context.supported_message, messages) if supported is not None):
         if group and (message.role is Role.ASSISTANT or starts_request(message)):
@@ -70,7 +69,7 @@ def _group_messages(messages: Iterable[Message], context: WriteContext) -> Itera
 
 
 def looks_like(wire: Any) -> bool:
-    """Whether a value may be a history of this package."""
+    """Return whether a value may be a history of this package."""
     match wire:
         case [{"kind": "request" | "response", "parts": list()}, *_]:
             return True

@@ -1,12 +1,11 @@
-"""Items of what a user says or a tool answers, both ways: texts and files.
+"""Convert items of user prompts and tool returns: texts and files.
 
-    read_item(item) -> block        what we know of it, and the residue; else all of it, opaque
-    write_item(block) -> item     the item again
-    cannot_say(block)               why an item cannot be made of a block
+    read_item(item) -> block        known fields and residue; an unknown item becomes an opaque block
+    write_item(block) -> item       the item again
+    unsupported_reason(block)       why a block cannot be an item
 
-A file is a text of base64, in the alphabet for addresses, or an address. A file that was uploaded to a provider is
-known to that provider alone, and is opaque. The one rule: what a block is decided by the media type of the bytes, and
-by the kind of the item where there is only an address.
+A file is URL-safe base64 or a URL. A file that was uploaded to a provider is opaque. The media type of the bytes
+determines the block type; for a URL, the kind of the item does.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _BY_KIND: Final[dict[str, type[Medium]]] = {
     "document-url": DocumentBlock,
 }
 _KINDS: Final = {cls: kind for kind, cls in _BY_KIND.items()}
-_UNKNOWN_TYPES: Final = {  # of an address whose ending says nothing
+_UNKNOWN_TYPES: Final = {  # for a URL without a known extension
     "image-url": "image/*",
     "audio-url": "audio/*",
     "video-url": "video/*",
@@ -53,14 +52,14 @@ _UNKNOWN_TYPES: Final = {  # of an address whose ending says nothing
 _LISTED_KINDS: Final = (
     *_BY_KIND,
     "uploaded-file",
-)  # kinds that a result lists, because any tool may answer with such JSON
+)  # kinds that a result lists, because tools may return JSON of that shape
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_item(item: str | Wire) -> ContentBlock:
-    """An item as we know it, with what is left over; else the whole of it, opaque."""
+    """Return the item as a block with its residue, or as an opaque block if its kind is unknown."""
     if isinstance(item, str):
         return TextBlock(item)
     notes: dict[str, Any] = {}
@@ -71,19 +70,19 @@ def read_item(item: str | Wire) -> ContentBlock:
 
 
 def read_value(value: Any) -> TextBlock:
-    """What a tool answered that is neither a text nor a file: its JSON, as a model is shown it."""
+    """Return a tool return that is neither text nor a file as JSON text, as the model receives it."""
     block = TextBlock(json_text(value))
     notes = {"form": "json"}
     return block.replace(provider_raw=make_notes(NAME, _default_item(block, notes), value, **notes))
 
 
 def json_text(value: Any) -> str:
-    """The JSON of a value, without spaces."""
+    """Return compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def is_file(value: Any, digests: Any) -> bool:
-    """Whether what a tool answered is a file: it says so itself, and the result lists it if that is how it came."""
+    """Return whether a tool return is a file: by its kind, and by the list of digests if there is one."""
     match value:
         case {"kind": "binary", "data": str(), "media_type": str()}:
             return True
@@ -94,13 +93,13 @@ def is_file(value: Any, digests: Any) -> bool:
 
 
 def file_digest(item: Wire) -> str:
-    """What a result lists a file by."""
+    """Return the digest of a file in the list of a result."""
     text = json.dumps(item, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_digests(items: Any) -> list[str]:
-    """What a result lists of its content: its files, but not those whose bytes it holds."""
+    """Return the digests that a result lists: of its files without inline bytes."""
     files = items if isinstance(items, list) else [items]
     listed_items = (item for item in files if isinstance(item, dict) and item.get("kind") in _LISTED_KINDS)
     return sorted({file_digest(item) for item in listed_items if is_file(item, None)})
@@ -127,7 +126,7 @@ def _match_item(item: Wire, notes: dict[str, Any]) -> TextBlock | Medium | None:
 
 
 def _with_identifier(block: Medium, item: Wire) -> Medium:
-    """A document's name is the identifier that somebody gave it; else that is made of what it holds."""
+    """Return the block; a document with a custom identifier as its name."""
     identifier = item.get("identifier")
     if (
         isinstance(block, DocumentBlock)
@@ -142,33 +141,33 @@ def _with_identifier(block: Medium, item: Wire) -> Medium:
 
 
 def unsupported_reason(block: ContentBlock) -> str | None:
-    """Why an item cannot be made of a block; ``None`` if it can."""
+    """Return why a block cannot be an item; ``None`` if it can."""
     match block:
         case TextBlock():
             return None
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
-            return "a file of the workspace, which nobody else can read" if source.kind == "file_ref" else None
+            return "a workspace file that others cannot read" if source.kind == "file_ref" else None
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block that only {dialect} understands"
+            return None if dialect == NAME else f"a block of {dialect}"
         case _:
             return "this format has no such item"
 
 
 def changed_reason(block: ContentBlock) -> str | None:
-    """What will not be read again as it is of a medium whose bytes are kept."""
+    """Return what reading back changes about a medium whose bytes are kept; ``None`` if nothing."""
     if isinstance(block, DocumentBlock) and block.name == "":
-        return "an empty name is none here; the document is kept"
+        return "an empty name is dropped; the document is kept"
     if not isinstance(block, Medium) or block.source.kind != "base64":
         return None
     if type(block) is not _BY_TYPE.get(block.media_type.partition("/")[0], DocumentBlock):
-        return "files are told apart by their media type; its bytes are kept"
+        return "the media type determines the block type; the bytes are kept"
     if "-" in block.source.data or "_" in block.source.data:
-        return "its base64 is read again in the usual alphabet; its bytes are kept"
+        return "its base64 is read back in the standard alphabet; the bytes are kept"
     return None
 
 
 def write_item(block: ContentBlock) -> Any:
-    """The item again."""
+    """Write an item."""
     if isinstance(block, OpaqueBlock):
         return block.wire
     notes = get_notes(getattr(block, "provider_raw", None), NAME)
@@ -176,7 +175,7 @@ def write_item(block: ContentBlock) -> Any:
 
 
 def _default_item(block: ContentBlock, notes: dict[str, Any]) -> Any:
-    """What we would write if nobody had noted more than its form."""
+    """Write an item without its residue."""
     match block:
         case TextBlock(text):
             return _default_text(text, notes.get("form"))
@@ -192,14 +191,14 @@ def _default_item(block: ContentBlock, notes: dict[str, Any]) -> Any:
             url_fields = {"url": source.data, "force_download": False, "vendor_metadata": None}
             return {**url_fields, "kind": kind, "media_type": stated_type, **name_field}
         case _:
-            raise TypeError(f"{type(block).__name__} is no item")
+            raise TypeError(f"{type(block).__name__} is not an item")
 
 
 def _default_text(text: str, form: str | None) -> Any:
     match form:
         case "text-content":
             return {"content": text, "metadata": None, "kind": form}
-        case "structured-content":  # of which the text is a rendering: where it was edited, it is the value
+        case "structured-content":  # the text renders the value; an edited text becomes the value
             rest = {"value": text, "tag": None, "description": None}
             return {"content": text, "metadata": None, "kind": form, **rest}
         case "json":
@@ -212,9 +211,9 @@ def _default_text(text: str, form: str | None) -> Any:
 
 
 def _default_identifier(block: Medium) -> str:
-    """What the package makes of a file to call it by."""
+    """Return the identifier that the package derives from a file."""
     data = block.source.data.encode()
     if block.source.kind == "base64":
-        with contextlib.suppress(binascii.Error):  # else they are not bytes that anybody could read
+        with contextlib.suppress(binascii.Error):  # invalid base64 is hashed as text
             data = base64.b64decode(data, validate=True)
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()[:6]

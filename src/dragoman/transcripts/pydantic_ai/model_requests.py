@@ -1,17 +1,16 @@
-"""What is sent to a model, both ways: a request has parts of several roles, and each part is a message here.
+"""Convert requests: a request has parts of several roles, and each part is a message.
 
     system-prompt, instructions                            system
     user-prompt, retry-feedback, compaction, speech        user
     tool-return                                            tool
-    retry-prompt                                           tool if it names one, else user
+    retry-prompt                                           tool with a tool name, else user
 
-A request's own words (when it was sent, which run it is of) are told of each of its messages, or noted on the first.
-Parts that record a change of tools or settings are said to nobody: they are noted on the message after them.
-Instructions are repeated in every request; they are a message where they change. Messages that follow each other
-without an answer between them are one request, unless a note says where the next one began.
+Fields of a request (time, run id) apply to each of its messages, or are noted on the first. Parts that record a change
+of tools or settings are noted on the message after them. Every request repeats its instructions; they become a message
+where they change. Consecutive messages without a response between them are one request, unless a note marks the start
+of the next. Extra fields of a message are stored in the metadata of the request, by the index of its part.
 
-What only we say about a message (its id, its metadata) stands in the request's metadata, by the place of its part.
-The one rule: which parts a message becomes is decided by ``_write_parts`` alone, also while it is being read.
+Invariant: ``_write_parts`` alone decides which parts a message becomes, also while reading.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ from dragoman.transcripts.pydantic_ai.write_context import (
     read_own_extra,
 )
 
-_RECORD_PARTS: Final = (  # parts that record something and say nothing
+_RECORD_PARTS: Final = (  # parts without content for the model
     "tool-availability-delta",
     "capability-load-delta",
     "model-settings-delta",
@@ -82,32 +81,32 @@ _RECORD_PARTS: Final = (  # parts that record something and say nothing
 _FAILURE_OUTCOMES: Final = (
     "failed",
     "retried",
-)  # the package says these to a model as failures, and other outcomes not
+)  # outcomes that the package sends to a model as failures
 _USER_TEXT_PARTS: Final = (
     "retry-feedback",
     "retry-prompt",
     "compaction",
     "speech",
-)  # parts that are one text of a user
-_NO_NAME: Final = "unknown"  # of a tool whose call is not in the history
-_PART_COUNT: Final = "parts"  # how many parts were one message
-_INSTRUCTIONS: Final = "instructions"  # the place of what is no part
+)  # parts with one text of a user
+_NO_NAME: Final = "unknown"  # the tool name of a result without a call
+_PART_COUNT: Final = "parts"  # key of the number of parts of a message
+_INSTRUCTIONS: Final = "instructions"  # key of extra fields of instructions
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 class ReadState:
-    """What is known of a history while it is read."""
+    """State while a history is read."""
 
     def __init__(self, reader: TranscriptReader, created_at: datetime) -> None:
         self.reader = reader
-        self.created_at = created_at  # of what does not say so itself
-        self.instructions: str | None = None  # that were told last
+        self.created_at = created_at  # of items without a time
+        self.instructions: str | None = None  # the latest ones
 
 
 def read_request(wire: Wire, where: str, state: ReadState) -> None:
-    """The messages of a request."""
+    """Read the messages of a request."""
     messages, previous_instructions = state.reader.messages, state.instructions
     start = len(messages)
     builder = _RequestReader(wire, where, state)
@@ -137,7 +136,7 @@ def _add_note(message: Message, name: str, note: Any) -> Message:
 
 
 class _RequestReader:
-    """One request in the making of its messages."""
+    """Reads the messages of one request."""
 
     def __init__(self, wire: Wire, where: str, state: ReadState) -> None:
         self._reader = state.reader
@@ -145,17 +144,17 @@ class _RequestReader:
         self._sent_at = parse_time(wire.get("timestamp")) or state.created_at
         extras = read_own_extra(wire)
         self._extras: Wire = extras if isinstance(extras, dict) else {}
-        self._first_metadata: dict[str, Any] = {"extra": read_extra(wire) or None}  # of the first message alone
+        self._first_metadata: dict[str, Any] = {"extra": read_extra(wire) or None}  # for the first message only
         self._shared_metadata = {
             "run_id": text_or_none(wire.get("run_id")),
             "status": MessageStatus.CANCELLED if wire.get("state") == "interrupted" else None,
         }
-        self._pending_records: list[Wire] = []  # parts that go with the next message
+        self._pending_records: list[Wire] = []  # parts that belong to the next message
 
     def add_message(
         self, role: Role, blocks: Sequence[ContentBlock], place: str, notes: Wire, when: datetime | None = None
     ) -> None:
-        """One more message."""
+        """Add a message."""
         extra_and_count = self._extras.get(place)
         extra = (
             {key: item for key, item in extra_and_count.items() if key != _PART_COUNT}
@@ -180,17 +179,17 @@ class _RequestReader:
         self._reader.messages.append(with_notes(message, {"dialect": NAME, **all_notes} if all_notes else None))
 
     def read_parts(self, parts: list[Any], start: int) -> None:
-        """Every part, and the messages that they are. ``start`` is the place of the request's first message."""
+        """Read all parts. ``start`` is the index of the first message of the request."""
         index = 0
         while index < len(parts):
             index += self._read_message_at(parts, index)
         if len(self._reader.messages) == start:
-            self.add_message(Role.SYSTEM, (), _INSTRUCTIONS, {"form": "empty"})  # a request of which nothing is said
+            self.add_message(Role.SYSTEM, (), _INSTRUCTIONS, {"form": "empty"})  # a request without messages
         elif self._pending_records:
             self._reader.messages[-1] = _add_note(self._reader.messages[-1], "after", self._pending_records)
 
     def _read_message_at(self, parts: list[Any], index: int) -> int:
-        """The message that begins with a part; gives how many parts it has."""
+        """Read the message that starts with a part; return its number of parts."""
         part = self._get_part(parts, index)
         if part["part_kind"] in _RECORD_PARTS:
             self._pending_records.append(part)
@@ -207,7 +206,7 @@ class _RequestReader:
         where = self._reader.path = f"{self._where}.parts[{index}]"
         part = expect_object(parts[index], where)
         if not isinstance(part.get("part_kind"), str):
-            raise FormatError("a part has a kind, as text", where=f"{where}.part_kind")
+            raise FormatError("a part needs a kind, as text", where=f"{where}.part_kind")
         return part
 
 
@@ -217,7 +216,7 @@ def _part_count(extra: Any) -> int:
 
 
 def _read_part(part: Wire, when: str, reader: TranscriptReader) -> tuple[Role, list[ContentBlock], Wire]:
-    """Whose part it is, its blocks, and what is to be noted on the message."""
+    """Return the role of a part, its blocks, and notes for the message."""
     match part:
         case {"part_kind": "system-prompt", "content": str(text)}:
             return Role.SYSTEM, [_add_text_notes(TextBlock(text), part, when)], {}
@@ -236,20 +235,20 @@ def _read_part(part: Wire, when: str, reader: TranscriptReader) -> tuple[Role, l
         case {"part_kind": "speech", "transcript": str(text)}:
             return Role.USER, _read_speech(text, part, when), {}
         case {"part_kind": "system-prompt"}:
-            raise FormatError("a system prompt is a text", where=f"{reader.path}.content")
+            raise FormatError("a system prompt must be text", where=f"{reader.path}.content")
         case _:
             return Role.USER, [OpaqueBlock(NAME, part)], {}
 
 
 def _add_text_notes(block: TextBlock, part: Wire, when: str, **notes: str | None) -> TextBlock:
-    """A text that is a part by itself, with what is left over."""
+    """Return a text that is a part of its own, with its residue."""
     set_notes = {name: note for name, note in notes.items() if note is not None}
     default = _default_text_part(block.replace(provider_raw={"dialect": NAME, **set_notes}), when)
     return block.replace(provider_raw=make_notes(NAME, default, part, **set_notes))
 
 
 def _read_speech(text: str, part: Wire, when: str) -> list[ContentBlock]:
-    """What a user spoke: the transcript, and the recording where it was kept."""
+    """Return the transcript and, if present, the recording of speech."""
     audio = part.get("audio")
     block = read_item(audio) if isinstance(audio, dict) else None
     if not isinstance(block, AudioBlock):
@@ -276,7 +275,7 @@ def _read_prompt(part: Wire, when: str, reader: TranscriptReader) -> tuple[Role,
 
 
 def _read_prompt_item(item: Any, where: str, blocks: list[ContentBlock]) -> None:
-    """One more block; a mark that tells where to cache is noted on the block before it."""
+    """Add a block; a cache point is noted on the block before it."""
     if not isinstance(item, str):
         expect_object(item, where)
     if (
@@ -294,15 +293,15 @@ def _read_prompt_item(item: Any, where: str, blocks: list[ContentBlock]) -> None
 
 
 def _is_plain_text(blocks: Sequence[ContentBlock]) -> bool:
-    """Whether a prompt would be written as a text and not as a list."""
+    """Return whether a prompt is written as text instead of a list."""
     return len(blocks) == 1 and isinstance(blocks[0], TextBlock) and not get_notes(blocks[0].provider_raw, NAME)
 
 
 def _read_result(part: Wire, when: str, reader: TranscriptReader) -> ToolResultBlock:
-    """What a tool answered: a text, a file, a list of such, or any JSON, which is then a text."""
+    """Return a tool return: text, a file, a list of them, or any JSON as text."""
     name, wire_id, content = part.get("tool_name"), part.get("tool_call_id"), part.get("content")
     if not isinstance(name, str):
-        raise FormatError("a result has the name of its tool", where=f"{reader.path}.tool_name")
+        raise FormatError("a result needs the name of its tool", where=f"{reader.path}.tool_name")
     is_retry = part["part_kind"] == "retry-prompt"
     tool_use_id = reader.result_id(wire_id if isinstance(wire_id, str) else reader.path)
     blocks, form = _read_content(content, part.get("content_file_digests"))
@@ -319,7 +318,7 @@ def _read_result(part: Wire, when: str, reader: TranscriptReader) -> ToolResultB
 
 
 def _read_content(content: Any, digests: Any) -> tuple[tuple[ContentBlock, ...], str | None]:
-    """The blocks of a result, and a word for a shape that we would not write for them."""
+    """Return the blocks of a result, and the form of content that differs from the default."""
     if content is None:
         return (), "null"
     if isinstance(content, str):
@@ -335,7 +334,7 @@ def _read_content(content: Any, digests: Any) -> tuple[tuple[ContentBlock, ...],
 
 
 def _is_item_list(content: list[Any], digests: Any) -> bool:
-    """Whether a list is one of texts and files, or holds a file: else it is shown to a model as JSON."""
+    """Return whether a list consists of texts, or contains a file; other lists are JSON for the model."""
     files = [is_file(item, digests) for item in content]
     return any(files) or all(isinstance(item, str) for item in content)
 
@@ -344,24 +343,24 @@ def _is_item_list(content: list[Any], digests: Any) -> bool:
 
 
 def write_request(messages: Sequence[Message], context: WriteContext) -> Wire:
-    """A request again, of messages that follow each other."""
+    """Write a request of consecutive messages."""
     wire: Wire = apply_notes(_default_request(messages, context), _request_notes(messages) or {})
     return wire
 
 
 def _request_notes(messages: Sequence[Message]) -> Wire | None:
-    """What was noted about a request on its first message, before which others may have been put."""
+    """Return the notes about a request, which may not be on the first message if messages were inserted."""
     candidates = (message_notes(message, NAME).get("request") for message in messages)
     return next((notes for notes in candidates if notes is not None), None)
 
 
 def starts_request(message: Message) -> bool:
-    """Whether a request began with this message although no answer stood before it."""
+    """Return whether a request started with this message without a response before it."""
     return bool(message_notes(message, NAME).get("request", {}).get("new"))
 
 
 def _default_request(messages: Sequence[Message], context: WriteContext) -> Wire:
-    """What we would write if nobody had noted more than which conversation it is of, and when it was sent."""
+    """Write a request without its residue; of the notes, conversation and time are used."""
     first = messages[0]
     notes = _request_notes(messages)
     runs = {message.metadata.run_id for message in messages}
@@ -383,7 +382,7 @@ def _default_request(messages: Sequence[Message], context: WriteContext) -> Wire
 
 
 def _can_write_extra(first: Message) -> bool:
-    """Whether what an application keeps with the first message can stand in the metadata of the request."""
+    """Return whether the application metadata of the first message can be the metadata of the request."""
     return bool(first.metadata.extra) and KEY not in (first.metadata.extra or {})
 
 
@@ -402,7 +401,7 @@ def _is_instructions(message: Message) -> bool:
 
 
 def _parts_and_extras(messages: Sequence[Message], fields: Wire, context: WriteContext) -> tuple[list[Wire], Wire]:
-    """The parts of a request, and what only we say about their messages, by the place of the first part of each."""
+    """Return the parts of a request, and the extra fields of its messages by the index of their first part."""
     parts: list[Wire] = []
     extras: Wire = {}
     for message in messages:
@@ -429,7 +428,7 @@ def _message_extra(message: Message, fields: Wire, own_parts: list[Wire], *, is_
     )
     count = len(own_parts)
     if message.role is Role.SYSTEM and not any(isinstance(block, TextBlock) for block in message.content):
-        count = 0  # an empty text stands for it
+        count = 0  # written as an empty text
     return {**extra, _PART_COUNT: count} if own_parts and count != 1 else extra
 
 
@@ -441,7 +440,7 @@ def _is_expressed(name: str, message: Message, fields: Wire) -> bool:
 
 
 def _write_parts(message: Message, context: WriteContext) -> list[Wire]:
-    """The parts of a message; what cannot be one of them is lost."""
+    """Return the parts of a message; unsupported blocks are losses."""
     when = format_time(message.created_at)
     match message.role:
         case Role.SYSTEM:
@@ -465,7 +464,7 @@ def _system_parts(message: Message, when: str, context: WriteContext) -> Iterato
 
 
 def _unsupported_instruction_reason(block: ContentBlock) -> str | None:
-    return None if isinstance(block, TextBlock) else "a system prompt is a text here"
+    return None if isinstance(block, TextBlock) else "a system prompt must be text"
 
 
 def _tool_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
@@ -478,7 +477,7 @@ def _tool_parts(message: Message, when: str, context: WriteContext) -> Iterator[
 
 
 def _user_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
-    """Texts that are parts themselves are such again; what stands between them is a prompt."""
+    """Yield texts that were parts as parts, and the blocks between them as prompts."""
     notes = message_notes(message, NAME)
     prompt: list[ContentBlock] = []
     has_parts = False
@@ -498,7 +497,7 @@ def _user_parts(message: Message, when: str, context: WriteContext) -> Iterator[
 def _blocks_with_parts(
     message: Message, when: str, context: WriteContext
 ) -> Iterator[tuple[Wire | None, ContentBlock]]:
-    """Each block that can be said, and the part that it is by itself, if it is one."""
+    """Yield each supported block, and its own part if it is one."""
     blocks = context.supported_blocks(message, message.content, unsupported_reason)
     _add_change_losses(blocks, message, context)
     open_speech: Wire | None = None
@@ -526,7 +525,7 @@ def _add_change_losses(blocks: Iterable[ContentBlock], message: Message, context
 
 
 def _default_text_part(block: TextBlock, when: str) -> Wire:
-    """What we would write for a text that is a part by itself."""
+    """Write a text that is a part of its own."""
     notes = get_notes(block.provider_raw, NAME)
     value_notes = {"dialect": NAME, "form": notes["of"]} if "of" in notes else None
     match notes.get("form"):
@@ -545,7 +544,7 @@ def _default_text_part(block: TextBlock, when: str) -> Wire:
 
 
 def _default_prompt(blocks: Sequence[ContentBlock], when: str, form: str | None) -> Wire:
-    """A prompt is a text where one text is all that it says."""
+    """Write a prompt, as text if it is one text."""
     if form != "list" and _is_plain_text(blocks):
         return user_shape(write_item(blocks[0]), when)
     items: list[Any] = []
@@ -556,7 +555,7 @@ def _default_prompt(blocks: Sequence[ContentBlock], when: str, form: str | None)
 
 
 def _default_result(result: ToolResultBlock, when: str, notes: Wire, calls: dict[str, CallInfo]) -> Wire:
-    """A result has the name and the id of its call, unless it came with others."""
+    """Write a result with the name and the id of its call, unless the notes contain others."""
     call = calls.get(result.tool_use_id, CallInfo(_NO_NAME, result.tool_use_id))
     name, call_id = notes.get("tool", call.name), notes.get("id", call.wire_id)
     content = _default_content([write_item(block) for block in result.content], result, notes.get("form"))

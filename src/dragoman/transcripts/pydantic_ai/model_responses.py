@@ -1,6 +1,6 @@
-"""What a model answers, both ways: one message of an assistant.
+"""Convert responses: one assistant message each.
 
-The one rule: a call whose input cannot be used is kept as it came, and never becomes a call that can be made.
+Invariant: a call with unusable input round-trips unchanged and never becomes a valid call.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from dragoman.transcripts.pydantic_ai.write_context import WriteContext, read_ex
 from dragoman.wire.counts import drop_impossible_counts
 from dragoman.wire.tool_definitions import read_arguments
 
-_INVALID: Final = "INVALID_JSON"  # how the package itself says that arguments are none
-_INVALID_REASON: Final = "marked as no valid JSON"
-_REDACTED: Final = "redacted_thinking"  # the id of reasoning that only its signature says
+_INVALID: Final = "INVALID_JSON"  # the package's key for invalid arguments
+_INVALID_REASON: Final = "marked as invalid JSON"
+_REDACTED: Final = "redacted_thinking"  # the part id of redacted reasoning
 _STATUS: Final = {
     "incomplete": MessageStatus.PARTIAL,
     "suspended": MessageStatus.PARTIAL,
@@ -74,7 +74,7 @@ Call = ToolUseBlock | InvalidToolUseBlock
 
 
 def read_response(wire: Wire, where: str, reader: TranscriptReader) -> None:
-    """An answer."""
+    """Read a response."""
     blocks: list[ContentBlock] = []
     provider = text_or_none(wire.get("provider_name"))
     for index, part in enumerate(expect_list(wire.get("parts"), f"{where}.parts")):
@@ -94,7 +94,7 @@ def read_response(wire: Wire, where: str, reader: TranscriptReader) -> None:
 
 
 def _read_metadata(wire: Wire) -> dict[str, Any]:
-    """The metadata that an answer has in its own words."""
+    """Return the metadata that a response expresses."""
     fields = {
         "model": _read_model(wire),
         "provider": text_or_none(wire.get("provider_name")),
@@ -118,7 +118,7 @@ def _read_status(wire: Wire) -> MessageStatus:
 
 
 def read_usage(wire: Any) -> Usage | None:
-    """What was consumed. Nothing at all is how the package says that nobody counted."""
+    """Read token counts. All zero means that nothing was counted."""
     if not isinstance(wire, dict):
         return None
     cached, created = count_or_zero(wire.get("cache_read_tokens")), count_or_zero(wire.get("cache_write_tokens"))
@@ -153,9 +153,9 @@ def _read_cost(value: Any) -> Decimal | None:
 
 
 def _read_part(part: Wire, provider: str | None, reader: TranscriptReader) -> ContentBlock:
-    """A part as we know it, with what is left over; else the whole of it, opaque."""
+    """Return the part as a block with its residue, or as an opaque block if its kind is unknown."""
     if not isinstance(part.get("part_kind"), str):
-        raise FormatError("a part has a kind, as text", where=f"{reader.path}.part_kind")
+        raise FormatError("a part needs a kind, as text", where=f"{reader.path}.part_kind")
     notes: dict[str, Any] = {}
     block = _match_part(part, reader, notes)
     if block is None:
@@ -177,15 +177,15 @@ def _match_part(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> 
         case {"part_kind": "tool-call"}:
             return _read_call(part, reader, notes)
         case {"part_kind": "text" | "thinking"}:
-            raise FormatError("the content of this part is a text", where=f"{reader.path}.content")
-        case _:  # what the provider did or made itself
+            raise FormatError("the content of this part must be text", where=f"{reader.path}.content")
+        case _:  # executed or created by the provider
             return None
 
 
 def _read_call(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> Call:
     name, args, wire_id = part.get("tool_name"), part.get("args"), part.get("tool_call_id")
     if not isinstance(name, str):
-        raise FormatError("a call has the name of its tool", where=f"{reader.path}.tool_name")
+        raise FormatError("a call needs the name of its tool", where=f"{reader.path}.tool_name")
     call_id = reader.call_id(wire_id if isinstance(wire_id, str) else reader.path)
     if isinstance(wire_id, str) and wire_id != call_id:
         notes["id"] = wire_id
@@ -204,20 +204,20 @@ def _read_call(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> C
             notes["form"] = "text"
             return ToolUseBlock(call_id, name, value)
         case _:
-            raise FormatError("arguments are an object or its JSON text", where=f"{reader.path}.args")
+            raise FormatError("arguments must be an object or its JSON text", where=f"{reader.path}.args")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def write_response(message: Message, context: WriteContext) -> Wire:
-    """An answer again."""
+    """Write a response."""
     wire: Wire = apply_notes(_default_response(message, context), message_notes(message, NAME))
     return wire
 
 
 def _default_response(message: Message, context: WriteContext) -> Wire:
-    """What we would write if nobody had noted more than how it ended and which conversation it is of."""
+    """Write a response without its residue; of the notes, finish reason and conversation are used."""
     metadata, notes = message.metadata, message_notes(message, NAME)
     provider = metadata.provider
     blocks = context.supported_blocks(message, message.content, _unsupported_reason)
@@ -238,7 +238,7 @@ def _default_response(message: Message, context: WriteContext) -> Wire:
 
 
 def _expressed_metadata(metadata: MessageMetadata, wire: dict[str, Any]) -> list[str]:
-    """The names of what would be read again as it is."""
+    """Return the names of the metadata that reading restores."""
     reread, empty = _read_metadata(wire), MessageMetadata()
     names = ("model", "provider", "usage", "run_id", "status")
     return [name for name in names if reread.get(name, getattr(empty, name)) == getattr(metadata, name)]
@@ -250,7 +250,7 @@ def _default_model(metadata: MessageMetadata) -> str | None:
 
 
 def default_usage(usage: Usage | None) -> Wire:
-    """What was consumed, in the package's buckets: the smaller ones are part of the larger."""
+    """Write token counts; the package's totals include their details."""
     if usage is None:
         return usage_shape()
     cached, created = usage.cached_input_tokens, usage.cache_creation_input_tokens
@@ -273,18 +273,18 @@ def _unsupported_reason(block: ContentBlock) -> str | None:
         case TextBlock() | ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock() | InvalidToolUseBlock():
             return None
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block that only {dialect} understands"
+            return None if dialect == NAME else f"a block of {dialect}"
         case _:
-            return "a model says no such block here"
+            return "not supported in a response"
 
 
 def _add_reason_losses(blocks: Iterable[ContentBlock], message: Message, context: WriteContext) -> None:
-    """That the format does not say why a call cannot be used is a loss, unless reading finds it out again."""
+    """Report a loss if reading does not restore the reason why a call is invalid."""
     for block in blocks:
         if isinstance(block, InvalidToolUseBlock):
             reason = read_arguments(block.input_text)[1] or _INVALID_REASON
             if reason != block.reason:
-                context.add_loss(message, block.type, "why the call cannot be used; the call is kept")
+                context.add_loss(message, block.type, "the reason why the call is invalid; the call is kept")
 
 
 def _write_part(block: ContentBlock, provider: str | None) -> Wire:
@@ -309,11 +309,11 @@ def _default_part(block: ContentBlock, notes: dict[str, Any], provider: str | No
             is_plain = read_arguments(text)[1] is not None
             return call_shape(name, text if is_plain else {_INVALID: text}, notes.get("id", call_id))
         case _:
-            raise TypeError(f"{type(block).__name__} is nothing that a model says")
+            raise TypeError(f"{type(block).__name__} is not part of a response")
 
 
 def _default_args(value: dict[str, Any], form: str | None) -> Any:
     if form == "absent" and not value:
         return None
-    looks_invalid = len(value) == 1 and isinstance(value.get(_INVALID), str)  # as a text it does not
+    looks_invalid = len(value) == 1 and isinstance(value.get(_INVALID), str)  # as text it is unambiguous
     return msgspec.json.encode(value).decode() if form == "text" or looks_invalid else value

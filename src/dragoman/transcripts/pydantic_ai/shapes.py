@@ -1,11 +1,10 @@
-"""Words of pydantic-ai, version 2: every object that it writes, with all its keys in its order.
+"""Shapes of pydantic-ai, version 2: every object that it writes, with all keys in its order.
 
     request_shape, response_shape, usage_shape    messages
-    system_shape, user_shape, return_shape, …     parts of them
-    format_time, time_of                            times, as it writes and reads them
+    system_shape, user_shape, return_shape, …     parts
+    format_time, parse_time                       times
 
-It writes every key, also of what is not there, so what we would have written has them all too: then the residue of a
-message is empty, or short. The one rule: no key stands here in another place than where the package writes it.
+The package writes every key, also of absent values. Default output with all keys keeps the residue empty or short.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ Wire = dict[str, Any]
 
 
 def format_time(when: datetime) -> str:
-    """A time, as the package writes it."""
+    """Format a time like the package."""
     return msgspec.json.encode(when).decode().strip('"')
 
 
 def parse_time(value: Any) -> datetime | None:
-    """The time that a text says; without a time zone it is taken for UTC."""
+    """Return the time of a text; UTC without a time zone."""
     if not isinstance(value, str):
         return None
     try:
@@ -39,7 +38,7 @@ def parse_time(value: Any) -> datetime | None:
 
 
 def request_shape(parts: list[Wire], **fields: Any) -> Wire:
-    """What is sent to a model."""
+    """A request."""
     defaults = {
         "timestamp": None,
         "instructions": None,
@@ -53,7 +52,7 @@ def request_shape(parts: list[Wire], **fields: Any) -> Wire:
 
 
 def response_shape(parts: list[Wire], **fields: Any) -> Wire:
-    """What a model answers."""
+    """A response."""
     defaults = {
         "usage": None,
         "model_name": None,
@@ -78,7 +77,7 @@ def response_shape(parts: list[Wire], **fields: Any) -> Wire:
 
 
 def usage_shape(**fields: Any) -> Wire:
-    """What an answer consumed."""
+    """Token counts."""
     defaults = {
         "input_tokens": 0,
         "cache_write_tokens": 0,
@@ -111,23 +110,23 @@ def instruction_delta_shape(text: str) -> Wire:
 
 
 def user_shape(content: Any, when: str) -> Wire:
-    """What a user says."""
+    """A user prompt."""
     return {"content": content, "timestamp": when, "part_kind": "user-prompt"}
 
 
 def feedback_shape(content: Any, when: str) -> Wire:
-    """That an answer could not be used, and why."""
+    """Feedback on an unusable response."""
     return {"content": content, "retry": None, "timestamp": when, "part_kind": "retry-feedback"}
 
 
 def retry_shape(content: Any, when: str, name: str | None, call_id: str | None) -> Wire:
-    """The same in the words of version 1, about a call or about an answer."""
+    """Feedback of version 1, on a call or on a response."""
     call_fields = {"tool_name": name, "tool_call_id": call_id}
     return {"content": content, **call_fields, "timestamp": when, "part_kind": "retry-prompt"}
 
 
 def return_shape(content: Any, when: str, name: str, call_id: str, outcome: str) -> Wire:
-    """What a tool answers."""
+    """A tool return."""
     call_fields = {"tool_name": name, "content": content, "tool_call_id": call_id}
     rest = {"tool_kind": None, "metadata": None, "timestamp": when, "outcome": outcome, "retry": None}
     return {**call_fields, **rest, "part_kind": "tool-return"}
@@ -137,13 +136,13 @@ def return_shape(content: Any, when: str, name: str, call_id: str, outcome: str)
 
 
 def compaction_shape(text: str) -> Wire:
-    """A summary of what was said before."""
+    """A summary of earlier messages."""
     origin = {"id": None, "provider_name": None, "provider_details": None}
     return {"content": text, **origin, "metadata": None, "part_kind": "compaction"}
 
 
 def speech_shape(speaker: str, transcript: str | None, audio: Wire | None) -> Wire:
-    """Something spoken."""
+    """Speech."""
     speech_fields = {"speaker": speaker, "transcript": transcript, "audio": audio}
     times = {"interrupted_at_ms": None, "timestamps": None}
     return {
@@ -160,13 +159,13 @@ def speech_shape(speaker: str, transcript: str | None, audio: Wire | None) -> Wi
 
 
 def text_shape(text: str) -> Wire:
-    """What a model says."""
+    """Text of a model."""
     origin = {"id": None, "provider_name": None, "provider_details": None}
     return {"content": text, **origin, "citations": None, "part_kind": "text"}
 
 
 def thinking_shape(text: str, part_id: str | None, signature: str | None, provider: str | None) -> Wire:
-    """What a model thinks."""
+    """Reasoning of a model."""
     origin = {"id": part_id, "signature": signature, "provider_name": provider, "provider_details": None}
     return {"content": text, **origin, "part_kind": "thinking"}
 

@@ -1,10 +1,8 @@
-"""What is known while messages are written: the calls that results answer, the instructions, and what is lost.
+"""State of a write: calls, instructions and losses; and the metadata of messages.
 
-    Writing(messages)                   calls, by our ids; the instructions in effect; losses
-    read_extra(wire), read_own_extra(wire)   what stands in somebody's metadata: of an application, and of ours
-    write_metadata(message, said)           the metadata again
-
-The one rule: what nobody can say here is lost before anything is told of what stands beside it.
+WriteContext(messages)                   calls by our ids; current instructions; losses
+read_extra(wire), read_own_extra(wire)   metadata of an application, and our extra fields in it
+write_metadata(message, expressed)       both again
 """
 
 from __future__ import annotations
@@ -18,38 +16,38 @@ from dragoman.transcripts.pydantic_ai.shapes import NAME, Wire
 
 
 class CallInfo(NamedTuple):
-    """A call, as a result has to name it."""
+    """The name and the wire id of a call, for its result."""
 
     name: str
     wire_id: str
 
 
 class WriteContext(LossCollector):
-    """Messages on their way out."""
+    """State of a write."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         super().__init__(NAME)
         self.calls: dict[str, CallInfo] = {}
-        self.instructions: str | None = None  # that were told last
+        self.instructions: str | None = None  # the latest ones
         for block in (block for message in messages for block in message.content):
             if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
                 notes = get_notes(block.provider_raw, NAME)
                 self.calls[block.id] = CallInfo(block.name, notes.get("id", block.id))
 
     def supported_message(self, message: Message) -> Message | None:
-        """A message, if anybody can say it here; of a tool, its results alone."""
+        """Return the message if the format supports its role, a tool message with only its results; else ``None``."""
         if message.role not in KNOWN_ROLES:
             for block_type in ("message", *(block.type for block in message.content)):
-                self.add_loss(message, block_type, f"nobody speaks as {message.role.value!r} here")
+                self.add_loss(message, block_type, f"this format has no role {message.role.value!r}")
             return None
         if message.role is not Role.TOOL:
             return message
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
         for block in message.content:
             if not isinstance(block, ToolResultBlock):
-                self.add_loss(message, block.type, "a tool says nothing but results here")
+                self.add_loss(message, block.type, "a tool message contains only results")
         if not results:
-            self.add_loss(message, "message", "a message of a tool is its result here, and it has none")
+            self.add_loss(message, "message", "a tool message without a result")
             return None
         return message if len(results) == len(message.content) else message.replace(content=results)
 
@@ -58,7 +56,7 @@ class WriteContext(LossCollector):
 
 
 def read_extra(wire: Wire) -> dict[str, Any] | None:
-    """What an application keeps with a message, without what we carry in the same place."""
+    """Return the metadata of an application without our extra fields."""
     metadata = wire.get("metadata")
     if not isinstance(metadata, dict) or KEY not in metadata:
         return metadata if isinstance(metadata, dict) else None
@@ -66,13 +64,13 @@ def read_extra(wire: Wire) -> dict[str, Any] | None:
 
 
 def read_own_extra(wire: Wire) -> Any:
-    """What we carry in somebody's metadata."""
+    """Return our extra fields."""
     metadata = wire.get("metadata")
     return metadata.get(KEY) if isinstance(metadata, dict) else None
 
 
 def write_metadata(message: Message, expressed: Collection[str], *, has_time: bool = True) -> dict[str, Any] | None:
-    """What an application keeps with a message, and beside it what the format has no word for."""
+    """Return the metadata of an application with our extra fields."""
     extra = message.metadata.extra
     if extra is None or KEY in extra:
         own_extra = make_own_extra(message, expressed, has_time=has_time)
@@ -84,7 +82,7 @@ def write_metadata(message: Message, expressed: Collection[str], *, has_time: bo
 
 
 def make_own_extra(message: Message, expressed: Collection[str], *, has_time: bool = True) -> Wire | None:
-    """What the format has no word for. ``has_time`` is whether it says when."""
+    """Return the fields that the format cannot express. ``has_time`` is whether it has a time."""
     fields: dict[str, Any] = dict(extra_fields(message, NAME, expressed, has_id=False) or {})
     if has_time:
         fields.pop("created_at", None)
