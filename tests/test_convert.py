@@ -268,7 +268,7 @@ def test_convert_skips_one_bad_message_of_a_session_and_keeps_the_others(tmp_pat
 def test_json_without_a_role_or_known_content_is_no_conversation(tmp_path: Path, value: Any) -> None:
     file = tmp_path / "clicks.json"
     file.write_text(json.dumps(value))
-    with pytest.raises(InputError, match=r"no message has a role, or content that it knows.*--from") as caught:
+    with pytest.raises(InputError, match=r"no message has a role or known content.*--from") as caught:
         check_file(file)
     assert caught.value.code == "unknown_format"
 
@@ -396,9 +396,9 @@ MESSAGE = encode(example_conversation()[0])
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "there is nothing in it"),
-        (b"\n \n", "there is nothing in it"),
-        (b"[]", "there is nothing in it"),
+        (b"", "the file is empty"),
+        (b"\n \n", "the file is empty"),
+        (b"[]", "the file is empty"),
         (b"hello", r"bad.jsonl, line 1 column \d+: not JSON"),
         (GOOD + b"\nhello", r"bad.jsonl, line 2 column \d+: not JSON"),
         (GOOD + b"\n" + GOOD[:-9] + b"\n", r"bad.jsonl, line 2 column \d+: not JSON"),
@@ -473,7 +473,7 @@ def test_a_line_of_two_gigabytes_is_refused_in_little_memory(begins: bytes, tmp_
     done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
     number = begins.count(b"\n") + 1
-    assert f"huge.jsonl, line {number}: it is longer than 64 MB" in done.stderr
+    assert f"huge.jsonl, line {number}: longer than 64 MB" in done.stderr
     assert left_in(tmp_path) == ["huge.jsonl"]
 
 

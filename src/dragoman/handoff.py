@@ -218,16 +218,16 @@ def _find_blockers(
             )
     has_calls = any(isinstance(b, ToolUseBlock | InvalidToolUseBlock) for m in history for b in m.content)
     if (has_calls or tools) and not capabilities.supports_tools:
-        reason = "session uses tools, and this model does not support them"
+        reason = "session uses tools, and this model calls none"
         yield "no_tool_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
-        reason = "session has a system prompt, and this model does not support one"
+        reason = "session has a system prompt, and this model takes none"
         yield "no_system_prompt_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if not fits:
         limit = capabilities.max_context_tokens
         yield (
             "exceeds_context_window",
-            f"Cannot swap to {name}: the history has about {tokens} tokens; this model supports {limit}. Active model "
+            f"Cannot swap to {name}: the history has about {tokens} tokens, and this model takes {limit}. Active model "
             "unchanged. Shorten or summarize it first.",
         )
 

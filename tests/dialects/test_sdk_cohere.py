@@ -121,7 +121,7 @@ def test_a_picture_that_a_model_made_is_a_loss_and_no_request_that_is_refused() 
     written = COHERE.write_request(REQUEST.replace(messages=history))
     assert list(against(written.wire)) == []
     assert [(loss.block_type, loss.reason) for loss in written.losses] == [
-        ("image", "only a user can show a picture here")
+        ("image", "this API accepts images only from users")
     ]
 
 

@@ -221,7 +221,7 @@ def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
     assert json.dumps(judge("pydantic-ai").ask("validate", written.wire)) == json.dumps(written.wire)
     assert judge("pydantic-ai").ask("files_in_results", written.wire) == ["ImageUrl"]
     again = read(written.wire)
-    reason = "marked as no valid JSON"
+    reason = "marked as invalid JSON"
     calls = [
         block.replace(reason=reason) if block.type == "invalid_tool_use" else block for block in history[3].content
     ]

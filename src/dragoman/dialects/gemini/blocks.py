@@ -262,7 +262,7 @@ def unsupported_reason(block: ContentBlock) -> str | None:
     """Return why the wire format cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
-            return f"a block that only {dialect} understands" if dialect != NAME else None
+            return f"a block of {dialect}" if dialect != NAME else None
         case ThinkingBlock(provider_raw=raw):
             return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
