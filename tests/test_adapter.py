@@ -255,4 +255,4 @@ def test_reasoning_stays_with_the_provider_that_it_came_from_also_within_one_dia
     (call,) = abroad.wire["messages"][0].pop("tool_calls")
     assert abroad.wire["messages"] == [{"role": "assistant", "content": "Hi."}]
     assert set(call) == {"id", "type", "function"}
-    assert [(loss.block_type, loss.reason) for loss in abroad.losses] == [("thinking", "reasoning of another provider")]
+    assert [(loss.block_type, loss.reason) for loss in abroad.losses] == [("thinking", "reasoning of another origin")]

@@ -281,7 +281,9 @@ def test_the_table_has_a_line_for_each_case_and_a_column_for_each_target() -> No
     lines = list(cells_to_markdown(measured()))
     for name in EVERYTHING:
         assert f"### From {name}" in lines
-    assert any(line.startswith("Not supported by this source: ") and "image, url" in line for line in lines)  # Ollama takes bytes
+    assert any(
+        line.startswith("Not supported by this source: ") and "image, url" in line for line in lines
+    )  # Ollama takes bytes
     rows = [line for line in lines if line.startswith("| image, base64 |")]
     assert len(rows) == len(EVERYTHING)
     assert all(row.count("|") == len(EVERYTHING) + 2 for row in rows)

@@ -96,7 +96,7 @@ def test_a_picture_inside_a_result_is_found_too() -> None:
 
 
 def test_describe_needs_somebody_who_describes() -> None:
-    with pytest.raises(ValueError, match="describes"):
+    with pytest.raises(ValueError, match="needs a describe function"):
         plan_swap(history(), text_only(), policy="describe")
 
 

@@ -21,17 +21,17 @@ _RENDERERS: Final[dict[str, ModuleType]] = {"markdown": markdown, "html": html}
 
 def write_head(name: str, title: str) -> bytes:
     """What stands before the first conversation."""
-    return _encode(_RENDERERS[name].begin(title))
+    return _encode(_RENDERERS[name].write_head(title))
 
 
 def write_conversation(name: str, messages: Sequence[Message], about: About | None = None) -> bytes:
     """One conversation."""
-    return _encode(_RENDERERS[name].conversation(messages, about or About.from_messages(messages)))
+    return _encode(_RENDERERS[name].write_conversation(messages, about or About.from_messages(messages)))
 
 
 def write_foot(name: str) -> bytes:
     """What stands after the last one."""
-    return _encode(_RENDERERS[name].end())
+    return _encode(_RENDERERS[name].write_foot())
 
 
 def _encode(text: str) -> bytes:
