@@ -1,4 +1,4 @@
-# Everything is done with a few verbs; `make` alone lists them. Each one sets up .venv first if it has to.
+# `make` lists the verbs. Each one sets up .venv first if necessary.
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
@@ -11,7 +11,7 @@ TYPED := src/dragoman $(if $(wildcard scripts/*.py),scripts)
 UV_VERSION := 0.13.7
 
 PYTEST_ARGS ?=
-# One worker more than there are cores, because many a test waits for others; some start servers and browsers, so at most four.
+# One worker more than cores, because many tests wait; at most four, because some start servers and browsers.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
 PYTEST_PARALLEL ?= -n $(WORKERS) --dist worksteal
 RUN_ARGS ?=
@@ -22,55 +22,58 @@ LOCK_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults fuzz check format bench docs cassettes golden lock clean
+.PHONY: help setup run test test-full faults fuzz check format bench docs cassettes golden lock clean
 
 help: ## List the verbs
 	@echo "make VERB, where VERB is one of"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) $(PAGE) ## Make .venv with everything that the other verbs need, and build the web page
 
 run: $(STAMP) $(PAGE) ## Serve the web page and the chat API with the embedded model (RUN_ARGS="chat" for the terminal; or any other command)
 	@exec $(BIN)/dragoman $(if $(RUN_ARGS),$(RUN_ARGS),serve --model local --log-level warning)
 
-test: check $(PAGE) ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
+test: check $(PAGE) ## Run every check and the tests (PYTEST_ARGS="-k name" selects some)
 	$(BIN)/pytest $(PYTEST_PARALLEL) --timeout 600 $(PYTEST_ARGS)
 
-faults: $(STAMP) ## Kill, cut off, fill and damage stores and turns for a long time: about half an hour, best as root on Linux
+test-full: check $(PAGE) ## Run all tests without sampling, with more generated examples
+	DRAGOMAN_TESTS=full $(BIN)/pytest $(PYTEST_PARALLEL) --timeout 600 $(PYTEST_ARGS)
+
+faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)
 
 fuzz: $(STAMP) ## Mutate inputs of every dialect and format for about half an hour (DRAGOMAN_FUZZ_COUNT=… of each, DRAGOMAN_FUZZ_SEED=…)
 	DRAGOMAN_FUZZ_COUNT=$${DRAGOMAN_FUZZ_COUNT:-5000} DRAGOMAN_FUZZ_SEED=$${DRAGOMAN_FUZZ_SEED:-$$(date +%s)} \
 		$(BIN)/pytest $(PYTEST_PARALLEL) tests/fuzz $(PYTEST_ARGS)
 
-check: $(STAMP) ## Check style, format, types and the floors
+check: $(STAMP) ## Check style, format, types, import layers and names
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports --no-logo
 
-format: $(STAMP) ## Format the code, and mend what can be mended without asking
+format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure, beside other libraries and the limit (BENCH="store" chooses, BENCH_ARGS="…" is passed on)
+bench: $(STAMP) ## Run the benchmarks beside other libraries (BENCH="store" selects, BENCH_ARGS="…" is passed on)
 	@for bench in $(BENCH); do $(BIN)/python -m "benchmarks.$${bench}_bench" $(BENCH_ARGS) || exit 1; done
 
-# The builder's strict mode finds dead links in pages; a page that only the menu names it leaves as a link to its .md.
+# Strict mode finds dead links in pages. A page that only the menu names stays a link to its .md file.
 docs: $(STAMP) ## Build the documentation into site/; a dead link is an error
 	rm -rf site
 	$(BIN)/zensical build --clean --strict
 	@if grep -rhoE 'href="\.[^":]*\.md[#"]' --include='*.html' site | sort -u | grep .; then \
 		echo "zensical.toml names these pages, and they do not exist." >&2; exit 1; fi
 
-# The servers live beside .venv, and nothing else needs them. CONTRIBUTING.md says when to record.
-cassettes: $(STAMP) $(RECORDER)/.installed ## Record anew what real servers answer, into tests/cassettes
+# The recording servers have their own environment. CONTRIBUTING.md says when to record.
+cassettes: $(STAMP) $(RECORDER)/.installed ## Record the answers of real servers into tests/cassettes
 	$(BIN)/python -m scripts.record_cassettes $(RECORDER)
 
-golden: $(STAMP) ## Write tests/golden from the cassettes; what changed is to be reviewed
+golden: $(STAMP) ## Write tests/golden from the cassettes; review the difference
 	$(BIN)/python -m scripts.record_cassettes --golden
 
-# A pin stays where it is as long as pyproject.toml allows it; LOCK_ARGS=--upgrade moves them all.
+# Pins stay as long as pyproject.toml allows them; LOCK_ARGS=--upgrade updates all.
 lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrade for newer ones)
 	@$(needs_python)
 	@tool=$$(mktemp -d) && trap 'rm -rf "$$tool"' EXIT && mkdir -p requirements && \
@@ -84,7 +87,7 @@ lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrad
 	for other in requirements/bench/*.in requirements/judges/*.in; do \
 		$$compile "$$other" --output-file "$${other%.in}.txt" || exit 1; done
 
-clean: ## Remove everything that can be made again, .venv included
+clean: ## Remove everything that can be rebuilt, including .venv
 	rm -rf $(VENV) site build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf web/node_modules src/dragoman/web
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,4 +1,7 @@
-"""Where the recorded data is, how much of it is looked at, and how long a property is looked for."""
+"""Location of the recorded data, sampling of exhaustive tests, and hypothesis profiles.
+
+The default run samples what is exhaustive; ``make test-full`` (``DRAGOMAN_TESTS=full``) runs all of it.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +22,49 @@ from tests.servers.fixtures import aimock_server, llama_server  # noqa: F401  fi
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus"))
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
-_PLENTY = {"openai-chat": 5, "openai-responses": 4, "anthropic": 4, "gemini": 3}  # of so many records one
+IS_FULL = IS_LONG or os.environ.get("DRAGOMAN_TESTS") == "full"
+_RECORD_SAMPLING = {"openai-chat": 5, "openai-responses": 4, "anthropic": 4, "gemini": 3}  # one record of so many
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-    # Somebody runs the tests in the background. Every program that a test starts would ignore Ctrl-C as well.
+    # The tests run in the background. Without this, every process that a test starts would ignore Ctrl-C as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
-    "default", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "default",
+    max_examples=100 if IS_FULL else 40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("long", settings.get_profile("default"), max_examples=5_000)
 settings.load_profile(os.environ.get("DRAGOMAN_HYPOTHESIS", "default"))
 
 
-def is_looked_at(record: Mapping[str, Any]) -> bool:
-    """Whether a record is shown to others: each one in the long run, and else of those that there are many of, some.
+def is_sampled(record: Mapping[str, Any]) -> bool:
+    """Whether an SDK checks this record: every record in the full run, otherwise a sample of the frequent dialects.
 
-    That each one comes back as it was is tested in every run: see dialects/test_corpus.py.
+    dialects/test_corpus.py checks the round trip of every record in every run.
     """
-    return IS_LONG or zlib.crc32(record["id"].encode()) % _PLENTY.get(record["dialect"], 1) == 0
+    return IS_FULL or zlib.crc32(record["id"].encode()) % _RECORD_SAMPLING.get(record["dialect"], 1) == 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all but one of every ``n`` cases of tests marked ``sampled(n)``, by the hash of their id."""
+    if IS_FULL:
+        return
+    dropped = [item for item in items if not _is_selected(item)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if _is_selected(item)]
+
+
+def _is_selected(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("sampled")
+    return mark is None or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
 
 
 @pytest.fixture(scope="session")
 def suites() -> Path:
-    """Third-party test data, which is read where it lies and never copied."""
+    """Third-party test data, read in place and never copied."""
     folder = CORPUS / "suites"
     if not folder.is_dir():
         pytest.skip(f"no test suites at {folder}; DRAGOMAN_CORPUS names another place")
@@ -50,5 +72,5 @@ def suites() -> Path:
 
 
 def pytest_sessionfinish() -> None:
-    """Nothing that was started is left behind."""
+    """Stop the forked processes."""
     forked.close()

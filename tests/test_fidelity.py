@@ -34,7 +34,7 @@ from dragoman.fidelity.comparison import JOINED, MOVED, request_kinds
 from dragoman.fidelity.reply_comparison import reply_kinds
 from dragoman.fidelity.table import cells_to_markdown, column_of, to_plain
 from dragoman.message import ContentBlock, DocumentBlock, TextBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
-from tests.conftest import CORPUS, is_looked_at
+from tests.conftest import CORPUS, is_sampled
 
 # What has to survive every pair, and the other forms in which it may arrive.
 NEVER_LOST = {
@@ -123,7 +123,7 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_other_dialect(sour
     tally = Tally()
     for file in files:
         for record in read_records(file):
-            if record["dialect"] in recorded and record.get("kind") != "doctored" and is_looked_at(record):
+            if record["dialect"] in recorded and record.get("kind") != "doctored" and is_sampled(record):
                 report.tally_record(record, source, spoken, tally)
     assert tally.requests[source] > 0
     assert tally.answers[source] > 0
@@ -147,7 +147,7 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_format_of_conversa
     tally = Tally()
     for file in files:
         for record in read_records(file):
-            if record["dialect"] in recorded and record.get("kind") != "doctored" and is_looked_at(record):
+            if record["dialect"] in recorded and record.get("kind") != "doctored" and is_sampled(record):
                 report.tally_record({**record, "response": None}, source, spoken, tally)
     assert tally.requests[source] > 0
     assert tally.shortfalls == []

@@ -35,7 +35,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.wire.frames import make_splitter
-from tests.conftest import IS_LONG
+from tests.conftest import IS_FULL
 from tests.dialects.test_grid import CALLS, REQUEST, message
 from tests.dialects.test_sdk import read_stream, some_records
 
@@ -122,7 +122,7 @@ def test_a_recorded_stream_of_any_dialect_is_written_event_by_event_and_says_the
     assert other == []
     assert count.pop("nothing", 0) < count.total() / 50
     assert set(count) == set(dialects.names())
-    assert count.total() > (1_700 if IS_LONG else 400)
+    assert count.total() > (1_700 if IS_FULL else 400)
 
 
 def test_one_block_follows_the_other_also_where_calls_end_together() -> None:

@@ -17,7 +17,7 @@ from dragoman.dialects.openai_chat import plain as chat_plain
 from dragoman.dialects.openai_chat import request as chat_request
 from dragoman.errors import DragomanError
 from dragoman.wire.message_builder import MessageBuilder
-from tests.conftest import CORPUS, is_looked_at
+from tests.conftest import CORPUS, is_sampled
 
 
 def recorded(dialect: str, part: str) -> Iterator[dict[str, Any]]:
@@ -26,7 +26,7 @@ def recorded(dialect: str, part: str) -> Iterator[dict[str, Any]]:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     for file in files:
         for record in read_records(file):
-            if record["dialect"] == dialect and isinstance(record.get(part), dict) and is_looked_at(record):
+            if record["dialect"] == dialect and isinstance(record.get(part), dict) and is_sampled(record):
                 yield record[part]
 
 

@@ -28,7 +28,7 @@ from dragoman.errors import FormatError
 from dragoman.event import fold, unfold
 from dragoman.exchange import Reply, Request, StopReason, ToolDefinition
 from dragoman.message import TextBlock, ThinkingBlock, TokenUsage, ToolResultBlock, ToolUseBlock
-from tests.conftest import CORPUS, IS_LONG, is_looked_at
+from tests.conftest import CORPUS, IS_FULL, is_sampled
 from tests.dialects.test_grid import CALLS
 
 # The SDKs hold what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
@@ -141,7 +141,7 @@ def records(*spoken: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def some_records(*spoken: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Those of them that are looked at in this run."""
-    return ((name, record) for name, record in records(*spoken) if is_looked_at(record))
+    return ((name, record) for name, record in records(*spoken) if is_sampled(record))
 
 
 def recorded_as(name: str) -> tuple[str, ...]:
@@ -281,7 +281,7 @@ LEFT_OUT = {
 # and 459 streams 340, 621 and 458 were equal, and the others are those listed above.
 EVERY = (
     {"anthropic": 1, "openai_chat": 2, "openai_responses": 3}
-    if IS_LONG
+    if IS_FULL
     else {"anthropic": 3, "openai_chat": 8, "openai_responses": 8}
 )
 
@@ -320,7 +320,7 @@ def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(name: str, loopbac
     assert {record: differences.get(record) for record in differences.keys() ^ known} == {}
     assert refused <= Counter(REFUSED[name])
     assert equal + len(differences) + refused.total() == len(seen)
-    assert equal > (100 if IS_LONG else 25)
+    assert equal > (100 if IS_FULL else 25)
 
 
 # --- our streams -----------------------------------------------------------------------------------------------------
@@ -492,6 +492,6 @@ def test_a_request_of_any_other_dialect_fits_the_published_types(name: str) -> N
         for kind, words in said_by(request):
             if words not in strings and not (kind == "text" and words in together):
                 lost.append((record["id"], kind, words))
-    assert count > (4_000 if IS_LONG else 800)
+    assert count > (4_000 if IS_FULL else 800)
     assert lost == []
     assert found == {}

@@ -41,7 +41,7 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from tests.conftest import IS_LONG
+from tests.conftest import IS_FULL
 from tests.dialects.test_grid import CALLS, PIXEL
 from tests.dialects.test_sdk import read_stream, records, said_by, some_records, strings_in
 
@@ -149,9 +149,9 @@ def test_a_request_of_any_dialect_fits_the_model_of_the_service() -> None:
             if words not in strings and not (kind == "text" and words in together)
         )
     assert set(count) == set(dialects.names())
-    assert count.total() > (7_000 if IS_LONG else 1_700)
+    assert count.total() > (7_000 if IS_FULL else 1_700)
     assert lost == []
-    assert found == REFUSED if IS_LONG else found.items() <= REFUSED.items()
+    assert found == REFUSED if IS_FULL else found.items() <= REFUSED.items()
 
 
 # --- the socket ------------------------------------------------------------------------------------------------------
