@@ -132,7 +132,7 @@ def test_who_can_be_spoken_to_in_two_dialects_has_two_rows_and_one_name() -> Non
     assert rows.provider("xai", "openai_chat").key == "xai-chat"
     assert rows.provider("azure-openai-chat").key == "azure"
     assert rows.model("azure-openai-chat:gpt-4o").id == "azure:gpt-4o"
-    with pytest.raises(UnknownModelError, match="no provider 'xai' that speaks 'gemini'"):
+    with pytest.raises(UnknownModelError, match="no provider 'xai' with the dialect 'gemini'"):
         rows.provider("xai", "gemini")
 
 
@@ -201,7 +201,7 @@ def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
         ("[providers.a]\ndialect = 'x'", r"providers\.a.*title"),
         ("[providers.a]\ntitle = 'A'\ndialect = 'x'\nurl = 'y'", "unknown field `url`"),
         ("[providers.a]\ntitle = 'A'\ndialect = 'x'\nquirks = ['odd']", "unknown quirk 'odd'"),
-        (ROWS + ROWS.partition("[models")[0].replace("acme]", "b]\naliases = ['acme']"), "'acme' is taken by 'acme'"),
+        (ROWS + ROWS.partition("[models")[0].replace("acme]", "b]\naliases = ['acme']"), "'acme' belongs to 'acme'"),
         ("[models.'a:b']", "after a provider that has a row"),
         ("[models.b]", "provider:model"),
         (ROWS + "[models.'acme:third']\naliases = ['rocket']", "taken by 'acme:rocket'"),

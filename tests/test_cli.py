@@ -69,7 +69,7 @@ def test_a_broken_file_is_reported_and_repaired_elsewhere(tmp_path: Path) -> Non
     done = run("check", broken, "--repair-to", tmp_path / "mended.jsonl")
     assert done.returncode == 1
     assert "call-is-answered" in done.stdout
-    assert "A call has its result before anything else is said." in done.stdout
+    assert "A call has its result before the next user or assistant message." in done.stdout
     assert broken.read_bytes() == before
     assert run("check", tmp_path / "mended.jsonl").returncode == 0
     assert run("check", broken, "--repair-to", broken).returncode == 2

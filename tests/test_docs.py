@@ -262,7 +262,7 @@ def tags(union: object) -> list[str]:
         ("routing.md", "The slots", list(routing.SLOTS)),
         ("routing.md", "Gates", list(routing.FAILURES)),
         ("routing.md", "Predicates", list(routing.PREDICATES)),
-        ("errors.md", "What a fault says", list(fields(exchange.Fault))),
+        ("errors.md", "Fields of a fault", list(fields(exchange.Fault))),
         ("errors.md", "Kinds of faults", [kind.value for kind in exchange.ErrorClass]),
     ],
 )

@@ -1,8 +1,8 @@
-"""Dragoman: one canonical message format for agents, and everything that makes it useful.
+"""Dragoman: one canonical message format for agents, with dialects, a store, routing and turns.
 
-Read ``dragoman.message`` first: it is what everything else is about. The names below are the ones most code needs; the
-rest is in the room that it belongs to (``dragoman.ids``, ``dragoman.toolschema``, ``dragoman.catalog``,
-``dragoman.pricing``, ``dragoman.store``, ``dragoman.errors``).
+Read ``dragoman.message`` first. This package exports the names that most programs need. Others are in their modules
+(``dragoman.ids``, ``dragoman.toolschema``, ``dragoman.catalog``, ``dragoman.pricing``, ``dragoman.store``,
+``dragoman.errors``).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Whoever opens a store pays for asyncio and SQLite, and whoever talks to a model for more; nobody else does."""
+    """Import the store and the agent on first use: they load asyncio, SQLite and an HTTP client."""
     if name == "open_store":
         from dragoman.store import open_store  # noqa: PLC0415
 
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
         from dragoman.turn import Agent  # noqa: PLC0415
 
         return Agent
-    if name == "conversation_loop":  # what ``envelope.run_conversation`` runs if it is given no loop
+    if name == "conversation_loop":  # the default loop of ``envelope.run_conversation``
         from dragoman.turn.conversation import conversation_loop  # noqa: PLC0415
 
         return conversation_loop

@@ -1,13 +1,13 @@
-"""Who serves what: providers and models as rows of data, and the names that people use for them.
+"""Providers and models as rows of data, and lookup by id or alias.
 
-    dialect     code: how a wire is spoken                                    dragoman.dialects
-    provider    a row: who serves it, where, under which key                  [providers.NAME]
-    model       a row: what it can do and how much it takes                   [models."provider:name"]
+    dialect     code: a wire format                                           dragoman.dialects
+    provider    a row: a service, its address and its key variable            [providers.NAME]
+    model       a row: capabilities and limits                                [models."provider:name"]
 
-A new provider that speaks a known dialect is a row and no Python. ``builtin()`` has the rows of ``catalog.toml``
-beside this file; a file of the same form is laid over it with ``overlaid``. Capabilities are declared honestly: what a
-model can do and its dialect does not expose is declared false, because a swap is decided on these. The one rule: a row
-says facts that somebody looked up; what nobody looked up is left out, and the cautious default holds.
+A new provider with a known dialect is a new row. ``builtin()`` returns the rows of ``catalog.toml`` beside this file;
+``overlay`` adds the rows of another file. A capability that the dialect does not expose is declared as false, because
+model swaps depend on it. Invariant: a row contains verified facts only; unknown fields are omitted and have
+conservative defaults.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from dragoman.ids import DEFAULT_ID_FORMAT, IdFormat
 from dragoman.value import Value
 
 QUIRKS: Final = {
-    # how it calls what OpenAI calls otherwise
+    # other names than OpenAI's
     "max_tokens": "the limit on the answer is `max_tokens`, not `max_completion_tokens`",
     "random_seed": "the seed is `random_seed`, not `seed`",
-    "any_for_required": "that some tool must be called is `any`, not `required`",
-    "reasoning_object": "reasoning is asked for by `reasoning`, with `effort`, `max_tokens` or `enabled`",
-    "thinking_object": "reasoning is switched by `thinking`, whose type is `enabled` or `disabled`, beside the effort",
-    "enable_thinking": "reasoning is switched by `enable_thinking`, beside the effort",
+    "any_for_required": "a required tool call is `any`, not `required`",
+    "reasoning_object": "reasoning is configured by `reasoning`, with `effort`, `max_tokens` or `enabled`",
+    "thinking_object": "reasoning is enabled by `thinking`, with the type `enabled` or `disabled`, besides the effort",
+    "enable_thinking": "reasoning is enabled by `enable_thinking`, in addition to the effort",
     "thinking_budget": "with `enable_thinking`: the limit on reasoning is `thinking_budget`",
-    # what it takes beyond that
-    "top_k": "`top_k` is taken",
-    "own_service_tiers": "`service_tier` has names of its own, so any name is written",
-    "usage_when_asked": "a stream tells its usage if asked: `stream_options` with `include_usage` is written",
-    # what it does not take
-    "no_effort": "reasoning has a switch, and no `reasoning_effort`",
+    # additional options
+    "top_k": "`top_k` is supported",
+    "own_service_tiers": "`service_tier` has other names, so any name is written",
+    "usage_when_asked": "a stream reports its usage on request: `stream_options` with `include_usage` is written",
+    # unsupported options
+    "no_effort": "reasoning can be enabled, but has no `reasoning_effort`",
     "no_max_output_tokens": "no limit on the answer",
     "no_temperature": "no `temperature`",
     "no_stop": "no `stop`",
@@ -49,12 +49,12 @@ QUIRKS: Final = {
     "no_user": "no `user`",
     "no_strict": "no `strict`, neither of a tool nor of a schema",
     "no_stream_options": "no `stream_options`",
-    "no_json_schema": "no schema for the answer: any JSON is asked for instead",
-    "no_named_tool": "`tool_choice` cannot name a tool: that some tool must be called is asked for instead",
+    "no_json_schema": "no schema for the answer: the request asks for any JSON instead",
+    "no_named_tool": "`tool_choice` cannot name a tool: the request asks for any tool instead",
     "auto_tool_choice_only": "`tool_choice` can only be `auto`",
-    "store_nothing": "no answer is kept: `store` is false",
-    # how it answers
-    "terminal_reason_optional": "a complete answer may end without a reason for stopping",
+    "store_nothing": "answers are not stored: `store` is false",
+    # replies
+    "terminal_reason_optional": "a complete answer may end without a stop reason",
 }
 _SNAPSHOT: Final = re.compile(r"(?:-\d{8}|-\d{4}-\d{2}-\d{2}|@\d{8}|-latest)\Z")
 
@@ -63,7 +63,7 @@ Tokens = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class AdapterCapabilities(Value, frozen=True, kw_only=True):
-    """What a model takes and gives through its dialect. Undeclared: text, tools and streaming, and little of it."""
+    """The capabilities of a model through its dialect. The defaults allow text, tools and streaming."""
 
     supports_thinking: bool = False
     supports_images: bool = False
@@ -74,32 +74,32 @@ class AdapterCapabilities(Value, frozen=True, kw_only=True):
     supports_streaming_tool_calls: bool = True
     supports_parallel_tool_calls: bool = False
     supports_prompt_caching: bool = False
-    supports_system_messages_in_list: bool = True  # else they are hoisted out of the list
+    supports_system_messages_in_list: bool = True  # otherwise they are moved out of the list
     max_context_tokens: Tokens = 8_192
     max_output_tokens: Tokens = 4_096
-    accepted_image_media_types: tuple[str, ...] = ()  # only meaningful with supports_images
+    accepted_image_media_types: tuple[str, ...] = ()  # only with supports_images
     supports_documents: bool = False
     supports_audio: bool = False
     supports_video: bool = False
 
 
 class Provider(Value, frozen=True, kw_only=True, omit_defaults=False):
-    """Who serves models."""
+    """A service that serves models."""
 
     key: str  # the part of a model id before the colon
-    title: str  # what people call it
-    dialect: str  # how it is spoken to
-    aliases: tuple[str, ...] = ()  # what else it is called, by people or by records of its traffic
-    base_url: str | None = None  # where, unless a variable says otherwise
+    title: str  # display name
+    dialect: str  # wire format
+    aliases: tuple[str, ...] = ()  # other names, also from recorded traffic
+    base_url: str | None = None  # the address, unless a variable overrides it
     base_url_variable: str | None = None  # the variable that the provider's own SDK reads
-    base_url_path: str = ""  # what follows the address in that variable, where it stops short of the path
-    key_variables: tuple[str, ...] = ()  # the first one that is set holds the key
-    token_variables: tuple[str, ...] = ()  # the same, for a token that always goes as ``authorization: Bearer``
-    key_header: str | None = None  # the header that carries the key, where it is not the dialect's
-    runs_locally: bool = False  # on one's own machine: no key, and its models cost an explicit zero
-    prices_as: str | None = None  # what the price library calls it, where that differs
-    tool_ids: IdFormat = DEFAULT_ID_FORMAT  # which ids of tool calls it accepts from others
-    quirks: tuple[str, ...] = ()  # where it differs from its dialect, by name
+    base_url_path: str = ""  # the path to append to the address in that variable
+    key_variables: tuple[str, ...] = ()  # the first variable that is set contains the key
+    token_variables: tuple[str, ...] = ()  # the same for a token that is sent as ``authorization: Bearer``
+    key_header: str | None = None  # the header of the key, if not the dialect's
+    runs_locally: bool = False  # needs no key, and its models have a price of zero
+    prices_as: str | None = None  # its name in the price library, if different
+    tool_ids: IdFormat = DEFAULT_ID_FORMAT  # format of tool-call ids that it accepts
+    quirks: tuple[str, ...] = ()  # named differences from its dialect
 
 
 class Model(Value, frozen=True, kw_only=True):
@@ -107,10 +107,10 @@ class Model(Value, frozen=True, kw_only=True):
 
     id: str  # canonical: provider:name
     provider: str
-    name: str  # what the provider calls it
+    name: str  # the name in requests
     aliases: tuple[str, ...] = ()
     capabilities: AdapterCapabilities
-    is_declared: bool = True  # false: no row of its own, so its provider's defaults are all we know
+    is_declared: bool = True  # false: no row of its own, only the defaults of its provider
 
 
 Row = TypeVar("Row")
@@ -122,7 +122,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Catalog:
-    """Providers and models, by name."""
+    """Lookup of providers and models by name."""
 
     def __init__(self, rows: Mapping[str, Any], origin: str = "catalog") -> None:
         self._rows = rows
@@ -135,7 +135,7 @@ class Catalog:
         self._check_provider_aliases()
 
     def provider(self, name: str, dialect: str | None = None) -> Provider:
-        """The provider of that key or alias; with a dialect, the one that is spoken to in it."""
+        """Return the provider with that key or alias; with ``dialect``, the one that uses it."""
         direct = self.providers.get(name)
         if direct is not None and dialect in (None, direct.dialect):
             return direct
@@ -144,20 +144,21 @@ class Catalog:
             case [row]:
                 return row
             case []:
-                what, choices = f"no provider {name!r}" + (f" that speaks {dialect!r}" if dialect else ""), candidates
+                what, choices = (
+                    f"no provider {name!r}" + (f" with the dialect {dialect!r}" if dialect else ""),
+                    candidates,
+                )
             case matches:
-                what, choices = f"{name!r} is what several providers are called", matches
+                what, choices = f"{name!r} is an alias of several providers", matches
         keys = ", ".join(sorted(row.key for row in choices))
         raise UnknownModelError(what, where=self._origin, remedy=f"Known are {keys}")
 
     def model(self, name: str) -> Model:
-        """The model of that id or alias. A model without a row gets its provider's defaults and says so."""
+        """Return the model with that id or alias. A model without a row has the defaults of its provider."""
         model_id = self._aliases.get(name, name)
         key, colon, model_name = model_id.partition(":")
         if not colon or not model_name:
-            raise UnknownModelError(
-                f"no model {name!r}", where=self._origin, remedy="Name it as provider:model, or by one of its aliases"
-            )
+            raise UnknownModelError(f"no model {name!r}", where=self._origin, remedy="Use provider:model or an alias")
         provider = self.provider(key)
         model_id = f"{provider.key}:{model_name}"
         row = self.models.get(model_id) or self._find_by_snapshot(model_id)
@@ -167,21 +168,21 @@ class Catalog:
         return Model(id=model_id, provider=provider.key, name=model_name, capabilities=capabilities, is_declared=False)
 
     def overlay(self, rows: Mapping[str, Any], origin: str = "overlay") -> Catalog:
-        """This catalog with further rows; a row of the same name is changed field by field."""
+        """Return this catalog with more rows. A row with an existing name changes it field by field."""
         return Catalog(_merge(self._rows, rows), f"{self._origin}+{origin}")
 
     @property
     def price_names(self) -> dict[str, str]:
-        """Our provider keys and what the price library calls them, where that differs."""
+        """Provider keys and their names in the price library, where these differ."""
         return {key: provider.prices_as for key, provider in self.providers.items() if provider.prices_as}
 
     def is_free(self, model_id: str) -> bool:
-        """Whether the model runs on one's own machine."""
+        """Whether the model runs locally."""
         provider = self.providers.get(model_id.partition(":")[0])
         return provider is not None and provider.runs_locally
 
     def _find_by_snapshot(self, model_id: str) -> Model | None:
-        """A dated snapshot of a model is that model: gpt-4o-2024-11-20 is gpt-4o, but gpt-4o-mini is not."""
+        """Return the model of a dated snapshot: gpt-4o-2024-11-20 is gpt-4o, but gpt-4o-mini is not."""
         match = _SNAPSHOT.search(model_id, max(0, len(model_id) - len("-2026-05-08")))
         return self.models.get(model_id[: match.start()]) if match else None
 
@@ -198,7 +199,7 @@ class Catalog:
         key, colon, name = model_id.partition(":")
         where = f'models."{model_id}"'
         if not colon or not name or key not in self.providers:
-            raise self._error("a model is named provider:model, after a provider that has a row", where)
+            raise self._error("a model is named provider:model, and the provider needs a row", where)
         aliases = self._read(row.get("aliases", []), tuple[str, ...], f"{where}.aliases")
         own = {field: value for field, value in row.items() if field != "aliases"}
         capabilities = self._capabilities(key, own, where)
@@ -213,19 +214,19 @@ class Catalog:
         for model in self.models.values():
             for alias in model.aliases:
                 if table.get(alias, model.id) != model.id or alias in self.models:
-                    raise self._error(f"the alias {alias!r} is taken by {table.get(alias, alias)!r}", model.id)
+                    raise self._error(f"the alias {alias!r} belongs to {table.get(alias, alias)!r}", model.id)
                 table[alias] = model.id
         return table
 
     def _check_provider_aliases(self) -> None:
-        """In one dialect a name means one provider."""
+        """In one dialect a name belongs to one provider."""
         owners: dict[tuple[str, str], str] = {}
         for row in self.providers.values():
             for name in {row.key, *row.aliases}:
                 owner = owners.setdefault((row.dialect, name), row.key)
                 if owner != row.key:
                     raise self._error(
-                        f"the name {name!r} is taken by {owner!r}, which speaks {row.dialect} too",
+                        f"the name {name!r} belongs to {owner!r}, which also uses {row.dialect}",
                         f"providers.{row.key}.aliases",
                     )
 
@@ -240,12 +241,12 @@ class Catalog:
 
 
 def catalog_from_toml(text: str, origin: str = "catalog") -> Catalog:
-    """A catalog from TOML text."""
+    """Return a catalog of TOML text."""
     return Catalog(rows_from_toml(text, origin), origin)
 
 
 def rows_from_toml(text: str, origin: str = "catalog") -> dict[str, Any]:
-    """The rows of a catalog file, unread."""
+    """Return the rows of TOML text without validation."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -254,8 +255,8 @@ def rows_from_toml(text: str, origin: str = "catalog") -> dict[str, Any]:
 
 @functools.cache
 def builtin() -> Catalog:
-    """The rows that come with this package."""
-    # Part of this package's own code that happens to be data; nothing of the user's is opened on this floor.
+    """Return the rows of this package."""
+    # Package data. Modules of this layer open no files of the user.
     return catalog_from_toml(
         importlib.resources.files("dragoman").joinpath("catalog.toml").read_text("utf-8"), "built-in"
     )

@@ -1,11 +1,11 @@
-"""How a message is written down and read back, and what it hashes to.
+"""Encode, decode and hash messages.
 
-    encode(message) -> bytes          deterministic: equal messages give equal bytes, but for their provider_raw
-    decode(bytes) -> Message          strict about what we know, tolerant of what a newer version added
-    content_hash, message_hash        SHA-256; neither sees provider_raw
+    encode(message) -> bytes          deterministic: equal messages have equal bytes, except for ``provider_raw``
+    decode(bytes) -> Message          strict about known parts; keeps parts that a newer version has added
+    content_hash, message_hash        SHA-256; both ignore ``provider_raw``
 
-Whatever decode does not know is kept with its bytes, written out again by encode, and named in one log line at WARN.
-The one rule: bytes that came out of encode come out of encode(decode(…)) unchanged.
+``decode`` keeps unknown parts with their bytes and logs one line at WARN. ``encode`` writes them again.
+Invariant: ``encode(decode(data)) == data`` for all output of ``encode``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dragoman.jsontext import OWN, encode_utf8, read_json
 from dragoman.message import Message, Usage
 from dragoman.versions import FORMAT, Format
 
-# Looked up once: what follows is on the way of every message.
+# Bound once: every message passes through these functions.
 _decode_fast: Final = msgspec.json.Decoder(Message).decode
 _encode_fast: Final = value.encode_fast
 
 
 def encode(message: Message) -> bytes:
-    """The canonical JSON of a message."""
+    """Return the canonical JSON of a message."""
     try:
         data = _encode_fast(message)
     except (value.SlowPathRequired, UnicodeEncodeError):
@@ -37,7 +37,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
-    """The message that a JSON text says; an ``InputError`` names the place of what is wrong."""
+    """Return the message of a JSON text. An ``InputError`` names the path of the problem."""
     try:
         message = _decode_fast(data)
         usage = message.metadata.usage
@@ -54,18 +54,18 @@ def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
 
 
 def _has_finite_cost(usage: Usage) -> bool:
-    """Whether its amounts are numbers, and it has only its own."""
+    """Whether the cost is finite and there is no cost reported by the provider."""
     return usage.provider_cost_usd is None and (usage.cost_usd is None or usage.cost_usd.is_finite())
 
 
 def content_hash(message: Message) -> str:
-    """What is said and by whom: SHA-256 over role and content, the same for the same words in any session."""
+    """SHA-256 over role and content. Equal content has the same hash in every session."""
     content = _HashedContent(role=message.role, content=message.content)
     return hashlib.sha256(value.identity(content)).hexdigest()
 
 
 def message_hash(message: Message) -> str:
-    """SHA-256 over the whole message but ``provider_raw``."""
+    """SHA-256 over the whole message except ``provider_raw``."""
     data = value.identity(message)
     return hashlib.sha256(data if message.created_at.microsecond else _with_microseconds(data, message)).hexdigest()
 
@@ -76,9 +76,9 @@ class _HashedContent(value.Value, frozen=True):
 
 
 def _with_microseconds(data: bytes, message: Message) -> bytes:
-    """msgspec leaves a fraction of zero out; we always write six digits, so that the text sorts like the time."""
+    """Add the fraction that msgspec omits if it is zero. Six digits make the text sort like the time."""
     end = len(data)
-    if message.unknown_fields is not msgspec.UNSET:  # they stand last, and may hold a created_at of their own
+    if message.unknown_fields is not msgspec.UNSET:  # unknown fields are last and may contain a created_at
         end -= sum(len(msgspec.json.encode(name)) + len(raw) + 2 for name, raw in message.unknown_fields.items())
     at = data.rindex(b'"created_at":"', 0, end) + len(b'"created_at":"2026-05-08T12:30:15')
     return data[:at] + b".000000" + data[at:]
@@ -107,7 +107,7 @@ def _decode_general(data: bytes, schema: Format) -> Message:
     if unknown_parts.places:
         _log_unknown_parts(message, unknown_parts)
     try:
-        return message.replace()  # which puts the time into UTC
+        return message.replace()  # converts the time to UTC
     except ValueError as error:
         raise FormatError(str(error), where="$.created_at") from None
 

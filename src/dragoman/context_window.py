@@ -1,16 +1,16 @@
-"""What of a history is sent: the newest part that fits the model's window, and what a summary stands for.
+"""Select the part of a history that fits a model's context window, and replace turns with summaries.
 
-    turns(messages)                                    where each turn begins
-    fit(messages, budget, estimate) -> Fitted          whole turns left out from the oldest until the rest fits
-    plan_summary(messages, estimate) -> SummaryPlan    which span to have summarised, or None
-    summary_message(plan, text, …) -> Message          the summary, to be stored like any message
-    with_summary(messages)                             the history with its newest summary in place of its span
+    turn_starts(messages)                              the position of each turn
+    fit(messages, budget, estimate) -> FittedHistory   remove whole turns, oldest first, until the rest fits
+    plan_summary(messages, estimate) -> SummaryPlan    the span to summarize, or None
+    summary_message(plan, text, …) -> Message          the summary as a message to store
+    with_summary(messages)                             the history with its newest summary in place of the span
 
-``estimate`` is the adapter's: given messages, roughly how many tokens. A turn is a user's message and everything up to
-the next one. What is left out is left out in big steps, and the step depends on the history alone: while the
-conversation grows, the same beginning is sent again for many turns, and a provider's prompt cache holds.
+``estimate`` returns the approximate number of tokens of messages; an adapter has one. A turn is a user message and
+everything up to the next one. ``fit`` removes turns in large steps that depend on the history alone. While a
+conversation grows, many turns therefore send the same beginning, and the provider's prompt cache stays valid.
 
-The one rule: a call and its result stay together, system prompts stay, and what is stored stays as it is.
+Invariant: a call and its result stay together, system prompts stay, and stored messages do not change.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ Estimate = Callable[[Sequence[Message]], int]
 SUMMARY_ABOVE_TOKENS: Final = 30_000
 HARD_CAP_TOKENS: Final = 80_000
 KEEP_LAST_TURNS: Final = 5
-_SHARE_AFTER_CUT: Final = 0.6  # of the room for turns: the rest is for growing before the next cut
-# Looking a member up on its enum takes longer than comparing it (Python 3.11).
+_SHARE_AFTER_CUT: Final = 0.6  # share of the room for turns that is used after a cut; the rest is for growth
+# Bound once: attribute access on an enum takes longer than a comparison (Python 3.11).
 _USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL
-_SUMMARY: Final = "summary"  # the key in a message's metadata.extra
+_SUMMARY: Final = "summary"  # key in metadata.extra
 
 
 class FittedHistory(msgspec.Struct, frozen=True):
-    """What to send, and what of the history is not in it."""
+    """The messages to send and the messages that are left out."""
 
     messages: tuple[Message, ...]
     left_out: tuple[Message, ...]
-    tokens: int  # of what is sent, as estimated
+    tokens: int  # estimate for ``messages``
     budget: int
 
     @property
     def over_by(self) -> int:
-        """By how many tokens it does not fit, because no more can be left out. 0: it fits."""
+        """The number of tokens above the budget; 0 if the messages fit."""
         return max(0, self.tokens - self.budget)
 
 
 def fit(messages: Iterable[Message], budget: int, estimate: Estimate, *, keep_last_turns: int = 1) -> FittedHistory:
-    """The newest turns that fit. ``budget`` is for messages alone: take off the tools and the room for an answer."""
+    """Return the newest turns that fit. ``budget`` is for messages only, without tools and the answer."""
     all_messages = tuple(messages)
     tokens = estimate(all_messages)
     if tokens <= budget:
@@ -72,30 +72,30 @@ def fit(messages: Iterable[Message], budget: int, estimate: Estimate, *, keep_la
 
 
 def turn_starts(messages: Sequence[Message]) -> list[int]:
-    """The place of each message that begins a turn: those of the user, but for summaries."""
+    """Return the position of each user message that is not a summary."""
     return [at for at, message in enumerate(messages) if message.role is _USER and not is_summary(message)]
 
 
 class _History:
-    """A history in pieces that can be left out: the places where it may be cut, and what each piece costs."""
+    """A history with the positions at which it can be cut, and the cost of its parts."""
 
     def __init__(self, messages: tuple[Message, ...], estimate: Estimate, keep: int) -> None:
         self._messages = messages
         self._estimate = estimate
-        self._keep = keep  # so many of the last turns are never left out
+        self._keep = keep  # this number of last turns is kept
         self._starts = turn_starts(messages)
         self._cuts = _possible_cuts(messages, self._starts)
-        self._pinned = [_is_pinned(message) for message in messages]  # whatever is left out
+        self._pinned = [_is_pinned(message) for message in messages]  # always kept
 
     def candidate_cuts(self, budget: int) -> Iterable[int]:
-        """Where to cut, and if that was not enough, the places further on.
+        """Return the first cut to try, and the later ones in case it is not enough.
 
-        Found by growing the history turn by turn and cutting only when it no longer fits. Each cut depends on what
-        came before it alone, so a longer history is cut at the same place until that does not suffice any more.
+        The history is replayed turn by turn and cut only when it no longer fits. Each cut depends only on earlier
+        messages, so a longer history is cut at the same position as long as that suffices.
         """
         room = budget - self._estimate([*itertools.compress(self._messages, self._pinned)])
         cost_before = self._cost_before()
-        next_cut = 0  # the first of the possible cuts that was not taken yet
+        next_cut = 0  # index of the next possible cut
         cut = 0
         for turn in range(1, len(self._starts) + 1):
             end = self._starts[turn] if turn < len(self._starts) else len(self._messages)
@@ -111,25 +111,25 @@ class _History:
         return (*itertools.compress(self._messages[:cut], self._pinned), *self._messages[cut:])
 
     def _last_cut(self, turns_so_far: int) -> int:
-        """How many of the possible cuts leave enough of the first turns."""
+        """Return the number of possible cuts that keep enough turns."""
         if turns_so_far < self._keep:
             return 0
         return bisect.bisect_right(self._cuts, self._starts[turns_so_far - self._keep])
 
     def _cost_before(self) -> dict[int, int]:
-        """What everything before a place costs, but for what always stays."""
+        """Return the cost of everything before a position, without pinned messages."""
         cost_before = {0: (total := 0)}
         for start, end in itertools.pairwise(sorted({0, *self._starts, len(self._messages)})):
             turn = [self._messages[at] for at in range(start, end) if not self._pinned[at]]
-            total += self._estimate(turn) + 1 if turn else 0  # an estimate is rounded down, a sum of them more so
+            total += self._estimate(turn) + 1 if turn else 0  # estimates are rounded down
             cost_before[end] = total
         return cost_before
 
 
 def _possible_cuts(messages: Sequence[Message], starts: Sequence[int]) -> list[int]:
-    """The beginnings of turns where no call stands before, and its result after."""
+    """Return the starts of turns that do not separate a call from its result."""
     call_positions: dict[str, int] = {}
-    result_positions = [-1] * len(messages)  # for each message, where its last result is
+    result_positions = [-1] * len(messages)  # for each message, the position of its last result
     for at, message in enumerate(messages):
         if message.role is _ASSISTANT:
             call_positions.update((call.id, at) for _, call in calls_of(message))
@@ -149,13 +149,13 @@ def _is_pinned(message: Message) -> bool:
 
 
 class SummaryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A span of a history that a summary should stand for."""
+    """A span of a history to summarize."""
 
-    messages: tuple[Message, ...]  # what to summarise: the span as it is sent today, an older summary included
-    covered: tuple[str, ...]  # ids of the stored messages that the summary will stand for
-    key: str  # over what those say: the same span needs no second summary
-    tokens: int  # of the history as it is sent today
-    is_urgent: bool  # above the hard cap: if no summary can be had, leave out the oldest turns with ``fit``
+    messages: tuple[Message, ...]  # the messages to summarize, as they are sent now, with an older summary
+    covered: tuple[str, ...]  # ids of the stored messages that the summary replaces
+    key: str  # hash over the covered messages; an equal span needs no second summary
+    tokens: int  # estimate for the history as it is sent now
+    is_urgent: bool  # above the hard cap: without a summary, leave out the oldest turns with ``fit``
 
 
 def plan_summary(
@@ -166,7 +166,7 @@ def plan_summary(
     hard_cap_tokens: int = HARD_CAP_TOKENS,
     keep_last_turns: int = KEEP_LAST_TURNS,
 ) -> SummaryPlan | None:
-    """What to summarise: everything but the last turns, once the history has grown above the threshold."""
+    """Return the span to summarize once the history exceeds the threshold: everything except the last turns."""
     all_messages = tuple(messages)
     visible = with_summary(all_messages)
     tokens = estimate(visible)
@@ -198,7 +198,7 @@ def _are_calls_answered(messages: Sequence[Message]) -> bool:
 
 
 def _covered_messages(stored: Sequence[Message], span: Sequence[Message]) -> list[Message]:
-    """The stored messages up to the end of a span: what an older summary stood for is covered by the newer one."""
+    """Return the stored messages up to the end of a span, including those of an older summary."""
     last = next(message.id for message in reversed(span) if not is_summary(message))
     end = next(at for at, message in enumerate(stored) if message.id == last) + 1
     return [message for message in stored[:end] if not _is_pinned(message)]
@@ -209,7 +209,7 @@ def _key(messages: Iterable[Message]) -> str:
 
 
 def summary_message(plan: SummaryPlan, text: str, *, id: str, created_at: datetime) -> Message:  # noqa: A002
-    """The summary as one message of the user, in tags, with what it stands for in ``metadata.extra``."""
+    """Return the summary as a user message, with the covered span in ``metadata.extra``."""
     first = plan.messages[0]
     content = f"<conversation_summary>\n{text.strip()}\n</conversation_summary>"
     coverage = {"first": plan.covered[0], "last": plan.covered[-1], "count": len(plan.covered), "key": plan.key}
@@ -218,15 +218,15 @@ def summary_message(plan: SummaryPlan, text: str, *, id: str, created_at: dateti
 
 
 def is_summary(message: Message) -> bool:
-    """Whether it is a summary that stands for older messages."""
+    """Whether a message is a summary."""
     extra = message.metadata.extra
     return extra is not None and message.role is _USER and isinstance(extra.get(_SUMMARY), dict)
 
 
 def with_summary(messages: Iterable[Message], summary: Message | None = None) -> tuple[Message, ...]:
-    """The history with a summary in place of its span: the one given, else the newest one in it that still holds.
+    """Return the history with a summary in place of its span: the argument, else the newest valid one of the history.
 
-    A summary holds while all of what it stands for is there. Others are left out.
+    A summary is valid while all messages that it covers exist. Other summaries are removed.
     """
     all_messages = tuple(messages)
     plain = tuple(message for message in all_messages if not is_summary(message))

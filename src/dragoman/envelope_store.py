@@ -1,15 +1,13 @@
-"""A conversation store for agent runtimes: messages go in as rows or envelopes, and come out as envelopes.
+"""A conversation store for agent runtimes: it accepts rows or envelopes and returns envelopes.
 
-    conversations = Conversations(store)
+    conversations = EnvelopeStore(store)
     session_id = await conversations.create_session(user_id=7, agent_id=3)
     await conversations.update_session(session_id, messages, provider="anthropic", model="claude-sonnet-4-6")
     session = await conversations.get_session(session_id)      # session["messages"] are envelopes
 
-It stands on a store of any engine, and what it keeps there are canonical messages like all others: they can be
-searched, swapped to another model and read by every other part. A message that came as an envelope goes out as that
-envelope. The store only ever adds; a host that replaces a list keeps what the list begins with and goes on from there
-in a fork. The one rule: what is given out is what was given in, and what was never an envelope carries all of itself
-along.
+It uses a store of any engine and stores canonical messages, which can be searched and sent to another model. A message
+that was an envelope is returned as that envelope. The store only appends; if a host replaces a list, the history
+continues in a fork after the common prefix. Invariant: ``get_session`` returns the envelopes that were stored.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ from dragoman.store import Row, Session, Store
 UserId = int | str
 Result = TypeVar("Result")
 
-METADATA_KEY: Final = "agents-api.conversation"  # where in a session's metadata
+METADATA_KEY: Final = "agents-api.conversation"  # key in the metadata of a session
 _ATTEMPTS: Final = 20
 _PAGE: Final = 100
 
 
 class EnvelopeStore:
-    """Sessions of envelopes in a store. Sessions in which nothing happened for ``expires_after`` are not found."""
+    """Sessions of envelopes in a store. A session without changes for ``expires_after`` is not returned."""
 
     def __init__(self, store: Store, *, expires_after: timedelta | None = timedelta(hours=24)) -> None:
         self.store = store
@@ -57,10 +55,10 @@ class EnvelopeStore:
         *,
         token: int | str | None = None,
     ) -> str:
-        """A new and empty session; its id is a UUID. ``token`` names the login that it was made under."""
+        """Create an empty session and return its id, a UUID. ``token`` identifies the login."""
         session_id = str(uuid.uuid4())
         fields = {
-            "id": session_id,  # a fork has all of this as well, and another id
+            "id": session_id,  # a fork copies these fields and has another id
             "user_id": user_id,
             "agent_id": agent_id,
             "context": context,
@@ -71,7 +69,7 @@ class EnvelopeStore:
         return session_id
 
     async def get_session(self, session_id: str) -> dict[str, Any] | None:
-        """The session with all its messages, or None if there is none of that id, or no more."""
+        """Return the session with all its messages, or ``None``."""
         session = await self._find(session_id)
         if session is None:
             return None
@@ -86,7 +84,7 @@ class EnvelopeStore:
         provider: str = "",
         model: str = "",
     ) -> bool:
-        """Replace the whole list of messages, and what else is given; false if there is no such session."""
+        """Replace the list of messages and the given fields. False if the session does not exist."""
         envelopes = normalize_many(messages)
         session = await self._find(session_id)
         if session is None:
@@ -102,7 +100,7 @@ class EnvelopeStore:
         return True
 
     async def append(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> bool:
-        """Add messages at the end, whatever others add meanwhile; false if there is no such session."""
+        """Append messages, also while others append. False if the session does not exist."""
         envelopes = normalize_many(messages)
         session = await self._find(session_id)
         if session is None:
@@ -111,7 +109,7 @@ class EnvelopeStore:
         return True
 
     async def delete_session(self, session_id: str) -> bool:
-        """Delete a session with everything that ever was in it. One that is not there is deleted already."""
+        """Delete a session with all its messages, replaced ones included. A missing session is not an error."""
         try:
             session = await self.store.get_session(session_id)
         except UnknownSessionError:
@@ -124,14 +122,14 @@ class EnvelopeStore:
         return True
 
     async def update_title(self, session_id: str, title: str) -> bool:
-        """Give a session a title; false if there is no such session."""
+        """Set the title of a session. False if it does not exist."""
         if await self._find(session_id) is None:
             return False
         await self.store.rename_session(session_id, title)
         return True
 
     async def mark_read(self, session_id: str) -> bool:
-        """Note that its user has seen it now; false if there is no such session."""
+        """Set the time at which the user last read the session. False if it does not exist."""
         session = await self._find(session_id)
         if session is None:
             return False
@@ -141,7 +139,7 @@ class EnvelopeStore:
     async def list_sessions(
         self, user_id: UserId, agent_id: int | str = 0, context: str = "chat", limit: int = 50
     ) -> list[dict[str, Any]]:
-        """The sessions of a user with an agent, the one that changed last first; without their messages."""
+        """Return the sessions of a user with an agent, the most recently changed first, without messages."""
         rows: list[dict[str, Any]] = []
         async for session in self._user_sessions(user_id):
             fields = session.metadata[METADATA_KEY]
@@ -156,9 +154,9 @@ class EnvelopeStore:
     async def get_recent_pending_session(
         self, user_id: UserId, seconds: float = 600, context: str = "chat", token: int | str | None = None
     ) -> dict[str, Any] | None:
-        """The newest session of the last minutes that is empty or being worked on: for a client that asks again.
+        """Return the newest recent session that is empty or processing, for a client that retries.
 
-        One is being worked on while its metadata has the ``status`` ``processing``.
+        A session is processing while its metadata has the ``status`` ``processing``.
         """
         since = self.store.clock() - timedelta(seconds=seconds)
         pending = [
@@ -185,7 +183,7 @@ class EnvelopeStore:
         return session if not self._is_expired(session) else None
 
     async def _user_sessions(self, user_id: UserId) -> AsyncIterator[Session]:
-        """The conversations of a user, the one that changed last first."""
+        """Yield the sessions of a user, the most recently changed first."""
         before: Session | None = None
         while page := await self.store.list_sessions(user_id=str(user_id), before=before, limit=_PAGE):
             for session in page:
@@ -202,7 +200,7 @@ class EnvelopeStore:
     async def _retry_on_conflict(
         self, session: Session, change: Callable[[Session], Awaitable[Result]]
     ) -> tuple[Session, Result]:
-        """Change a history; again, if somebody else was first, because it is another history then."""
+        """Apply a change. After a conflict, read the session and apply it again."""
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(ConflictError):
                 return session, await change(session)
@@ -211,13 +209,13 @@ class EnvelopeStore:
 
     async def _append(self, session: Session, envelopes: list[Envelope]) -> None:
         head = _head(session)
-        rows = await self.store.tail(head, limit=_PAGE)  # in which the calls are that may be answered
+        rows = await self.store.tail(head, limit=_PAGE)  # contains the calls that may be answered
         history, last = [row.message for row in rows], rows[-1].seq if rows else 0
         messages = messages_from_envelopes(envelopes, after=history, first=last - len(history))
         await self.store.append(head, _without_session(messages), expected_seq=last)
 
     async def _replace(self, session: Session, envelopes: list[Envelope]) -> str:
-        """Make a list the history of a session, and say in which session of the store it is."""
+        """Replace the history of a session and return the session of the store that contains it."""
         rows = await self._rows(session)
         history = [row.message for row in rows]
         common, used = _common_prefix(history, envelopes)
@@ -266,19 +264,19 @@ class EnvelopeStore:
 
 
 def _host_fields(session: Session) -> dict[str, Any]:
-    """What a host said about a session; of a session that no host made, nothing."""
+    """The fields that the host has set; empty for other sessions."""
     fields: dict[str, Any] = session.metadata.get(METADATA_KEY, {})
     return fields
 
 
 def _head(session: Session) -> str:
-    """Where in the store its history is: in itself, until a host replaces what is there."""
+    """The session of the store that contains the history: itself, until the host replaces messages."""
     head: str = _host_fields(session).get("head", session.id)
     return head
 
 
 def _common_prefix(history: list[Message], envelopes: list[Envelope]) -> tuple[int, int]:
-    """With how many messages of the history the list begins, and how many envelopes these are."""
+    """The length of the common prefix of a history and a list, in messages and in envelopes."""
     used = 0
     for count, group in enumerate(envelope_groups(history, verbatim=True)):
         if msgspec.json.encode(envelopes[used : used + len(group)]) != msgspec.json.encode(group):
@@ -288,7 +286,7 @@ def _common_prefix(history: list[Message], envelopes: list[Envelope]) -> tuple[i
 
 
 def _without_session(messages: list[Message]) -> list[Message]:
-    """Messages that belong to no session yet, so that the one they go to gives them their ids."""
+    """Remove the session id, so that the store assigns new ids."""
     return [message.replace(session_id="") for message in messages]
 
 

@@ -1,49 +1,49 @@
-"""What can go wrong, as one tree.
+"""The errors of this package, as one tree.
 
-    DragomanError                     everything this package raises on purpose
-    ├── InputError                    what we were given cannot be used: fix the input
-    │   ├── JsonError                 the text is not JSON that we accept
-    │   ├── FormatError               JSON, but a known part of the format is malformed
-    │   ├── RuleViolationError        messages break a rule of the format, and a strict store refuses them
-    │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
-    │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
-    │   ├── SchemaSizeError           a JSON Schema from outside is beyond a limit
-    │   ├── ToolInputError            a tool call does not fit its tool's schema
-    │   ├── EventError                an event does not match its type
-    │   ├── EnvelopeError             not an agent message envelope, or not a conversation of them
+    DragomanError                     base of all errors
+    ├── InputError                    invalid input: correct it
+    │   ├── JsonError                 the text is not JSON, or exceeds a limit
+    │   ├── FormatError               JSON with an invalid field
+    │   ├── RuleViolationError        messages break a rule of the format, and the append was strict
+    │   ├── NewerVersionError         a message of a newer version that cannot be read
+    │   ├── ToolSchemaError           a tool definition that some provider rejects
+    │   ├── SchemaSizeError           a JSON Schema that exceeds a limit
+    │   ├── ToolInputError            a tool call that does not match its tool's schema
+    │   ├── EventError                an event that does not match its type
+    │   ├── EnvelopeError             not an agent message envelope, or an invalid result of a runner
     │   ├── LetterError               not a letter between agents
-    │   ├── PolicyError               a routing policy has errors, and none of it is taken
-    │   ├── AttachmentError           a file cannot be taken as an attachment, or a path cannot be one's
-    │   ├── AttachmentUrlError        a URL of an attachment is not ours, was changed, or is over
-    │   └── CriticalLossError         a critical message would lose a part on the way to a provider
-    ├── UnknownNameError              a name that no row of data answers to
+    │   ├── PolicyError               an invalid routing policy
+    │   ├── AttachmentError           a file that is not accepted as an attachment, or an invalid path
+    │   ├── AttachmentUrlError        an attachment URL that is foreign, changed or expired
+    │   └── CriticalLossError         a critical message would lose a part in a conversion
+    ├── UnknownNameError              an unknown name
     │   ├── UnknownModelError         no such model in the catalog
     │   ├── UnknownPriceError         no price for that model at that time
-    │   ├── UnknownEventError         the event type does not exist
+    │   ├── UnknownEventError         no such event type
     │   ├── UnknownSessionError       no such session in the store
     │   ├── UnknownToolError          no such tool in the registry
-    │   ├── UnknownAttachmentError    no such attachment, or somebody else's
-    │   ├── UnknownLetterError        no such letter, or somebody else's
+    │   ├── UnknownAttachmentError    no such attachment, or another owner's
+    │   ├── UnknownLetterError        no such letter, or another owner's
     │   └── UnknownMessageError       no such message in that session
-    ├── RoutingError                  no model may answer the turn, so it does not begin
-    │   ├── RoutingConstraintError    the model that was chosen may not answer this turn
-    │   └── RoutingFailedError        no slot has a model that may answer this turn
-    ├── StoreError                    the store cannot do what was asked
-    │   ├── ConflictError             somebody else was first, or the same thing was said differently before
-    │   ├── CorruptDataError          what is stored is not what was written
+    ├── RoutingError                  no model can answer the turn
+    │   ├── RoutingConstraintError    the chosen model cannot answer this turn
+    │   └── RoutingFailedError        no slot has a valid model
+    ├── StoreError                    the store cannot execute the operation
+    │   ├── ConflictError             a concurrent change, or another value for the same id
+    │   ├── CorruptDataError          stored data does not match its hash
     │   ├── StoreUnusableError        the store cannot be opened safely
     │   └── StorageError              the disk or the database server failed or is full
-    ├── SettingsError                 a key, an address or the file of settings is missing or cannot be used
-    ├── ToolError                     a tool cannot do what was asked
-    │   ├── ToolFailedError           a tool failed, and its text is for the model to read
-    │   └── ToolSourceError           a server of tools cannot be started or reached, or does not behave
-    ├── BusError                      the bus cannot take an event
-    ├── TransportError                letters cannot be carried: the broker is not there, or not as it should be
-    └── RemoteFaultError              the other side failed: a provider answered with a fault
+    ├── SettingsError                 a missing or invalid key, address or setting
+    ├── ToolError                     a tool failed or is unavailable
+    │   ├── ToolFailedError           a tool failed; the model receives its text
+    │   └── ToolSourceError           a tool server cannot be started or reached, or violates its protocol
+    ├── BusError                      the bus does not accept the event
+    ├── TransportError                the broker is unreachable or misconfigured
+    └── RemoteFaultError              a provider answered with a fault
 
-Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text is made of
-these three, so nothing has to be parsed back out of prose. The one rule: a local error never carries the text of a
-remote one, and a remote fault is never raised as an ``InputError``.
+Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text consists of
+these three. Invariant: a local error never contains the text of a remote one, and a remote fault is never raised as an
+``InputError``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class DragomanError(Exception):
-    """Where it happened, what is wrong, and what to do about it."""
+    """Base of all errors: ``where``, ``what`` and ``remedy``."""
 
     code = "error"
 
@@ -101,7 +101,9 @@ class FormatError(InputError):
 
 
 class RuleViolationError(InputError):
-    """``breaches`` lists every one; ``repaired`` are messages to append instead, and ``actions`` how they were made."""
+    """``violations`` lists all of them; ``repaired_messages`` can be appended instead, and ``actions`` describe the
+    changes.
+    """
 
     code = "breaks_rules"
 
@@ -114,14 +116,14 @@ class RuleViolationError(InputError):
         where: str = "",
     ) -> None:
         text = "; ".join(f"{violation.where}: {violation.what} [{violation.rule}]" for violation in violations)
-        super().__init__(text, where=where, remedy="Append error.repaired instead, or correct the messages")
+        super().__init__(text, where=where, remedy="Append error.repaired_messages instead, or correct the messages")
         self.violations = violations
         self.repaired_messages = repaired_messages
         self.actions = actions
 
 
 class NewerVersionError(InputError):
-    """``data`` is the text as it was read, so that a caller can keep it."""
+    """``data`` is the original text, so that the caller can store it."""
 
     code = "newer_version"
 
@@ -132,7 +134,7 @@ class NewerVersionError(InputError):
 
 
 class ToolSchemaError(InputError):
-    """``problems`` lists every one found, each beginning with its JSON path."""
+    """``problems`` lists all of them, each with its JSON path."""
 
     code = "invalid_tool_schema"
 
@@ -147,7 +149,7 @@ class ToolSchemaError(InputError):
 
 
 class SchemaSizeError(InputError):
-    """A JSON Schema beyond a limit; ``where`` is the JSON path at which the limit was reached."""
+    """A JSON Schema exceeds a limit; ``where`` is the JSON path of the value that exceeds it."""
 
     code = "schema_too_large"
 
@@ -156,7 +158,7 @@ class SchemaSizeError(InputError):
 
 
 class ToolInputError(InputError):
-    """``problems`` lists every one found, each beginning with its JSON path."""
+    """``problems`` lists all of them, each with its JSON path."""
 
     code = "tool_input_invalid"
 
@@ -175,7 +177,7 @@ class EventError(InputError):
 
 
 class EnvelopeError(InputError):
-    """Codes: invalid_ai_message_envelope, invalid_agent_conversation_result. The text begins with the code."""
+    """Codes: invalid_ai_message_envelope, invalid_agent_conversation_result. The text starts with the code."""
 
     code = "invalid_ai_message_envelope"
 
@@ -186,10 +188,10 @@ class EnvelopeError(InputError):
 
 class LetterError(InputError):
     """Codes: invalid_letter, unknown_letter_type, unsupported_protocol_version, inconsistent_result,
-    invalid_answer, sender_mismatch, letter_too_large, too_many_dependencies, too_many_inputs; and of what a broker has
-    brought: unsigned_letter, unknown_mail_key, forged_letter, wrong_mailbox, stale_letter.
+    invalid_answer, sender_mismatch, letter_too_large, too_many_dependencies, too_many_inputs; and for letters of a
+    broker: unsigned_letter, unknown_mail_key, forged_letter, wrong_mailbox, stale_letter.
 
-    ``problems`` lists every one found, each beginning with its JSON path.
+    ``problems`` lists all of them, each with its JSON path.
     """
 
     code = "invalid_letter"
@@ -200,7 +202,7 @@ class LetterError(InputError):
 
 
 class PolicyError(InputError):
-    """``problems`` lists every one found, each beginning with its place."""
+    """``problems`` lists all of them, each with its path."""
 
     code = "invalid_policy"
 
@@ -216,13 +218,13 @@ class AttachmentError(InputError):
 
 
 class AttachmentUrlError(InputError):
-    """Codes: bad_signature, url_expired, foreign_attachment_url. Its text never holds the URL, which has a token."""
+    """Codes: bad_signature, url_expired, foreign_attachment_url. The text omits the URL, which contains a token."""
 
     code = "bad_signature"
 
 
 class CriticalLossError(InputError):
-    """``loss`` names what would be lost."""
+    """``loss`` describes the part that would be lost."""
 
     code = "critical_loss"
 
@@ -264,13 +266,13 @@ class UnknownToolError(UnknownNameError):
 
 
 class UnknownAttachmentError(UnknownNameError):
-    """The same for what is missing and for what is somebody else's."""
+    """Also raised if the attachment belongs to another owner."""
 
     code = "attachment_not_found"
 
 
 class UnknownLetterError(UnknownNameError):
-    """The same for what is missing and for what is somebody else's."""
+    """Also raised if the letter belongs to another owner."""
 
     code = "letter_not_found"
 
@@ -280,8 +282,8 @@ class RoutingError(DragomanError):
 
 
 class RoutingConstraintError(RoutingError):
-    """``source`` is the slot of the choice, ``validation_failure`` the gate that it failed, ``would_fall_back_to`` what
-    would answer if nothing had been chosen."""
+    """``source`` is the slot of the choice, ``validation_failure`` the failed gate, ``would_fall_back_to`` the model
+    that would answer without the choice."""
 
     code = "routing_constraint_failure"
 
@@ -297,13 +299,13 @@ class RoutingConstraintError(RoutingError):
 
     @property
     def details(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The fields as a dict."""
         names = ("source", "model", "validation_failure", "would_fall_back_to")
         return {name: getattr(self, name) for name in names}
 
 
 class RoutingFailedError(RoutingError):
-    """``tried`` has a model, policy, rule_name and reason for each candidate that was rejected."""
+    """``tried`` has model, policy, rule_name and reason of each rejected candidate."""
 
     code = "routing_failed"
 
@@ -318,7 +320,7 @@ class RoutingFailedError(RoutingError):
 
     @property
     def details(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The fields as a dict."""
         providers = list(self.alternative_providers_configured)
         return {"tried": list(self.tried), "alternative_providers_configured": providers}
 
@@ -335,7 +337,7 @@ class ConflictError(StoreError):
 
 
 class CorruptDataError(StoreError):
-    """It is never served as good: whoever asked for it gets this, and ``verify`` lists it."""
+    """Stored data does not match its hash. It is not returned; ``verify`` lists it."""
 
     code = "damaged"
 
@@ -347,8 +349,8 @@ class StoreUnusableError(StoreError):
 
 
 class StorageError(StoreError):
-    """Codes: disk_full, read_only, storage_failed, attachments_left. Whether a write happened is not known after
-    ``storage_failed``: ask again with the same idempotency key, or the same message ids."""
+    """Codes: disk_full, read_only, storage_failed, attachments_left. Whether a write succeeded is unknown after
+    ``storage_failed``: retry with the same idempotency key or message ids."""
 
     code = "storage_failed"
 
@@ -365,7 +367,7 @@ class ToolError(DragomanError):
 
 
 class ToolFailedError(ToolError):
-    """Raised by a tool. ``error_class`` is the class that the event ``tool.failed`` names."""
+    """Raised by a tool. ``error_class`` is the class in the event ``tool.failed``."""
 
     code = "tool_failed"
 
@@ -385,13 +387,13 @@ class BusError(DragomanError):
 
 
 class TransportError(DragomanError):
-    """Nothing is lost by it: a letter that was taken stays in the outbox. Codes: transport_failed, missing_extra."""
+    """Letters stay in the outbox. Codes: transport_failed, missing_extra."""
 
     code = "transport_failed"
 
 
 class RemoteFaultError(DragomanError):
-    """A fault of a provider, raised; ``fault`` holds its fields."""
+    """Raised for a fault of a provider; ``fault`` has its fields."""
 
     code = "remote_fault"
 

@@ -1,15 +1,15 @@
-"""How an answer arrives: stream events, and the one function that turns them into the answer.
+"""Stream events, and their conversion to replies.
 
-    fold(events) -> Reply           whatever the events are, the reply says truly whether it is finished
-    unfold(reply) -> events         the shortest stream that folds to that reply: fold(unfold(x)) == x
-    Folding()                       the same, event by event: take(event), and reply() at any time says how far it is
-    judged(reply) -> Reply          a reply that came whole, held to the same measure as one that was streamed
-    salvaged(content) -> blocks     what of a content can be stored, where something about it cannot
+    fold(events) -> Reply           the reply; it has a fault unless the events end properly
+    unfold(reply) -> events         the shortest stream for a reply: fold(unfold(x)) == x
+    Accumulator()                   incremental ``fold``: ``add(event)``, and ``reply()`` at any time
+    mark_unusable(reply) -> Reply   apply the checks of ``fold`` to a reply that was not streamed
+    storable_blocks(content)        the blocks of a content that can be stored
 
-Every dialect's stream reader makes these events and every stream writer takes them. A block is named by its ``index``;
-its deltas may interleave with another block's. The input of a tool call travels as raw fragments and is parsed once,
-strictly, when the call is complete. What does not parse becomes an ``InvalidToolUseBlock`` and a fault, never an empty
-input. The one rule: a stream that was cut, damaged or out of order never folds to a reply without a fault.
+Stream readers of dialects emit these events, and stream writers receive them. The ``index`` of an event identifies its
+block; deltas of several blocks may interleave. The input of a tool call arrives as raw fragments and is parsed once,
+strictly, when the call is complete. An input that cannot be parsed becomes an ``InvalidToolUseBlock`` and a fault.
+Invariant: a stream that is incomplete, damaged or out of order never folds to a reply without a fault.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from dragoman.value import UNSET, Value, encode
 
 
 class Event(Value, frozen=True):
-    """The base of every event."""
+    """Base of all events."""
 
     @property
     def type(self) -> str:
-        """What kind of event it is, in the specification's word."""
+        """The type of the event, as the specification names it."""
         return str(self.__struct_config__.tag)
 
 
 class MessageStart(Event, frozen=True, tag_field="type", tag="message_start"):
-    """The model begins."""
+    """The model starts to answer."""
 
-    model: str | None = None  # the model that answers, in the provider's words
-    provider_raw: ProviderRaw | None = None  # what the reply's will be, as far as it is known: a hint for writers
+    model: str | None = None  # the model that answers, as the provider names it
+    provider_raw: ProviderRaw | None = None  # ``provider_raw`` of the reply as far as known: a hint for writers
 
 
 class TextDelta(Event, frozen=True, tag_field="type", tag="text_delta"):
-    """More words of a text block; the first one opens it."""
+    """A fragment of a text block. The first one opens the block."""
 
     index: int
     text: str
@@ -59,7 +59,7 @@ class TextDelta(Event, frozen=True, tag_field="type", tag="text_delta"):
 
 
 class ThinkingDelta(Event, frozen=True, tag_field="type", tag="thinking_delta"):
-    """More of a thinking block; the signature comes with its last delta."""
+    """A fragment of a thinking block. The last one has the signature."""
 
     index: int
     text: str
@@ -68,43 +68,43 @@ class ThinkingDelta(Event, frozen=True, tag_field="type", tag="thinking_delta"):
 
 
 class ToolUseStart(Event, frozen=True, tag_field="type", tag="tool_use_start"):
-    """A tool call begins."""
+    """The start of a tool call."""
 
     index: int
     id: str  # canonical id, tu_<ulid>
     name: str
-    provider_raw: ProviderRaw | None = None  # what the call's will be, as far as it is known: a hint for writers
+    provider_raw: ProviderRaw | None = None  # ``provider_raw`` of the call as far as known: a hint for writers
 
 
 class ToolUseInputDelta(Event, frozen=True, tag_field="type", tag="tool_use_input_delta"):
-    """A raw fragment of the call's input. No fragment is JSON by itself."""
+    """A raw fragment of the input of a call. A single fragment is not JSON."""
 
     index: int
     partial_json: str
 
 
 class ToolUseEnd(Event, frozen=True, tag_field="type", tag="tool_use_end"):
-    """The call is complete."""
+    """The end of a tool call."""
 
     index: int
     provider_raw: ProviderRaw | None = None
 
 
 class BlockComplete(Event, frozen=True, tag_field="type", tag="block_complete"):
-    """A block that arrives whole: redacted thinking, an opaque block, an image."""
+    """A block that is not streamed: redacted thinking, an opaque block, an image."""
 
     index: int
     block: ContentBlock
 
 
 class UsageUpdate(Event, frozen=True, tag_field="type", tag="usage_update"):
-    """What the call has consumed so far; the last one counts. It may come after the end."""
+    """The usage so far. The last one counts, also if it follows the end."""
 
     usage: TokenUsage
 
 
 class MessageComplete(Event, frozen=True, tag_field="type", tag="message_complete"):
-    """The model has ended properly."""
+    """The proper end of an answer."""
 
     stop_reason: StopReason
     stop_sequence: str | None = None
@@ -112,7 +112,7 @@ class MessageComplete(Event, frozen=True, tag_field="type", tag="message_complet
 
 
 class StreamError(Event, frozen=True, tag_field="type", tag="error"):
-    """The stream failed. Nothing after this is to be trusted."""
+    """The stream failed. Later events are ignored."""
 
     fault: Fault
     provider_raw: ProviderRaw | None = None
@@ -136,7 +136,7 @@ StreamEvent = (
 
 
 def unfold(reply: Reply) -> tuple[StreamEvent, ...]:
-    """The events that fold to this reply."""
+    """Return the events that fold to this reply."""
     events: list[StreamEvent] = [MessageStart(reply.model, reply.provider_raw)]
     for index, block in enumerate(reply.content):
         events.extend(_block_events(index, block))
@@ -150,7 +150,7 @@ def unfold(reply: Reply) -> tuple[StreamEvent, ...]:
 
 
 def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
-    if getattr(block, "unknown_fields", UNSET) is not UNSET:  # only the whole block can carry them
+    if getattr(block, "unknown_fields", UNSET) is not UNSET:  # only the whole block can carry unknown fields
         return (BlockComplete(index, block),)
     match block:
         case TextBlock():
@@ -171,7 +171,7 @@ def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
 
 
 def fold(events: Iterable[StreamEvent]) -> Reply:
-    """The reply that these events tell. It has a fault unless they tell of a proper end."""
+    """Return the reply of these events. It has a fault unless the events end properly."""
     accumulator = Accumulator()
     for event in events:
         accumulator.add(event)
@@ -220,7 +220,7 @@ def _invalid_call_fault(call: InvalidToolUseBlock, *, is_truncated: bool) -> Fau
 
 
 def mark_unusable(reply: Reply) -> Reply:
-    """A whole reply as ``fold`` would have found it: with a call that cannot be used, or without a word, it failed."""
+    """Return a reply with a fault if ``fold`` would report one: an invalid call, or no content."""
     if reply.fault is not None:
         return reply
     for block in reply.content:
@@ -236,7 +236,7 @@ def _with_fault(reply: Reply, fault: Fault) -> Reply:
 
 
 def storable_blocks(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
-    """The blocks that can be stored, without what only their dialect can say about them."""
+    """Return the blocks that can be stored, without ``provider_raw``."""
     blocks = []
     for block in content:
         try:
@@ -247,14 +247,14 @@ def storable_blocks(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]
 
 
 def _to_storable(block: ContentBlock) -> ContentBlock:
-    """The block without ``provider_raw``, if it can be written down; else ``ValueError`` or ``InputError``."""
+    """Return the block without ``provider_raw``. ``ValueError`` or ``InputError`` if it cannot be encoded."""
     bare = block if getattr(block, "provider_raw", None) is None else block.replace(provider_raw=None)
     encode(bare)
     return bare
 
 
 class _OpenText:
-    """A text or thinking block that is still growing."""
+    """An incomplete text or thinking block."""
 
     def __init__(self, kind: type[TextDelta | ThinkingDelta]) -> None:
         self.kind = kind
@@ -270,14 +270,14 @@ class _OpenText:
 
 
 class _OpenCall:
-    """A tool call whose input is still arriving."""
+    """A tool call whose input is incomplete."""
 
     def __init__(self, start: ToolUseStart) -> None:
         self.start = start
         self.parts: list[str] = []
 
     def block(self, provider_raw: ProviderRaw | None) -> ContentBlock:
-        """The call, if its input is a JSON object. No text at all is how providers send the input of no arguments."""
+        """Return the call if its input is a JSON object. Providers send an empty text for a call without arguments."""
         text = "".join(self.parts)
         if not text.isascii():
             if has_lone_surrogate(text):
@@ -298,7 +298,7 @@ class _OpenCall:
 
 
 def later_usage(earlier: TokenUsage | None, later: TokenUsage) -> TokenUsage:
-    """The usage that counts when a stream has sent both: the later one, unless only the earlier one counts tokens."""
+    """Return the later usage, unless only the earlier one counts tokens."""
     return earlier if earlier is not None and _has_tokens(earlier) and not _has_tokens(later) else later
 
 
@@ -308,7 +308,7 @@ def _has_tokens(usage: TokenUsage) -> bool:
 
 
 class Accumulator:
-    """The state of one fold: what each block is so far, and whether it has ended."""
+    """Incremental ``fold``: the state of each block, and the end."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, _OpenText | _OpenCall | ContentBlock] = {}
@@ -317,15 +317,15 @@ class Accumulator:
         self.provider_raw: ProviderRaw | None = None
         self.calls_without_input: dict[
             int, InvalidToolUseBlock
-        ] = {}  # calls without any input, as they would be if cut off
-        self.invalid_call: InvalidToolUseBlock | None = None  # the first call whose input turned out to be no input
+        ] = {}  # calls without input, as they are if the output limit cut them off
+        self.invalid_call: InvalidToolUseBlock | None = None  # the first call with an invalid input
         self.usage: TokenUsage | None = None
         self.fault: Fault | None = None
         self.has_late_events = False
 
     def add(self, event: StreamEvent) -> None:
-        """One more event."""
-        if type(event) is UsageUpdate:  # at any time: what was consumed is charged, also for an answer that failed
+        """Add one event."""
+        if type(event) is UsageUpdate:  # also after the end and after a fault: consumed tokens are charged
             self.usage = later_usage(self.usage, event.usage)
         elif self.fault is not None:
             return
@@ -337,7 +337,7 @@ class Accumulator:
                 self.fault = _protocol_fault(problem)
 
     def _add_content(self, event: StreamEvent) -> str | None:
-        """Take one event; what it breaks of the order of events, if anything."""
+        """Add one event. Return a description if it violates the order of events."""
         match event:
             case TextDelta() | ThinkingDelta():
                 return self._add_text(event)
@@ -403,11 +403,11 @@ class Accumulator:
         self.has_late_events = True
 
     def content(self) -> tuple[ContentBlock, ...]:
-        """The blocks as far as they have arrived, in order."""
+        """The blocks so far, in order."""
         return tuple(self._to_block(self.blocks[index]) for index in sorted(self.blocks))
 
     def storable_content(self) -> tuple[ContentBlock, ...]:
-        """The same as far as it can be stored: of a block that cannot, its words alone."""
+        """The blocks so far that can be stored; of any other block, its text."""
         blocks = (self.blocks[index] for index in sorted(self.blocks))
         return tuple(stored for block in blocks if (stored := self._to_storable_block(block)) is not None)
 
@@ -419,7 +419,7 @@ class Accumulator:
             return TextBlock(text) if text else None
 
     def reply(self) -> Reply:
-        """What has arrived. It has a fault until the end has come."""
+        """Return the reply so far. It has a fault until the end has arrived."""
         if self.end is not None and self.end.stop_reason is StopReason.MAX_TOKENS:
             for index, call in self.calls_without_input.items():
                 self.blocks[index] = call
@@ -443,7 +443,7 @@ class Accumulator:
         return block.invalid("the call was cut off") if isinstance(block, _OpenCall) else block
 
     def _find_fault(self, content: tuple[ContentBlock, ...]) -> Fault | None:
-        """What is wrong although no event said so: no end, nothing said, or a call that cannot be used."""
+        """Find a fault that no event has reported: no end, no content, or an invalid call."""
         if self.end is None:
             return _INCOMPLETE
         if self.end.stop_reason is StopReason.ERROR:

@@ -1,9 +1,8 @@
-"""What is asked and what is answered, in nobody's wire format: requests, tools, replies, faults and losses.
+"""Requests, tools, replies, faults and losses, independent of any wire format.
 
-A ``Reply`` is what came back from a model, whole or folded from a stream. It is not yet a message: the turn adds the
-id, the reason for the model and the price. A ``Fault`` is a failure of the other side as a value, so that it can
-travel in a stream, be stored, and be written out in another dialect. The one rule: a reply with a fault never looks
-finished.
+A ``Reply`` is the answer of a model, whole or folded from a stream. The turn converts it to a message and adds the id,
+the routing decision and the price. A ``Fault`` is a failure of a provider as a value, so that it can be streamed,
+stored, and written in another dialect. Invariant: a reply with a fault has the stop reason ``error``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dragoman.value import ValidatedMeta, Value
 
 
 class SideEffects(enum.StrEnum):
-    """The most that a tool can do. It decides about confirmation, routing and how a call is traced."""
+    """The strongest effect of a tool. It determines confirmation, routing and tracing of calls."""
 
     NONE = "none"  # pure read or computation
     READ = "read"  # filesystem or network read
@@ -32,11 +31,11 @@ class ToolDefinition(Value, metaclass=ValidatedMeta, frozen=True):
     """A tool that a model may call."""
 
     name: str  # canonical, snake_case, globally unique
-    description: str  # what the model is told about it
+    description: str  # the description for the model
     input_schema: dict[str, Any]  # JSON Schema, in the subset that every provider accepts
-    side_effects: SideEffects  # the most that it can do, declared honestly
-    requires_workspace: bool = True  # it works on files of a workspace
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
+    side_effects: SideEffects  # the strongest effect of the tool
+    requires_workspace: bool = True  # the tool accesses files of a workspace
+    provider_raw: ProviderRaw | None = None  # fields that only one dialect supports
 
     def validate(self) -> None:
         super().validate()
@@ -46,10 +45,10 @@ class ToolDefinition(Value, metaclass=ValidatedMeta, frozen=True):
 
 
 class OpaqueTool(Value, metaclass=ValidatedMeta, frozen=True):
-    """A tool that only one dialect understands, for example a web search that the provider runs itself."""
+    """A tool that only one dialect supports, for example a web search that the provider runs."""
 
-    dialect: str  # the only dialect that may write it out again
-    wire: dict[str, Any]  # the object as it stood on the wire
+    dialect: str  # the only dialect that writes it
+    wire: dict[str, Any]  # the original wire object
 
     def validate(self) -> None:
         validate_json(self.wire, "wire")
@@ -58,69 +57,69 @@ class OpaqueTool(Value, metaclass=ValidatedMeta, frozen=True):
 class ToolChoice(Value, frozen=True):
     """Whether the model may, must or must not call a tool."""
 
-    mode: Literal["auto", "none", "required", "tool"]  # "tool": the one of that name
+    mode: Literal["auto", "none", "required", "tool"]  # "tool": the tool named below
     name: str | None = None  # the tool that it must call
 
 
 class ResponseFormat(Value, frozen=True):
-    """What the answer has to look like."""
+    """The format of the answer."""
 
-    kind: Literal["text", "json", "json_schema"]  # free, any JSON, or JSON that fits the schema
+    kind: Literal["text", "json", "json_schema"]  # any text, any JSON, or JSON that matches the schema
     json_schema: dict[str, Any] | None = None  # the schema
-    name: str | None = None  # what the schema is called
-    strict: bool | None = None  # whether the provider has to enforce it
+    name: str | None = None  # name of the schema
+    strict: bool | None = None  # whether the provider must enforce it
 
 
 class Reasoning(Value, frozen=True, kw_only=True):
-    """How much the model shall think before it answers."""
+    """How much the model reasons before it answers."""
 
-    enabled: bool | None = None  # on or off, where that is all there is to say
+    enabled: bool | None = None  # on or off, for providers without other settings
     effort: str | None = None  # low, medium, high, …
-    budget_tokens: int | None = None  # at most so many tokens
+    budget_tokens: int | None = None  # maximum number of tokens
 
 
 class Options(Value, frozen=True, kw_only=True):
-    """How to answer: what most providers understand. The rest is residue of the dialect that said it."""
+    """Options that most providers support. Other options are residue of their dialect."""
 
-    max_output_tokens: int | None = None  # at most so many tokens
-    temperature: int | float | None = None  # how much chance
-    top_p: int | float | None = None  # from the likeliest tokens that add up to this
-    top_k: int | None = None  # from so many of the likeliest tokens
-    stop_sequences: tuple[str, ...] = ()  # words that end the answer
-    seed: int | None = None  # for the same chance again
-    presence_penalty: int | float | None = None  # against what was said at all
-    frequency_penalty: int | float | None = None  # against what was said often
-    tool_choice: ToolChoice | None = None  # whether to call a tool
-    parallel_tool_calls: bool | None = None  # whether several at once
-    response_format: ResponseFormat | None = None  # what the answer has to look like
-    reasoning: Reasoning | None = None  # how much to think
-    service_tier: str | None = None  # which tier to serve it on
-    user: str | None = None  # who it is for, in the caller's words
-    stream: bool | None = None  # whether to answer in pieces
+    max_output_tokens: int | None = None  # maximum number of tokens
+    temperature: int | float | None = None  # randomness
+    top_p: int | float | None = None  # sample from the most likely tokens with this total probability
+    top_k: int | None = None  # sample from this number of most likely tokens
+    stop_sequences: tuple[str, ...] = ()  # texts that end the answer
+    seed: int | None = None  # for reproducible sampling
+    presence_penalty: int | float | None = None  # penalty for tokens that occurred
+    frequency_penalty: int | float | None = None  # penalty for tokens by their frequency
+    tool_choice: ToolChoice | None = None  # whether the model calls a tool
+    parallel_tool_calls: bool | None = None  # whether one answer may contain several calls
+    response_format: ResponseFormat | None = None  # format of the answer
+    reasoning: Reasoning | None = None  # how much to reason
+    service_tier: str | None = None  # the service tier
+    user: str | None = None  # the end user, as the caller names them
+    stream: bool | None = None  # whether to stream the answer
 
 
 class Request(Value, frozen=True, kw_only=True, omit_defaults=False):
-    """What a model is asked."""
+    """A request to a model."""
 
-    model: str | None  # the model, in the provider's words
+    model: str | None  # the model, as the provider names it
     messages: tuple[Message, ...]  # the conversation, system prompts included
-    tools: tuple[ToolDefinition | OpaqueTool, ...] = ()  # what it may call
-    options: Options = Options()  # how to answer
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
+    tools: tuple[ToolDefinition | OpaqueTool, ...] = ()  # tools that the model may call
+    options: Options = Options()  # options of the answer
+    provider_raw: ProviderRaw | None = None  # fields that only one dialect supports
 
 
 class Loss(Value, frozen=True):
-    """Something that the target of a translation cannot carry."""
+    """A part that the target format of a conversion cannot represent."""
 
-    session_id: str  # where it was
-    message_id: str  # in which message
-    block_type: str  # of the block that was left out, or the option's name
-    adapter: str  # the dialect that cannot say it
-    reason: str  # why not
+    session_id: str  # session of the message
+    message_id: str  # id of the message
+    block_type: str  # type of the omitted block, or the name of the option
+    adapter: str  # the dialect that cannot represent it
+    reason: str  # the reason
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A wire object, and what of the canonical one is not in it."""
+    """A wire object and the losses of the conversion."""
 
     wire: Any
     losses: tuple[Loss, ...] = ()
@@ -129,19 +128,19 @@ class Written(msgspec.Struct, frozen=True):
 class StopReason(enum.StrEnum):
     """Why a model stopped."""
 
-    END_TURN = "end_turn"  # it was done
-    MAX_TOKENS = "max_tokens"  # the limit on its output was reached
-    STOP_SEQUENCE = "stop_sequence"  # it said one of the words that end it
-    TOOL_USE = "tool_use"  # it waits for the results of its calls
-    REFUSAL = "refusal"  # it, or a filter of its provider, declined
-    PAUSED = "paused"  # the provider wants the same request again, to go on
-    CANCELLED = "cancelled"  # we stopped it
-    ERROR = "error"  # it failed; the fault says how
-    UNKNOWN = "unknown"  # it ended properly and did not say why
+    END_TURN = "end_turn"  # finished
+    MAX_TOKENS = "max_tokens"  # the output limit was reached
+    STOP_SEQUENCE = "stop_sequence"  # a stop sequence was generated
+    TOOL_USE = "tool_use"  # the model waits for tool results
+    REFUSAL = "refusal"  # the model or a filter of its provider declined
+    PAUSED = "paused"  # the provider expects the same request again to continue
+    CANCELLED = "cancelled"  # cancelled by the caller
+    ERROR = "error"  # failed; see the fault
+    UNKNOWN = "unknown"  # ended properly without a reason
 
 
 class ErrorClass(enum.StrEnum):
-    """What kind of failure, so far as it matters for what to do next."""
+    """The kind of a failure, as far as it affects the next step."""
 
     RATE_LIMIT = "rate_limit"
     AUTH = "auth"
@@ -154,47 +153,47 @@ class ErrorClass(enum.StrEnum):
 
 
 FAULT_CODES: Final = {
-    "stream_incomplete": "the stream ended before the model did",
-    "stream_broken": "the connection broke or fell silent before the model was done",
-    "unreachable": "nobody could be reached at that address",
-    "empty_response": "the model ended properly and said nothing",
-    "bad_content_type": "what came is neither an answer nor a stream: a page, or an error with status 200",
-    "too_large": "more came than is taken",
-    "bad_event": "an event of the stream is not what it should be",
+    "stream_incomplete": "the stream ended before the answer",
+    "stream_broken": "the connection broke or timed out before the end of the answer",
+    "unreachable": "no connection to the address",
+    "empty_response": "the answer is empty",
+    "bad_content_type": "the response is neither an answer nor a stream: an HTML page, or an error with status 200",
+    "too_large": "the response exceeds the limit",
+    "bad_event": "an invalid event of the stream",
     "protocol_violation": "events out of order",
-    "tool_input_truncated": "a call was cut off",
+    "tool_input_truncated": "a call was truncated",
     "tool_input_invalid": "the input of a call is not a JSON object",
-    "malformed_output": "the provider could not make sense of what its model said",
-    "output_invalid": "the answer is not JSON, or does not fit the schema that was asked for",
-    "output_truncated": "the answer reached its token limit before the JSON that was asked for was complete",
-    "too_many_tool_calls": "the answer asks for more tools at once than are run",
-    "unexplained_error": "the provider ended the answer as failed and did not say why",
-    "overloaded": "the provider is too busy",
-    "rate_limited": "too much, too fast",
+    "malformed_output": "the provider could not parse the output of its model",
+    "output_invalid": "the answer is not JSON, or does not match the requested schema",
+    "output_truncated": "the answer reached its token limit before the requested JSON was complete",
+    "too_many_tool_calls": "the answer has more tool calls than are run",
+    "unexplained_error": "the provider reported a failure without a reason",
+    "overloaded": "the provider is overloaded",
+    "rate_limited": "the rate limit is exceeded",
     "unauthorized": "the key is missing or wrong",
-    "forbidden": "the key may not do this, or its account may not",
-    "not_found": "no such model, or no such thing",
-    "context_overflow": "the history is longer than the model takes",
-    "invalid_request": "the provider refused what was asked",
-    "timeout": "the provider took too long",
-    "too_many_steps": "the model kept asking for tools, and was stopped",
-    "cancelled": "somebody stopped it",
-    "server_error": "the provider broke",
+    "forbidden": "the key or its account has no permission",
+    "not_found": "no such model or resource",
+    "context_overflow": "the history exceeds the context of the model",
+    "invalid_request": "the provider rejected the request",
+    "timeout": "the provider timed out",
+    "too_many_steps": "the model exceeded the limit of tool steps",
+    "cancelled": "cancelled by the caller",
+    "server_error": "an internal error of the provider",
 }
 
 
 class Fault(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
-    """A failure of the other side. Its texts are for people: half of a character in one is left out."""
+    """A failure of a provider. Lone surrogates in its texts are dropped."""
 
-    code: str  # stable, ours: one of FAULT_CODES
-    message: str  # what happened, for people
-    error_class: ErrorClass = ErrorClass.OTHER  # what kind
-    retryable: bool = False  # whether the same request may work later
-    retry_after_s: float | None = None  # how long the other side asked us to wait
+    code: str  # stable: one of FAULT_CODES
+    message: str  # description for people
+    error_class: ErrorClass = ErrorClass.OTHER  # kind of failure
+    retryable: bool = False  # whether the same request may succeed later
+    retry_after_s: float | None = None  # the delay that the provider requested
     status: int | None = None  # HTTP status, if there was one
-    provider: str | None = None  # who failed
-    provider_code: str | None = None  # what the provider calls it
-    request_id: str | None = None  # the provider's name for the request, to ask them about it
+    provider: str | None = None  # the provider that failed
+    provider_code: str | None = None  # the provider's own code
+    request_id: str | None = None  # the provider's request id, for support
 
     def validate(self) -> None:
         for name in ("code", "message", "provider", "provider_code", "request_id"):
@@ -204,19 +203,19 @@ class Fault(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
 
 
 class Reply(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
-    """What a model answered."""
+    """The answer of a model."""
 
     content: tuple[ContentBlock, ...] = ()  # blocks, in order
-    stop_reason: StopReason  # why it stopped
-    stop_sequence: str | None = None  # the word that ended it
-    usage: TokenUsage | None = None  # what it consumed, if the provider said
-    model: str | None = None  # the model that really answered, in the provider's words
-    fault: Fault | None = None  # set if, and only if, it did not end well; the content is what arrived before
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
+    stop_reason: StopReason  # why the model stopped
+    stop_sequence: str | None = None  # the stop sequence that ended it
+    usage: TokenUsage | None = None  # tokens, if the provider reported them
+    model: str | None = None  # the model that answered, as the provider names it
+    fault: Fault | None = None  # set if and only if the reply failed; the content is what arrived before
+    provider_raw: ProviderRaw | None = None  # fields that only one dialect supports
 
     def validate(self) -> None:
         msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
         if (self.fault is not None) != (self.stop_reason is StopReason.ERROR):
-            raise ValueError("stop_reason: a reply has a fault if, and only if, it stops with 'error'")
+            raise ValueError("stop_reason: a reply has a fault if and only if it is 'error'")
         if self.fault is not None and self.stop_sequence is not None:
-            raise ValueError("stop_sequence: a reply that failed was not ended by a word")
+            raise ValueError("stop_sequence: a reply with a fault has none")

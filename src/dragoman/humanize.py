@@ -1,7 +1,7 @@
-"""Words for a terminal: texts that are safe to print, numbers and times for people.
+"""Format texts, numbers and times for people.
 
-The one rule: no text of a conversation reaches a terminal as it is. A model, a tool or a stranger may have written
-control characters into it, and a terminal obeys those.
+Invariant: texts of a conversation are escaped before they are printed, because models, tools and users may write
+control characters that a terminal would execute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _AGES: Final = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (86400 * 60
 
 
 def escape_controls(text: str) -> str:
-    """A text whose control characters are shown and not obeyed; its lines and tabs stay."""
+    """Replace control characters with visible ones. Line breaks and tabs stay."""
     return _CONTROLS.sub(_visible_character, text.replace("\r\n", "\n"))
 
 
@@ -27,7 +27,7 @@ def escape_line(text: str) -> str:
 
 
 def escape_in_place(text: str) -> str:
-    """A text on one line that is safe to print, each character in its place."""
+    """The same on one line, with every character in its position."""
     return escape_controls(re.sub(r"\s", " ", text))
 
 
@@ -37,12 +37,12 @@ def _visible_character(match: re.Match[str]) -> str:
 
 
 def format_count(number: int, singular: str, plural: str | None = None) -> str:
-    """A number and what it counts: ``1 message``, ``2,000 messages``."""
+    """A number with its noun: ``1 message``, ``2,000 messages``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def format_size(number: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes with a unit."""
     amount, unit = float(number), 0
     while amount >= 1000 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
@@ -50,7 +50,7 @@ def format_size(number: int) -> str:
 
 
 def format_usd(amount: Decimal | None) -> str:
-    """An amount for people: to a millionth, no zeros at its end, cents at the least; "unpriced" if it is unknown."""
+    """An amount with up to six decimals, at least two; "unpriced" if it is unknown."""
     if amount is None:
         return "unpriced"
     whole, _, part = f"{amount:,.6f}".partition(".")
@@ -58,7 +58,7 @@ def format_usd(amount: Decimal | None) -> str:
 
 
 def format_cost(cost_usd: Decimal, unpriced: int, calls: int) -> str:
-    """A sum for people: what the calls with a price cost, and how many of them have none."""
+    """A sum, and the number of calls without a price."""
     if not unpriced:
         return format_usd(cost_usd)
     return "unpriced" if unpriced >= calls else f"{format_usd(cost_usd)} + {unpriced:,} unpriced"
@@ -70,12 +70,12 @@ def format_time(when: datetime) -> str:
 
 
 def to_utc(when: datetime | None) -> datetime | None:
-    """A time as a person gives it: in UTC unless it names a zone."""
+    """Set UTC for a time without a zone."""
     return when.replace(tzinfo=UTC) if when is not None and when.tzinfo is None else when
 
 
 def format_age(when: datetime, now: datetime) -> str:
-    """How long ago something was, or its date if that is long."""
+    """The age in one unit, or the date if it is long ago."""
     seconds = max(0, int((now - when).total_seconds()))
     for below, unit, name in _AGES:
         if seconds < below:

@@ -1,12 +1,12 @@
-"""How things are named: ULIDs that only ever grow, and the spelling of a tool call's id for each dialect.
+"""Ids: ULIDs that increase within a session, and the ids of tool calls for each provider.
 
-    message   01K4Q2…            a bare ULID, growing within its session also when the clock steps back
+    message   01K4Q2…            a ULID, increasing within its session also if the clock steps back
     session   sess_01K4Q2…
-    tool call tu_01K4Q2…         ours; each provider has its own alphabet and length, and issues ids of its own
+    tool call tu_01K4Q2…         each provider has its own alphabet and length, and issues its own ids
 
-``ToolIds`` is the two-way map of one session between our ids and each provider's. Toward a provider that did not issue
-an id, it makes a spelling from our id alone, so that the same call is spelled the same in every turn and prompt caches
-hold. The one rule: time and randomness come in as arguments. Nothing here reads a clock.
+``ToolIds`` maps the ids of one session to those of each provider. For a provider that did not issue an id, the map
+derives one from Dragoman's id alone, so that a call has the same id in every turn and prompt caches remain valid.
+Invariant: time and randomness are arguments; no function reads a clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
-TOOL_ID: Final = re.compile(rf"tu_[{ALPHABET}]{{1,26}}")  # short ones are for people to write, as in examples
+TOOL_ID: Final = re.compile(rf"tu_[{ALPHABET}]{{1,26}}")  # short ids are allowed for examples
 _FOR_OWNER: Final = re.compile(r"(.+)~[0-9a-f]{24}", re.DOTALL)
 _OWNER_MARK: Final = re.compile(r"~[0-9a-f]{24}(?![0-9A-Za-z])")
 _RANDOM_BITS: Final = 80
@@ -31,49 +31,49 @@ _FIFTY_BITS: Final = (1 << 50) - 1
 
 
 def ulid(time_ms: int, randomness: int) -> str:
-    """A ULID: 48 bits of time, 80 bits of randomness, as 26 characters that sort like the number."""
+    """Return a ULID: 48 bits of time and 80 bits of randomness, as 26 characters that sort like the number."""
     if not (0 <= time_ms < 1 << 48 and 0 <= randomness < _RANDOM_LIMIT):
         raise ValueError(f"no ULID has the time {time_ms} ms and the randomness {randomness}")
     return _ulid_from_int((time_ms << _RANDOM_BITS) | randomness)
 
 
 def ulid_time_ms(text: str) -> int:
-    """The time that a ULID was made at, in milliseconds."""
+    """Return the creation time of a ULID in milliseconds."""
     return _int_from_ulid(text) >> _RANDOM_BITS
 
 
 def derive_ulid(time_ms: int, *seeds: str) -> str:
-    """The same ULID whenever it is derived from the same words: for what is made up rather than received."""
+    """Return a ULID that depends only on the arguments."""
     digest = hashlib.sha256("\0".join(seeds).encode("utf-8", "surrogatepass")).digest()
     return ulid(time_ms, int.from_bytes(digest[:10]))
 
 
 def id_for_owner(name: str, *owner: str | None) -> str:
-    """An id that stands for a name among what one owner has, where another owner has something of that name."""
+    """Return an id for a name of one owner if another owner already uses the name."""
     digest = hashlib.sha256(repr((name, *owner)).encode("utf-8", "surrogatepass")).hexdigest()
     return f"{name}~{digest[:24]}"
 
 
 def ids_for_owner(name: str, *owner: str | None) -> tuple[str, ...]:
-    """The ids that may stand for a name that an owner gives; none for what has the form of such an id itself."""
+    """Return the possible ids for a name of an owner; empty if the name has the format of such an id."""
     return () if _FOR_OWNER.fullmatch(name) else (name, id_for_owner(name, *owner))
 
 
 def name_from_id(text: str) -> str:
-    """The name that an owner knows it by: what ``id_for_owner`` was given, or else the id itself."""
+    """Return the name that ``id_for_owner`` received, or the id itself."""
     match = _FOR_OWNER.fullmatch(text)
     return match[1] if match is not None else text
 
 
 def with_names(text: str) -> str:
-    """A text for an owner, such as an error, with the name in place of each id of ``id_for_owner``."""
+    """Replace each id of ``id_for_owner`` in a text with its name."""
     return _OWNER_MARK.sub("", text)
 
 
 class UlidSource:
-    """ULIDs of one session, each greater than the one before, whatever the clock does.
+    """ULIDs of one session. Each is greater than the one before, also if the clock steps back.
 
-    ``last`` continues a session from its newest id. ``clock_ms`` gives the time, ``randomness`` 80 random bits.
+    ``last`` continues a session from its newest id. ``clock_ms`` returns the time, ``randomness`` 80 random bits.
     """
 
     def __init__(self, clock_ms: Callable[[], int], randomness: Callable[[], int], last: str | None = None) -> None:
@@ -82,7 +82,7 @@ class UlidSource:
         self._last = -1 if last is None else _int_from_ulid(last)
 
     def next(self) -> str:
-        """A new id, greater than every id before."""
+        """Return a new id, greater than all earlier ids."""
         time_ms = self._clock_ms()
         if time_ms > self._last >> _RANDOM_BITS:
             number = (time_ms << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
@@ -94,12 +94,12 @@ class UlidSource:
         return _ulid_from_int(number)
 
     def next_tool_id(self) -> str:
-        """A new id for a tool call."""
+        """Return a new id for a tool call."""
         return f"tu_{self.next()}"
 
 
 def _ulid_from_int(number: int) -> str:
-    # Two characters at a time, from three numbers that are small: every event and every message has an id.
+    # Two characters at a time, from three small numbers: every event and every message has an id.
     pair, begin, middle, end = _PAIRS, number >> 100, number >> 50 & _FIFTY_BITS, number & _FIFTY_BITS
     return (
         f"{pair[begin >> 20]}{pair[begin >> 10 & 1023]}{pair[begin & 1023]}"
@@ -125,7 +125,7 @@ def _int_from_ulid(text: str) -> int:
 
 
 class IdFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a provider accepts as the id of a tool call that it did not issue itself."""
+    """The format of tool-call ids that a provider accepts."""
 
     alphabet: str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-"
     max_length: int = 64
@@ -138,11 +138,11 @@ class IdFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def room(self) -> int:
-        """How many characters there may be behind the prefix."""
+        """The maximum number of characters after the prefix."""
         return (self.exact_length or self.max_length) - len(self.prefix)
 
     def accepts(self, text: str) -> bool:
-        """Whether the provider would take this id as it is."""
+        """Whether the provider accepts this id unchanged."""
         fits = len(text) == self.exact_length if self.exact_length else 0 < len(text) <= self.max_length
         return fits and text.startswith(self.prefix) and set(text[len(self.prefix) :]) <= set(self.alphabet)
 
@@ -151,20 +151,20 @@ DEFAULT_ID_FORMAT: Final = IdFormat()
 _MAX_ATTEMPTS: Final = 1_000
 
 
-@functools.lru_cache(maxsize=16_384)  # a history is written again in every turn
+@functools.lru_cache(maxsize=16_384)  # a history is written in every turn
 def format_default_id(tool_id: str) -> str:
-    """The id as most providers take it: as it is, unless it is too long or has other signs than most accept."""
+    """Return the id in the format that most providers accept."""
     return format_id(tool_id, DEFAULT_ID_FORMAT)
 
 
 def format_id(tool_id: str, id_format: IdFormat, attempt: int = 0) -> str:
-    """The id in a provider's spelling: as it is, under its prefix, or digested, whichever is the first to fit."""
+    """Return the first of these that fits the format: the id, the id with the prefix, a digest of the id."""
     if attempt == 0:
         bare = tool_id.removeprefix("tu_")
         for candidate in (tool_id, id_format.prefix + bare):
             if id_format.accepts(candidate):
                 return candidate
-    # Letters and digits where there are any: some providers refuse an id that begins with a sign.
+    # Letters and digits if possible: some providers reject an id that starts with another character.
     letters = "".join(character for character in id_format.alphabet if character.isalnum()) or id_format.alphabet
     length = id_format.room if id_format.exact_length else min(id_format.room, 26)
     digest = hashlib.shake_256(f"{attempt}\0{tool_id}".encode("utf-8", "surrogatepass")).digest(length * 4)
@@ -173,9 +173,9 @@ def format_id(tool_id: str, id_format: IdFormat, attempt: int = 0) -> str:
 
 
 class ToolIds:
-    """The ids of one session's tool calls: ours, and what each provider calls them.
+    """The tool-call ids of one session, for each provider.
 
-    ``entries`` is what a store keeps: (provider, our id, the provider's id), in the order in which they were learned.
+    ``entries`` is the stored form: (provider, tool id, provider id), in the order of insertion.
     """
 
     def __init__(self, entries: tuple[tuple[str, str, str], ...] = ()) -> None:
@@ -187,11 +187,11 @@ class ToolIds:
 
     @property
     def entries(self) -> tuple[tuple[str, str, str], ...]:
-        """Everything learned so far, in its order."""
+        """All pairs, in the order of insertion."""
         return tuple(self._entries)
 
     def add(self, provider: str, tool_id: str, provider_id: str) -> None:
-        """A provider issued this id for that call. Where it uses one id again, the newest call answers to it."""
+        """Store the id that a provider uses for a call. A repeated id belongs to the newest call."""
         if (
             self._provider_ids.get((provider, tool_id)) == provider_id
             and self._tool_ids[provider, provider_id] == tool_id
@@ -199,17 +199,17 @@ class ToolIds:
             return
         older = self._tool_ids.get((provider, provider_id))
         if older is not None and older != tool_id:
-            self._provider_ids.pop((provider, older), None)  # it needs another name from now on
+            self._provider_ids.pop((provider, older), None)  # the older call needs another id
         self._provider_ids[provider, tool_id] = provider_id
         self._tool_ids[provider, provider_id] = tool_id
         self._entries.append((provider, tool_id, provider_id))
 
     def from_provider_id(self, provider: str, provider_id: str) -> str | None:
-        """Our id for what a provider calls so, if it was ever seen."""
+        """Return the tool id for a provider's id, or ``None``."""
         return self._tool_ids.get((provider, provider_id))
 
     def to_provider_id(self, provider: str, tool_id: str, id_format: IdFormat = DEFAULT_ID_FORMAT) -> str:
-        """What to call it toward a provider: its own id if it issued one, else a spelling that it accepts."""
+        """Return the id for a provider: the one that it issued, else one in its format."""
         provider_id = self._provider_ids.get((provider, tool_id))
         if provider_id is not None:
             return provider_id

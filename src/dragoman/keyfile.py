@@ -1,11 +1,11 @@
-"""A file of secret keys, for every process of one machine: made when the first key is needed, and kept to oneself.
+"""A file of secret keys that all processes of a machine share. It is created when the first key is needed.
 
     file = KeyFile(path, SigningKey, new_key, missing="…", remedy="…")
-    file.keys()             the keys, read again whenever the file has changed
-    file.replace(keys)      others, all at once
+    file.keys()             the keys, read again if the file has changed
+    file.replace(keys)      replace all keys atomically
 
-Two processes that make it at the same time have the same keys afterwards. The one rule: a file that others can read, or
-that is somebody else's, is not used.
+Two processes that create it at the same time use the same keys. Invariant: a file that other users can read, or that
+belongs to another user, is rejected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Key = TypeVar("Key", bound=msgspec.Struct)
 
 
 class KeyFile(Generic[Key]):
-    """The keys of a file. ``new`` makes one; ``missing`` and ``remedy`` are said of a file that holds none."""
+    """The keys of a file. ``new`` creates a key; ``missing`` and ``remedy`` are the error texts for a file without
+    keys.
+    """
 
     def __init__(self, path: Path, kind: type[Key], new: Callable[[], Key], *, missing: str, remedy: str) -> None:
         self._path = path
@@ -37,7 +39,7 @@ class KeyFile(Generic[Key]):
         self._stamp: tuple[int, ...] = ()
 
     def keys(self) -> tuple[Key, ...]:
-        """What is in it."""
+        """Return the keys."""
         try:
             self._read()
         except FileNotFoundError:
@@ -46,7 +48,7 @@ class KeyFile(Generic[Key]):
         return self._keys
 
     def replace(self, keys: tuple[Key, ...]) -> None:
-        """Put these in place of what is in it."""
+        """Replace all keys."""
         self._write_temporary(keys).replace(self._path)
 
     def _read(self) -> None:
@@ -66,7 +68,7 @@ class KeyFile(Generic[Key]):
         self._stamp = stamp
 
     def _create(self) -> None:
-        """Write the first key, unless another process was faster."""
+        """Create the file with one key, unless another process has created it."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self._write_temporary((self._new(),))
         try:
@@ -76,7 +78,7 @@ class KeyFile(Generic[Key]):
             temporary.unlink()
 
     def _write_temporary(self, keys: tuple[Key, ...]) -> Path:
-        """A file with these keys that nobody else can read, under a name of its own."""
+        """Write the keys to a temporary file with mode 0600."""
         temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -1,20 +1,20 @@
-"""What is said: the canonical message. Start here; every other room turns something into this, or this into something.
+"""The canonical message format. Read this module first; most others convert to it or from it.
 
 A conversation is a *session*: an ordered list of messages. A message is a role and an ordered list of typed blocks.
-Tool results are messages of their own (role ``tool``), and so are system prompts (role ``system``), whatever a
-provider's wire makes of them. A message is written down as it is held: there is no second form for the database.
+Tool results are separate messages (role ``tool``), and so are system prompts (role ``system``), in every dialect. The
+JSON of a message is also its stored form.
 
     Message
-      id, session_id, created_at           which, where, when
+      id, session_id, created_at           identity and time
       role                                 user | assistant | system | tool
       content  (blocks, in order)          text, tool_use, tool_result, image, thinking, redacted_thinking,
                                            document, audio, video, invalid_tool_use, opaque
-      metadata                             who produced it, why that model, what it cost, how it ended
-      schema_version                       of this format
+      metadata                             model, routing, usage and cost, status
+      schema_version                       version of this format
 
-Everything here is a frozen, hashable value. Two rules for maintainers. This room does no I/O, reads no clock and
-imports nothing from the rooms above. And the format only grows: a field is added as optional, a block under a new
-``type``; a default never changes its meaning, because defaults are not written down.
+All classes are frozen, hashable structs. The module does no I/O, reads no clock and imports only ``dragoman.value``.
+Invariant: the format only grows. New fields are optional, new blocks have a new ``type``, and a default never changes
+its meaning, because defaults are not written.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ from dragoman.value import UNSET, OpenEnum, UnknownFields, UnknownValue, UnsetTy
 
 SCHEMA_VERSION: Final = 1
 
-# Every object below may carry fields that a newer version added; see ``dragoman.value``.
+# Every object may carry fields that a newer version has added; see ``dragoman.value``.
 Unknown = UnknownFields | UnsetType
 
-# What only one dialect can say about a block or a message: {"dialect": …, …}. Read and written by that dialect alone;
-# never part of equality or of a hash.
+# Fields of a block or a message that only one dialect supports: {"dialect": …, …}. Only that dialect reads and writes
+# them. They are not part of equality or of a hash.
 ProviderRaw = dict[str, Any]
 
 
 class Role(OpenEnum):
-    """Who speaks."""
+    """The author of a message."""
 
-    USER = "user"  # a person, or whoever stands in for one
+    USER = "user"  # a person or a program that acts for one
     ASSISTANT = "assistant"  # a model
-    SYSTEM = "system"  # whoever set the model up
-    TOOL = "tool"  # a tool, answering a call
+    SYSTEM = "system"  # the operator of the model
+    TOOL = "tool"  # the result of a tool call
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
-# What one message can have consumed and cost at most. Larger figures are errors or forgeries: no reader of a provider's
-# answer passes them on, and no store accepts them. A message that was stored before this bound existed stays readable.
+# Upper limits for the usage of one message. Larger figures are errors or forgeries: readers of provider replies drop
+# them, and stores reject them. Messages that were stored before this limit existed stay readable.
 MAX_TOKENS: Final = 10**12
 MAX_USD: Final = Decimal(10**9)
 _MAX_DECIMALS: Final = 100
 
-NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that nobody wrote down
-UNPRICED: Final = "unpriced"  # the pricing version of a call for which no price was known
+NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that was not recorded
+UNPRICED: Final = "unpriced"  # the pricing version of a call without a known price
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
 class Block(Value, metaclass=ValidatedMeta, frozen=True):
-    """The base of every block that we know."""
+    """Base of all known blocks."""
 
     def validate(self) -> None:
         super().validate()
@@ -76,30 +76,30 @@ class Block(Value, metaclass=ValidatedMeta, frozen=True):
 
 
 class ImageSource(Value, metaclass=ValidatedMeta, frozen=True):
-    """Where the bytes of an image, document, audio or video are."""
+    """The location of the bytes of an image, document, audio or video."""
 
-    kind: Literal["base64", "url", "file_ref"]  # how to read data
+    kind: Literal["base64", "url", "file_ref"]  # how ``data`` is interpreted
     data: str  # base64 text, URL, or workspace-relative path
     unknown_fields: Unknown = UNSET
 
 
 class TextBlock(Block, frozen=True, tag_field="type", tag="text"):
-    """Words."""
+    """Text."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str  # any characters, NUL included
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
 class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
-    """The assistant calls a tool, with an input that parsed as a JSON object."""
+    """A tool call whose input is a JSON object."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
-    id: str  # canonical id, tu_<ulid>; each dialect spells it its own way
+    id: str  # canonical id, tu_<ulid>; each dialect translates it
     name: str  # canonical tool name (snake_case, no provider prefix)
-    input: dict[str, Any]  # a JSON object that fits the tool's input_schema
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    input: dict[str, Any]  # a JSON object that matches the tool's input_schema
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -108,28 +108,28 @@ class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
 
 
 class InvalidToolUseBlock(Block, frozen=True, tag_field="type", tag="invalid_tool_use"):
-    """The assistant tried to call a tool, and what arrived is not a usable input. It is kept, shown and never executed.
+    """A tool call without a usable input. It is stored and displayed, and never executed.
 
-    A type of its own, so that no code that runs ``ToolUseBlock`` can run one of these by mistake.
+    It is a separate type, so that code that runs a ``ToolUseBlock`` cannot run it by mistake.
     """
 
     type: ClassVar[Literal["invalid_tool_use"]] = "invalid_tool_use"
     id: str  # canonical id, tu_<ulid>
-    name: str  # canonical tool name, as far as it arrived
-    input_text: str  # exactly what arrived in place of the input
-    reason: str  # why it cannot be used
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    name: str  # canonical tool name, possibly truncated
+    input_text: str  # the received text in place of the input
+    reason: str  # why the input cannot be used
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
 class ToolResultBlock(Block, frozen=True, tag_field="type", tag="tool_result"):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
-    tool_use_id: str  # the ToolUseBlock.id that this answers
+    tool_use_id: str  # the id of the ToolUseBlock
     content: tuple[ContentBlock, ...]  # usually one text; may include images
-    is_error: bool = False  # the tool failed, and the content says how
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    is_error: bool = False  # the tool failed; the content describes the failure
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -138,12 +138,12 @@ class ToolResultBlock(Block, frozen=True, tag_field="type", tag="tool_result"):
 
 
 class ImageBlock(Block, frozen=True, tag_field="type", tag="image"):
-    """A picture."""
+    """An image."""
 
     type: ClassVar[Literal["image"]] = "image"
-    source: ImageSource  # where its bytes are
+    source: ImageSource  # location of its bytes
     media_type: str  # IANA media type, e.g. "image/png"
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
@@ -151,59 +151,59 @@ class DocumentBlock(Block, frozen=True, tag_field="type", tag="document"):
     """A document, such as a PDF."""
 
     type: ClassVar[Literal["document"]] = "document"
-    source: ImageSource  # where its bytes are
+    source: ImageSource  # location of its bytes
     media_type: str  # IANA media type, e.g. "application/pdf"
-    name: str | None = None  # its title or file name
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    name: str | None = None  # title or file name
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
 class AudioBlock(Block, frozen=True, tag_field="type", tag="audio"):
-    """A recording."""
+    """An audio recording."""
 
     type: ClassVar[Literal["audio"]] = "audio"
-    source: ImageSource  # where its bytes are
+    source: ImageSource  # location of its bytes
     media_type: str  # IANA media type, e.g. "audio/wav"
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
 class VideoBlock(Block, frozen=True, tag_field="type", tag="video"):
-    """A film."""
+    """A video."""
 
     type: ClassVar[Literal["video"]] = "video"
-    source: ImageSource  # where its bytes are
+    source: ImageSource  # location of its bytes
     media_type: str  # IANA media type, e.g. "video/mp4"
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
 class ThinkingBlock(Block, frozen=True, tag_field="type", tag="thinking"):
-    """The model's own reasoning. Replayed only to where it came from; never shown to another model as speech."""
+    """The reasoning of a model. It is sent only to the provider that created it."""
 
     type: ClassVar[Literal["thinking"]] = "thinking"
-    text: str  # what the provider shows of it; may be empty
-    signature: str | None = None  # opaque provider token that lets the provider verify its own reasoning
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    text: str  # the part that the provider returns; may be empty
+    signature: str | None = None  # opaque token with which the provider verifies its reasoning
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
 class RedactedThinkingBlock(Block, frozen=True, tag_field="type", tag="redacted_thinking"):
-    """Reasoning that the provider only hands out encrypted."""
+    """Reasoning that the provider returns encrypted."""
 
     type: ClassVar[Literal["redacted_thinking"]] = "redacted_thinking"
     data: str  # opaque provider-encoded blob
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
+    provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     unknown_fields: Unknown = UNSET
 
 
 class OpaqueBlock(Block, frozen=True, tag_field="type", tag="opaque"):
-    """A block that only one dialect understands, for example a web search that the provider ran on its own servers."""
+    """A block that only one dialect supports, for example a web search that the provider ran."""
 
     type: ClassVar[Literal["opaque"]] = "opaque"
-    dialect: str  # the only dialect that may write it out again
-    wire: dict[str, Any]  # the object as it stood on the wire
-    provider_raw: ProviderRaw | None = None  # what else that dialect has to remember
+    dialect: str  # the only dialect that writes it
+    wire: dict[str, Any]  # the original wire object
+    provider_raw: ProviderRaw | None = None  # other fields that this dialect needs
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -212,11 +212,13 @@ class OpaqueBlock(Block, frozen=True, tag_field="type", tag="opaque"):
 
 
 class UnknownBlock(UnknownValue, frozen=True, tag_field="type", tag="unknown_block"):
-    """A block whose ``type`` a newer version added. It is kept, written back byte for byte, and otherwise ignored."""
+    """A block with an unknown ``type`` of a newer version. It is stored and written byte for byte, and otherwise
+    ignored.
+    """
 
     @property
     def type(self) -> str:
-        """The type that the newer version gave it."""
+        """The type that the newer version has written."""
         return str(msgspec.json.decode(self.raw.data)["type"])
 
 
@@ -237,7 +239,7 @@ ContentBlock = (
 
 
 def blocks_from(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
-    """Blocks as a tuple; anything else is refused."""
+    """Return blocks as a tuple. Any other item raises ``ValueError``."""
     blocks = content if type(content) is tuple else tuple(content)
     for block in blocks:
         if not isinstance(block, Block | UnknownBlock):
@@ -249,16 +251,16 @@ def blocks_from(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
 
 
 class MessageStatus(enum.StrEnum):
-    """How far a message has come."""
+    """The state of a message."""
 
-    COMPLETE = "complete"  # it is whole, and every rule holds
+    COMPLETE = "complete"  # finished; all rules apply
     PARTIAL = "partial"  # streaming in progress
     CANCELLED = "cancelled"  # user cancelled mid-generation
     ERROR = "error"  # generation failed
 
 
 class RoutingMode(enum.StrEnum):
-    """Why this turn picked this model, coarsely. The ``route.decided`` event has the whole chain."""
+    """The kind of the routing decision. The ``route.decided`` event has the whole chain."""
 
     OVERRIDE = "override"  # per-message @model
     MANUAL = "manual"  # session sticky
@@ -271,12 +273,12 @@ class RoutingMode(enum.StrEnum):
 class RoutingDecisionRecord(Value, metaclass=ValidatedMeta, frozen=True):
     """A compact summary of the routing decision behind an assistant message."""
 
-    mode: RoutingMode  # which kind of reason decided
+    mode: RoutingMode  # the slot that decided
     chosen_model: str  # echoes metadata.model
     reason: str  # human-readable
     rule_name: str | None = None  # for RULE mode
     confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None  # for PATTERN mode (0..1)
-    alternatives_considered: tuple[str, ...] = ()  # model ids that were weighed and not taken
+    alternatives_considered: tuple[str, ...] = ()  # model ids that were considered and not chosen
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -291,20 +293,20 @@ class RoutingDecisionRecord(Value, metaclass=ValidatedMeta, frozen=True):
 
 
 class TokenUsage(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
-    """What a call consumed. The buckets are disjoint: input, cached and cache creation add up to the whole prompt."""
+    """The tokens of a call. The buckets are disjoint: input, cached and cache creation add up to the prompt."""
 
     input_tokens: Count  # prompt tokens neither read from nor written to a cache
-    output_tokens: Count  # everything generated, reasoning included
+    output_tokens: Count  # all generated tokens, reasoning included
     cached_input_tokens: Count = 0  # prompt tokens read from a cache
-    cache_creation_input_tokens: Count = 0  # prompt tokens written to a cache, whatever its lifetime
-    cache_creation_1h_input_tokens: Count = 0  # the part of cache_creation_input_tokens kept for an hour
-    reasoning_tokens: Count = 0  # the part of output_tokens spent on reasoning, where known
+    cache_creation_input_tokens: Count = 0  # prompt tokens written to a cache of any lifetime
+    cache_creation_1h_input_tokens: Count = 0  # the part of cache_creation_input_tokens with a lifetime of one hour
+    reasoning_tokens: Count = 0  # the part of output_tokens spent on reasoning, if known
     input_audio_tokens: Count = 0  # the part of input_tokens that was audio
     output_audio_tokens: Count = 0  # the part of output_tokens that was audio
     server_tool_calls: dict[str, Count] | None = None  # calls of tools that the provider ran, by name
-    service_tier: str | None = None  # the tier that was really served, where told
-    estimated: bool = False  # the provider sent no usage, or an impossible one: the counts are our own estimate
-    provider_cost_usd: Decimal | None = None  # what the provider said it cost: for comparison, never used
+    service_tier: str | None = None  # the tier that served the call, if reported
+    estimated: bool = False  # the provider sent no usage or an impossible one; the counts are Dragoman's estimate
+    provider_cost_usd: Decimal | None = None  # the cost that the provider reported; for comparison only
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -317,10 +319,12 @@ class TokenUsage(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
 
 
 class Usage(TokenUsage, frozen=True, kw_only=True):
-    """What a message consumed, and what that cost."""
+    """The tokens and the cost of a message."""
 
-    cost_usd: Decimal | None  # computed from our price table, never the provider's figure; null if no price was known
-    pricing_version: str  # which price table that was; "unpriced" if none had a price
+    cost_usd: (
+        Decimal | None
+    )  # computed from the price table, not from the provider's figure; null without a known price
+    pricing_version: str  # version of the price table; "unpriced" without a price
     latency_ms: Count  # from the request to the last byte
 
     def validate(self) -> None:
@@ -329,12 +333,12 @@ class Usage(TokenUsage, frozen=True, kw_only=True):
             raise ValueError(f"cost_usd: {self.cost_usd} is not an amount")
 
     def is_finite(self) -> bool:
-        """Whether its amounts are numbers: a Decimal may also be NaN or infinite."""
+        """Whether its amounts are finite: a Decimal may also be NaN or infinite."""
         return all(amount is None or amount.is_finite() for amount in (self.cost_usd, self.provider_cost_usd))
 
     @property
     def amount_usd(self) -> Decimal | None:
-        """What it cost; none if no price was known. Earlier versions wrote such a cost as 0."""
+        """The cost, or ``None`` without a known price. Earlier versions stored such a cost as 0."""
         return None if self.pricing_version in (UNPRICED, NOT_RECORDED) else self.cost_usd
 
     @property
@@ -344,9 +348,9 @@ class Usage(TokenUsage, frozen=True, kw_only=True):
 
 
 def usage_problems(usage: TokenUsage, max_count: int = MAX_TOKENS) -> dict[str, str]:
-    """What is impossible about a usage: fields, and what is wrong with them; empty if it is possible.
+    """Return the impossible fields of a usage with a description; empty if all are possible.
 
-    ``most`` is the largest possible count.
+    ``max_count`` is the largest possible count.
     """
     problems = {}
     for name in usage.__struct_fields__:
@@ -367,12 +371,12 @@ AnyUsage = TypeVar("AnyUsage", bound=TokenUsage)
 
 
 def without_figures(usage: AnyUsage, names: Iterable[str]) -> AnyUsage:
-    """The usage without these figures: counts are 0, and what may be unknown is."""
+    """Return the usage with these fields removed: counts become 0, optional fields ``None``."""
     return usage.replace(**{name: 0 if name.endswith(("_tokens", "_ms")) else None for name in names})
 
 
 def is_possible_cost(amount: Decimal) -> bool:
-    """Whether a message can have cost so much: a finite amount from 0 to MOST_USD, with at most 100 decimals."""
+    """Whether a message can have this cost: finite, from 0 to MAX_USD, with at most 100 decimals."""
     exponent = amount.as_tuple().exponent
     return isinstance(exponent, int) and exponent >= -_MAX_DECIMALS and 0 <= amount <= MAX_USD
 
@@ -384,7 +388,7 @@ def _format_figure(figure: int | Decimal) -> str:
 
 
 class Attachment(Value, frozen=True):
-    """A file that came with a user's message: where it is stored, never a signed URL."""
+    """A file of a user message: its location in the storage, not a signed URL."""
 
     bucket: str  # storage bucket name
     path: str  # object path inside the bucket
@@ -393,24 +397,24 @@ class Attachment(Value, frozen=True):
 
 
 class MessageMetadata(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
-    """Who produced a message, why, at what cost, and how it ended."""
+    """Model, routing, cost and status of a message."""
 
     model: str | None = None  # canonical model id, e.g. "anthropic:claude-sonnet-4-6"
     provider: str | None = None  # provider key, e.g. "anthropic"
     routing: RoutingDecisionRecord | None = None  # why this model (assistant messages)
     usage: Usage | None = None  # tokens and cost (assistant messages)
     parent_tool_use_id: str | None = None  # the call that a tool message answers
-    status: MessageStatus = MessageStatus.COMPLETE  # how far it has come
-    provider_raw: ProviderRaw | None = None  # what only one dialect can say about this message
-    user_id: str | None = None  # pseudonymous principal, resolved from the key at the door
-    team_id: str | None = None  # pseudonymous team, resolved from the key at the door
+    status: MessageStatus = MessageStatus.COMPLETE  # state of the message
+    provider_raw: ProviderRaw | None = None  # fields of this message that only one dialect supports
+    user_id: str | None = None  # pseudonymous user id, resolved from the API key
+    team_id: str | None = None  # pseudonymous team id, resolved from the API key
     run_id: str | None = None  # the run that produced it
     stage: str | None = None  # processing stage, e.g. "intent"
     latency_ms: int | float | None = None  # processing latency of that stage
-    message_id: str | None = None  # the id that a client knows it by
-    user_message_attachments: Attachment | tuple[Attachment, ...] | None = None  # what came with a user's message
-    critical: bool = False  # losing part of this message in a translation fails the request instead
-    extra: dict[str, Any] | None = None  # anything else an application wants to keep with it
+    message_id: str | None = None  # the id that the client uses
+    user_message_attachments: Attachment | tuple[Attachment, ...] | None = None  # files of a user message
+    critical: bool = False  # a conversion that would lose part of this message fails instead
+    extra: dict[str, Any] | None = None  # other fields of the application
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -424,13 +428,13 @@ class MessageMetadata(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True)
         if self.latency_ms is not None and not math.isfinite(self.latency_ms):
             raise ValueError(f"latency_ms: {self.latency_ms} is not a time")
         if self.user_message_attachments is not None:
-            attachments = self.attachments  # one is written as itself, several as a list, none not at all
+            attachments = self.attachments  # one attachment is written as an object, several as a list
             value = attachments if len(attachments) > 1 else attachments[0] if attachments else None
             msgspec.structs.force_setattr(self, "user_message_attachments", value)
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """Files that came with a user's message, always as a list."""
+        """The files of a user message, always as a tuple."""
         value = self.user_message_attachments
         return () if value is None else (value,) if isinstance(value, Attachment) else tuple(value)
 
@@ -439,15 +443,15 @@ class MessageMetadata(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True)
 
 
 class Message(Value, metaclass=ValidatedMeta, frozen=True, omit_defaults=False):
-    """One message of a session: a role, and blocks in order."""
+    """One message of a session: a role and blocks in order."""
 
     id: str  # ULID, monotonic within its session
-    session_id: str  # the session it belongs to
-    role: Role  # who speaks
+    session_id: str  # session of the message
+    role: Role  # author of the message
     content: tuple[ContentBlock, ...]  # in order; may be empty for system messages only
-    metadata: MessageMetadata  # everything about it that is not said in it
+    metadata: MessageMetadata  # model, usage, status and other data about the message
     created_at: Annotated[datetime, msgspec.Meta(tz=True)]  # microsecond precision, UTC
-    schema_version: int = SCHEMA_VERSION  # the version of this format that it conforms to
+    schema_version: int = SCHEMA_VERSION  # version of this format
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:

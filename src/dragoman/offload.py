@@ -1,11 +1,11 @@
-"""Work on large input, done in a thread so that the event loop goes on.
+"""Run work on large input in a thread, so that the event loop stays responsive.
 
-    value = await off_loop(len(data), read_json, data)        at once if it is small, else in a thread
-    async for item in in_turns(items, size):                  the items of a list; others run after every few of them
-    size_of(messages)                                         what messages count as, by their blocks
+    value = await run_off_loop(len(data), read_json, data)    directly if small, else in a thread
+    async for item in iterate_fairly(items, size):            iterate, and let other tasks run in between
+    estimate_size(messages)                                   the size of messages by their blocks
 
-A thread of Python code gives the interpreter lock back every few milliseconds; one call into a C library does not. So
-this helps where the work consists of many small steps, and limits on counts have to keep each single step short.
+Python code in a thread releases the interpreter lock every few milliseconds; a single call into a C library does not.
+Offloading therefore helps for work of many small steps. Limits on counts keep each step short.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
-LARGE: Final = 64 * 1024  # bytes, or what takes as long as reading so many
-MESSAGE_SIZE: Final = 256  # what a message of a history counts as,
-BLOCK_SIZE: Final = 256  # and each of its blocks
+LARGE: Final = 64 * 1024  # bytes, or work of the same duration
+MESSAGE_SIZE: Final = 256  # size of a message,
+BLOCK_SIZE: Final = 256  # and of each block
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _ITEM_SIZE: Final = LARGE // 64
 
 
 class HasContent(Protocol):
-    """A message, of which only the number of blocks matters here."""
+    """A message; only the number of its blocks matters."""
 
     @property
     def content(self) -> tuple[Any, ...]: ...
 
 
 async def run_off_loop(size: int, call: Callable[..., Result], *arguments: object) -> Result:
-    """What a function returns, or raises. ``size`` is how much it has to look at, in bytes."""
+    """Call a function, in a thread if ``size`` bytes are large, and return its result."""
     if size < LARGE:
         return call(*arguments)
     return await asyncio.to_thread(call, *arguments)
 
 
 async def iterate_fairly(items: Iterable[Item], size: Callable[[Item], int] = lambda _: 0) -> AsyncIterator[Item]:
-    """Items of which each takes a moment, or longer by its size. The event loop runs other tasks after some of them."""
+    """Yield items. After items of 64 KB in total, let the event loop run other tasks."""
     total = 0
     for item in items:
         yield item
@@ -48,5 +48,5 @@ async def iterate_fairly(items: Iterable[Item], size: Callable[[Item], int] = la
 
 
 def estimate_size(messages: Iterable[HasContent]) -> int:
-    """What messages count as: a message with many short blocks takes as long as many messages."""
+    """Return the size of messages. A message with many short blocks takes as long as many messages."""
     return sum(MESSAGE_SIZE + BLOCK_SIZE * len(message.content) for message in messages)

@@ -1,12 +1,11 @@
-"""Files and folders that only their owner can read: how they are made, and how older ones are restricted.
+"""Create private files and folders, and restrict existing ones.
 
-    create_file(path)      a new, empty file of mode 0600
+    create_file(path)      a new, empty file with mode 0600
     open_new(path)         the same, open for writing
-    make_folder(path)      a folder of mode 0700, and those above it that are missing
-    restrict(path, …)      take all rights of others from files and folders of ours, with a warning for each
+    make_folder(path)      a folder with mode 0700, and its missing parents
+    restrict(path, …)      remove the permissions of other users, with a warning for each path
 
-Modes are set when a file is created, so there is no moment at which others can open it. On systems without POSIX modes
-nothing is changed.
+Modes are set on creation, so other users can never open the file. On systems without POSIX modes nothing is changed.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _log: Final = logging.getLogger("dragoman.permissions")
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file that only we can read, unless something is there already."""
+    """Create an empty file with mode 0600, unless it exists."""
     with contextlib.suppress(FileExistsError):
         os.close(_descriptor(path))
 
 
 def open_new(path: Path) -> IO[bytes]:
-    """A file that did not exist, open for writing, that only we can read."""
+    """Create a file with mode 0600 and open it for writing. It must not exist."""
     return os.fdopen(_descriptor(path), "wb")
 
 
@@ -39,7 +38,7 @@ def _descriptor(path: Path) -> int:
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder, and those above it that are missing, that only we can look into. The folders that were made."""
+    """Create a folder and its missing parents with mode 0700. Return the created folders."""
     missing: list[Path] = []
     while not folder.exists():
         missing.append(folder)
@@ -50,7 +49,7 @@ def make_folder(folder: Path) -> list[Path]:
 
 
 def restrict(*paths: Path) -> None:
-    """Take the rights of others from what is ours and exists. What cannot be changed, as on read-only media, stays."""
+    """Remove the permissions of other users from our own files. A failure, as on read-only media, is logged."""
     for path in paths if _POSIX else ():
         try:
             status = path.stat()

@@ -1,9 +1,9 @@
-"""What it costs: tokens times a price table gives a receipt, exactly.
+"""Prices of models and receipts for calls.
 
-    PriceTable            a version, and the prices of each model with the dates from which they hold
-    library_prices()      the table of the maintained library; loaded on first use
-    prices_from_mapping(mapping)  a table of your own, in the shape below; overlay it with base.overlaid(own)
-    receipt(…)            one line per bucket, and the total: the sum of its lines, to the last digit
+    PriceTable                    a version, and the prices of each model with the dates from which they are valid
+    library_prices()              the table of the maintained library; loaded on first use
+    prices_from_mapping(mapping)  your own table, in the shape below; base.overlay(own) combines both
+    receipt(…)                    one line per bucket, and the total: the exact sum of its lines
 
     pricing_version: "2026-05-08"
     models:
@@ -13,10 +13,9 @@
         cached_read_per_mtok_usd: 0.30
         cache_write_per_mtok_usd: 3.75
 
-Money is Decimal and is never rounded. A model without a price is an error that says what to do; a model that costs
-nothing has a price of zero that somebody wrote down. What a provider says a call cost is never used. The one rule:
-buckets are disjoint, so no token is charged twice, and a bucket without a rate of its own is charged as what it is a
-part of.
+Amounts are Decimal and never rounded. A model without a price raises an error; a free model has an explicit price of
+zero. Costs that a provider reports are not used. Invariant: buckets are disjoint, so no token is charged twice; a
+bucket without its own rate is charged at the rate of its whole.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ THOUSAND: Final = Decimal(1_000)
 
 
 class Rates(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """US dollars for a million tokens of each bucket, for a thousand requests, and for a thousand calls of each tool
-    that the provider runs."""
+    """US dollars per million tokens of each bucket, per thousand requests and per thousand calls of server tools."""
 
     input_per_mtok_usd: Decimal
     output_per_mtok_usd: Decimal
@@ -54,24 +52,24 @@ class Rates(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LongPrompt(Value, frozen=True, kw_only=True):
-    """Other rates for the whole call when its prompt is longer than this."""
+    """Rates for the whole call if its prompt is longer."""
 
     above_input_tokens: int
     rates: Rates
 
 
 class ModelPrice(Value, frozen=True, kw_only=True):
-    """What a model costs, on which tier, and from when on."""
+    """The price of a model for one tier from a date on."""
 
     rates: Rates
     long_prompts: tuple[LongPrompt, ...] = ()  # shortest first
-    service_tier: str | None = None  # the tier that it is for; none is the standard one
-    effective_from: date | None = None  # in UTC; none means since ever
-    daily_from: time | None = None  # in UTC: only between these times of day
+    service_tier: str | None = None  # ``None`` is the standard tier
+    effective_from: date | None = None  # in UTC; ``None``: no start
+    daily_from: time | None = None  # in UTC: valid only between these times of day
     daily_until: time | None = None
 
     def is_valid_at(self, at: datetime) -> bool:
-        """Whether this is the price at that time."""
+        """Whether the price is valid at that time."""
         at = at.astimezone(UTC)
         if self.effective_from is not None and at.date() < self.effective_from:
             return False
@@ -83,7 +81,7 @@ class ModelPrice(Value, frozen=True, kw_only=True):
         return clock >= self.daily_from or clock < self.daily_until
 
     def rates_for(self, prompt_tokens: int) -> tuple[Rates, str]:
-        """The rates for one call, and what they are called on the receipt."""
+        """Return the rates for one call and their name on the receipt."""
         tier = self.service_tier or STANDARD
         for longer in reversed(self.long_prompts):
             if prompt_tokens > longer.above_input_tokens:
@@ -95,14 +93,14 @@ STANDARD: Final = "standard"
 
 
 class PriceTable:
-    """Prices of models under one version. ``find`` gives a model's prices; of those that hold, the last one counts."""
+    """Prices of models with a version. ``find`` returns the prices of a model; the last valid one applies."""
 
     def __init__(self, version: str, find: Callable[[str], tuple[ModelPrice, ...]]) -> None:
         self.version = version
         self._find = functools.lru_cache(maxsize=4096)(find)
 
     def price(self, model: str, at: datetime, service_tier: str | None = None) -> ModelPrice:
-        """What the model cost at that time, or ``UnknownPriceError``. A tier without a price of its own is standard."""
+        """Return the price at that time, or raise ``UnknownPriceError``. A tier without a price is standard."""
         if at.tzinfo is None:
             raise ValueError("at: a time without a time zone")
         valid = [price for price in self._find(model) if price.is_valid_at(at)]
@@ -117,11 +115,11 @@ class PriceTable:
         )
 
     def has_price(self, model: str) -> bool:
-        """Whether the model has any price at all."""
+        """Whether the model has any price."""
         return bool(self._find(model))
 
     def overlay(self, other: PriceTable) -> PriceTable:
-        """This table, and over it the overlay's prices wherever and whenever they hold."""
+        """Return this table with the valid prices of another table in place of its own."""
         return PriceTable(f"{self.version}+{other.version}", lambda model: self._find(model) + other._find(model))
 
 
@@ -129,28 +127,28 @@ class PriceTable:
 
 
 class ReceiptLine(Value, frozen=True):
-    """One bucket."""
+    """One bucket of a receipt."""
 
     bucket: str  # input, cache_read, cache_write_5m, cache_write_1h, output, reasoning, input_audio, …
     quantity: int
     rate_usd: Decimal
-    per: int  # the rate is for so many
+    per: int  # the rate applies to this quantity
     amount_usd: Decimal
 
 
 class Receipt(Value, frozen=True, kw_only=True):
-    """What one call cost, and how that comes about."""
+    """The cost of one call with its calculation."""
 
     model: str
     lines: tuple[ReceiptLine, ...]
     total_usd: Decimal
     pricing_version: str
-    tier: str  # which of the model's rates were charged
-    priced_at: datetime  # the time whose prices were charged
+    tier: str  # the rates that were applied
+    priced_at: datetime  # the time of the applied prices
 
 
 def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> Receipt:
-    """The receipt for one call of a model at that time."""
+    """Return the receipt for one call of a model at that time."""
     prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
     rates, tier = table.price(model, at, usage.service_tier).rates_for(prompt)
     with localcontext(_EXACT):
@@ -167,7 +165,7 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
 
 
 def price_usage(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
-    """The usage with its price, as a message carries it. A cost that is not possible is a ``FormatError``."""
+    """Return the usage of a message with its cost. An impossible cost raises ``FormatError``."""
     bill = receipt(table, model, usage, at)
     if not is_possible_cost(bill.total_usd):
         raise FormatError(f"a cost of ${bill.total_usd:.3e} is not between 0 and ${MAX_USD}", where=f"usage of {model}")
@@ -176,7 +174,7 @@ def price_usage(table: PriceTable, model: str, usage: TokenUsage, at: datetime, 
 
 
 def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]:
-    """Disjoint buckets only: a part that has a line of its own is taken out of its whole."""
+    """Yield disjoint buckets: tokens with their own line are subtracted from the whole."""
     read = rates.cached_read_per_mtok_usd
     write = rates.cache_write_per_mtok_usd
     write_1h = rates.cache_write_1h_per_mtok_usd
@@ -218,11 +216,11 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
         yield ReceiptLine(tool, calls, tool_rate, int(THOUSAND), _to_shortest(calls * tool_rate / THOUSAND))
 
 
-_EXACT: Final = Context(prec=1_000)  # more digits than any price has, whatever the caller's own context is
+_EXACT: Final = Context(prec=1_000)  # more digits than any price has, independent of the caller's context
 
 
 def _to_shortest(amount: Decimal) -> Decimal:
-    """The same amount in its shortest writing: 0.000654, never 0.00065400."""
+    """Return the amount without trailing zeros: 0.000654, not 0.00065400."""
     return Decimal(format(amount.normalize(), "f"))
 
 
@@ -230,7 +228,7 @@ def _to_shortest(amount: Decimal) -> Decimal:
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A model in a price file. Amounts may be written as numbers or as texts."""
+    """A model in a price file. Amounts are numbers or texts."""
 
     input_per_mtok_usd: Decimal
     output_per_mtok_usd: Decimal
@@ -252,7 +250,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def prices_from_mapping(mapping: Mapping[str, Any]) -> PriceTable:
-    """A table from the shape above. A model may have a list of prices, with ``effective_from`` or ``service_tier``."""
+    """Return a table of a mapping. A model may have a list of prices with ``effective_from`` or ``service_tier``."""
     file = _convert(mapping, _File, "price file")
     prices = {model: _prices(model, rows) for model, rows in file.models.items()}
     return PriceTable(file.pricing_version, lambda model: prices.get(model, ()))
@@ -286,7 +284,7 @@ def _price(row: _Row, where: str) -> ModelPrice:
 
 
 def _amounts_to_text(value: Any) -> Any:
-    """Numbers as the texts that a person wrote: 0.1 is a tenth here, not the double next to it."""
+    """Convert numbers to the text that a person wrote: 0.1 is exactly one tenth."""
     if isinstance(value, Mapping):
         return {key: _amounts_to_text(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -296,11 +294,10 @@ def _amounts_to_text(value: Any) -> Any:
 
 
 def library_prices(names: Mapping[str, str] | None = None, is_free: Callable[[str], bool] | None = None) -> PriceTable:
-    """The prices that the library ``genai-prices`` maintains, and an explicit zero for what is free.
+    """Return the prices of the library ``genai-prices``, and a price of zero for free models.
 
-    ``names`` maps our provider keys to the library's where they differ; ``is_free`` knows the models that run on one's
-    own machine. The catalog has both. The library is loaded when the first price is asked for: it takes a third of a
-    second.
+    ``names`` maps provider keys to those of the library where they differ; ``is_free`` identifies models that run
+    locally. The catalog has both. The library is loaded for the first price, because the import takes 0.3 s.
     """
     import importlib.metadata  # noqa: PLC0415
 
@@ -341,10 +338,10 @@ _LIBRARY_TOOLS: Final = {"web_searches_kcount": "web_search", "storage_searches_
 
 
 def _prices_from_library(price: Any, variants: Sequence[Any]) -> Iterable[ModelPrice]:
-    """One price of the library, and the same for each tier that changes part of it."""
+    """Yield a price of the library, and one for each tier that changes it."""
     amounts = _amounts(price)
     if "input_mtok" not in amounts or "output_mtok" not in amounts:
-        return  # charged by the hour, the page or the character: tokens would come out as free
+        return  # charged by the hour, the page or the character: tokens would be free
     constraint = getattr(price, "constraint", None)
     start = getattr(constraint, "start_date", None)
     base = ModelPrice(
@@ -355,7 +352,7 @@ def _prices_from_library(price: Any, variants: Sequence[Any]) -> Iterable[ModelP
         daily_until=_utc_time(getattr(constraint, "end_time", None)),
     )
     yield base
-    for variant in reversed(variants):  # with the library the first one counts, with us the last one
+    for variant in reversed(variants):  # in the library the first variant applies, in this table the last
         if set(variant.when) <= {"service_tier", "processing"} and len(variant.when) == 1:
             (tier,) = variant.when.values()
             tier_amounts = {**amounts, **_amounts(variant)}

@@ -1,15 +1,14 @@
-"""What must not be written down: secrets are taken out of texts and of JSON before anything is logged, traced or sent.
+"""Remove secrets from texts and JSON before they are logged, traced or sent.
 
     redact("Authorization: Bearer abc123…")     "Authorization: Bearer [redacted:authorization]"
     redact_json({"password": "hunter2"})        {"password": "[redacted:password]"}
 
-Three things are looked for: what looks like a key of somebody who is known (a provider, a cloud, a forge), what has the
-form of a secret (a private key, a signed token, a password in a URL), and what stands behind a name that says so, if it
-looks as if nobody could have made it up. ``Redactor`` takes rules of an application's own and secrets that are known by
-their value. What is long and opaque and is none of these stays: hashes, ids, images in base64.
+The patterns find keys in the format of a known issuer (a provider, a cloud, a forge), other formats of secrets (a
+private key, a signed token, a password in a URL), and random values behind a name such as ``api_key``. ``Redactor``
+also accepts rules of the application and secrets by their value. Other long opaque texts stay: hashes, ids, images in
+base64.
 
-The patterns run in time that grows with the text alone, whatever the text is. The one rule: if anything goes wrong
-here, the text is withheld, never passed on.
+The patterns run in linear time. Invariant: if redaction fails, the text is withheld.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ WITHHELD: Final = "[withheld: it could not be redacted]"
 
 # --- what secrets look like ------------------------------------------------------------------------------------------
 
-# Issuers publish these forms so that others can recognise them. Each begins where a word does; a part of something
-# longer, as of an image in base64, is none. The longest beginning stands first.
+# Issuers publish these formats for detection. A key starts at the start of a word; part of a longer text, such as an
+# image in base64, does not match. The longest prefix is first.
 _KEYS: Final = {
     "anthropic_key": r"sk-ant-[0-9A-Za-z_-]{16,}",
     "openrouter_key": r"sk-or-[0-9A-Za-z_-]{16,}",
@@ -65,9 +64,9 @@ _KEYS: Final = {
     "bot_token": r"(?:bot)?[0-9]{8,10}:AA[0-9A-Za-z_-]{32,}",
     "token": r"eyJ[0-9A-Za-z_-]{6,}\.[0-9A-Za-z_-]{6,}\.[0-9A-Za-z_-]*",  # JSON Web Token
 }
-_LEAD: Final = r"(?:^|[^0-9A-Za-z_-]|\\[bfnrt]|%[0-9A-Fa-f]{2})"  # a text may itself be the inside of a JSON string
+_LEAD: Final = r"(?:^|[^0-9A-Za-z_-]|\\[bfnrt]|%[0-9A-Fa-f]{2})"  # a text may itself be the content of a JSON string
 
-_ASSIGNS: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}["'\\]{0,3}"""  # what stands between a name and its value
+_ASSIGNS: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}["'\\]{0,3}"""  # separators between a name and its value
 _ASSIGNS_QUOTED: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}\\?["']"""
 _QUOTED: Final = r"""[^"'\\\r\n\[\]]"""
 _VALUE: Final = r"""[^\s"'\\,;&<>(){}\[\]]"""
@@ -88,7 +87,7 @@ _FORMS: Final = {
     "password": rf"(?i:{_PASSWORD_NAMES}){_ASSIGNS}(?P<password>{_VALUE}{{4,64}})",
     "named": rf"(?i:{_KEY_NAMES}){_ASSIGNS}(?P<named>{_VALUE}{{8,64}})",
 }
-_CONTINUATIONS: Final = {  # what is checked is matched up to some length, so that texts full of names cost no more
+_CONTINUATIONS: Final = {  # values with a check are matched up to a length, so that texts full of names stay cheap
     **dict.fromkeys(("authorization", "bearer", "password", "named"), re.compile(_VALUE.encode() + b"*")),
     "quoted": re.compile(_QUOTED.encode() + b"*"),
     "api_key": re.compile(rb"[0-9A-Za-z_-]*"),
@@ -109,7 +108,7 @@ _PLACEHOLDER: Final = re.compile(
 
 
 def _is_random(text: str) -> bool:
-    """Whether nobody could have made it up: letters and digits mixed, and not words."""
+    """Whether a text looks random: mixed letters and digits, and not words."""
     if _PLACEHOLDER.match(text) or _WORDS.fullmatch(text):
         return False
     has_digit, has_letter = any(map(str.isdigit, text)), any(map(str.isalpha, text))
@@ -117,7 +116,7 @@ def _is_random(text: str) -> bool:
 
 
 def _bits(text: str) -> float:
-    """Shannon's entropy, in bits a character."""
+    """Shannon entropy in bits per character."""
     return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text[:512]).values())
 
 
@@ -144,9 +143,9 @@ _LABELS: Final = {"bearer": "authorization", "named": "secret", "quoted": "passw
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A secret of an application's own: what it is called, and a regular expression in RE2's syntax.
+    """A secret of the application: its kind and a regular expression in RE2 syntax.
 
-    What the first group matches is taken out, or the whole match if there is no group.
+    The first group is removed, or the whole match if there is no group.
     """
 
     kind: str
@@ -154,7 +153,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Redactor:
-    """Takes secrets out. ``emails`` takes addresses out as well; ``secrets`` are known by their value."""
+    """Removes secrets. ``emails`` also removes e-mail addresses; ``secrets`` are known values."""
 
     def __init__(self, *, emails: bool = False, rules: Iterable[Rule] = (), secrets: Iterable[str] = ()) -> None:
         known_secrets = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
@@ -166,7 +165,7 @@ class Redactor:
         self._own = tuple((rule.kind, _compile(rule.pattern)) for rule in own)
 
     def text(self, text: str) -> str:
-        """The text without secrets; ``WITHHELD`` if that cannot be made."""
+        """Return the text without secrets, or ``WITHHELD`` if redaction fails."""
         try:
             data = text.encode("utf-8", "surrogatepass")
             redacted = self._redact_bytes(data)
@@ -175,14 +174,14 @@ class Redactor:
             return WITHHELD
 
     def value(self, value: Any) -> Any:
-        """A JSON value without secrets; ``WITHHELD`` if that cannot be made."""
+        """Return a JSON value without secrets, or ``WITHHELD`` if redaction fails."""
         try:
             return self._redact_value(value)
         except Exception:  # noqa: BLE001  whatever it is, nothing may pass
             return WITHHELD
 
     def json(self, data: bytes) -> bytes:
-        """The text of a JSON value without secrets; a text that is not JSON is withheld."""
+        """Return JSON text without secrets. Text that is not JSON is withheld."""
         try:
             value = msgspec.json.decode(data)
             if self._is_clean(value):
@@ -192,7 +191,7 @@ class Redactor:
             return msgspec.json.encode(WITHHELD)
 
     def _is_clean(self, value: Any) -> bool:
-        """Whether there is nothing to take out, found at once: most of what is written has no secrets."""
+        """Fast check whether there is nothing to remove, which is the usual case."""
         texts: list[str] = []
         if not _collect(value, texts):
             return False
@@ -218,7 +217,7 @@ class Redactor:
     def _redact_name(self, name: Any, used: Mapping[Any, Any]) -> Any:
         candidate = self.text(name) if isinstance(name, str) else name
         number = 1
-        while candidate != name and candidate in used:  # two secrets as names stay two
+        while candidate != name and candidate in used:  # two secrets as names stay two names
             number += 1
             candidate = f"{self.text(name)} ({number})"
         return candidate
@@ -247,7 +246,7 @@ class Redactor:
 
 
 def _collect(value: Any, texts: list[str]) -> bool:
-    """Gather every text of a JSON value; false if a name says that a secret stands behind it."""
+    """Collect every text of a JSON value. Return false if a name indicates a secret."""
     match value:
         case str():
             texts.append(value)
@@ -274,7 +273,7 @@ def _remove_secrets(data: bytes, pattern: Any, kind: str | None) -> bytes:
         secret = data[start:end]
         check = _CHECKS.get(name) if kind is None else None
         if start == end or (check is not None and not check(secret.decode("utf-8", "replace"))):
-            at = max(start, at + 1)  # inside of what is no secret there may be one
+            at = max(start, at + 1)  # a rejected match may contain a secret
             continue
         if kind is None:
             end = _extend_end(name, data, end)
@@ -284,7 +283,7 @@ def _remove_secrets(data: bytes, pattern: Any, kind: str | None) -> bytes:
 
 
 def _locate(match: Any, kind: str | None) -> tuple[str, tuple[int, int]]:
-    """The kind of secret that was found, and where."""
+    """Return the kind of a match and its span."""
     if kind is not None:
         groups = match.re.groups
         return kind, match.span(1) if groups and match.span(1)[0] >= 0 else match.span()
@@ -301,7 +300,7 @@ def _extend_end(name: str, data: bytes, end: int) -> int:
 
 @functools.cache
 def _patterns() -> Any:
-    """Everything that is looked for, as one pattern."""
+    """All patterns as one."""
     keys = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KEYS.items())
     return _compile("|".join((f"{_LEAD}(?:{keys})", *_FORMS.values())))
 
@@ -315,7 +314,7 @@ def _compile(pattern: str) -> Any:
     import re2  # type: ignore[import-untyped]  # noqa: PLC0415  only who redacts pays for it
 
     options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes, so that half a character is no error
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes, so that a lone surrogate is not an error
     options.log_errors = False
     options.max_mem = 64 << 20
     return re2.compile(pattern.encode(), options)
@@ -341,7 +340,7 @@ _MORE_TOKENS: Final = (
 
 @functools.lru_cache(maxsize=4_096)
 def _kind_of_name(name: str) -> str | None:
-    """Whether a name says that a secret stands behind it."""
+    """Return the kind of secret that a name indicates."""
     plain = _NAMES.sub("", name.lower())
     if plain.endswith(_PASSWORDS):
         return "password"
@@ -352,12 +351,12 @@ _DEFAULT: Final = Redactor()
 
 
 def redact(text: str) -> str:
-    """The text without secrets."""
+    """Return the text without secrets."""
     return _DEFAULT.text(text)
 
 
 def redact_json(value: Any) -> Any:
-    """A JSON value without secrets."""
+    """Return a JSON value without secrets."""
     return _DEFAULT.value(value)
 
 
@@ -365,7 +364,7 @@ def redact_json(value: Any) -> Any:
 
 
 def redact_record(record: LogRecord) -> bool:
-    """A filter for a handler of the standard logging: what it writes has no secrets, tracebacks included."""
+    """Filter for a logging handler: remove secrets from the message, its fields and its traceback."""
     try:
         text = record.getMessage()
         if record.exc_info is not None and record.exc_text is None:

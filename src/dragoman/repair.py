@@ -1,12 +1,11 @@
-"""Mending: a history that breaks no rule, made from one that may, and a report of what was done.
+"""Repair: convert any history to one that breaks no rule, and report the changes.
 
-    repair(messages) -> Repaired(messages, actions)
+    repair(messages) -> RepairResult(messages, actions)
 
-Imported transcripts, crashed turns and swapped providers leave calls without results, results without calls, ids of
-other people's making. A provider refuses such a history for ever. What is mended here is what a model is shown; what is
-given, and what is stored, stays as it is. What is made up is derived from what it is made for, so that the same history
-is mended to the same bytes in every turn. The one rule: repair may leave out and may mark what it made up, but it never
-changes words.
+Imported transcripts, crashed turns and provider swaps leave calls without results, results without calls, and foreign
+ids. Providers reject such a history in every later turn. ``repair`` changes what is sent to a model; its argument and
+stored messages stay unchanged. Created ids are derived from the message, so that a history is repaired to the same
+bytes in every turn. Invariant: repair may remove content and may add marked content, but never changes a text.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ from dragoman.value import Value
 
 
 class Action(msgspec.Struct, frozen=True):
-    """One thing that repair did, to which message, for which rule."""
+    """One change: the rule, the message and a description."""
 
     rule: str
     message_id: str
@@ -72,7 +71,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class RemovedContent(msgspec.Struct, frozen=True):
-    """What repair took out of the history: a message that holds only the content that was removed."""
+    """Removed content: a message that contains only that content."""
 
     rule: str
     message: Message
@@ -80,7 +79,7 @@ class RemovedContent(msgspec.Struct, frozen=True):
 
 
 class RepairResult(msgspec.Struct, frozen=True):
-    """A history that breaks no rule, and how it came about. No actions: it is the history that was given."""
+    """A history that breaks no rule, and the changes. Without actions it is the original history."""
 
     messages: tuple[Message, ...]
     actions: tuple[Action, ...]
@@ -90,10 +89,9 @@ class RepairResult(msgspec.Struct, frozen=True):
 def repair(
     messages: Iterable[Message], input_problems: InputProblems | None = None, *, fill_origin: bool = True
 ) -> RepairResult:
-    """A valid history made from one that may not be. What is given, and what is stored, stays as it is.
+    """Return a valid history. The argument stays unchanged.
 
-    ``fill_origin=False`` is for messages of a format that has no place for the provider, the model, the routing and
-    the usage: these stay unrecorded.
+    ``fill_origin=False`` is for formats without fields for provider, model, routing and usage: these stay unrecorded.
     """
     messages = tuple(messages)
     if not check(messages, input_problems):
@@ -115,7 +113,7 @@ def repair(
 
 
 class _RepairLog:
-    """What was done so far, and which ids are taken."""
+    """The changes so far, and the ids in use."""
 
     def __init__(self, messages: tuple[Message, ...]) -> None:
         self.actions: list[Action] = []
@@ -127,13 +125,13 @@ class _RepairLog:
         self.actions.append(Action(rule, message_id, what))
 
     def remove(self, rule: str, message: Message, what: str, *blocks: ContentBlock) -> None:
-        """Note what is taken out of the history: these blocks of the message, or all of it."""
+        """Record removed content: these blocks of the message, or the whole message."""
         self.add(rule, message.id, what)
         removed = message.replace(content=blocks) if blocks else message
         self.removed.append(RemovedContent(rule, removed, what))
 
     def new_id(self, message: Message, *seeds: str, prefix: str = "") -> str:
-        """An id for something made for this message: always the same one, and no other's."""
+        """Return an unused id that depends only on the message and the seeds."""
         time_ms = max(0, int(message.created_at.timestamp() * 1000))
         for attempt in itertools.count():
             suffix = (str(attempt),) if attempt else ()
@@ -145,7 +143,7 @@ class _RepairLog:
 
 
 def _close_unfinished(messages: tuple[Message, ...], log: _RepairLog) -> list[Message]:
-    """Messages that a crash left streaming will never be complete: they end as cancelled, with what had arrived."""
+    """Mark messages that a crash left streaming as cancelled. Their content stays."""
     unfinished = unfinished_messages(messages)
     result = []
     for index, message in enumerate(messages):
@@ -181,7 +179,7 @@ def _with_plain_names(message: Message, log: _RepairLog) -> Message:
 
 
 def _with_plain_calls(message: Message, log: _RepairLog) -> Message:
-    """Calls under names that every provider takes: what is no sign of theirs becomes an underscore."""
+    """Give calls a name that every provider accepts: other characters become ``_``."""
     if _is_partial(message):
         return message
     blocks: list[ContentBlock] = list(message.content)
@@ -213,7 +211,7 @@ def _without_nul(value: Any) -> Any:
 
 
 def _keep_one_session(messages: list[Message], log: _RepairLog) -> list[Message]:
-    """Those of the session that most of them name; of several such, the first."""
+    """Keep the messages of the most frequent session; of several, the first."""
     session_id = Counter(message.session_id for message in messages).most_common(1)[0][0]
     result = []
     for message in messages:
@@ -242,7 +240,7 @@ def _with_unique_ids(messages: list[Message], log: _RepairLog) -> list[Message]:
 
 
 def _with_readable_content(message: Message, log: _RepairLog) -> Message:
-    """The message without blank texts, and with media that can be read; what was all blank is set aside later."""
+    """Remove blank texts and correct media. A message that becomes empty is removed later."""
     if _is_partial(message):
         return message
     blocks: list[ContentBlock] = []
@@ -274,7 +272,7 @@ def _to_readable_block(block: ContentBlock, message: Message, log: _RepairLog) -
 
 
 def _fit_to_role(message: Message, log: _RepairLog) -> list[Message]:
-    """The message with nothing in it that does not belong to its role; results become messages of their own."""
+    """Remove blocks that the role may not contain. Tool results become separate messages."""
     status = message.metadata.status
     if status is MessageStatus.PARTIAL or allowed_blocks(message.role) is None:
         return [message]
@@ -337,7 +335,7 @@ def _fit_tool_message(message: Message, log: _RepairLog) -> list[Message]:
 
 
 def _make_tool_message(origin: Message, result: ToolResultBlock, index: int, log: _RepairLog) -> Message:
-    """A message for a result that stood in another one. It keeps what was known of that, but for what it cost."""
+    """Create a tool message for a result inside another message. It keeps the metadata except model and cost."""
     metadata = origin.metadata.replace(
         parent_tool_use_id=result.tool_use_id, model=None, provider=None, routing=None, usage=None, provider_raw=None
     )
@@ -346,9 +344,9 @@ def _make_tool_message(origin: Message, result: ToolResultBlock, index: int, log
 
 
 def _with_answers(messages: list[Message], log: _RepairLog) -> list[Message]:
-    """Every call under an id of its own, followed by its one result; results without a call are set aside."""
+    """Give every call its own id and place its one result behind it. Results without a call are removed."""
     messages, places = _with_call_ids(messages, log)
-    in_place: dict[int, Message] = {}  # answers to calls that are still streaming stay where they are
+    in_place: dict[int, Message] = {}  # answers to calls of partial messages stay in place
     answers: dict[str, Message] = {}
     for position, message in enumerate(messages):
         for _, result in results_of(message):
@@ -366,7 +364,7 @@ def _with_answers(messages: list[Message], log: _RepairLog) -> list[Message]:
     return _place_answers(messages, answers, in_place, log)
 
 
-_Place = tuple[int, str, bool]  # the message's position, the call's id, whether the message is still streaming
+_Place = tuple[int, str, bool]  # position of the message, id of the call, whether the message is partial
 
 
 def _with_call_ids(messages: list[Message], log: _RepairLog) -> tuple[list[Message], dict[str, list[_Place]]]:
@@ -389,9 +387,9 @@ def _with_call_ids(messages: list[Message], log: _RepairLog) -> tuple[list[Messa
 
 
 def _find_call(position: int, places: list[_Place], answers: Container[str]) -> _Place | None:
-    """The call that a result answers: in the nearest message before it, the first that has no answer yet.
+    """Return the call of a result: in the nearest earlier message, the first call without a result.
 
-    If no call of that id stands before it, the first one after it, unless that one is still streaming.
+    Without an earlier call of that id, the first later one, unless its message is partial.
     """
     at = bisect.bisect_left(places, (position,))
     if at == 0:
@@ -488,7 +486,7 @@ def _with_usable_inputs(message: Message, problems: InputProblems | None, log: _
 
 
 def _with_origin(message: Message, log: _RepairLog) -> Message:
-    """Reasoning whose origin nobody recorded came from nobody that we know, so that it is sent to nobody."""
+    """Set the provider of reasoning without a recorded one, so that no provider receives the reasoning."""
     missing: list[Violation] = []
     if message.role is Role.ASSISTANT and not _is_partial(message):
         check_origin(message, "$", missing)
@@ -501,7 +499,7 @@ def _with_origin(message: Message, log: _RepairLog) -> Message:
 
 
 def _with_assistant_metadata(message: Message, log: _RepairLog) -> Message:
-    """Fill in what was never recorded, so marked that no report can take it for a fact."""
+    """Fill in missing metadata with marked values, so that reports can tell them from facts."""
     metadata = message.metadata
     if message.role is not Role.ASSISTANT or metadata.status is not MessageStatus.COMPLETE:
         return message

@@ -1,11 +1,11 @@
-"""What must hold: the rules of the format, and a check that names every breach.
+"""The rules of the format, and a check that reports every violation.
 
-    check(message), check(messages)     every breach, with its rule and its place; nothing is raised
+    check(message), check(messages)     all violations, each with its rule and its path; raises nothing
 
-Each rule has an id, what it says, why, and where it comes from: a section of the format's specification, or this
-project. Rules about one message hold when it is complete; a message still streaming (PARTIAL) may break any of them.
-Rules about a session hold over the list, and what a PARTIAL message says counts for none of them. The one rule for
-maintainers: a rule that is stated here has a test of its name, and ``dragoman.repair`` knows how to mend its breach.
+A rule has an id, a statement, a reason and an origin: a section of the format's specification, or this project. Rules
+about one message apply when it is complete; a message that is still streaming (PARTIAL) may break any of them. Rules
+about a session apply to the list and ignore PARTIAL messages. Every rule has a test with its name, and
+``dragoman.repair`` corrects its violations.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ InputProblems = Callable[[str, dict[str, Any]], Sequence[str]]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule. A rule without a check is a promise of this package that its test holds it to."""
+    """One rule. A rule without a check is a guarantee of this package, verified by its test."""
 
     id: str
-    section: str  # of the specification; empty for this project's own
+    section: str  # of the specification; empty for rules of this project
     statement: str
     reason: str
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One rule broken at one place."""
+    """One violation of a rule at one path."""
 
     rule: str
     where: str  # like $[3].content[0].id, or $.content for a single message
@@ -68,7 +68,7 @@ RULES: Final = {
             "content-not-empty",
             "5.1.1",
             "A complete user or assistant message has at least one block.",
-            "Providers refuse an empty message, and every later turn of the session with it.",
+            "Providers reject an empty message in every later turn of the session.",
         ),
         Rule(
             "system-may-be-empty",
@@ -79,164 +79,164 @@ RULES: Final = {
         Rule(
             "user-content",
             "5.1.3",
-            "A user message holds text, images, documents, audio, video and opaque blocks.",
-            "Calls and results belong to the assistant and to tools, whatever a wire makes of them.",
+            "A user message contains text, images, documents, audio, video and opaque blocks.",
+            "Calls belong to the assistant and results to tools, in every wire format.",
         ),
         Rule(
             "assistant-content",
             "5.1.3",
-            "An assistant message holds text, tool calls, thinking, redacted thinking and opaque blocks.",
-            "Results and pictures are not what a model says; a picture that it made is an opaque block.",
+            "An assistant message contains text, tool calls, thinking, redacted thinking and opaque blocks.",
+            "Models return neither results nor image blocks; a generated image is an opaque block.",
         ),
         Rule(
             "tool-content",
             "5.1.3",
-            "A tool message holds exactly one tool result.",
-            "One call, one answer, one row: that is what lets an answer be found, replaced and replayed.",
+            "A tool message contains exactly one tool result.",
+            "With one row per result, a result can be found, replaced and replayed.",
         ),
         Rule(
             "system-content",
             "5.1.3",
-            "A system message holds text only.",
-            "No provider takes anything else there.",
+            "A system message contains text only.",
+            "No provider accepts other blocks there.",
         ),
         Rule(
             "result-content",
             "",
-            "A tool result holds text, images, documents, audio, video and opaque blocks.",
-            "A call inside a result would be answered by nobody.",
+            "A tool result contains text, images, documents, audio, video and opaque blocks.",
+            "A call inside a result would never have a result.",
         ),
         Rule(
             "text-says-something",
             "",
-            "A text block, of a message or of a result, has more than white space.",
-            "A model may end with a blank line; a provider that is shown it again may refuse the whole history.",
+            "A text block, of a message or of a result, is not blank.",
+            "A model may end with a blank line; some providers reject the whole history for it.",
         ),
         Rule(
             "media-is-readable",
             "",
-            "The data of a picture, document, recording or film is base64, and is of the type that it claims.",
-            "One picture that cannot be decoded makes providers refuse every later turn.",
+            "The data of an image, document, audio or video is base64 and has the declared type.",
+            "One image that cannot be decoded makes providers reject every later turn.",
         ),
         Rule(
             "order-is-kept",
             "5.1.4",
-            "The order of blocks is kept from end to end.",
-            "It carries meaning: what was said before a call is not what was said after it.",
+            "The order of blocks is preserved.",
+            "The order has a meaning: a text before a call is not a text after it.",
         ),
         Rule(
             "partial-is-exempt",
             "5.1.5",
             "A message that is still streaming may break any rule.",
-            "Half a message cannot be whole; it is judged when it is complete.",
+            "An incomplete message cannot be valid; it is checked when it is complete.",
         ),
         Rule(
             "partial-is-last",
             "",
-            "Nobody speaks after an assistant message that is still streaming.",
-            "If somebody did, a crash left it behind: it will never be complete, and its calls never answered.",
+            "No user or assistant message follows an assistant message that is still streaming.",
+            "Otherwise a crash has interrupted the message: it and its calls will never be completed.",
         ),
         Rule(
             "tool-id-is-ours",
             "5.2.1",
-            "The id of a tool call is tu_ and a ULID, made by us.",
-            "Providers' ids differ in alphabet and length and repeat; ours survive a change of provider.",
+            "The id of a tool call is tu_ and a ULID, created by Dragoman.",
+            "Ids of providers differ in alphabet and length, and repeat; Dragoman's ids stay valid for every provider.",
         ),
         Rule(
             "tool-name-is-plain",
             "",
-            "The name of a called tool is of letters, digits, _ and -, begins with a letter or _, and has at most 64.",
-            "Models make up names; one that some provider does not take makes it refuse the whole history.",
+            "The name of a called tool has at most 64 letters, digits, _ and -, and starts with a letter or _.",
+            "Models invent names; a provider that does not accept one rejects the whole history.",
         ),
         Rule(
             "result-has-call",
             "5.2.2",
-            "A tool result answers a call that stands before it in the same session.",
-            "An answer to nothing makes providers refuse the whole history.",
+            "A tool result answers an earlier call of the same session.",
+            "Providers reject a history with a result that has no call.",
         ),
         Rule(
             "one-result-per-call",
             "5.2.3",
             "A call has at most one result.",
-            "With two answers nobody knows which one the model saw. A retry is a new call.",
+            "With two results it is unknown which one the model received. A retry is a new call.",
         ),
         Rule(
             "call-id-once",
             "5.2.3",
             "No two calls of a session have the same id.",
-            "A retry gets a new id, else its answer cannot be told from the first one's.",
+            "With a new id for a retry, its result can be distinguished from the first one.",
         ),
         Rule(
             "call-is-answered",
             "",
-            "A call has its result before anything else is said.",
-            "A call without an answer makes providers refuse the whole history. At the end it is merely pending.",
+            "A call has its result before the next user or assistant message.",
+            "Providers reject a history with an unanswered call. At the end of a history a call is pending.",
         ),
         Rule(
             "tool-input-fits",
             "5.2.4",
-            "The input of a call fits the tool's schema.",
-            "A tool must never run on what it did not declare.",
+            "The input of a call matches the tool's schema.",
+            "A tool never runs with an input that it did not declare.",
         ),
         Rule(
             "assistant-names-model",
             "5.3.1",
             "A complete assistant message names its model and its provider.",
-            "Replay and analytics need to know who spoke.",
+            "Replay and analytics need the origin of a message.",
         ),
         Rule(
             "assistant-has-routing",
             "5.3.2",
-            "A complete assistant message says why that model was chosen.",
-            "Every choice can be traced.",
+            "A complete assistant message has its routing decision.",
+            "Every choice of a model can be traced.",
         ),
         Rule(
             "assistant-has-usage",
             "5.3.3",
             "A complete assistant message has its usage.",
-            "The bill is the sum of these.",
+            "Costs are the sum of these.",
         ),
         Rule(
             "reasoning-names-origin",
             "",
-            "A message with reasoning names the provider that it came from.",
-            "Reasoning goes back only to its origin; a provider that is shown another's signature refuses the history.",
+            "A message with reasoning names its provider.",
+            "Reasoning is sent only to its origin; other providers reject its signature.",
         ),
         Rule(
             "tool-names-parent",
             "5.3.4",
-            "A tool message names the call that it answers, the same as its result does.",
-            "The link is needed without opening the content.",
+            "The metadata of a tool message names the same call as its result.",
+            "The link is available without reading the content.",
         ),
         Rule(
             "provider-raw-is-opaque",
             "5.3.5",
-            "Nothing but the dialect that wrote it reads provider_raw.",
-            "It is a private note; whoever else read it would depend on one provider.",
+            "Only the dialect that wrote provider_raw reads it.",
+            "Any other reader would depend on one provider.",
         ),
         Rule(
             "tool-schema-subset",
             "5.4",
             "A tool's input_schema uses only what every provider accepts.",
-            "Better to fail when a tool is registered than in the middle of a conversation.",
+            "An error at registration is better than one in the middle of a conversation.",
         ),
         Rule(
             "message-id-once",
             "",
             "No two messages of a session have the same id.",
-            "An id that means two things means nothing.",
+            "An ambiguous id identifies nothing.",
         ),
         Rule(
             "one-session",
             "",
-            "All messages of a session name the same session.",
-            "Tool ids never cross sessions.",
+            "All messages of a session have the same session id.",
+            "Tool ids are unique only within a session.",
         ),
         Rule(
             "names-are-plain",
             "",
             "Ids, names and metadata have no NUL character. Text may.",
-            "They become keys, columns and file names, and not every store can hold a NUL there.",
+            "They become keys, columns and file names, and some stores cannot hold a NUL.",
         ),
     )
 }
@@ -257,13 +257,13 @@ MAX_NAME_LENGTH: Final = 64
 is_tool_name: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}").fullmatch
 _NOT_IN_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
-# Looking a member up on its enum, or hashing it, takes as long as all the rest of a rule (Python 3.11).
+# Bound once: attribute access and hashing of enum members take longer than a comparison (Python 3.11).
 _USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL
 _COMPLETE, _PARTIAL, _CANCELLED = MessageStatus.COMPLETE, MessageStatus.PARTIAL, MessageStatus.CANCELLED
 
 
 def to_tool_name(name: str) -> str:
-    """A tool name that every provider accepts, from any text: other characters become underscores, and it is cut."""
+    """Convert a text to a tool name that every provider accepts: other characters become ``_``."""
     plain = _NOT_IN_TOOL_NAME.sub("_", name[:MAX_NAME_LENGTH])
     return (plain if is_tool_name(plain[:1]) else f"_{plain}")[:MAX_NAME_LENGTH]
 
@@ -275,9 +275,9 @@ def check(
     subject: Message | Iterable[Message],
     input_problems: InputProblems | None = None,
 ) -> tuple[Violation, ...]:
-    """Every breach. For a session, first those of each message, then those between messages."""
+    """Return every violation: for a session, first those of each message, then those between messages."""
     violations: list[Violation] = []
-    if type(subject) is Message:  # isinstance asks the metaclass, which takes as long as the check
+    if type(subject) is Message:  # isinstance calls the metaclass, which takes as long as the check
         _check_message(subject, "$", violations, input_problems)
     else:
         messages = tuple(subject)  # type: ignore[arg-type]
@@ -330,7 +330,7 @@ def _check_message(message: Message, where: str, violations: list[Violation], pr
 
 
 def allowed_blocks(role: Role) -> frozenset[type] | None:
-    """What a role may hold; ``None`` for a role that a newer version added, of which we know no rule."""
+    """The blocks that a role may contain; ``None`` for an unknown role, which has no rules."""
     if role is _ASSISTANT:
         return _ASSISTANT_BLOCKS
     if role is _USER:
@@ -477,7 +477,7 @@ OPAQUE_FIELDS: Final = ("provider_raw", "unknown_fields")
 def _check_session(messages: tuple[Message, ...], violations: list[Violation]) -> None:
     message_ids: set[str] = set()
     calls: set[str] = set()
-    partial_calls: set[str] = set()  # calls of messages that are not complete yet
+    partial_calls: set[str] = set()  # calls of messages that are not complete
     answered: set[str] = set()
     partially_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
     unanswered: dict[str, Violation] = {}
@@ -521,7 +521,9 @@ def _check_session(messages: tuple[Message, ...], violations: list[Violation]) -
 
 
 def unfinished_messages(messages: Sequence[Message]) -> set[int]:
-    """Which assistant messages are still streaming although somebody has spoken since."""
+    """The indexes of assistant messages that are still streaming although a later user or assistant message is
+    complete.
+    """
     partial = [
         index
         for index, message in enumerate(messages)
@@ -567,12 +569,12 @@ _STANDARD_ALPHABET: Final = str.maketrans("-_", "+/", " \t\r\n")
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text says nothing."""
+    """Whether a text is empty or only white space."""
     return not text or text.isspace()
 
 
 def media_problem(block: Medium) -> tuple[str, str] | None:
-    """What is wrong with a medium: in which field, and how. What is kept elsewhere is not looked at."""
+    """Return the invalid field of a medium and a description. Only inline base64 data is checked."""
     if block.source.kind != "base64":
         return None
     data = _decode_first_bytes(block.source.data)
@@ -589,7 +591,7 @@ def media_problem(block: Medium) -> tuple[str, str] | None:
 
 
 def repair_media(block: Medium) -> Medium | None:
-    """The medium with nothing wrong in it, as far as what is wrong can be told from its data; else nothing."""
+    """Return the medium with corrected base64 and media type, or ``None`` if the data is unusable."""
     match = re.fullmatch(r"data:[^,]*;base64,(.*)", block.source.data, flags=re.DOTALL)
     text = (match[1] if match else block.source.data).translate(_STANDARD_ALPHABET).rstrip("=")
     text += "=" * (-len(text) % 4)
@@ -608,14 +610,14 @@ def detect_media_type(data: bytes) -> str | None:
 
 
 def _can_hold(block: Medium, media_type: str) -> bool:
-    """Whether a block of this kind can hold data of that type."""
+    """Whether a block of this kind can contain data of this type."""
     return media_type.startswith("image/") if type(block) is ImageBlock else type(block) is DocumentBlock
 
 
 def _decode_first_bytes(text: str) -> bytes:
-    """The first bytes of what base64 text says, enough to tell its type; none if the text is no base64.
+    """Decode the first bytes of base64 text, enough to detect its type; empty if the text is not base64.
 
-    A history is checked in every turn, and its pictures are large: only what is needed is decoded.
+    A history is checked in every turn, and images are large: only the first 24 bytes are decoded.
     """
     if len(text) % 4 or not text.isascii():
         return b""

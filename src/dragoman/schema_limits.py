@@ -1,10 +1,10 @@
-"""Limits for a JSON Schema from outside, checked before anything is made of it.
+"""Limits for JSON Schemas from outside, checked before they are used.
 
-    size = measure_schema(schema)        SchemaSizeError with the path and the limit, or how large it is
+    size = measure_schema(schema)        the size; ``SchemaSizeError`` with the path and the limit
 
-A schema of 2 KB can stand for millions: references that are written out double at each step, and patterns compile to
-many times their length. The measurement follows every reference as often as it is used and stops at the first limit,
-so it visits at most ``MAX_VALUES`` values. A reference that leads back to itself is followed once.
+A schema of 2 KB can expand to millions of values: nested references double at each step, and patterns compile to many
+times their length. The measurement follows every reference at each use and stops at the first limit, so it visits at
+most ``MAX_VALUES`` values. A recursive reference is followed once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAX_CHARACTERS: Final = 256 * 1024  # of keys and texts
 MAX_DEPTH: Final = 128
 MAX_PATTERNS: Final = 64
 MAX_PATTERN_BYTES: Final = 512 * 1024  # of one compiled pattern
-MAX_PATTERNS_BYTES: Final = 2 * 1024 * 1024  # of all patterns of a schema together
+MAX_PATTERNS_BYTES: Final = 2 * 1024 * 1024  # of all patterns of a schema
 _DEFINITIONS: Final = ("$defs", "definitions")
 _DATA: Final = ("const", "default", "enum", "example", "examples")
 _MAX_NAME_LENGTH: Final = 40  # characters of a name in a path
 
 
 class SchemaSize(msgspec.Struct, frozen=True):
-    """How large a schema is with its references written out."""
+    """The size of a schema with expanded references."""
 
     values: int = 0
     patterns: int = 0
@@ -36,19 +36,19 @@ class SchemaSize(msgspec.Struct, frozen=True):
 
     @property
     def pattern_bytes(self) -> int:
-        """How large each of its patterns may be when compiled: an equal share."""
+        """The maximum size of each compiled pattern: an equal share."""
         return min(MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES // max(self.patterns, 1))
 
 
 def measure_schema(schema: Any) -> SchemaSize:
-    """The size of a schema, or ``SchemaSizeError``."""
+    """Return the size of a schema, or raise ``SchemaSizeError``."""
     measurement = _Measurement(schema)
     measurement.visit(schema, "$", 0, ())
     return SchemaSize(measurement.values, measurement.patterns, measurement.is_recursive)
 
 
 def find_reference(root: Any, reference: str) -> Any:
-    """What a reference within a schema points to; nothing if it points outside or nowhere."""
+    """Return the target of a reference within a schema; ``None`` if it is outside or missing."""
     if not reference.startswith("#"):
         return None
     target = root
@@ -59,7 +59,7 @@ def find_reference(root: Any, reference: str) -> Any:
 
 
 def shorten_name(name: object) -> str:
-    """A property's name as a path shows it."""
+    """Return a property name for a path."""
     text = str(name)
     return text if len(text) <= _MAX_NAME_LENGTH else f"{text[:_MAX_NAME_LENGTH]}…"
 
@@ -73,7 +73,7 @@ class _Measurement:
         self.is_recursive = False
 
     def visit(self, value: Any, where: str, depth: int, references: tuple[str, ...] | None) -> None:
-        """Count a value and everything in it. ``through``: the references that led here; none: follow none."""
+        """Count a value and its parts. ``references`` led to it; ``None`` disables following references."""
         self.values += 1
         if self.values > MAX_VALUES:
             raise _size_error(where, f"more than {MAX_VALUES} values once its references are written out")

@@ -1,15 +1,14 @@
-"""What a tool accepts: the JSON Schema subset that every provider takes, and the check of an input against it.
+"""The JSON Schema subset that every provider accepts, and validation of inputs and answers.
 
-    tool_problems(definition)          everything wrong with a definition, each with its JSON path
-    Toolbox(definitions)                  tools that passed, by name; problems(name, input) for a call
-    value_problems(schema, value)      what does not fit a schema of any kind, such as that of an answer
-    output_problems(format, text)         everything wrong with an answer that has to be JSON or to fit a schema
+    tool_problems(definition)             all problems of a definition, each with its JSON path
+    ToolSchemas(definitions)              valid tools by name; ``problems(name, input)`` validates a call
+    value_problems(schema, value)         all problems of a value by any schema
+    output_problems(format, text)         all problems of an answer that must be JSON or match a schema
 
-A tool outside the subset fails when it is registered, not in the middle of a conversation with the one provider that
-minds. Validation follows JSON Schema draft 7 and treats formats as assertions. Patterns run on an engine that takes
-linear time whatever the pattern is; what that engine cannot do (look-around, back-references) is refused with the
-schema. The size of a schema is checked first, see ``schema_limits``. The one rule: a schema keyword that is not on the
-list is an error, never ignored.
+A tool outside the subset fails at registration and not in a conversation with one provider. Validation follows JSON
+Schema draft 7 and treats formats as assertions. Patterns run in linear time; patterns that the engine does not support
+(look-around, back-references) are rejected. ``schema_limits`` checks the size of a schema first. Invariant: an unknown
+schema keyword is an error.
 """
 
 from __future__ import annotations
@@ -79,14 +78,14 @@ REFUSED: Final = (
     "unevaluatedItems",
 )
 _PART: Final = r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*"
-_NAME: Final = re.compile(rf"{_PART}(?:__{_PART})?")  # a tool's, or a server's and a tool's
+_NAME: Final = re.compile(rf"{_PART}(?:__{_PART})?")  # name of a tool, or of a server and a tool
 _MAX_NAME_LENGTH: Final = 64
 
 
 def tool_problems(tool: ToolDefinition, *, is_foreign: bool = False) -> tuple[str, ...]:
-    """Everything wrong with a definition, each with its place; empty if it can be registered.
+    """Return all problems of a definition with their path; empty if it can be registered.
 
-    A foreign tool has the name that somebody else gave it: any that every provider takes.
+    The name of a foreign tool may be any that every provider accepts.
     """
     problems = []
     if is_foreign:
@@ -116,37 +115,39 @@ class ToolSchemas:
             self.add(definition)
 
     def add(self, tool: ToolDefinition, *, is_foreign: bool = False) -> None:
-        """Register a tool, or raise ``ToolSchemaError`` with everything that is wrong with it."""
+        """Register a tool, or raise ``ToolSchemaError`` with all problems."""
         problems = tool_problems(tool, is_foreign=is_foreign)
         if tool.name in self._definitions:
             problems = (f"name: {tool.name!r} is registered already", *problems)
         if problems:
             raise ToolSchemaError(tool.name, problems)
-        own = tool.replace(input_schema=copy.deepcopy(tool.input_schema))  # nobody else can change it any more
+        own = tool.replace(
+            input_schema=copy.deepcopy(tool.input_schema)
+        )  # the caller cannot change the registered schema
         self._definitions[tool.name] = own
         self._validators[tool.name] = _Validator(own.input_schema)
 
     @property
     def definitions(self) -> Mapping[str, ToolDefinition]:
-        """The tools, in the order in which they were registered."""
+        """The tools in the order of registration."""
         return dict(self._definitions)
 
     def problems(self, name: str, input: dict[str, Any]) -> tuple[str, ...]:  # noqa: A002
-        """Everything wrong with the input of a call. A tool that is not here has no schema to break."""
+        """Return all problems of the input of a call. An unknown tool has none."""
         validator = self._validators.get(name)
         return () if validator is None else validator.problems(input)
 
     def check_input(self, name: str, input: dict[str, Any]) -> None:  # noqa: A002
-        """Raise ``ToolInputError`` unless the input fits."""
+        """Raise ``ToolInputError`` unless the input is valid."""
         problems = self.problems(name, input)
         if problems:
             raise ToolInputError(name, problems)
 
 
 def output_problems(response_format: ResponseFormat | None, text: str) -> tuple[str, ...]:
-    """Return everything wrong with an answer for which a format was asked; nothing if it fits.
+    """Return all problems of an answer with a requested format; empty if it is valid.
 
-    The schema may use all of JSON Schema. References to other documents are not fetched: they are a problem.
+    The schema may use all of JSON Schema. References to other documents are not fetched and are a problem.
     """
     if response_format is None or response_format.kind == "text":
         return ()
@@ -162,22 +163,22 @@ def output_problems(response_format: ResponseFormat | None, text: str) -> tuple[
 
 
 def value_problems(schema: Any, value: Any) -> tuple[str, ...]:
-    """Everything wrong with a value, by a schema of any draft and with any keyword; empty if it fits.
+    """Return all problems of a value by a schema of any draft; empty if it is valid.
 
-    Raises ``SchemaSizeError`` for a schema beyond a limit, and ``ToolSchemaError`` for one that is none.
+    Raises ``SchemaSizeError`` for a schema beyond a limit and ``ToolSchemaError`` for an invalid one.
     """
     return _Validator(schema, is_subset=False).problems(value)
 
 
 class _Validator:
-    """A compiled schema. What it does stays within a limit for every schema and value.
+    """A compiled schema with bounded validation time.
 
-    The library collects every error of a value before it returns the first, and errors within alternatives multiply.
-    So a value is first only accepted or refused, which takes linear time. Errors are listed if there cannot be many.
+    The library collects all errors of a value before it returns the first, and errors within alternatives multiply.
+    ``problems`` therefore calls ``is_valid`` first, in linear time, and lists errors only if their number is bounded.
     """
 
     def __init__(self, schema: Any, *, is_subset: bool = True) -> None:
-        # Imported when a tool is first registered: the library takes as long to load as the rest of this package.
+        # Imported at the first registration: the library takes as long to load as the rest of this package.
         import jsonschema_rs  # noqa: PLC0415
 
         self._size = measure_schema(schema)
@@ -189,7 +190,7 @@ class _Validator:
             raise ToolSchemaError("", (_truncate(f"$: {error}"),)) from None
 
     def problems(self, value: Any) -> tuple[str, ...]:
-        """Everything wrong with a value, or what can be said in bounded time."""
+        """Return all problems of a value, or as many as bounded time allows."""
         try:
             if self._compiled.is_valid(value):
                 return ()
@@ -200,7 +201,7 @@ class _Validator:
             return ("$: a lone surrogate in a text",)
 
     def _first_problem(self, value: Any) -> tuple[str, ...]:
-        """Of a schema without alternatives; it stops at the first error."""
+        """Return the first error of a schema without alternatives."""
         import jsonschema_rs  # noqa: PLC0415
 
         try:
@@ -218,13 +219,13 @@ def _validator_options(pattern_bytes: int) -> dict[str, Any]:
 
 
 def _count_values(value: Any) -> int:
-    """At least as many as there are values in a JSON value."""
+    """Return an upper bound for the number of values."""
     text = json.dumps(value)
     return 1 + text.count(",") + text.count(":") + text.count("[") + text.count("{")
 
 
 def _problems(errors: Iterable[Any]) -> tuple[str, ...]:
-    """The first of them, each of a length that can be shown to a model."""
+    """Return the first problems, each short enough for a model."""
     return _first(f"{_path(error.instance_path)}: {_truncate(error.message)}" for error in errors)
 
 
@@ -239,10 +240,10 @@ def _truncate(text: str) -> str:
 
 _MAX_PROBLEMS: Final = 50
 _MAX_MESSAGE: Final = 300
-_MAX_CHECKS: Final = 200_000  # values of the schema times values of the input, for which every error is listed
+_MAX_CHECKS: Final = 200_000  # values of the schema times values of the input, up to which all errors are listed
 
 
-# Formats that draft 7 does not have yet, and providers have.
+# Formats of later drafts that providers support.
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DURATION: Final = re.compile(
     r"P(?:[0-9]+W|(?=[0-9T])(?:[0-9]+Y)?(?:[0-9]+M)?(?:[0-9]+D)?(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+S)?)?)"
@@ -282,7 +283,7 @@ def _schema_problems(schema: Any, where: str, pattern_bytes: int) -> Iterable[st
 
 
 def fits_subset(keyword: str, value: Any, pattern_bytes: int = MAX_PATTERN_BYTES) -> bool:
-    """Whether a keyword of the subset has a value that it may have. What is within ``properties`` is not checked."""
+    """Whether a value is allowed for a keyword of the subset. Nested ``properties`` are not checked."""
     match keyword:
         case "type":
             names = value if isinstance(value, list) else [value]

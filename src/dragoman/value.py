@@ -1,16 +1,15 @@
-"""What every value of this package has in common: canonical bytes, equality, and room for what we do not know.
+"""Base of all structs: canonical bytes, equality, and storage for unknown parts.
 
-    encode(value)            the canonical bytes: fields in their declared order, defaults left out, no spaces
-    decode_lenient(…)      the value, strictly; what a newer writer added is kept, with its bytes
-    identity(value)          the canonical bytes without ``provider_raw``: what equality and every hash are made of
+    encode(value)            canonical bytes: fields in declared order, defaults omitted, no white space
+    decode_lenient(…)        the value; unknown fields and blocks are kept with their bytes
+    identity(value)          canonical bytes without ``provider_raw``: the basis of equality and of all hashes
 
-Two values are equal exactly when their identities are the same bytes. That is stricter than Python's own equality (1 is
-not 1.0 is not true, and the order of keys counts), because those differences are visible to a model and to a reader.
+Two values are equal if and only if their identities are the same bytes. This is stricter than Python's equality: 1, 1.0
+and true differ, and the order of keys counts, because a model and a reader can observe these differences.
 
-Reading has two paths. The fast one is msgspec's own decoder, which refuses anything it does not know; a reader trusts
-it only when encoding its result gives the same bytes again, which proves that no key was doubled and nothing was
-dropped. Every other text takes the careful path, which reads field by field. The one rule: what both paths accept, they
-read alike.
+``codec.decode`` uses msgspec's decoder first. It accepts the result only if encoding it restores the input, which
+proves that no key was duplicated and nothing was dropped. ``decode_lenient`` is the general path and reads field by
+field. Invariant: an input that both paths accept has the same result on both.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from dragoman.jsontext import validate_text
 
 
 class UnknownFields(Mapping[str, bytes]):
-    """Fields that a newer version wrote into an object: names, and values as the bytes that came, in their order."""
+    """Fields that a newer version has added to an object: names and the original bytes of their values, in order."""
 
     __slots__ = ("_fields",)
 
     def __init__(self, fields: Mapping[str, bytes]) -> None:
         for data in fields.values():
-            msgspec.json.decode(data)  # raises on what would spoil the text around it
+            msgspec.json.decode(data)  # raises for bytes that are not JSON
         self._fields = dict(fields)
 
     def __getitem__(self, name: str) -> bytes:
@@ -53,7 +52,7 @@ class UnknownFields(Mapping[str, bytes]):
 
 
 class RawJson:
-    """The bytes of one JSON value that is kept and not understood."""
+    """The bytes of one JSON value that this version does not interpret."""
 
     __slots__ = ("data",)
 
@@ -73,41 +72,41 @@ class Value(
     forbid_unknown_fields=True,
     gc=False,
 ):
-    """The base of every value: frozen, hashable, equal by what it says."""
+    """Base of all structs: frozen, hashable, equal if their canonical bytes are equal."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
         return self is other or identity(self) == identity(other)
 
-    __ne__ = object.__ne__  # else msgspec's own, which knows nothing of the above
+    __ne__ = object.__ne__  # otherwise msgspec's own, which compares fields
 
     def __hash__(self) -> int:
         return hash(identity(self))
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         result = msgspec.structs.replace(self, **changes)
         if isinstance(type(result), ValidatedMeta):
             result.validate()
         return result
 
     def validate(self) -> None:
-        """Raise ``ValueError`` if what was made by hand cannot be written down."""
+        """Raise ``ValueError`` if a value created by code cannot be encoded."""
         for number, text in enumerate(msgspec.structs.astuple(self)):
             if type(text) is str and not text.isascii():
                 validate_text(text, self.__struct_fields__[number])
 
 
 class ValidatedMeta(msgspec.StructMeta):
-    """For a value with open parts: one made by code is looked through, one that was read has been already.
+    """Metaclass that validates values created by code.
 
-    msgspec's decoder does not call the class, so reading pays nothing for this.
+    msgspec's decoder does not call the class, so decoded values are not validated twice.
     """
 
     def __call__(cls, *args: Any, **fields: Any) -> Any:
         result = super().__call__(*args, **fields)
-        if args or fields:  # what is said by default is sound
+        if args or fields:  # defaults are valid
             result.validate()
         return result
 
@@ -116,9 +115,9 @@ AnyValue = TypeVar("AnyValue", bound=Value)
 
 
 def unvalidated(cls: type[AnyValue]) -> Callable[..., AnyValue]:
-    """The class's constructor for what is known to be sound: texts without lone surrogates, objects read from JSON.
+    """Return a constructor that skips ``validate``.
 
-    For a room that reads a wire and has looked at every part itself. ``validate`` is not run.
+    For readers that have validated every part: texts have no lone surrogates, and objects come from JSON.
     """
     return types.MethodType(msgspec.StructMeta.__call__, cls)
 
@@ -127,7 +126,7 @@ def unvalidated(cls: type[AnyValue]) -> Callable[..., AnyValue]:
 
 
 def encode(value: Value) -> bytes:
-    """The canonical bytes of a value."""
+    """Return the canonical bytes of a value."""
     try:
         try:
             return encode_fast(value)
@@ -139,15 +138,15 @@ def encode(value: Value) -> bytes:
 
 
 def identity(value: Value) -> bytes:
-    """The canonical bytes without any ``provider_raw``."""
+    """Return the canonical bytes without any ``provider_raw``."""
     data = encode(value)
-    if _PROVIDER_RAW_KEY not in data:  # inside a string its quotes would be escaped
+    if _PROVIDER_RAW_KEY not in data:  # inside a string the quotes are escaped
         return data
     return _JSON_ENCODER.encode(_to_plain(value, keep_provider_raw=False))
 
 
 class SlowPathRequired(Exception):  # noqa: N818  not an error: it selects the general path
-    """Something unknown has to be written in its own place, which msgspec cannot do."""
+    """The value contains unknown parts, which msgspec cannot encode at their place."""
 
 
 def _reject_unknown(unknown: Any) -> Any:
@@ -159,11 +158,11 @@ def _reject_unknown(unknown: Any) -> Any:
 _PROVIDER_RAW_KEY: Final = b'"provider_raw":'
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_reject_unknown)
 _JSON_ENCODER: Final = msgspec.json.Encoder()
-encode_fast: Final = _ENCODER.encode  # raises NeedsCareError, and UnicodeEncodeError, where encode knows what to do
+encode_fast: Final = _ENCODER.encode  # raises SlowPathRequired or UnicodeEncodeError; ``encode`` handles both
 
 
 def _to_plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, Any] | Raw:
-    """A struct as a dict, with unknown parts in their places and in their bytes."""
+    """Convert a struct to a dict with unknown parts as raw bytes at their place."""
     if isinstance(value, UnknownValue):
         return Raw(value.raw.data)
     config = value.__struct_config__
@@ -178,13 +177,13 @@ def _to_plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, An
             continue
         plain[field.encode_name] = _part_to_plain(item, keep_provider_raw=keep_provider_raw)
     unknown = getattr(value, "unknown_fields", UNSET)
-    if unknown is not UNSET:  # a field that we know and could not read is written until somebody gives it a new value
+    if unknown is not UNSET:  # a known field that failed validation is written until a new value is set
         plain.update((name, Raw(data)) for name, data in unknown.items() if name not in plain)
     return plain
 
 
 def _part_to_plain(value: Any, *, keep_provider_raw: bool) -> Any:
-    """A part as it is, if it needs no care; else taken apart in its turn."""
+    """Return encoded bytes if possible, else convert the parts."""
     if isinstance(value, tuple):
         return [_part_to_plain(item, keep_provider_raw=keep_provider_raw) for item in value]
     if not isinstance(value, msgspec.Struct):
@@ -202,7 +201,7 @@ def _part_to_plain(value: Any, *, keep_provider_raw: bool) -> Any:
 
 
 class UnknownValue(Value, frozen=True, tag_field="type", tag="unreadable"):
-    """The base of a value whose type we do not know: its bytes and nothing else."""
+    """Base of a value with an unknown type. It holds only the bytes."""
 
     raw: RawJson
 
@@ -211,15 +210,15 @@ _MAX_PLACES: Final = 20
 
 
 class UnknownParts:
-    """What the careful path came across and kept: places of things that this version does not know."""
+    """Paths of the parts that this version does not know."""
 
     def __init__(self, *, lenient: bool = False) -> None:
-        self.places: list[str] = []  # the first few
+        self.places: list[str] = []  # the first 20
         self.count = 0
-        self.lenient = lenient  # a newer writer: what we know but cannot read is kept too
+        self.lenient = lenient  # the writer is newer: known parts that fail validation are kept as unknown
 
     def add(self, place: str) -> None:
-        """One more thing that is not known."""
+        """Record one unknown part."""
         self.count += 1
         if self.count <= _MAX_PLACES:
             self.places.append(place)
@@ -229,13 +228,13 @@ FAST_PATH_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionErr
 
 
 def decode_lenient(cls: type[AnyValue], data: bytes, unknown_parts: UnknownParts, where: str = "$") -> AnyValue:
-    """Read a text that is known to be strict JSON, field by field, keeping what is not known."""
+    """Decode strict JSON field by field and keep unknown parts."""
     result: AnyValue = _read(cls, data, where, unknown_parts)
     return result
 
 
 def _read(hint: Any, data: bytes, where: str, unknown_parts: UnknownParts) -> Any:
-    """One value of a declared type. Only what holds something unknown, or something wrong, is taken apart."""
+    """Decode a value of a declared type. The parts are decoded separately only if msgspec's decoder fails."""
     if not _is_open(hint):
         return _decode_strict(hint, data, where)
     try:
@@ -255,7 +254,7 @@ def _read(hint: Any, data: bytes, where: str, unknown_parts: UnknownParts) -> An
 
 
 def _read_member(members: tuple[Any, ...], data: bytes, where: str, unknown_parts: UnknownParts) -> Any:
-    """One of several types: null, a list, an object, or one of the blocks."""
+    """Decode a union: null, a list, an object, or a block."""
     if data == b"null" and types.NoneType in members:
         return None
     lists = [member for member in members if typing.get_origin(member) is tuple]
@@ -340,7 +339,7 @@ def _union_members(hint: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _is_open(hint: Any) -> bool:
-    """Whether a value of this type can hold something that a newer version added."""
+    """Whether a value of this type can contain parts that a newer version has added."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct | OpenEnum):
         return True
     if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
@@ -352,11 +351,11 @@ def _is_open(hint: Any) -> bool:
 
 
 class OpenEnum(enum.StrEnum):
-    """A closed set of words for writers, to which a newer version may add: reading keeps a word it does not know."""
+    """An enumeration that newer versions may extend. Reading keeps an unknown word; writing allows known words only."""
 
     @classmethod
     def unknown(cls, word: str) -> Self:
-        """A member for a word of a newer version; it is not added to the set."""
+        """Return a member for an unknown word. It is not added to the enumeration."""
         if word in cls._value2member_map_:
             return cls(word)
         member = str.__new__(cls, word)

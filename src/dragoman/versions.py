@@ -1,15 +1,15 @@
-"""How the format evolves: what an old message becomes when it is read, and what happens to one from the future.
+"""Versions of the message format and the migrations between them.
 
 A change that only adds (an optional field, a block type, a role) needs no new version: see ``dragoman.value``. A change
-that renames, removes or redefines raises ``SCHEMA_VERSION`` and registers one migration from the version before:
+that renames, removes or redefines increases ``SCHEMA_VERSION`` and registers one migration from the previous version:
 
     @FORMAT.migration(from_version=1)
-    def text_is_called_words(message):
+    def rename_words_to_text(message):
         ...
         return message
 
-Migrations work on plain objects, run when a message is read, one step after the other, and are written back only when
-the message is saved. The one rule: a migration that was released never changes, because rows of its version exist.
+Migrations receive plain objects and run when a message is read, one step after the other. The result is stored only
+when the message is saved. Invariant: a released migration never changes, because stored messages of its version exist.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Migration = Callable[[PlainMessage], PlainMessage]
 
 
 class Format:
-    """A version of the message format, and the way to it from each version before."""
+    """The current version of the message format and the migrations from earlier versions."""
 
     def __init__(self, current: int = SCHEMA_VERSION) -> None:
         self.current = current
         self._migrations: dict[int, Migration] = {}
 
     def migration(self, *, from_version: int) -> Callable[[Migration], Migration]:
-        """Register what turns a message of one version into one of the next."""
+        """Register the migration from one version to the next."""
 
         def register(migrate: Migration) -> Migration:
             if not 1 <= from_version < self.current:
@@ -45,7 +45,7 @@ class Format:
         return register
 
     def upgrade(self, message: PlainMessage, version: int) -> PlainMessage:
-        """The message as the current version writes it."""
+        """Return the message in the current version."""
         for step in range(version, self.current):
             migrate = self._migrations.get(step)
             if migrate is None:

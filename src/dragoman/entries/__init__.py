@@ -1,15 +1,15 @@
-"""Trace entries: what agents of a framework write down while they work, and read back as their history.
+"""Trace entries: what the agents of a framework record and receive as their history.
 
-    USER_MESSAGE, ACTION, …, CONVERSATION_TYPES, …   the types, and the collections that they form
+    USER_MESSAGE, ACTION, …, CONVERSATION_TYPES, …   types and groups of types
     create_user_message, create_action_entry, …      a builder for each type
-    problems, checked                                is it an entry, and if not, why
-    for_orchestrator, for_manager, for_worker        what of a history each kind of agent is shown
-    is_complete, merged, truncated                   is the task done; several histories as one; long texts cut
-    messages_from_entries, entries_from_messages     canonical messages, one for one
-    history_from_entries                             a history that a model can be given
+    find_problems, validate_entry                    validation
+    for_orchestrator, for_manager, for_worker        filters for each kind of agent
+    is_complete, merge_entries, truncate             completion, merging, truncation
+    messages_from_entries, entries_from_messages     lossless conversion to canonical messages and back
+    history_from_entries                             a valid history for a model
 
-Everything here is pure: entries are plain dicts. ``dragoman.agent_framework`` has the same under the names that code
-for a framework imports, with memories and stores around it; ``store.entries`` keeps them.
+All functions are pure, and entries are plain dicts. ``dragoman.agent_framework`` exports the same under the names of
+the framework, with memories and stores; ``store.entries`` stores entries.
 """
 
 from dragoman.entries.builders import (

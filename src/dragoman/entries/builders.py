@@ -1,11 +1,10 @@
-"""A builder for each type of entry. What comes out has passed the check.
+"""A builder for each type of entry. The result is validated.
 
     create_action_entry("list_tables", {"schema": "public"}, timestamp=1234567890.5, turn_id="turn_1")
     {"type": "action", "tool": "list_tables", "args": {"schema": "public"}, "timestamp": 1234567890.5, …}
 
-Keys beyond the declared ones are kept as metadata; they come last, and may even replace what was said before. A
-timestamp of 0 is one. Nothing here reads a clock: without a timestamp there is none (``dragoman.agent_framework`` puts
-the time in). The one rule: a field that nobody gave is absent, never null.
+Additional keys are metadata. They are written last and may replace declared keys. A timestamp of 0 is valid. No builder
+reads a clock; ``dragoman.agent_framework`` adds the time. Invariant: a field without a value is absent, never null.
 """
 
 from __future__ import annotations

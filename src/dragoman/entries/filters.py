@@ -1,13 +1,13 @@
-"""What of a history each kind of agent is shown, whether its task is done, and how several histories become one.
+"""Filters for each kind of agent, completion, and merging of histories.
 
-    for_orchestrator(history)    what was said to and by the user, the newest of it
-    for_manager(history, …)      what the managers of the phase before have put together
-    for_worker(history)          what happened since the last task began
-    is_complete(history)         whether the last entries say that the task is done
-    merged(group, group, …)      one history in the order of time
+    for_orchestrator(history)       the newest entries of the conversation
+    for_manager(history, …)         the syntheses of the previous phase
+    for_worker(history)             actions and observations since the last task
+    is_complete(history)            whether the last entries mark the task as done
+    merge_entries(group, group, …)  one history in chronological order
 
-All of them read an entry leniently, with ``get``: a history may come from anybody's table. The one rule: nothing in an
-entry is changed, and entries of one group never change places among themselves.
+Entries are read leniently, with ``get``, because a history may come from another program's table. Invariant: entries
+are not changed, and entries of one group keep their order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.entries.types import (
 )
 from dragoman.entries.validation import is_timestamp
 
-CONVERSATION_LIMIT: Final = 8  # entries, not pairs of them
+CONVERSATION_LIMIT: Final = 8  # entries, not pairs
 COMPLETION_TOOL: Final = "complete_task"
 COMPLETION_WORDS: Final = ("completed", "success", "done", "finished", "task complete")
 _COMPLETION_WINDOW: Final = 10
@@ -36,7 +36,7 @@ _WORKER_TYPES: Final = (*EXECUTION_TRACE_TYPES, GLOBAL_OBSERVATION)
 
 
 def for_orchestrator(history: Iterable[Entry], limit: int = CONVERSATION_LIMIT) -> list[Entry]:
-    """The newest entries of the conversation."""
+    """Return the newest entries of the conversation."""
     conversation = [entry for entry in history if entry.get("type") in CONVERSATION_TYPES]
     return conversation[max(0, len(conversation) - limit) :]
 
@@ -44,7 +44,7 @@ def for_orchestrator(history: Iterable[Entry], limit: int = CONVERSATION_LIMIT) 
 def for_manager(
     history: Iterable[Entry], phase_id: int | None = None, previous_phase_id: int | None = None
 ) -> list[Entry]:
-    """What was put together in the phase before: the one that is named, or else the one below this one."""
+    """Return the syntheses of the previous phase: the given one, else the one before ``phase_id``."""
     if previous_phase_id is None and phase_id is not None and phase_id > 0:
         previous_phase_id = phase_id - 1
     if previous_phase_id is None:
@@ -53,7 +53,7 @@ def for_manager(
 
 
 def for_worker(history: Iterable[Entry]) -> list[Entry]:
-    """What was done and observed since the last task began; nothing, where none has begun."""
+    """Return actions and observations since the last task; empty without a task."""
     entries = list(history)
     start = _last_task(entries)
     if start is None:
@@ -70,7 +70,7 @@ def _last_task(entries: Sequence[Entry]) -> int | None:
 
 
 def is_complete(history: Iterable[Entry]) -> bool:
-    """Whether one of the last entries of this turn says that the task is done; without a task, of all of them."""
+    """Whether one of the last entries of the turn marks the task as done; without a task, of all entries."""
     entries = list(history)
     start = _last_task(entries)
     turn = entries if start is None else entries[start + 1 :]
@@ -111,10 +111,10 @@ def _is_marked(content: Any) -> bool:
 
 
 def merge_entries(*groups: Iterable[Entry]) -> list[Entry]:
-    """One history in the order of time; at one time, in the order of the groups.
+    """Merge groups in chronological order; entries of the same time in the order of the groups.
 
-    The order within a group is its own: a clock that stepped back moves nothing, and an entry without a time stays
-    behind the one before it. A group in which nothing has a time comes last.
+    Entries of one group keep their order: a clock that steps back has no effect, and an entry without a time follows
+    its predecessor. A group without any time is last.
     """
     streams = [_with_times(number, list(group)) for number, group in enumerate(groups)]
     return [entry for _, _, entry in heapq.merge(*streams, key=lambda one: one[:2])]

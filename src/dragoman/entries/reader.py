@@ -1,12 +1,11 @@
-"""From entries to canonical messages: one for one, or as a history that a model can be given.
+"""Convert entries to canonical messages, one for one or as a history for a model.
 
-    messages_from_entries(entries)    a message for each entry; ``entries_from_messages`` gives the entries back
-    history_from_entries(entries)     valid, without repetitions, long parts cut; every loss is named
+    messages_from_entries(entries)    a message for each entry; ``entries_from_messages`` restores the entries
+    history_from_entries(entries)     valid, without repetitions, long parts truncated; with all losses
 
-An action is a tool call, and so is a delegation (of a tool called ``delegate``); an observation is the result of the
-oldest call of the same agent that is still open, or of the one whose ``tool_use_id`` it names, and so is an error that
-comes while a call is open. What other agents did, plans, contexts and broadcasts are words. The one rule: an entry that
-is none is a ``FormatError``, never a message with a part missing.
+An action is a tool call, and so is a delegation (of the tool ``delegate``). An observation is the result of the call
+that its ``tool_use_id`` names, or of the oldest open call of the same agent; so is an error while a call is open.
+Entries of other agents, plans, contexts and broadcasts become text. Invariant: an invalid entry raises ``FormatError``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from dragoman.message import (
 from dragoman.repair import repair
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-DELEGATE: Final = "delegate"  # the tool that a delegation calls
+DELEGATE: Final = "delegate"  # the tool of a delegation
 _SIDES: Final = {
     types.USER_MESSAGE: "user",
     types.TASK: "user",
@@ -52,7 +51,7 @@ _KNOWN_FIELDS: Final = {
 
 
 class History(msgspec.Struct, frozen=True):
-    """Messages that a model can be given, and what of the entries is not in them."""
+    """Messages for a model, and the losses of the conversion."""
 
     messages: tuple[Message, ...]
     losses: tuple[Loss, ...] = ()
@@ -61,23 +60,23 @@ class History(msgspec.Struct, frozen=True):
 def messages_from_entries(
     entries: Iterable[Mapping[str, Any]], *, session_id: str = "", agent_key: str | None = None
 ) -> tuple[Message, ...]:
-    """A message for each entry, in order. What a message cannot say of it is kept in its metadata.
+    """Return a message for each entry, in order. Fields without a place in a message are stored in its metadata.
 
-    With ``agent_key``, what other agents did is told in words, as by somebody else.
+    With ``agent_key``, entries of other agents become text.
     """
     reader = _EntryReader(session_id, agent_key, NO_LIMITS)
     return tuple(reader.read(_validate(entry, number), number) for number, entry in enumerate(entries))
 
 
 def _validate(entry: Mapping[str, Any], number: int) -> Entry:
-    """The entry without what is null and not required: a row of a table has that where there is nothing."""
+    """Validate an entry and drop optional fields that are null."""
     result = validate_entry(entry, f"entry {number}")
     required = types.SHAPES[result["type"]].required
     return {name: value for name, value in result.items() if value is not None or name in required}
 
 
 class _EntryReader:
-    """A pass over entries: which calls are open, whose they are, and what is lost."""
+    """Converts entries in order: open calls by agent, and losses."""
 
     def __init__(self, session_id: str, agent_key: str | None, limits: Mapping[str, int]) -> None:
         self.losses: list[Loss] = []
@@ -99,7 +98,7 @@ class _EntryReader:
         return Message(self.message_id(number), self._session_id, role, blocks, metadata, entry_time(entry))
 
     def message_id(self, number: int) -> str:
-        """An id for the message of an entry: always the same one, and in the order of the entries."""
+        """Return the id for the message of an entry. It depends on its position only and increases."""
         return derive_ulid(number + 1, "entry", self._session_id)
 
     def _read_content(self, entry: Entry, number: int) -> tuple[Role, tuple[ContentBlock, ...], str | None]:
@@ -108,14 +107,14 @@ class _EntryReader:
             return Role.USER, (self._describe(entry, number, str(agent)),), None
         match kind:
             case types.USER_MESSAGE | types.TASK:
-                self._open.pop(agent, None)  # whatever was open belongs to what was asked before
+                self._open.pop(agent, None)  # open calls belong to the previous task
                 return Role.USER, (TextBlock(self._text(entry, number)),), None
             case types.ASSISTANT_MESSAGE | types.FINAL:
                 return Role.ASSISTANT, (TextBlock(self._text(entry, number)),), None
             case types.ACTION:
                 return Role.ASSISTANT, (self._add_call(entry, number, entry["tool"], entry["args"]),), None
             case types.DELEGATION:
-                args = entry.get("args")  # the whole input of the call, if the entry was made of one
+                args = entry.get("args")  # the whole input of the call, if the entry was converted from one
                 arguments = args if isinstance(args, dict) else {"worker": entry["worker"], "task": entry["task"]}
                 return Role.ASSISTANT, (self._add_call(entry, number, DELEGATE, arguments),), None
             case types.OBSERVATION | types.ERROR if (call_id := self._match_call(entry)) is not None:
@@ -134,7 +133,7 @@ class _EntryReader:
         return ToolUseBlock(call_id, tool, arguments)
 
     def _match_call(self, entry: Entry) -> str | None:
-        """The call that an observation is the answer to."""
+        """Return the call that an observation answers."""
         calls = self._open.get(entry.get("agent_key"), [])
         tool_use_id = entry.get("tool_use_id")
         if tool_use_id in calls:
@@ -143,7 +142,7 @@ class _EntryReader:
         return calls.pop(0) if calls and tool_use_id is None else None
 
     def open_calls(self) -> list[str]:
-        """Calls that nothing has answered."""
+        """The calls without a result."""
         return [call_id for calls in self._open.values() for call_id in calls]
 
     def _text(self, entry: Entry, number: int) -> str:
@@ -165,7 +164,7 @@ class _EntryReader:
 
 
 def entry_time(entry: Entry) -> datetime:
-    """When an entry was written; the beginning of 1970 where it does not say, or says what no calendar has."""
+    """Return the time of an entry; 1970-01-01 if it has none or one outside the calendar."""
     time = entry.get("timestamp")
     try:
         return UNKNOWN_TIME + timedelta(seconds=time) if is_timestamp(time) else UNKNOWN_TIME
@@ -183,9 +182,9 @@ def history_from_entries(
     agent_key: str | None = None,
     limits: Mapping[str, int] = LIMITS,
 ) -> History:
-    """A history that a model can be given: every rule holds, every call is answered, nothing is said twice.
+    """Return a history for a model: it breaks no rule, every call has a result, and nothing is repeated.
 
-    ``limits`` are the most characters of each type that are shown; an empty dict shows everything.
+    ``limits`` are the maximum lengths by type; an empty dict disables truncation.
     """
     reader = _EntryReader(session_id, agent_key, limits)
     messages: list[Message] = []
@@ -199,7 +198,7 @@ def history_from_entries(
 
 
 def _drop_repetitions(entries: list[Entry]) -> Iterable[tuple[int, Entry]]:
-    """The entries with their numbers, without a task that only repeats the user, and the like of an answer."""
+    """Yield numbered entries without tasks that repeat the user message and answers that repeat the final one."""
     previous: dict[str, tuple[str, Any]] = {}
     for number, entry in enumerate(entries):
         kind = entry["type"]
@@ -213,7 +212,7 @@ def _drop_repetitions(entries: list[Entry]) -> Iterable[tuple[int, Entry]]:
 
 
 def _append(messages: list[Message], message: Message) -> None:
-    """Add a message; what the assistant says in a row, it says at once, so that calls made together stand together."""
+    """Append a message. Consecutive assistant messages are merged, so that parallel calls are in one message."""
     last = messages[-1] if messages else None
     if last is not None and last.role is message.role is Role.ASSISTANT:
         messages[-1] = last.replace(content=(*last.content, *message.content))
@@ -222,7 +221,7 @@ def _append(messages: list[Message], message: Message) -> None:
 
 
 def _missing_results(messages: list[Message], reader: _EntryReader) -> Iterable[Message]:
-    """An answer to each call that is still open at the end: no provider takes a history without it."""
+    """Yield a result for each call that is still open, because providers reject a call without one."""
     answered_ids = {message.metadata.parent_tool_use_id for message in messages}
     for place, call_id in enumerate(call for call in reader.open_calls() if call not in answered_ids):
         result = ToolResultBlock(call_id, (TextBlock(MISSING_OBSERVATION),), is_error=True)

@@ -1,9 +1,9 @@
-"""An entry in words, for a model that is shown it as part of what somebody said.
+"""Entries as text for a model.
 
-    words_of(entry)            "Error (ConnectionError):\\nConnection failed"
-    words_of(entry, LIMITS)    the same, with long parts cut as LIMITS says; and how many characters that removed
+    describe_entry(entry)            "Error (ConnectionError):\\nConnection failed"
+    describe_entry(entry, LIMITS)    the same with truncated parts, and the number of removed characters
 
-The one rule: the same entry gives the same words for ever, because a provider's cache compares them.
+Invariant: the text depends on the entry alone, because prompt caches compare it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _HEADS: Final = {
     types.DIRECTOR_CONTEXT: "Context",
     types.INJECTED_CONTEXT: "Context",
 }
-_LIMIT_OF: Final = {types.ACTION: "tool_args"}  # what a limit is called, where it is not called like the type
+_LIMIT_OF: Final = {types.ACTION: "tool_args"}  # the name of a limit, if it differs from the type
 
 NO_LIMITS: Final[Mapping[str, int]] = {}
 
 
 def describe_entry(entry: Entry, limits: Mapping[str, int] = NO_LIMITS, speaker: str | None = None) -> tuple[str, int]:
-    """An entry with a line before it that says what it is, and of whom; and how many characters were removed."""
+    """Return an entry with a heading, and the number of removed characters."""
     body, removed = entry_text(entry, limits)
     head = _head(entry)
     return f"{f'{speaker}: {head}' if speaker else head}:\n{body}", removed
 
 
 def entry_text(entry: Entry, limits: Mapping[str, int] = NO_LIMITS) -> tuple[str, int]:
-    """What an entry says, as a text; and how many characters were removed."""
+    """Return the content of an entry as text, and the number of removed characters."""
     match entry["type"]:
         case types.ACTION:
             text = to_text(entry["args"])
@@ -59,7 +59,7 @@ def entry_text(entry: Entry, limits: Mapping[str, int] = NO_LIMITS) -> tuple[str
 
 
 def to_text(content: Any) -> str:
-    """A text as it is, and anything else as JSON."""
+    """Return a text unchanged and any other value as JSON."""
     return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
 

@@ -1,13 +1,10 @@
-"""How much of a long text a model is shown, by what the text is, and the words that say how much is missing.
-
-The one rule: what is cut off is counted, in the text itself.
-"""
+"""Truncation of long texts for a model."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Characters that are shown, by what the text is.
+# Maximum length in characters, by kind of text.
 LIMITS: Final = {
     "strategic_plan": 2_000,
     "director_context": 4_000,
@@ -20,7 +17,7 @@ LIMITS: Final = {
 
 
 def truncate(text: str, limit: int) -> str:
-    """The beginning of a text that is longer than the limit, and how many characters were removed behind it."""
+    """Truncate a text and append the number of removed characters."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n[TRUNCATED: {len(text) - limit} chars removed]"

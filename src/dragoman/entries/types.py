@@ -1,7 +1,7 @@
-"""The types of a trace entry, the collections that they form, and which fields each type has.
+"""Types of trace entries, groups of types, and the fields of each type.
 
-An entry is a plain dict: ``type``, what that type needs, and anything else that whoever wrote it wants to keep. The one
-rule: the strings and the names of this file are other people's; they are never changed, only added to.
+An entry is a plain dict: ``type``, the fields of the type, and any other fields. The names and strings of this module
+belong to the framework's format: they are never changed, only extended.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ class Shape(msgspec.Struct, frozen=True):
 _CONTENT: Final = {"content": ANY}
 
 SHAPES: Final = {
-    USER_MESSAGE: Shape("what a user said in a turn of the conversation", _CONTENT),
-    ASSISTANT_MESSAGE: Shape("what was answered to the user", _CONTENT),
-    TASK: Shape("a turn of execution begins", _CONTENT),
-    ACTION: Shape("a tool is called", {"tool": TEXT, "args": OBJECT}),
-    OBSERVATION: Shape("what a tool answered", _CONTENT),
-    ERROR: Shape("something failed", _CONTENT, {"error_type": TEXT}),
-    FINAL: Shape("the task is done, and this is the answer", _CONTENT),
+    USER_MESSAGE: Shape("a message of the user", _CONTENT),
+    ASSISTANT_MESSAGE: Shape("an answer to the user", _CONTENT),
+    TASK: Shape("the start of a turn of execution", _CONTENT),
+    ACTION: Shape("a tool call", {"tool": TEXT, "args": OBJECT}),
+    OBSERVATION: Shape("the result of a tool", _CONTENT),
+    ERROR: Shape("a failure", _CONTENT, {"error_type": TEXT}),
+    FINAL: Shape("the answer of a finished task", _CONTENT),
     SYNTHESIS: Shape(
-        "a manager puts the results of its workers together", {**_CONTENT, "from_manager": TEXT}, {"phase_id": WHOLE}
+        "the combined results of a manager's workers", {**_CONTENT, "from_manager": TEXT}, {"phase_id": WHOLE}
     ),
     STRATEGIC_PLAN: Shape("the plan of an orchestrator or a manager", {"content": OBJECT}),
-    SUGGESTED_PLAN: Shape("a plan that an agent was given and may follow", _CONTENT),
+    SUGGESTED_PLAN: Shape("a plan that an agent may follow", _CONTENT),
     SCRIPT_PLAN: Shape("a plan of steps", {"content": OBJECT}),
-    SCRIPT_INSTRUCTION: Shape("the steps that an agent was told to take", _CONTENT),
-    DELEGATION: Shape("a manager gives a task to a worker", {"worker": TEXT, "task": TEXT}),
+    SCRIPT_INSTRUCTION: Shape("the steps that an agent must follow", _CONTENT),
+    DELEGATION: Shape("a task that a manager delegates to a worker", {"worker": TEXT, "task": TEXT}),
     GLOBAL_OBSERVATION: Shape("an observation for every agent", _CONTENT, {"from_worker": TEXT, "summary": TEXT}),
-    DIRECTOR_CONTEXT: Shape("context that a context builder put in", _CONTENT),
-    INJECTED_CONTEXT: Shape("context of the execution that was put in", _CONTENT),
+    DIRECTOR_CONTEXT: Shape("context from a context builder", _CONTENT),
+    INJECTED_CONTEXT: Shape("context of the execution", _CONTENT),
 }
 TYPES: Final = tuple(SHAPES)

@@ -1,10 +1,10 @@
-"""Is this an entry? Every problem, in words, with the field that it is about.
+"""Validation of entries.
 
-    problems(entry) -> list of texts       empty if it is one
-    checked(entry)  -> a copy of it        or FormatError: unknown_entry_type, invalid_entry
+    find_problems(entry) -> list of texts   empty for a valid entry
+    validate_entry(entry) -> a copy         or FormatError: unknown_entry_type, invalid_entry
 
-Reading is lenient, because a table of somebody else's may lack columns; what is made or stored here has to be whole.
-The one rule: a field that no type declares is nobody's business but JSON's.
+Filters read entries leniently, because tables of other programs may lack columns; builders and the store validate them.
+Undeclared fields may hold any JSON value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dragoman.jsontext import validate_json
 
 
 def find_problems(entry: Any) -> list[str]:
-    """What is wrong with an entry; nothing, if it is one."""
+    """Return all problems of an entry; empty if it is valid."""
     if not isinstance(entry, Mapping):
         return [f"an entry is an object, not {type(entry).__name__}"]
     kind = entry.get("type")
@@ -37,7 +37,7 @@ def find_problems(entry: Any) -> list[str]:
 
 
 def validate_entry(entry: Any, where: str = "entry") -> Entry:
-    """A copy of an entry; ``FormatError`` if it is none."""
+    """Return a copy of an entry, or raise ``FormatError``."""
     if type(entry) is dict and _is_valid(entry):
         return dict(entry)
     problems = find_problems(entry)
@@ -54,7 +54,7 @@ def validate_entry(entry: Any, where: str = "entry") -> Entry:
 
 
 def _is_valid(entry: Entry) -> bool:
-    """Whether it is an entry with nothing that may be missing, as most are; if not, ``problems`` looks closely."""
+    """Fast check for entries with required fields only, as most have; ``find_problems`` describes any other."""
     kind = entry.get("type")
     shape = SHAPES.get(kind) if type(kind) is str else None
     if shape is None:
@@ -79,7 +79,7 @@ def _type_problem(entry: Mapping[str, Any]) -> str:
 
 
 def _common_problems(entry: Mapping[str, Any]) -> list[str]:
-    """What every type may have. A row of a table has None where there is nothing."""
+    """Problems of fields that every type may have. A row of a table has None for a missing value."""
     problems = []
     time, turn = entry.get("timestamp"), entry.get("turn_id")
     if time is not None and not is_timestamp(time):
@@ -90,7 +90,7 @@ def _common_problems(entry: Mapping[str, Any]) -> list[str]:
 
 
 def is_timestamp(value: Any) -> TypeGuard[float]:
-    """Whether it is a number of seconds; 0 is one."""
+    """Whether a value is a number of seconds; 0 is valid."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -1,11 +1,11 @@
-"""From canonical messages to entries: what was said and done, for the agent that said and did it.
+"""Convert canonical messages to entries.
 
     entries_from_messages(messages, agent_key="orchestrator") -> Written(entries, losses)
 
-A message that was an entry becomes that entry again; where its words were changed since, the entry says the new ones.
-Any other message becomes what an agent would have written: a user's words begin a task, a call is an action, a result
-an observation, an answer that calls nothing is final. Pictures, reasoning and prices have no place in an entry, and
-each is named as a loss. The one rule: words, calls and results are never among the losses.
+A message that was converted from an entry becomes that entry again, with changed text if the message was edited. Of any
+other message, a user message becomes a task, a call an action, a result an observation, and an answer without calls a
+final entry. Entries have no fields for pictures, reasoning and prices; each is a loss. Invariant: texts, calls and
+results are never lost.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from dragoman.message import (
     ToolUseBlock,
 )
 
-_SEPARATOR: Final = "\n\n"  # blocks of text
+_SEPARATOR: Final = "\n\n"  # between blocks of text
 
 
 def entries_from_messages(
     messages: Iterable[Message], *, agent_key: str | None = None, delegate_tool: str | None = None
 ) -> Written:
-    """The entries of messages, in order. ``agent_key`` is put into those that are of an agent and not of everybody.
+    """Return the entries of messages, in order. ``agent_key`` is added to entries that are not part of the
+    conversation.
 
-    A call of ``delegate_tool`` is a ``delegation``; of any other tool, an ``action``.
+    A call of ``delegate_tool`` becomes a ``delegation``, any other call an ``action``.
     """
     losses: list[Loss] = []
     entries: list[Entry] = []
@@ -55,7 +56,7 @@ def entries_from_messages(
 
 
 def _delegation_from(action: Entry) -> Entry:
-    """A call of the tool that delegates, as a ``delegation``. The call's whole input stays in ``args``."""
+    """Convert a call of the delegation tool. ``args`` keeps the whole input."""
     args = action.get("args", {})
     worker, task = args.get("worker") or args.get("tier"), args.get("task")
     if not isinstance(worker, str) or not isinstance(task, str):
@@ -68,13 +69,13 @@ def _delegation_from(action: Entry) -> Entry:
 
 
 def _restore_entry(message: Message) -> Entry | None:
-    """The entry that a message was, with what it says today; nothing, if it was none."""
+    """Return the original entry of a message with its current content, or ``None``."""
     stored = (message.metadata.extra or {}).get("entry")
     if not isinstance(stored, dict) or stored.get("type") not in types.TYPES:
         return None
     try:
         changes = _changed_fields(message, stored)
-    except KeyError:  # an application keeps something of its own there
+    except KeyError:  # another program has written this field
         return None
     entry = {
         "type": stored["type"],
@@ -85,7 +86,7 @@ def _restore_entry(message: Message) -> Entry | None:
 
 
 def _changed_fields(message: Message, stored: Entry) -> Entry:
-    """What the message says today, where that is not what the entry said."""
+    """Return the fields of the message that differ from the entry."""
     match message.content:
         case (ToolUseBlock() as call,):
             if stored["type"] != types.DELEGATION:
@@ -95,13 +96,13 @@ def _changed_fields(message: Message, stored: Entry) -> Entry:
             text = _text(result.content)
         case blocks:
             text = _text(blocks)
-    if "content" not in types.SHAPES[stored["type"]].required:  # what another agent did, told in words
+    if "content" not in types.SHAPES[stored["type"]].required:  # an action of another agent, converted to text
         return {}
     return {} if "content" in stored and text in _renderings(stored) else {"content": text}
 
 
 def _renderings(stored: Entry) -> tuple[str, ...]:
-    """The ways in which an entry may have been put into words."""
+    """The possible texts of an entry."""
     return entry_text(stored)[0], describe_entry(stored)[0], describe_entry(stored, speaker=stored.get("agent_key"))[0]
 
 
@@ -152,7 +153,7 @@ def _answer_entries(message: Message, losses: list[Loss]) -> Iterator[Entry]:
 
 
 def _action(call: ToolUseBlock | InvalidToolUseBlock) -> Entry:
-    """A call as an action; as an error, if nobody could ever have made it."""
+    """Convert a call to an action, or to an error if it cannot be executed."""
     if isinstance(call, ToolUseBlock) and call.name:
         return {"type": types.ACTION, "tool": call.name, "args": call.input, "tool_use_id": call.id}
     if isinstance(call, ToolUseBlock):
@@ -164,7 +165,7 @@ def _action(call: ToolUseBlock | InvalidToolUseBlock) -> Entry:
 
 
 def _text_with_losses(message: Message, blocks: Iterable[ContentBlock], losses: list[Loss]) -> str:
-    """The words of blocks; what is none is a loss."""
+    """Return the text of blocks; other blocks are losses."""
     blocks = tuple(blocks)
     losses.extend(_loss(message, block.type) for block in blocks if not isinstance(block, TextBlock))
     return _text(blocks)
@@ -179,7 +180,7 @@ def _loss(message: Message, block_type: str, reason: str = "an entry holds words
 
 
 def _with_origin(entry: Entry, message: Message, agent_key: str | None) -> Entry:
-    """The entry with its time, its turn, the message that it comes from, and whose it is."""
+    """Add time, turn, message id, model and agent to an entry."""
     metadata = message.metadata
     if message.created_at != UNKNOWN_TIME:
         entry["timestamp"] = message.created_at.timestamp()

@@ -1,13 +1,13 @@
-"""Agent message envelopes: the typed, JSON-friendly messages that agent runtimes keep and hand to each other.
+"""Agent message envelopes: typed JSON messages that agent runtimes store and exchange.
 
-    normalize, normalize_many                   a message in either shape as the canonical envelope
-    to_provider_message, to_provider_messages   the envelope as a row of role, content and metadata
+    normalize, normalize_many                   convert a message of either shape to an envelope
+    to_provider_message, to_provider_messages   convert an envelope to a row of role, content and metadata
     text, tool_call, tool_result, …             a builder for each type
-    ConversationResult, run_conversation        a pluggable runner, and the contract of what it returns
+    ConversationResult, run_conversation        a pluggable runner, and validation of its result
     envelopes_from_messages, messages_from_envelopes
-                                                canonical sessions, without loss in either direction
+                                                lossless conversion to canonical messages and back
 
-Everything here is pure: envelopes are plain dicts, and what runs a model or a tool comes in as a callable.
+All functions are pure. Envelopes are plain dicts, and models and tools are called through callables.
 """
 
 from dragoman.envelope.builders import (

@@ -1,8 +1,8 @@
-"""The parts of an envelope's content, each as a canonical block and back.
+"""Convert parts of an envelope's content to canonical blocks and back.
 
-Hosts write parts in several shapes: our own, the ones that a provider's client takes, plain texts. A shape that is
-known becomes the block that every dialect can write; any other is kept as an opaque block of this format. The one
-rule: block_from(part) and part_from(block, shape) undo each other, but for what ``difference`` keeps.
+Hosts use several shapes of parts: Dragoman's blocks, those of provider clients, plain texts. A known shape becomes a
+block that every dialect can write; any other becomes an opaque block. Invariant: ``part_from(*block_from(part))``
+restores the part, except for what ``json_diff`` stores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _read_block: Final = msgspec.json.Decoder(ContentBlock).decode
 
 
 def block_from(part: Any) -> tuple[ContentBlock, str | None]:
-    """The block that a part of a content is, and the shape that it had, if that is not our own."""
+    """Return the block of a part, and the shape of the part if it is foreign."""
     match part:
         case str():
             return TextBlock(part), "string"
@@ -57,7 +57,7 @@ def block_from(part: Any) -> tuple[ContentBlock, str | None]:
 
 
 def part_from(block: ContentBlock, shape: str | None = None) -> Any:
-    """The block as a part of a content."""
+    """Return a block as a part."""
     match shape, block:
         case "string", TextBlock():
             return block.text
@@ -74,10 +74,10 @@ def part_from(block: ContentBlock, shape: str | None = None) -> Any:
 
 
 def to_plain(item: value.Value) -> Any:
-    """A value as JSON has it."""
+    """Return a struct as a plain JSON value."""
     try:
         return read_json(value.encode(item), OWN)
-    except InputError:  # a block of a newer version may say what we would never write
+    except InputError:  # a block of a newer version may be invalid in this one
         return {"type": item.type} if isinstance(item, UnknownBlock) else {}
 
 
@@ -86,12 +86,12 @@ def _has_only_ours(block: OpaqueBlock) -> bool:
 
 
 def _read_own_block(part: dict[str, Any]) -> ContentBlock | None:
-    """A part in our own shape, with nothing in it that we do not know."""
+    """Return a part in Dragoman's own shape as a block, if it has no unknown fields."""
     try:
         text = msgspec.json.encode(part)
         block: ContentBlock = _read_block(text)
         if not isinstance(block, UnknownBlock) and value.encode(block) == text:
-            return block.replace()  # which looks through what was read
+            return block.replace()  # validates the block
     except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError, RecursionError, InputError):
         pass
     return None

@@ -1,13 +1,15 @@
-"""Between canonical messages and envelopes, without loss in either direction.
+"""Lossless conversion between canonical messages and envelopes.
 
-    envelopes_from_messages(messages)     a message becomes one envelope, or several where it says several things
-    messages_from_envelopes(envelopes)    an envelope, or those that were one message, becomes a message
+    envelopes_from_messages(messages)     one or several envelopes for each message
+    messages_from_envelopes(envelopes)    one message for an envelope, or for a group of envelopes
 
-What an envelope cannot say of a message (its model, its cost, a signature, the session) rides along in its metadata
-under ``dragoman``, as the difference between the message and what the envelope says by itself. What a message cannot
-say of an envelope is kept in its ``metadata.extra`` under ``agents-api.message``. Both are differences, so an edit on
-either side shows on the other. The one rule: there and back again is equal, whichever side one starts from; what
-cannot be proved to be equal is kept whole.
+Fields of a message that an envelope cannot represent (model, cost, signature, session) are stored in a *sidecar*: the
+difference between the message and what the envelope alone would be read as, in its metadata under ``dragoman``. Fields
+of an envelope that a message cannot represent are stored in ``metadata.extra`` under ``agents-api.message``. Both are
+differences, so an edit on one side is visible on the other.
+
+Invariant: converting there and back returns an equal value, from either side. The writer verifies this; if it fails,
+the sidecar contains the whole message. ``fast_path`` handles the most frequent shapes.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ _SIDECAR_ERRORS: Final = (InputError, ValueError, TypeError, LookupError, Attrib
 
 
 def envelopes_from_messages(messages: Iterable[Message], *, verbatim: bool = False) -> list[Envelope]:
-    """The envelopes of a session.
+    """Return the envelopes of a session.
 
-    With ``verbatim`` a message that was an envelope is given back as it came, without the id, the time and the session
-    that it has got since.
+    With ``verbatim``, a message that was an envelope is returned as it was received, without the id, the time and the
+    session that it has received since.
     """
     return [envelope for group in envelope_groups(messages, verbatim=verbatim) for envelope in group]
 
 
 def envelope_groups(messages: Iterable[Message], *, verbatim: bool = False) -> Iterator[list[Envelope]]:
-    """The envelopes of each message in its turn."""
+    """Yield the envelopes of each message."""
     history = CallHistory()
     for message in messages:
         yield _write_envelopes(message, history, verbatim=verbatim)
@@ -51,9 +53,9 @@ def envelope_groups(messages: Iterable[Message], *, verbatim: bool = False) -> I
 def messages_from_envelopes(
     envelopes: Iterable[Mapping[str, Any]], *, after: Iterable[Message] = (), first: int = 0
 ) -> list[Message]:
-    """The messages of envelopes in either shape.
+    """Return the messages of envelopes in either shape.
 
-    ``after`` is what was said before, whose calls they may answer; ``first`` counts what was said before that.
+    ``after`` are the preceding messages, whose calls may be answered; ``first`` is the number of messages before those.
     """
     history, result = CallHistory(first), []
     for message in after:
@@ -64,13 +66,13 @@ def messages_from_envelopes(
             for message in [combined] if combined is not None else _read_each(group, history):
                 history.add(message)
                 result.append(message)
-        except (ValueError, InputError) as error:  # deeper or longer than a message may hold
+        except (ValueError, InputError) as error:  # deeper or longer than a message may be
             raise EnvelopeError(str(error), where=f"messages[{number}]") from None
     return result
 
 
 def _read_each(group: list[Envelope], history: CallHistory) -> Iterator[Message]:
-    """Envelopes that were one message and are so no more, each as it is."""
+    """Read envelopes of a former group separately."""
     for envelope in group:
         yield message_from_envelope(envelope, history)
 
@@ -81,7 +83,7 @@ def _read_each(group: list[Envelope], history: CallHistory) -> Iterator[Message]
 def _write_envelopes(
     message: Message, history: CallHistory, *, verbatim: bool = False, read_from: list[Envelope] | None = None
 ) -> list[Envelope]:
-    """One message, proved to be what is read from its envelopes; that it was just read from these is proof enough."""
+    """Return the envelopes of a message, verified by reading them. ``read_from`` are envelopes that were just read."""
     plain = write_plain(message, history)
     if plain is not None:
         return plain
@@ -91,9 +93,9 @@ def _write_envelopes(
             result = _restore_envelopes(message, stored, history, verbatim=verbatim, read_from=read_from)
             if result is not None:
                 return result
-        except _SIDECAR_ERRORS:  # somebody else wrote there, or what it was made for has changed
+        except _SIDECAR_ERRORS:  # another program has written the field, or the message has changed
             pass
-    bare = normalize_many(write_envelopes(message, history))  # which shares nothing with the message
+    bare = normalize_many(write_envelopes(message, history))  # shares no object with the message
     result = _attach_sidecar(bare, _make_sidecar(_read_without_sidecar(bare, history), message, is_ours=True))
     if _are_equal(result, read_from) or _is_same(_read_with_sidecar(result, history), message):
         return result
@@ -103,7 +105,7 @@ def _write_envelopes(
 def _restore_envelopes(
     message: Message, stored: list[Any], history: CallHistory, *, verbatim: bool, read_from: list[Envelope] | None
 ) -> list[Envelope] | None:
-    """The envelopes that a message was, with what it has no place for; None if it would not be read from them."""
+    """Return the original envelopes of a message, or ``None`` if reading them would return another message."""
     if _is_from_envelope(stored):
         result = [_normalize_exact(apply_diff(write_envelope(message, stored[0]), stored[0].get("left")))]
         if verbatim or _is_same(_read_group(result, history), message):
@@ -120,7 +122,7 @@ def _restore_envelopes(
 
 
 def _normalize_exact(envelope: Any) -> Envelope:
-    """What was put together from a message's metadata is an envelope, or it is not used."""
+    """Normalize an envelope that was assembled from metadata. Raise ``ValueError`` if that changes it."""
     (result,) = normalize_many([envelope])
     if encode_json(result) != encode_json(envelope):
         raise ValueError("not an envelope any more")
@@ -128,7 +130,7 @@ def _normalize_exact(envelope: Any) -> Envelope:
 
 
 def _make_sidecar(guess: Message, message: Message, *, is_ours: bool) -> Sidecar:
-    """What makes the message out of what its envelopes say; the whole text of it where plain JSON is not exact."""
+    """Return the difference to the message that the envelopes alone are read as, or its text if JSON is not exact."""
     sidecar: Sidecar = {"ours": True} if is_ours else {}
     text = codec.encode(message)
     plain = read_json(text, OWN)
@@ -157,7 +159,7 @@ def _stored_fields(message: Message) -> list[Any] | None:
 
 
 def _is_from_envelope(stored: list[Any]) -> bool:
-    """Whether a message was read from an envelope of somebody else; of our own, only what was added to it is kept."""
+    """Whether a message was read from a foreign envelope. Of its own envelopes, only additions are stored."""
     return len(stored) == 1 and isinstance(stored[0], dict) and "ours" not in stored[0]
 
 
@@ -170,7 +172,7 @@ def _without_stored_fields(message: Message) -> Message:
 
 
 def _group(envelopes: list[Envelope]) -> Iterator[tuple[int, list[Envelope]]]:
-    """Envelopes that were one message, together; each with its number in the list."""
+    """Yield groups of envelopes that belong to one message, with their position."""
     at = 0
     while at < len(envelopes):
         many = _group_size(envelopes, at)
@@ -193,7 +195,7 @@ def _place(envelope: Envelope) -> Any:
 
 
 def _read_group(group: list[Envelope], history: CallHistory) -> Message | None:
-    """The message that a group of envelopes was, if they prove it, or if it is a single one."""
+    """Return the message of a group if it can be verified, or of a single envelope."""
     if isinstance(group[0]["metadata"].get(SIDECAR_KEY), dict):
         plain = read_plain(group, history)
         if plain is not None and _are_equal(write_plain(plain, history) or [], group):
@@ -208,7 +210,7 @@ def _read_group(group: list[Envelope], history: CallHistory) -> Message | None:
 
 
 def _read_with_sidecar(group: list[Envelope], history: CallHistory) -> Message:
-    """The message of envelopes that carry what they cannot say themselves."""
+    """Return the message of envelopes with a sidecar."""
     sidecar = group[0]["metadata"].get(SIDECAR_KEY)
     if not isinstance(sidecar, dict) or not sidecar.keys() <= {"part", "ours", "left", "text", "whole", "was"}:
         raise ValueError("nothing of ours rides along")
@@ -232,7 +234,7 @@ def _read_with_sidecar(group: list[Envelope], history: CallHistory) -> Message:
 
 
 def _strip_sidecar(envelope: Envelope) -> Envelope:
-    """An envelope without what rode along."""
+    """Return an envelope without its sidecar."""
     metadata = dict(envelope["metadata"])
     sidecar = metadata.pop(SIDECAR_KEY)
     if "was" in sidecar:
@@ -241,14 +243,14 @@ def _strip_sidecar(envelope: Envelope) -> Envelope:
 
 
 def _read_without_sidecar(envelopes: list[Envelope], history: CallHistory) -> Message:
-    """The message that these envelopes would be without any help: their blocks, and the rest of the first one."""
+    """Return the message that the envelopes alone are read as: their blocks, and the other fields of the first."""
     first = _without_stored_fields(message_from_envelope(envelopes[0], history))
     blocks = [block for envelope in envelopes for block in blocks_from(envelope, history, {})]
     return first.replace(content=blocks)
 
 
 def _are_equal(left: list[Envelope], right: list[Envelope] | None) -> bool:
-    """Whether they say the same; a host may keep what it adds to our metadata in another order."""
+    """Whether envelopes are equal. A host may reorder the keys of metadata."""
     return right is not None and msgspec.json.encode(left, order="sorted") == msgspec.json.encode(right, order="sorted")
 
 

@@ -1,11 +1,11 @@
-"""The shape of an agent message envelope: what is taken in, and the one form that comes out.
+"""Normalize messages to envelopes, and convert them to rows.
 
-    normalize(message)             a row of role, content and metadata, or an envelope of version 1: the envelope
-    to_provider_message(message)   the row again, with the envelope's type and payload folded into its metadata
+    normalize(message)             a row of role, content and metadata, or an envelope of version 1 -> the envelope
+    to_provider_message(message)   the row, with type and payload merged into the metadata
 
-An envelope is a plain dict, because it is what hosts keep and send as JSON. Its keys stand in one order; what is not
-part of the shape is left out. Two shapes of JSON mean the same here: a host written in PHP says ``[]`` for an empty
-object. The one rule: normalize(normalize(x)) is normalize(x), and nothing in it is shared with x.
+An envelope is a plain dict, because hosts store and send it as JSON. Its keys have a fixed order, and other keys are
+dropped. ``[]`` in place of an object means an empty object, as hosts written in PHP send it. Invariant:
+``normalize(normalize(x)) == normalize(x)``, and the result shares no object with x.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Envelope = dict[str, Any]
 
 SCHEMA: Final = "agents-api.message"
 VERSION: Final = 1
-SIDECAR_KEY: Final = "dragoman"  # where in an envelope's metadata stands what it cannot say of a message
+SIDECAR_KEY: Final = "dragoman"  # key of the sidecar in the metadata
 TYPES: Final = (
     "text",
     "tool_call",
@@ -32,16 +32,16 @@ TYPES: Final = (
     "multimodal_part",
 )
 
-# What a row keeps in its metadata and an envelope in its payload.
+# Keys that a row has in its metadata and an envelope in its payload.
 _PAYLOAD_KEYS: Final = {
     "tool_call": ("tool_name", "parameters", "turn"),
     "tool_result": ("tool_name", "success", "turn", "tool_data", "media", "error"),
 }
 _ROLE_TOOL: Final = ("tool_result", "input_required", "approval_required")
 _OPTIONAL: Final = ("id", "created_at", "updated_at")
-_MAX_DEPTH: Final = 256  # as deep as our own JSON is read
-_PLACES_ABOVE: Final = 2  # the envelope, and its payload or its metadata
-_MAX_BITS: Final = 14_000  # some 4,200 digits: Python refuses to read longer ones
+_MAX_DEPTH: Final = 256  # maximum depth of stored JSON
+_PLACES_ABOVE: Final = 2  # the envelope, and its payload or metadata
+_MAX_BITS: Final = 14_000  # about 4,200 digits: Python refuses to parse longer ones
 
 
 def supported_types() -> list[str]:
@@ -50,12 +50,12 @@ def supported_types() -> list[str]:
 
 
 def default_role(kind: str) -> str:
-    """Who speaks, where a message does not say."""
+    """The role of a message without one."""
     return "tool" if kind in _ROLE_TOOL else "assistant"
 
 
 def is_array(value: object) -> bool:
-    """Whether PHP would call it an array: an object or a list."""
+    """Whether a value is an object or a list, which PHP calls an array."""
     return isinstance(value, Mapping | list | tuple)
 
 
@@ -63,14 +63,14 @@ def is_array(value: object) -> bool:
 
 
 def normalize(message: Mapping[str, Any]) -> Envelope:
-    """The canonical envelope of a message in either shape; ``EnvelopeError`` says what is wrong with it."""
+    """Return the envelope of a message in either shape, or raise ``EnvelopeError``."""
     if not isinstance(message, Mapping):
         raise EnvelopeError("message must be an array")
     return _from_envelope(message) if _is_envelope(message) else _from_row(message)
 
 
 def normalize_many(messages: Iterable[Mapping[str, Any]]) -> list[Envelope]:
-    """Every message as an envelope, in order; the first one that is none is an ``EnvelopeError``."""
+    """Return the envelopes of messages, in order. The first invalid one raises ``EnvelopeError``."""
     if not isinstance(messages, Iterable):
         raise EnvelopeError("messages must be a list")
     return [normalize(message) for message in messages]
@@ -93,7 +93,7 @@ def _from_envelope(message: Mapping[str, Any]) -> Envelope:
     kind = message["type"]
     if not isinstance(kind, str) or kind not in TYPES:
         raise EnvelopeError("unsupported type")
-    # An early draft called the payload data; it is read, and never written.
+    # An early draft called the payload data; it is read and never written.
     payload = _object(message.get("payload")) or _object(message.get("data"))
     return build_envelope(
         message.get("role"), message.get("content"), kind, payload, _object(message.get("metadata")), message
@@ -108,7 +108,7 @@ def _from_row(message: Mapping[str, Any]) -> Envelope:
 
 
 def infer_type(content: Any, metadata: Mapping[str, Any]) -> str:
-    """The type of a message that does not state one where an envelope does."""
+    """Return the type of a message without an explicit one."""
     stated = metadata.get("type")
     if isinstance(stated, str) and stated in TYPES:
         return stated
@@ -125,7 +125,7 @@ def build_envelope(  # noqa: PLR0917  the order in which an envelope has them
     metadata: Mapping[str, Any],
     source: Mapping[str, Any] | None = None,
 ) -> Envelope:
-    """An envelope of these parts. ``source`` may have an id and times, which are kept if they are texts."""
+    """Return an envelope of these parts. Texts of id and times are copied from ``source``."""
     role = default_role(kind) if role is None else role
     content = "" if content is None else content
     if not isinstance(role, str) or not role:
@@ -148,12 +148,12 @@ def build_envelope(  # noqa: PLR0917  the order in which an envelope has them
 
 
 def copy_json(value: Any) -> Any:
-    """A copy of a part of an envelope, as JSON has it, if it is not too deep to stand in one."""
+    """Return a copy of a part as JSON, or raise ``EnvelopeError`` if it is too deep for an envelope."""
     return _to_json(value, _MAX_DEPTH - _PLACES_ABOVE)
 
 
 def _whole_number(version: Any) -> int:
-    """A version as PHP reads a number: ``"1"`` and ``1.0`` are 1, and what is no number is 0."""
+    """Convert a version as PHP does: ``"1"`` and ``1.0`` are 1, and anything that is not a number is 0."""
     try:
         return int(float(version)) if isinstance(version, str) else int(version)
     except (TypeError, ValueError, OverflowError):
@@ -161,14 +161,14 @@ def _whole_number(version: Any) -> int:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """An object; of a list its items under their numbers, which is what PHP calls them. Of anything else, nothing."""
+    """Return an object; for a list, its items by index, as PHP does; for anything else, an empty object."""
     if isinstance(value, Mapping):
         return dict(value)
     return {str(number): item for number, item in enumerate(value)} if isinstance(value, list | tuple) else {}
 
 
 def _to_json(value: Any, depth: int) -> Any:
-    """A copy, as JSON has it."""
+    """Return a copy as JSON."""
     if isinstance(value, str):
         return _text(value)
     if value is None or isinstance(value, bool):
@@ -178,7 +178,7 @@ def _to_json(value: Any, depth: int) -> Any:
     if isinstance(value, float) and value - value == 0:  # false of NaN and the infinities only
         return float(value)
     if depth > 0:
-        if type(value) is dict or isinstance(value, Mapping):  # an abstract class takes its time to say so
+        if type(value) is dict or isinstance(value, Mapping):  # isinstance with an abstract class is slow
             return _object_to_json(value, depth - 1)
         if isinstance(value, list | tuple):
             return [_to_json(item, depth - 1) for item in value]
@@ -190,7 +190,7 @@ def _object_to_json(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     for key, item in value.items():
         name = key if type(key) is str and key.isascii() else _key(key)
         kind = type(item)
-        if kind is bool or item is None or (kind is str and item.isascii()):  # what most are
+        if kind is bool or item is None or (kind is str and item.isascii()):  # the usual case
             result[name] = item
         else:
             result[name] = _to_json(item, depth)
@@ -198,7 +198,7 @@ def _object_to_json(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    plain = str.__str__(text)  # a member of a StrEnum is a text as well
+    plain = str.__str__(text)  # a member of a StrEnum is a text too
     if not plain.isascii():
         try:
             plain.encode("utf-8")
@@ -219,7 +219,7 @@ def _key(key: Any) -> str:
 
 
 def to_provider_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Role, content and metadata, as a provider's client takes them. What the metadata says wins over the payload."""
+    """Return role, content and metadata for a provider's client. Metadata takes precedence over the payload."""
     envelope = normalize(message)
     metadata: dict[str, Any] = envelope["metadata"]
     if envelope["type"] != "text" or envelope["payload"] or metadata:
@@ -231,5 +231,5 @@ def to_provider_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_provider_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every message as a provider's client takes it, in order."""
+    """Return rows for a provider's client, in order."""
     return [to_provider_message(message) for message in messages]

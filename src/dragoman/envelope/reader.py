@@ -1,9 +1,8 @@
-"""An envelope as a canonical message, as well as it can be told from the envelope alone and from what was said before.
+"""Convert one envelope to a canonical message.
 
-What an envelope says and a message has no place for is kept in ``metadata.extra``, under the name of the envelope's
-schema: that is what makes an envelope of the message again. Who speaks is told by the type before the role, because
-hosts send a tool's answer as the user's words. The one rule: nothing is made up that ``difference`` does not take
-back.
+Fields that a message cannot represent are stored in ``metadata.extra``, under the name of the envelope's schema. The
+writer uses them to restore the envelope. The type takes precedence over the role, because hosts send tool results as
+user messages.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _ROLES: Final = {
     "system": Role.SYSTEM,
     "developer": Role.SYSTEM,
     "model": Role.ASSISTANT,
-    "tool": Role.USER,  # what a tool says without answering a call is shown to the model, not said by it
+    "tool": Role.USER,  # a tool message without a call is input for the model
 }
 _QUESTION_TYPES: Final = ("input_required", "approval_required")
 _CAPTION: Final = re.compile(r"AI ACTION \(Turn \d+\): ")
@@ -51,11 +50,11 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
-    """The message of a canonical envelope, with what it has no place for in its metadata."""
+    """Return the message of a normalized envelope, with the remaining fields in its metadata."""
     hints: Hints = {}
     blocks = blocks_from(envelope, history, hints)
     message = Message(
-        id=str(history.count).zfill(26),  # until whoever keeps it gives it a better one
+        id=str(history.count).zfill(26),  # a placeholder until the store assigns an id
         session_id="",
         role=_read_role(envelope, blocks),
         content=blocks,
@@ -67,19 +66,19 @@ def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
         created_at=_read_time(envelope.get("created_at"), hints),
     )
     if envelope["payload"] and envelope["metadata"].get("type") == envelope["type"]:
-        hints["row"] = True  # a row says in its metadata what the payload says, and an edit has to show in both
+        hints["row"] = True  # a row repeats the payload in its metadata, and an edit must change both
     change = diff(write_envelope(message, hints), envelope)
     return with_stored_fields(message, [{**hints, "left": change} if change is not None else hints])
 
 
 def with_stored_fields(message: Message, stored: Sequence[Hints | None]) -> Message:
-    """The message, with what makes envelopes of it again in its metadata."""
+    """Return the message with the fields that restore its envelopes."""
     extra = {**(message.metadata.extra or {}), SCHEMA: list(stored)}
     return message.replace(metadata=message.metadata.replace(extra=extra))
 
 
 def blocks_from(envelope: Envelope, history: CallHistory, hints: Hints) -> tuple[ContentBlock, ...]:
-    """What an envelope says. The hints say how it said it."""
+    """Return the blocks of an envelope. ``hints`` receives the shape of the content."""
     match envelope["type"], envelope["payload"]:
         case "tool_call", {"tool_name": str(name)} if name:
             words = () if _is_caption(envelope["content"]) else _read_content(envelope["content"], hints)
@@ -143,7 +142,7 @@ def _read_result(envelope: Envelope, history: CallHistory, hints: Hints) -> Tool
 
 
 def _payload_text(payload: dict[str, Any]) -> str:
-    """What a result says in its payload, where its content says nothing."""
+    """Return the text of a result in its payload, for an envelope with empty content."""
     value = payload.get("error") or payload.get("tool_data")
     return value if isinstance(value, str) else msgspec.json.encode(value).decode() if value else ""
 
@@ -173,7 +172,7 @@ def _read_role(envelope: Envelope, blocks: tuple[ContentBlock, ...]) -> Role:
         case (ToolResultBlock(),):
             return Role.TOOL
     word = envelope["role"]
-    if word == "tool" and envelope["type"] in _QUESTION_TYPES:  # the agent asks, whoever hands the question on
+    if word == "tool" and envelope["type"] in _QUESTION_TYPES:  # the agent asks, whatever the role
         return Role.ASSISTANT
     return _ROLES.get(word) or Role.unknown(word)
 
@@ -185,7 +184,7 @@ def _read_time(text: str | None, hints: Hints) -> datetime:
         when = datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
         return UNKNOWN_TIME
-    if when == UNKNOWN_TIME or format_time(when) != text:  # the one moment that means none
+    if when == UNKNOWN_TIME or format_time(when) != text:  # UNKNOWN_TIME itself means no time
         return UNKNOWN_TIME
     hints["timed"] = True
     return when

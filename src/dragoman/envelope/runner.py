@@ -1,14 +1,13 @@
-"""A conversation run by whoever is plugged in, and what may come back from it.
+"""Run a conversation with a pluggable runner, and validate its result.
 
-    ConversationResult.normalize(result)        every message an envelope, every tool's result of the right shape
-    run_conversation(call, runner, loop=loop)   the runner's result, or the loop's where the runner leaves it to that
+    ConversationResult.normalize(result)        convert messages to envelopes and check tool results
+    run_conversation(call, runner, loop=loop)   the result of the runner, or of the loop if the runner declines
 
-A runner is any callable, plain or async, that takes a ``ConversationCall``. It returns a result whose messages are in
-either shape, or anything else to say that it is not its turn. The caller always receives a result of the right shape:
-if what was returned has another one, the result says so and holds the caller's own messages.
+A runner is a callable, plain or async, that receives a ``ConversationCall``. It returns a result whose messages are in
+either shape, or any other value to decline. The caller always receives a valid result: if the returned one is invalid,
+the result contains the error and the caller's messages.
 
-Nothing here asks a model. The loop that does comes from the caller, or from the package as a whole
-(``dragoman.conversation_loop``), which looks it up in the turn layer.
+This module calls no model. The caller passes a loop, or ``dragoman.conversation_loop`` of the turn layer is used.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ MAX_TURNS: Final = 50
 
 
 class ConversationCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runner is asked to do."""
+    """The arguments of a runner."""
 
     messages: list[dict[str, Any]]  # in either shape
-    tools: Any = ()  # as the host describes them
+    tools: Any = ()  # as the host defines them
     provider: str = ""
     model: str = ""
-    mode: str = "chat"  # what kind of conversation it is
-    payload: dict[str, Any] = {}  # what the host wants its runner to know
-    max_turns: int = DEFAULT_TURNS  # at least 1, at most 50
-    single_turn: bool = False  # stop after one answer, whatever it asks for
+    mode: str = "chat"  # the kind of conversation
+    payload: dict[str, Any] = {}  # other data for the runner
+    max_turns: int = DEFAULT_TURNS  # from 1 to 50
+    single_turn: bool = False  # stop after one answer, also if it calls tools
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "max_turns", min(max(self.max_turns, 1), MAX_TURNS))
@@ -52,9 +51,9 @@ Runner = Callable[[ConversationCall], Any]
 async def run_conversation(
     call: ConversationCall, runner: Runner | None = None, *, loop: Runner | None = None
 ) -> Result:
-    """What the runner made of it, or else the loop. A result that breaks the contract is an error result.
+    """Return the result of the runner, else of the loop. An invalid result becomes an error result.
 
-    Without a ``loop``, the built-in one asks the model that the call names, or the configured default.
+    Without a ``loop``, the built-in loop calls the model that the call names, or the configured default.
     """
     messages: Any = call.messages
     if not isinstance(messages, list | tuple):
@@ -70,13 +69,13 @@ async def run_conversation(
 
 
 def _built_in_loop() -> Runner:
-    """The loop of the package. The root package is loaded before any module of it, and resolves the name lazily."""
+    """Return the loop of the turn layer. The root package resolves the name lazily."""
     loop: Runner = sys.modules["dragoman"].conversation_loop
     return loop
 
 
 def failure_result(call: ConversationCall, reason: str) -> Result:
-    """A result that says what went wrong, and keeps what the caller had."""
+    """Return a result with an error and the messages of the caller."""
     return {
         "messages": call.messages,
         "final_content": "",
@@ -90,16 +89,16 @@ def failure_result(call: ConversationCall, reason: str) -> Result:
 
 
 async def await_result(value: Any | Awaitable[Any]) -> Any:
-    """What a callable gave, whether it was plain or async."""
+    """Return the result of a plain or async callable."""
     return await value if inspect.isawaitable(value) else value
 
 
 class ConversationResult:
-    """The contract of what a runner returns."""
+    """Validation of the result of a runner."""
 
     @staticmethod
     def normalize(result: Mapping[str, Any]) -> Result:
-        """The result with every message as an envelope; ``EnvelopeError`` names the place of what is wrong."""
+        """Convert messages to envelopes. ``EnvelopeError`` names the path of the problem."""
         if not isinstance(result, Mapping):
             raise _invalid("result", "must be an array")
         messages = _list(result.get("messages"), "messages")

@@ -1,8 +1,7 @@
-"""The loop that runs a conversation where no runner does: ask, run the tools that were called, ask again.
+"""The default loop of a conversation: call the model, run its tool calls, repeat.
 
-``ToolLoop`` takes two callables, plain or async: one that asks a model, and one that runs a tool. What they do is
-theirs; the loop keeps the envelopes, counts the turns, and runs no call a second time. The one rule: whatever is
-appended is an envelope, and every call that ran has its result behind it.
+``ToolLoop`` receives two callables, plain or async: ``ask`` calls a model, ``execute`` runs a tool. The loop collects
+envelopes, counts turns, and does not repeat equal calls. Invariant: every executed call is followed by its result.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ Ask = Callable[[list[dict[str, Any]], ConversationCall], Any]
 Execute = Callable[[str, dict[str, Any]], Any]
 """Takes a tool's name and parameters; gives success, and data, media, message or error."""
 
-_MAX_VALUE_LENGTH: Final = 50  # characters of a parameter that people see
+_MAX_VALUE_LENGTH: Final = 50  # maximum length of a parameter in a caption
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class ToolLoop:
-    """A runner: it asks a model until it calls no more tools, or the turns are used up."""
+    """A runner that calls a model until it calls no tools, or until the turn limit."""
 
     def __init__(self, ask: Ask, execute: Execute) -> None:
         self._ask = ask
@@ -44,7 +43,7 @@ class ToolLoop:
         return run.result(call)
 
     async def _run_call(self, run: _Run, name: str, parameters: dict[str, Any]) -> None:
-        """One call: run it, unless the same was called before."""
+        """Run one call, unless an equal one was run before."""
         if not run.is_new(name, parameters):
             reason = "the same call was made before; use its result or change the parameters"
             answer: dict[str, Any] = {"success": False, "error": reason}
@@ -57,7 +56,7 @@ class ToolLoop:
 
 
 class _Run:
-    """How far one conversation has come."""
+    """The state of one conversation."""
 
     def __init__(self, messages: list[Envelope]) -> None:
         self.messages = messages
@@ -75,7 +74,7 @@ class _Run:
         }
 
     def add_answer(self, answer: Mapping[str, Any]) -> None:
-        """What the model answered."""
+        """Add the answer of the model."""
         self.fault = answer.get("error")
         for name in _COUNTS:
             if name in (usage := answer.get("usage") or {}):
@@ -89,7 +88,7 @@ class _Run:
         self.completed = self.fault is None and not self.calls
 
     def is_new(self, name: str, parameters: dict[str, Any]) -> bool:
-        """Whether nobody has called this tool with these parameters yet; from now on somebody has."""
+        """Whether this is the first call with these parameters. Later ones return false."""
         key = _call_key(name, parameters)
         if key in self._known_calls:
             return False
@@ -120,7 +119,7 @@ def _call_key(name: Any, parameters: Any) -> bytes:
 
 
 def result_envelope(name: str, answer: Mapping[str, Any], turn: int, *, is_handler_tool: bool = False) -> Envelope:
-    """What a tool answered, as an envelope."""
+    """Return the result of a tool as an envelope."""
     payload: dict[str, Any] = {"success": bool(answer.get("success", False)), "turn": turn}
     for key, source in (("tool_data", "data"), ("media", "media")):
         if answer.get(source):
@@ -140,7 +139,7 @@ def tool_call_text(name: str, parameters: Mapping[str, Any], turn: int) -> str:
 
 
 def tool_result_text(name: str, answer: Mapping[str, Any], turn: int, *, is_handler_tool: bool = False) -> str:
-    """``TOOL RESPONSE (Turn 1): `` and how it went, and what came of it."""
+    """``TOOL RESPONSE (Turn 1): `` with the outcome and the data."""
     if answer.get("success"):
         sentence = answer.get("message") or f"SUCCESS: {to_title(name)} completed."
     else:

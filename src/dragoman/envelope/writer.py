@@ -1,9 +1,9 @@
-"""A canonical message as envelopes, as they say it best: words and media together, each call and each result alone.
+"""Convert a canonical message to envelopes: text and media together, each call and each result separately.
 
-    told_by_parts(message, passed)   what a message of ours is told as
-    told_as(message, hints)          what a message that was an envelope is told as, before what was left is put back
+    write_envelopes(message, history)   the envelopes of a message that was never an envelope
+    write_envelope(message, hints)      the envelope of a message that was one, before the stored fields are added
 
-The one rule: what is told here depends on nothing but the message, and for calls and results on what was said before.
+Invariant: the result depends on the message only; for calls and results also on the preceding messages.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Parts = tuple[tuple[ContentBlock, ...], ...]
 
 
 class CallHistory:
-    """What was said before, as far as calls and results need it."""
+    """The calls of the preceding messages."""
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
-        self.turn = 0  # answers of the assistant since somebody last asked
-        self.names: dict[str, str] = {}  # of the tools that were called, by the id of the call
-        self._open: dict[str, str] = {}  # the same, of calls that nobody has answered
+        self.turn = 0  # assistant messages since the last user message
+        self.names: dict[str, str] = {}  # tool names by call id
+        self._open: dict[str, str] = {}  # the same for calls without a result
 
     def add(self, message: Message) -> None:
-        """One more message has been said."""
+        """Add one message."""
         self.count += 1
         if message.role is Role.USER:
             self.turn = 0
@@ -57,17 +57,17 @@ class CallHistory:
                 self._open.pop(block.tool_use_id, None)
 
     def open_call(self, name: Any) -> str | None:
-        """The oldest call of that tool that nobody has answered; of any tool, where none is named."""
+        """Return the oldest open call of a tool; of any tool, if ``name`` is empty."""
         matches = (tool_id for tool_id, tool_name in self._open.items() if tool_name == name or not name)
         return next(matches, None)
 
     def derive_call_id(self, name: str) -> str:
-        """An id for a call that has none: always the same one in the same place."""
+        """Return an id for a call without one. It depends on its position only."""
         return "tu_" + derive_ulid(0, SCHEMA, str(self.count), name)
 
 
 def parts_of(message: Message) -> Parts:
-    """The blocks of a message, as envelopes can tell them."""
+    """Group the blocks of a message by envelope."""
     parts: list[list[ContentBlock]] = []
     for block in message.content:
         if parts and not isinstance(block, _ALONE) and not isinstance(parts[-1][-1], _ALONE):
@@ -81,7 +81,7 @@ def parts_of(message: Message) -> Parts:
 
 
 def write_envelopes(message: Message, history: CallHistory) -> list[Envelope]:
-    """The envelopes of a message that was never one."""
+    """Return the envelopes of a message that was never one."""
     parts = parts_of(message)
     return [_write_part(message, part, number, history) for number, part in enumerate(parts)]
 
@@ -115,7 +115,7 @@ def _write_part(message: Message, part: tuple[ContentBlock, ...], number: int, h
 
 
 def write_envelope(message: Message, hints: dict[str, Any]) -> Envelope:
-    """The envelope of a whole message, in the form that the hints say it had."""
+    """Return the envelope of a message, in the shape of the hints."""
     blocks, form, shapes = message.content, hints.get("form"), hints.get("shapes")
     match blocks:
         case (*words, (ToolUseBlock() | InvalidToolUseBlock()) as call) if form is None:
@@ -174,7 +174,7 @@ def _type_and_payload(message: Message, part: tuple[ContentBlock, ...]) -> tuple
 
 
 def _content(blocks: tuple[ContentBlock, ...], form: str | None, shapes: list[str | None] | None) -> Any:
-    """Words as a text where they are one, else a list of parts."""
+    """Return text if the blocks are one plain text, else a list of parts."""
     match blocks:
         case () if form is None:
             return ""

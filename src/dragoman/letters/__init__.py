@@ -1,14 +1,15 @@
-"""Letters between agents: what they say, whether they are valid, and what they look like without their secrets.
+"""Letters between agents: types, validation and secrets.
 
-    read_letter, write_letter, letter_from      bytes or JSON into a letter and back; LetterError says what is wrong
-    answer_problems                             whether an answer fits what was asked
-    find_warnings                                 what is odd about a letter that is taken all the same
-    letter_id                                   what a letter is known by
-    task_result_letter, error_letter, …         letters, made by code
-    sensitive_ids, part, joined, masked         secrets in letters
-    letter_schema, published_schema             the JSON Schema that this package publishes
+    read_letter, write_letter, letter_from      bytes or JSON to a letter and back; ``LetterError`` lists all problems
+    answer_problems                             whether an answer matches its request
+    find_warnings                               warnings about a valid letter
+    letter_id                                   the id of a letter
+    task_result_letter, error_letter, …         builders
+    sensitive_ids, extract_secrets, insert_secrets, mask_secrets
+                                                secrets in letters
+    letter_schema, published_schema             the published JSON Schema
 
-Everything here is pure. How letters are delivered is ``dragoman.mail``.
+All functions are pure. ``dragoman.mail`` delivers letters.
 """
 
 from dragoman.letters.answers import answer_problems

@@ -1,9 +1,9 @@
-"""Whether an answer fits what was asked: each value against its requested input.
+"""Validate an answer against the requested inputs.
 
-    answer_problems(request, inputs)      every problem with its path; none if the answer fits
+    answer_problems(request, inputs)      all problems with their path; empty if the answer is valid
 
-A value has the type of its input and is one of its ``options``, if there are any. An input that is required and has no
-default must be there; what was not asked for must not. Invariant: no problem quotes a value, which may be a secret.
+A value must have the type of its input and, if the input has ``options``, be one of them. Required inputs without a
+default must be present, and no others may be. Invariant: no problem quotes a value, which may be a secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXPECTED: Final = {
 def answer_problems(
     request: InputRequest, inputs: Mapping[str, Any], *, where: str = _WHERE, is_complete: bool = True
 ) -> list[Problem]:
-    """What is wrong with an answer; an answer that is not complete may leave required inputs out."""
+    """Return all problems of an answer. An incomplete answer may omit required inputs."""
     return list(_problems(request, inputs, where, is_complete))
 
 
@@ -66,7 +66,7 @@ def _fits(requested: RequestedInput, value: Any) -> bool:
 
 
 def _is_same(option: Any, value: Any) -> bool:
-    """Whether two values are the same in JSON, where 1 is 1.0 and true is not 1."""
+    """Whether two values are equal in JSON, where 1 equals 1.0 and true does not equal 1."""
     return isinstance(option, bool) == isinstance(value, bool) and bool(option == value)
 
 

@@ -1,11 +1,11 @@
-"""Letters, made by code.
+"""Builders for letters.
 
     task_result_letter(sender_id="CA", recipient_id="ARCH", task_id="TASK-1", timestamp=now, output="done")
     error_letter(…, code="VALIDATION_ERROR", message="…")
     needs_input_letter(…, requested_inputs=[{"id": "api_key", …}])
     answer_letter(request, inputs={"api_key": "…"}, timestamp=now)
 
-What is ``None`` is left out. The one rule: what comes out is a letter, or it is a ``LetterError``.
+Arguments that are ``None`` are omitted. Every builder validates its letter and raises ``LetterError``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def task_result_letter(
     metrics: Mapping[str, Any] | None = None,
     **envelope: Any,
 ) -> TaskResultLetter:
-    """A task is done. ``envelope`` takes what any letter may have: see ``enveloped``."""
+    """The result of a task. ``envelope`` are further fields of ``make_letter``."""
     result = _drop_none(output=output, artifacts=None if artifacts is None else list(artifacts), inputs=inputs)
     payload = _drop_none(
         status=status,
@@ -77,7 +77,7 @@ def error_letter(
     suggested_actions: Iterable[str] | None = None,
     **envelope: Any,
 ) -> ErrorLetter:
-    """Something failed. ``envelope`` takes what any letter may have: see ``enveloped``."""
+    """A failure. ``envelope`` are further fields of ``make_letter``."""
     actions = None if suggested_actions is None else list(suggested_actions)
     payload = _drop_none(code=code, message=message, details=details, retryable=retryable, suggested_actions=actions)
     ends: dict[str, Any] = {
@@ -101,7 +101,7 @@ def needs_input_letter(
     about: str | None = None,
     **envelope: Any,
 ) -> NeedsInputLetter:
-    """Somebody has to say something first; ``about`` is the payload's ``context``, for whoever is asked."""
+    """A request for input; ``about`` is the ``context`` of the payload, a text for the recipient."""
     payload = _drop_none(requested_inputs=list(requested_inputs), context=about)
     ends: dict[str, Any] = {
         "sender_id": sender_id,
@@ -123,7 +123,7 @@ def answer_letter(
     sender_id: str | None = None,
     **envelope: Any,
 ) -> TaskResultLetter:
-    """The answer to a request for input, from whoever was asked to whoever did the asking."""
+    """The answer to a request for input, from its recipient to its sender."""
     context = {**(envelope.pop("context", None) or {}), "in_reply_to": letter_id(request)}
     envelope.setdefault("trace_id", request.trace_id or None)
     return task_result_letter(
@@ -155,7 +155,7 @@ def make_letter(
     context: Mapping[str, Any] | None = None,
     protocol_version: str = PROTOCOL_VERSION,
 ) -> Letter:
-    """A payload in its envelope. The ids and ``depends_on`` stand in the letter's ``context``, beside what else is."""
+    """Return a letter with a payload. Ids and ``depends_on`` are added to its ``context``."""
     known_context = _drop_none(
         message_id=message_id,
         depends_on=None if depends_on is None else list(depends_on),

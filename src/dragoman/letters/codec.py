@@ -1,15 +1,14 @@
-"""From bytes to a letter and back, strictly.
+"""Read and write letters, strictly.
 
-    read_letter(data) -> Letter     JsonError, or LetterError with every problem, its place and what was expected
-    read_stored_letter(data)        the same for what was taken before
-    write_letter(letter) -> bytes   the canonical JSON: the fields in their order, what was not given left out
-    reread(letter)                  both in one: a letter that was made, as it will be read, and its JSON
-    find_warnings(letter)             what is odd about a letter that is taken all the same
-    hints_from(data)                what can be told of bytes that are no letter: who sent them, and about what
+    read_letter(data) -> Letter     ``JsonError``, or ``LetterError`` with all problems
+    read_stored_letter(data)        the same for letters that were accepted before
+    write_letter(letter) -> bytes   canonical JSON: fixed order of fields, absent fields omitted
+    validate_letter(letter)         the letter as its recipient reads it, and its JSON
+    find_warnings(letter)           warnings about a valid letter
+    hints_from(data)                sender, recipient and task of invalid input, if they can be read
 
-A letter that comes back is written as it was read: nothing that was not given is added, nothing that was is dropped,
-numbers keep their form, and what no version here knows keeps its bytes. The one rule: no problem ever quotes a text of
-the letter, which may be a secret in the wrong place.
+Writing a letter that was read restores it: no field is added or dropped, numbers keep their notation, and unknown
+fields keep their bytes. Invariant: no problem quotes a text of the letter, which may be a secret in the wrong field.
 """
 
 from __future__ import annotations
@@ -49,13 +48,15 @@ from dragoman.value import UnknownFields, Value, encode
 INVALID: Final = "invalid_letter"
 _DECODER: Final = msgspec.json.Decoder(AnyLetter)
 _MAJOR: Final = PROTOCOL_VERSION.partition(".")[0]
-_TOLERANCE_MS: Final = 10.0  # two durations of one task may differ by so much, or by this share if that is more:
+_TOLERANCE_MS: Final = (
+    10.0  # allowed difference of two durations of one task, absolute or relative, whichever is larger:
+)
 _TOLERANCE_SHARE: Final = 0.01  # seconds are rounded, and the two may be measured one after the other
-_LARGE: Final = 64 * 1024  # of which it is counted how many values it has before it is parsed
+_LARGE: Final = 64 * 1024  # for larger input, the number of values is checked before parsing
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong, and where: a path into the JSON."""
+    """A problem and its JSON path."""
 
     where: str
     what: str
@@ -69,7 +70,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def read_letter(data: bytes | str) -> Letter:
-    """The letter that a JSON text says."""
+    """Return the letter of a JSON text."""
     if len(data) > _LARGE:
         check_structure(encode_utf8(data) if isinstance(data, str) else data)
     letter = read_stored_letter(data)
@@ -79,25 +80,25 @@ def read_letter(data: bytes | str) -> Letter:
 
 
 def read_stored_letter(data: bytes | str) -> Letter:
-    """The same for a letter that was taken before: an earlier version has taken what contradicts itself."""
+    """Read a letter that was accepted before. Earlier versions accepted contradicting durations."""
     try:
         letter: Letter = _DECODER.decode(data)
-        # The same bytes again: no key was doubled and nothing was dropped, so it need not be looked for.
+        # Equal bytes prove that no key was duplicated and nothing was dropped.
         if encode(letter) == data and letter.protocol_version.startswith(f"{_MAJOR}.") and not find_problems(letter):
             return letter
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InputError):
-        pass  # the careful reader knows what to say about it
+        pass  # the general reader describes the problem
     return _read_general(encode_utf8(data) if isinstance(data, str) else data)
 
 
 def letter_from(plain: Mapping[str, Any]) -> Letter:
-    """The letter of a JSON object that was read already."""
+    """Return the letter of a parsed JSON object."""
     try:
         if type(plain) is dict:
             validate_json(plain, "expected JSON")
             return validate_letter(msgspec.convert(plain, AnyLetter))[0]
-    except (ValueError, RecursionError, InputError):  # of which a ValidationError is one
-        pass  # the careful reader knows what to say about it
+    except (ValueError, RecursionError, InputError):  # includes ValidationError
+        pass  # the general reader describes the problem
     try:
         return read_letter(json.dumps(plain, ensure_ascii=False, allow_nan=True))
     except (TypeError, ValueError, RecursionError) as error:
@@ -138,25 +139,25 @@ def _kind(plain: dict[str, Any]) -> type[Letter]:
 
 
 def _check_version(plain: dict[str, Any]) -> None:
-    """Refuse another major number before anything else: whatever else it says may mean something else there."""
+    """Reject another major version first, because other fields may have another meaning in it."""
     try:
         version: str = msgspec.convert(plain.get("protocol_version"), Version)
     except msgspec.ValidationError:
-        return  # which is said together with everything else
+        return  # reported together with the other problems
     if version.partition(".")[0] != _MAJOR:
         what = f"expected {_MAJOR}.x, got {version}"
         raise letter_error([Problem("$.protocol_version", what, code="unsupported_protocol_version")])
 
 
 def letter_error(problems: list[Problem]) -> LetterError:
-    """The error that says everything that is wrong."""
+    """Return the error for a list of problems."""
     codes = {problem.code for problem in problems}
     code = codes.pop() if len(codes) == 1 else INVALID
     return LetterError(tuple(map(str, problems)), code=code)
 
 
 def _reject_nan_score(data: bytes) -> None:
-    """``NaN`` is not JSON; a score of NaN is said to be what it is, a result that does not fit together."""
+    """Report a score of NaN, which is not JSON, as an inconsistent result."""
     try:
         score = _read_with_nan(data)["payload"]["score"]
     except (LookupError, TypeError):
@@ -168,26 +169,26 @@ def _reject_nan_score(data: bytes) -> None:
 
 
 def _read_with_nan(data: bytes | str) -> Any:
-    """What a text says that would be JSON if NaN and the infinities were; nothing of any other."""
+    """Parse JSON with NaN and infinities; ``None`` for other invalid JSON."""
     encoded = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
     if b"NaN" not in encoded and b"Infinity" not in encoded:
         return None
     try:
         plain = json.loads(encoded)
-        json.dumps(plain, ensure_ascii=False).encode()  # which fails for a lone surrogate
+        json.dumps(plain, ensure_ascii=False).encode()  # raises for a lone surrogate
     except (ValueError, RecursionError):
         return None
     return plain
 
 
 class _LetterReader:
-    """A pass over a text that is known to be strict JSON: every problem is noted, what is not known is kept."""
+    """Reads strict JSON, collects all problems and keeps unknown fields."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def read_object(self, cls: type[Value], data: bytes, where: str) -> Any:
-        """A value of this type, or nothing and a problem."""
+        """Return a value of this type, or ``None`` and add a problem."""
         if data[:1] != b"{":
             self.problems.append(
                 Problem(where, f"expected an object, got {_describe_value(msgspec.json.decode(data))}")
@@ -232,7 +233,7 @@ class _LetterReader:
 
 
 def find_problems(letter: Letter) -> list[Problem]:
-    """What the parts of a letter have to be together."""
+    """Return problems between the fields of a letter."""
     problems: list[Problem] = []
     try:
         _parse_time(letter.timestamp)
@@ -254,7 +255,7 @@ def find_problems(letter: Letter) -> list[Problem]:
 
 
 def find_contradictions(letter: Letter) -> list[Problem]:
-    """What a new letter must not contradict: ``duration_sec`` and ``metrics.duration_ms`` are one duration."""
+    """Return contradictions that only new letters are checked for: ``duration_sec`` and ``metrics.duration_ms``."""
     payload = letter.payload
     if not isinstance(payload, TaskResult) or payload.metrics is UNSET:
         return []
@@ -272,7 +273,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[
 
 
 def letter_time(letter: Letter) -> datetime:
-    """When it was made, as it says."""
+    """Return the timestamp of a letter."""
     return _parse_time(letter.timestamp)
 
 
@@ -283,7 +284,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def _context_problems(context: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong with each of the known keys of a context."""
+    """Yield problems of the known keys of a context."""
     for name, hint, given_hint in _context_fields():
         if name not in context:
             continue
@@ -297,7 +298,7 @@ def _context_problems(context: Mapping[str, Any]) -> Iterator[Problem]:
 
 @functools.cache
 def _context_fields() -> tuple[tuple[str, Any, Any], ...]:
-    """The known keys of a context, each with its type, and with the type that it has when it is given."""
+    """The known keys of a context with their type, and the type without ``UNSET``."""
     fields = msgspec.structs.fields(KnownContext)
     return tuple((field.name, field.type, _without_unset(field.type)) for field in fields)
 
@@ -314,35 +315,35 @@ def _duplicate_ids(payload: InputRequest) -> Iterator[Problem]:
 
 
 def write_letter(letter: Letter) -> bytes:
-    """The canonical JSON of a letter; ``LetterError`` if what was made is none."""
+    """Return the canonical JSON of a letter, or raise ``LetterError``."""
     data = encode_letter(letter)
     try:
         _DECODER.decode(data)
     except msgspec.ValidationError:
-        read_stored_letter(data)  # which says what is wrong, or knows it to be something new
+        read_stored_letter(data)  # describes the problem, or accepts a newer field
     if problems := find_problems(letter):
         raise letter_error(problems)
     return data
 
 
 def encode_letter(letter: Letter) -> bytes:
-    """The canonical JSON of a letter that was read, and so is one; of any other, use ``reread``."""
+    """Return the canonical JSON of a letter that was read. For other letters use ``validate_letter``."""
     if problems := _encoding_problems(letter):
         raise letter_error(problems)
     return encode(letter)
 
 
 def validate_letter(letter: Letter) -> tuple[Letter, bytes]:
-    """A letter that somebody made, as whoever gets it reads it, and its canonical JSON; ``LetterError`` if it is none.
+    """Return a letter as its recipient reads it, and its canonical JSON. ``LetterError`` if it is invalid.
 
-    What ``write_letter`` would look at, reading looks at.
+    Reading checks everything that ``write_letter`` checks.
     """
     data = encode_letter(letter)
     return read_letter(data), data
 
 
 def _encoding_problems(letter: Letter) -> list[Problem]:
-    """What is wrong with the open parts, of which an encoder would make something else without a word."""
+    """Return problems of open parts that an encoder would silently change."""
     problems: list[Problem] = []
     payload = letter.payload
     _check_json(letter.context, "$.context", problems)
@@ -373,7 +374,7 @@ def _check_json(part: Any, where: str, problems: list[Problem]) -> None:
 
 
 def find_warnings(letter: Letter) -> list[Problem]:
-    """What is odd about a letter that is taken all the same: code unknown_field."""
+    """Return warnings about a valid letter: code unknown_field."""
     return list(_unknown_fields(letter, "$"))
 
 
@@ -393,7 +394,7 @@ def _unknown_fields(value: Value, where: str) -> Iterator[Problem]:
 
 
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be told of something that is no letter, each only where it has the form that a letter asks for."""
+    """Fields of invalid input, each only if it is valid by itself."""
 
     type: str | None = None
     sender_id: str | None = None
@@ -404,7 +405,7 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hints_from(data: bytes | str) -> Hints:
-    """Who sent it, to whom and about what, as far as that can be told."""
+    """Return sender, recipient, task and ids of invalid input, as far as they are valid."""
     try:
         plain = read_json(data)
     except JsonError as error:
@@ -429,12 +430,12 @@ _HINTS: Final[dict[str, Any]] = {
 def _convert_or_none(hint: Any, value: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
-    except (msgspec.ValidationError, UnicodeEncodeError):  # the second one for a lone surrogate
+    except (msgspec.ValidationError, UnicodeEncodeError):  # UnicodeEncodeError for a lone surrogate
         return None
 
 
 def is_agent_name(text: str) -> bool:
-    """Whether a text can be the id of an agent."""
+    """Whether a text is a valid agent id."""
     return _convert_or_none(Name, text) is not None
 
 
@@ -442,7 +443,7 @@ def is_agent_name(text: str) -> bool:
 
 
 def describe_type(hint: Any) -> str:
-    """What a field of this type holds, in words."""
+    """Describe the values of a type."""
     hint = _without_unset(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -495,7 +496,7 @@ def _is_text(hint: Any) -> bool:
 
 @functools.cache
 def _without_unset(hint: Any) -> Any:
-    """The type of a field that was given."""
+    """Return the type of a present field."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
     members = tuple(part for part in typing.get_args(hint) if part is not UnsetType)

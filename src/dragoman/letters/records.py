@@ -1,8 +1,8 @@
-"""Letters as they are kept and carried: values that a store, a mailbox and a transport hand to each other.
+"""Stored letters: values that the store, mailboxes and transports exchange.
 
-``Posted`` is a letter ready to be kept: its text with ``***`` in place of everything sensitive, what is needed to find
-and order it, and its sensitive values, sealed. ``Handed`` is one that somebody has for a while. The one rule: no value
-here holds a sensitive input that can be read.
+A ``StoredLetter`` has the text of a letter with ``***`` in place of secrets, the fields for lookup and order, and the
+encrypted secrets. A ``LeasedLetter`` is one that a recipient holds for a limited time. Invariant: no value contains a
+secret in plain text.
 """
 
 from __future__ import annotations
@@ -14,101 +14,101 @@ import msgspec
 
 
 def personal_team(user_id: str) -> str:
-    """What the mail of a person who is in no team is kept under: theirs alone, and gone with them."""
+    """The team of a user without a team. Its mail belongs to this user only and is deleted with them."""
     return f"user:{user_id}"
 
 
 class SealedValue(msgspec.Struct, frozen=True):
-    """A sensitive input, encrypted."""
+    """An encrypted sensitive input."""
 
     input_id: str
-    key_id: str  # which key opens it
+    key_id: str  # the key for decryption
     box: bytes
 
 
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter as it is kept."""
+    """A letter in the store."""
 
     recipient_id: str
-    team_id: str = ""  # "" where there is no team
+    team_id: str = ""  # "" without a team
     letter_id: str
     sender_id: str
     task_id: str
     type: str
-    text: str  # its JSON, with *** in place of what is sensitive
-    fingerprint: bytes  # of what makes it this letter and no other
+    text: str  # its JSON with *** in place of secrets
+    fingerprint: bytes  # hash over the identifying fields
     status: str | None = None  # of a task_result
-    needs: tuple[str, ...] = ()  # tasks that have to succeed before it is handed out
+    needs: tuple[str, ...] = ()  # tasks that must succeed before delivery
     sealed: tuple[SealedValue, ...] = ()
     trace_id: str | None = None
-    session_id: str | None = None  # what it came from
+    session_id: str | None = None  # the session it belongs to
     message_id: str | None = None
     turn_id: str | None = None
     user_id: str | None = None
-    created_at: datetime | None = None  # when it was taken; None before
+    created_at: datetime | None = None  # time of acceptance; None before
 
 
 LetterState = Literal["ready", "behind", "held", "done", "dead", "away"]
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """That a letter was taken, and is safe."""
+    """Confirmation that a letter is stored."""
 
     letter_id: str
     recipient_id: str
-    is_new: bool  # false if the same letter had been taken before
-    state: LetterState  # away: on its way by a transport
+    is_new: bool  # false if the letter was already stored
+    state: LetterState  # away: in transport
 
 
 class LeasedLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter that somebody has, until then."""
+    """A letter that a recipient holds until the lease ends."""
 
     letter: StoredLetter
-    number: int  # its place in the mailbox
-    attempts: int  # the how-manieth time it is handed out
+    number: int  # its position in the mailbox
+    attempts: int  # number of deliveries, this one included
     lease: str
     until: datetime
 
 
 class FailureOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a letter that could not be handled."""
+    """The result of a failed delivery."""
 
-    retry_at: datetime | None  # None if it is given up
+    retry_at: datetime | None  # None if there is no further retry
     attempts: int
     dead_letter_id: str | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter that nobody will get unless it is sent again, or something that was no letter."""
+    """A letter that is not delivered unless it is sent again, or input that is not a letter."""
 
     id: str
-    recipient_id: str  # "" where nobody can tell
+    recipient_id: str  # "" if unknown
     team_id: str = ""
     letter_id: str | None = None
     sender_id: str | None = None
     task_id: str | None = None
-    reason: str  # a code
-    error: str  # what went wrong, without secrets
+    reason: str  # an error code
+    error: str  # the error text without secrets
     user_id: str | None = None
     died_at: datetime
     resent_at: datetime | None = None
-    key_id: str | None = None  # of the key that raw is sealed with; None if raw can be read
+    key_id: str | None = None  # of the key that encrypts raw; None if raw is plain
     raw: bytes | None = None
 
 
 class MailboxCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is in a mailbox."""
+    """The number of letters of a mailbox by state."""
 
     recipient_id: str
     team_id: str = ""
-    ready: int = 0  # to be handed out now
-    leased: int = 0  # in somebody's hands
-    waiting: int = 0  # to be tried again later
+    ready: int = 0  # available for delivery
+    leased: int = 0  # leased by a recipient
+    waiting: int = 0  # waiting for a retry
     behind: int = 0  # behind another letter of the same task
-    held: int = 0  # until other tasks have succeeded
-    away: int = 0  # on its way by a transport
+    held: int = 0  # waiting for other tasks
+    away: int = 0  # in transport
     done: int = 0
-    dead: int = 0  # and not sent again
-    retries: int = 0  # hand-outs beyond the first
-    oldest_at: datetime | None = None  # of what is not done
-    newest_at: datetime | None = None  # when the last one arrived
+    dead: int = 0  # not sent again
+    retries: int = 0  # deliveries beyond the first
+    oldest_at: datetime | None = None  # of letters that are not done
+    newest_at: datetime | None = None  # time of the last arrival

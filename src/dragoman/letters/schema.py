@@ -1,12 +1,11 @@
-"""The JSON Schema of letters that this package publishes: draft 2020-12, made from the types.
+"""The published JSON Schema of letters: draft 2020-12, generated from the types.
 
-    letter_schema() -> dict       what is shipped as schemas/letter-1.3.json, a test compares the two
-    published_schema() -> bytes   the file itself
+    letter_schema() -> dict       the schema; a test compares it with schemas/letter-1.3.json
+    published_schema() -> bytes   the file
 
-The top-level ``type`` chooses the payload. Fields that are not declared are allowed everywhere, as readers of version 1
-have to let later minor versions add some. The one rule: a letter that the schema takes is one that ``read_letter``
-takes, but for what no schema can say: that a time exists on the calendar, that no input is asked for twice, that two
-durations agree, and that a count is not written as 1.0.
+The top-level ``type`` selects the payload. Undeclared fields are allowed, because later minor versions may add some.
+Invariant: a letter that matches the schema is accepted by ``read_letter``, except for conditions that a schema cannot
+express: a time exists on the calendar, input ids are unique, two durations agree, and a count is not written as 1.0.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CONSISTENT: Final = {  # success is true exactly if the status is success
 
 
 def letter_schema() -> dict[str, Any]:
-    """The schema of a letter."""
+    """Return the schema of a letter."""
     _, components = msgspec.json.schema_components([*KINDS.values(), KnownContext], schema_hook=_unknown_schema)
     parts = {name: _clean(name, part) for name, part in components.items()}
     payloads = {kind: parts[cls.__name__]["properties"]["payload"] for kind, cls in KINDS.items()}
@@ -70,7 +69,7 @@ def letter_schema() -> dict[str, Any]:
 
 
 def inlined_schema() -> dict[str, Any]:
-    """The same without a name and without references, to stand inside another document."""
+    """Return the schema without an id and without references, for use inside another document."""
     whole = letter_schema()
     parts = whole.pop("$defs")
     result: dict[str, Any] = _inline(
@@ -92,7 +91,7 @@ def _inline(value: Any, parts: dict[str, Any]) -> Any:
 
 
 def published_schema() -> bytes:
-    """The file that is shipped with this package."""
+    """Return the file of this package."""
     return files("dragoman.letters").joinpath("schemas", SCHEMA_FILE).read_bytes()
 
 
@@ -114,7 +113,7 @@ def _clean(name: str, part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _simplify(inner: dict[str, Any]) -> dict[str, Any]:
-    """A field's schema; what is a whole number or any number is a number."""
+    """Simplify the schema of a field: a union of whole number and number is a number."""
     match inner:
         case {"anyOf": [{"type": "integer"}, {"type": "number"} as number]}:
             return dict(number)

@@ -1,14 +1,14 @@
-"""Secrets in letters: which values they are, and how a letter looks without them.
+"""Secrets in letters.
 
-    sensitive_ids(request)                the inputs that a request for input calls sensitive
-    parted, secrets = part(letter, ids)   the letter with references in their place, and what was taken out
-    joined(parted, secrets)               the letter with the values back
-    masked(letter, ids)                   the letter as people may see it: *** for each of them
+    sensitive_ids(request)                            ids of the sensitive inputs of a request
+    public, secrets = extract_secrets(letter, ids)    replace secrets with references
+    insert_secrets(public, secrets)                   restore the secrets
+    mask_secrets(letter, ids)                         replace secrets with *** for display
 
-A secret is the value of a sensitive input in an answer, and the default of one in a request. Where it is not known what
-was asked, every value of an answer is one. A text elsewhere in the letter that repeats a secret has ``***`` there, and
-that stays so. The ``options`` of an input are public and are never masked. Invariant: ``part`` and ``masked`` return a
-letter that holds a secret nowhere else.
+A secret is the value of a sensitive input in an answer, or its default in a request. If the request is unknown, every
+value of an answer is a secret. Other texts of the letter that repeat a secret are replaced with ``***`` and not
+restored. The ``options`` of an input are public and never masked. Invariant: the letters of ``extract_secrets`` and
+``mask_secrets`` contain no secret.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from dragoman.letters.types import (
 from dragoman.value import encode
 
 MASK: Final = "***"
-REFERENCE: Final = "$sealed"  # {"$sealed": "inputs/api_key"} stands for a value that is kept elsewhere
-_MIN_LENGTH: Final = 4  # what is shorter occurs in any text by chance
-_MAX_STEPS: Final = 5_000_000  # of looking for many secrets in much text; beyond, every text counts as one
+REFERENCE: Final = "$sealed"  # {"$sealed": "inputs/api_key"} is a reference to a secret
+_MIN_LENGTH: Final = 4  # shorter texts occur by chance
+_MAX_STEPS: Final = 5_000_000  # limit for searching many secrets in much text; beyond it, every text is masked
 _ANYTHING: Final = re.compile(r".+", re.DOTALL)
 
 
 def sensitive_ids(letter: Letter) -> frozenset[str]:
-    """The ids of the inputs that a request calls sensitive; none in any other letter."""
+    """Return the ids of the sensitive inputs of a request; empty for any other letter."""
     if not isinstance(letter, NeedsInputLetter):
         return frozenset()
     return frozenset(wanted.id for wanted in letter.payload.requested_inputs if wanted.is_sensitive)
 
 
 def extract_secrets(letter: Letter, ids: Collection[str] | None = None) -> tuple[Letter, dict[str, Any]]:
-    """A letter without its secrets, and the secrets by the names that its references use.
+    """Return a letter without its secrets, and the secrets by reference name.
 
-    ``ids`` are the sensitive inputs of the request that an answer answers; ``None`` where that is not known.
+    ``ids`` are the sensitive inputs of the request that the letter answers; ``None`` if unknown.
     """
     secrets: dict[str, Any] = {}
     if not _may_hold_secrets(letter):
@@ -70,7 +70,7 @@ def extract_secrets(letter: Letter, ids: Collection[str] | None = None) -> tuple
 
 
 def insert_secrets(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
-    """A letter with the values back in their places. A reference for which there is no value stays."""
+    """Return a letter with its secrets. A reference without a value stays."""
 
     def insert(_: str, value: Any) -> Any:
         reference = get_reference(value)
@@ -80,13 +80,13 @@ def insert_secrets(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
 
 
 def mask_secrets(letter: Letter, ids: Collection[str] | None = None) -> Letter:
-    """A letter as people may see it."""
+    """Return a letter for display."""
     without_secrets, _ = extract_secrets(letter, ids)
     return _map_secrets(without_secrets, None, lambda _, value: MASK if get_reference(value) is not None else value)
 
 
 def get_reference(value: Any) -> str | None:
-    """The name that a reference has, if the value is one."""
+    """Return the name of a reference, or ``None`` for any other value."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(REFERENCE), str):
         name: str = value[REFERENCE]
         return name
@@ -94,14 +94,14 @@ def get_reference(value: Any) -> str | None:
 
 
 def _may_hold_secrets(letter: Letter) -> bool:
-    """Whether ``_map_secrets`` has anything to look at."""
+    """Whether ``_map_secrets`` can find a secret."""
     return isinstance(letter, NeedsInputLetter) or (
         isinstance(letter, TaskResultLetter) and bool(letter.payload.result.inputs)
     )
 
 
 def _map_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[str, Any], Any]) -> Letter:
-    """The letter with each secret, or what stands in its place, changed."""
+    """Return the letter with a function applied to each secret or reference."""
     match letter:
         case NeedsInputLetter():
             requested = tuple(
@@ -123,7 +123,7 @@ def _map_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[
 
 
 def _mask_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
-    """The letter without what its other texts repeat of its secrets."""
+    """Mask texts of the letter that repeat a secret."""
     words = sorted({word for value in secrets.values() for word in _texts_in(value)}, key=len, reverse=True)
     if not words:
         return letter
@@ -138,7 +138,7 @@ def _mask_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
 
 
 def _restore_options(letter: Letter, masked: Letter) -> Letter:
-    """The letter ``made`` with the options of ``letter``: they are public, and one has to be chosen as it is."""
+    """Restore the options of ``letter``, which are public and must stay selectable."""
     if not isinstance(letter, NeedsInputLetter) or not isinstance(masked, NeedsInputLetter):
         return masked
     inputs = zip(letter.payload.requested_inputs, masked.payload.requested_inputs, strict=True)
@@ -161,7 +161,7 @@ def _texts_in(value: Any) -> list[str]:
 
 
 def _pattern(word: str) -> str:
-    """The word, and a number only where it is not a part of a longer one."""
+    """Return a pattern for a text; a number matches only if it is not part of a longer one."""
     quoted = re.escape(word)
     return rf"(?<![0-9.]){quoted}(?![0-9])" if word[:1] in "-0123456789" and _is_number(word) else quoted
 
@@ -175,7 +175,7 @@ def _is_number(word: str) -> bool:
 
 
 def _mask_texts(value: Any, pattern: re.Pattern[str]) -> Any:
-    """The same without those words, in names as well; but for what the letter needs to be one."""
+    """Mask texts, also in names, except in fields that the letter needs to be valid."""
     match value:
         case str():
             return pattern.sub(MASK, value)
@@ -195,7 +195,7 @@ def _mask_texts(value: Any, pattern: re.Pattern[str]) -> Any:
 def _mask_field(name: str, value: Any, pattern: re.Pattern[str]) -> Any:
     if name in _NEEDED:
         return value
-    if name == "inputs" and isinstance(value, dict):  # by the ids that were asked for
+    if name == "inputs" and isinstance(value, dict):  # by input id
         return {key: _mask_texts(inner, pattern) for key, inner in value.items()}
     return _mask_texts(value, pattern)
 

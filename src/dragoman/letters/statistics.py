@@ -1,12 +1,12 @@
-"""How well tasks went, in numbers: a summary of many evaluations, and whether they get better.
+"""Statistics over evaluations.
 
-    summary_of(judged)     how many, how often with success, the average score, how long, for how much
-    trend_of(judged)       where scores go: the newer half against the older half, and each point with a rolling average
-    spans_of(judged, DAY)  the same evaluations by the day, the hour or the week
-    rolling(judged, 10)    the summary of the newest ten
+    summarize(samples)                count, success rate, average score, durations, cost
+    compute_trend(samples)            newer half against older half, and a rolling average
+    split_by_step(samples, "day")     the same by hour, day or week
+    rolling_summary(samples, 10)      the summary of the newest ten
 
-What an evaluation does not say is left out of every average; where none says it, the average is ``None``. The one rule:
-the order in which evaluations are given does not matter; they have times.
+Averages ignore missing values; without any value the average is ``None``. Invariant: the result does not depend on the
+order of the samples, only on their times.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
 
-WINDOW: Final = 10  # how many evaluations a rolling average goes over
-_STEADY: Final = 0.05  # a smaller change of the average score is none
+WINDOW: Final = 10  # number of evaluations of a rolling average
+_STEADY: Final = 0.05  # a smaller change of the average score is steady
 
 
 class EvaluationSample(Protocol):
-    """An evaluation, as far as it is counted."""
+    """An evaluation, as far as statistics use it."""
 
     @property
     def id(self) -> str: ...
@@ -47,7 +47,7 @@ AnySample = TypeVar("AnySample", bound=EvaluationSample)
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things took: half of them at most so long, 95 of 100, 99 of 100."""
+    """Durations with percentiles."""
 
     count: int
     average_ms: float
@@ -58,7 +58,7 @@ class Durations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of something tasks used, by those that reported it."""
+    """The use of a resource, over the tasks that reported it."""
 
     count: int
     average: float
@@ -66,7 +66,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Many evaluations in a few numbers."""
+    """Statistics over many evaluations."""
 
     count: int
     average_score: float | None = None
@@ -79,7 +79,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A score, and the average of it and those before."""
+    """A score, and the rolling average up to it."""
 
     at: datetime
     score: float
@@ -87,7 +87,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """Where scores go. ``change`` is how much higher the average of the newer half is; ``None`` with fewer than two."""
+    """The trend of scores. ``change`` is the average of the newer half minus the older; ``None`` for fewer than two."""
 
     direction: Literal["up", "down", "steady", "unknown"]
     change: float | None
@@ -95,7 +95,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(samples: Iterable[EvaluationSample]) -> Summary:
-    """Many evaluations in a few numbers."""
+    """Statistics over many evaluations."""
     ordered = _sort(samples)
     scores = [one.score for one in ordered if one.score is not None]
     verdicts = [one.success for one in ordered if one.success is not None]
@@ -113,12 +113,12 @@ def summarize(samples: Iterable[EvaluationSample]) -> Summary:
 
 
 def rolling_summary(samples: Iterable[EvaluationSample], newest: int = WINDOW) -> Summary:
-    """The newest few in numbers."""
+    """Return statistics over the newest evaluations."""
     return summarize(_sort(samples)[-newest:])
 
 
 def compute_trend(samples: Iterable[EvaluationSample], window: int = WINDOW) -> Trend:
-    """Where the scores go. An evaluation that only says whether it was good enough counts as 1 or 0."""
+    """Return the trend of scores. An evaluation with only a success flag counts as 1 or 0."""
     scores = [(one.created_at, grade) for one in _sort(samples) if (grade := _grade(one)) is not None]
     points = tuple(
         Point(at=at, score=score, rolling_average=_mean([grade for _, grade in scores[max(0, n - window) : n]]))
@@ -137,7 +137,7 @@ def compute_trend(samples: Iterable[EvaluationSample], window: int = WINDOW) -> 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
     """The evaluations of an hour, a day or a week."""
 
-    at: datetime  # when it begins, in UTC
+    at: datetime  # start, in UTC
     count: int
     average_score: float | None = None
     success_rate: float | None = None
@@ -156,14 +156,14 @@ _MONDAY: Final = datetime(1970, 1, 5, tzinfo=UTC)
 
 
 def step_for(samples: Iterable[EvaluationSample]) -> Step:
-    """The shortest step that cuts the time of these evaluations into not too many."""
+    """Return the shortest step that splits the evaluations into at most 72 spans."""
     times = [one.created_at for one in samples]
     whole = max(times) - min(times) if times else timedelta()
     return next((name for name, step in _STEPS.items() if whole <= step * _MAX_SPANS), "week")
 
 
 def split_by_step(samples: Iterable[EvaluationSample], step: Step) -> tuple[Span, ...]:
-    """The evaluations of each hour, day or week in which there were any, in order; weeks begin on Monday."""
+    """Return statistics for each hour, day or week with evaluations, in order. Weeks start on Monday."""
     width = _STEPS[step]
     by_span: dict[datetime, list[EvaluationSample]] = {}
     for sample in _sort(samples):
@@ -184,7 +184,7 @@ def _make_span(at: datetime, samples: Sequence[EvaluationSample]) -> Span:
 
 
 def summarize_durations(milliseconds: Sequence[float]) -> Durations | None:
-    """How long things took, or nothing where nobody said."""
+    """Return duration statistics, or ``None`` without durations."""
     if not milliseconds:
         return None
     ordered = sorted(milliseconds)
@@ -199,7 +199,7 @@ def summarize_durations(milliseconds: Sequence[float]) -> Durations | None:
 
 
 def summarize_resources(samples: Iterable[EvaluationSample]) -> dict[str, Usage]:
-    """How much tasks used of each resource that was reported."""
+    """Return the use of each reported resource."""
     reported: dict[str, list[float]] = {}
     for sample in samples:
         for name, value in (sample.metrics or {}).items():
@@ -211,7 +211,7 @@ def summarize_resources(samples: Iterable[EvaluationSample]) -> dict[str, Usage]
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least so many of a hundred do not exceed; one that was really there."""
+    """Return the smallest value that at least this percentage of values does not exceed."""
     return ordered[max(0, math.ceil(share / 100 * len(ordered)) - 1)]
 
 
@@ -230,12 +230,12 @@ def _average(numbers: Sequence[float]) -> float | None:
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    whole = math.fsum(number / len(numbers) for number in numbers)  # of parts, so that no sum is too large for a float
+    whole = math.fsum(number / len(numbers) for number in numbers)  # divided first, so that the sum cannot overflow
     return round(whole, 6)
 
 
 def group_by(samples: Iterable[AnySample], field: str) -> dict[str, list[AnySample]]:
-    """Evaluations by ``agent_id``, ``model`` or ``evaluator``; what has none is left out."""
+    """Group evaluations by ``agent_id``, ``model`` or ``evaluator``. Those without one are omitted."""
     named = [(name, one) for one in samples if isinstance(name := getattr(one, field), str)]
     named.sort(key=lambda pair: pair[0])
     return {name: [one for _, one in group] for name, group in itertools.groupby(named, key=lambda pair: pair[0])}

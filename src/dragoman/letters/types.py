@@ -1,13 +1,12 @@
-"""What a letter is made of: the envelope, the three payloads, and every field in them.
+"""The types of letters: the envelope, three payloads, and their fields.
 
-    TaskResultLetter    a task is done, wholly, partly or not, and this is what came of it
-    ErrorLetter         something failed on the way
-    NeedsInputLetter    somebody has to say something before it can go on
+    TaskResultLetter    the result of a task
+    ErrorLetter         a failure
+    NeedsInputLetter    a request for input
 
-The top-level ``type`` says which of the three it is. A field that was not given is ``UNSET``, which is false; nothing
-here is ever null. A field that no version known here declares is kept with its bytes in ``unknown_fields`` and written
-again. ``context`` is open; the keys of it that have a meaning are ``KnownContext``. The one rule: what these types take
-is what the published schema takes, and a test compares the two.
+The top-level ``type`` selects one of the three. An absent field is ``UNSET``, which is false; no field is null. Unknown
+fields are kept with their bytes in ``unknown_fields``. ``context`` is open; ``KnownContext`` declares its known keys.
+Invariant: these types accept what the published schema accepts; a test compares both.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.value import UnknownFields, Value
 
-PROTOCOL_VERSION: Final = "1.3"  # what we write; every 1.x is read
-HUMAN: Final = "HUMAN"  # the recipient that stands for a person
+PROTOCOL_VERSION: Final = "1.3"  # the version that is written; every 1.x is read
+HUMAN: Final = "HUMAN"  # the recipient id of a person
 
 
-LAST_LINE: Final = r"(?!\n)"  # Python's $ also matches before a line break at the end, a schema's does not
+LAST_LINE: Final = r"(?!\n)"  # Python's $ also matches before a final line break; that of a schema does not
 
 
 def _text(expected: str, pattern: str | None = None, **options: Any) -> Meta:
-    """What a text looks like, and how that is said to people."""
+    """A text with a pattern, and its description for people."""
     strict = None if pattern is None else pattern + LAST_LINE
     return Meta(pattern=strict, extra_json_schema={"description": expected}, extra={"expected": expected}, **options)
 
@@ -72,7 +71,7 @@ InputType: TypeAlias = Literal["string", "number", "boolean", "enum", "file"]
 
 
 class Artifact(Value, frozen=True, kw_only=True):
-    """Something that a task left behind. Its path is a text like any other: nothing here ever opens it."""
+    """A file or other product of a task. Its path is a plain text; nothing opens it."""
 
     type: str
     path: str
@@ -81,7 +80,7 @@ class Artifact(Value, frozen=True, kw_only=True):
 
 
 class Result(Value, frozen=True, kw_only=True):
-    """What came of a task. ``inputs`` are the answers to a request for input, by the ids that it asked for."""
+    """The result of a task. ``inputs`` are the answers to a request for input, by input id."""
 
     output: str
     artifacts: tuple[Artifact, ...] | UnsetType = UNSET
@@ -90,18 +89,18 @@ class Result(Value, frozen=True, kw_only=True):
 
 
 class Metrics(Value, frozen=True, kw_only=True):
-    """What a task took."""
+    """Resources that a task used."""
 
     duration_ms: Amount | UnsetType = UNSET
     memory_usage_mb: Amount | UnsetType = UNSET
-    cpu_usage_percent: Amount | UnsetType = UNSET  # of one core: it may be more than 100
+    cpu_usage_percent: Amount | UnsetType = UNSET  # of one core: may exceed 100
     network_io_mb: Amount | UnsetType = UNSET
     disk_usage_mb: Amount | UnsetType = UNSET
     unknown_fields: Unknown = UNSET
 
 
 class TaskResult(Value, frozen=True, kw_only=True):
-    """How a task ended. ``success`` is true exactly if the status is ``success``."""
+    """The outcome of a task. ``success`` is true exactly if the status is ``success``."""
 
     status: Status
     success: bool | UnsetType = UNSET
@@ -117,7 +116,7 @@ class TaskResult(Value, frozen=True, kw_only=True):
 
 
 class ErrorReport(Value, frozen=True, kw_only=True):
-    """What failed, whether trying again makes sense, and what else might help."""
+    """A failure, whether a retry makes sense, and suggested actions."""
 
     code: str
     message: str
@@ -131,7 +130,7 @@ class ErrorReport(Value, frozen=True, kw_only=True):
 
 
 class RequestedInput(Value, frozen=True, kw_only=True):
-    """One thing that is asked for. What is ``sensitive`` is sealed at rest and shown as ``***``."""
+    """One requested input. The value of a ``sensitive`` input is encrypted at rest and displayed as ``***``."""
 
     id: Filled
     type: InputType
@@ -144,20 +143,20 @@ class RequestedInput(Value, frozen=True, kw_only=True):
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value is a secret; not unless it says so."""
+        """Whether its value is a secret; default false."""
         return self.sensitive is True
 
     @property
     def is_required(self) -> bool:
-        """Whether it has to be answered; so unless it says otherwise."""
+        """Whether an answer must contain it; default true."""
         return self.required is not False
 
 
 class InputRequest(Value, frozen=True, kw_only=True):
-    """What is needed before it can go on."""
+    """A request for input."""
 
     requested_inputs: tuple[RequestedInput, ...]
-    context: str | UnsetType = UNSET  # a text here, for whoever is asked
+    context: str | UnsetType = UNSET  # a text for the recipient
     unknown_fields: Unknown = UNSET
 
 
@@ -165,17 +164,17 @@ class InputRequest(Value, frozen=True, kw_only=True):
 
 
 class KnownContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of ``context`` that have a meaning here. Any other key may stand beside them."""
+    """The known keys of ``context``. Other keys are allowed."""
 
-    message_id: LetterId | UnsetType = UNSET  # the letter's own id
+    message_id: LetterId | UnsetType = UNSET  # the id of the letter
     in_reply_to: LetterId | UnsetType = UNSET  # the id of the letter that this one answers
-    depends_on: tuple[Name, ...] | UnsetType = UNSET  # tasks that have to succeed first
-    session_id: Filled | UnsetType = UNSET  # the conversation behind it
-    turn_id: Filled | UnsetType = UNSET  # the turn of it
+    depends_on: tuple[Name, ...] | UnsetType = UNSET  # tasks that must succeed first
+    session_id: Filled | UnsetType = UNSET  # the session it belongs to
+    turn_id: Filled | UnsetType = UNSET  # the turn it belongs to
 
 
 class Letter(Value, frozen=True, kw_only=True, tag_field="type"):
-    """What the three kinds have in common."""
+    """Fields of all letters."""
 
     type: ClassVar[str]
     protocol_version: Version
@@ -191,16 +190,16 @@ class Letter(Value, frozen=True, kw_only=True, tag_field="type"):
 
     @property
     def retries(self) -> int:
-        """How often it was tried again; 0 where it does not say."""
+        """The number of retries; 0 if absent."""
         return self.retry_count or 0
 
     def with_attempts(self, attempts: int) -> Self:
-        """The letter as it is handed out for the how-manieth time: ``retry_count`` has the retries that there were."""
+        """Return the letter for its n-th delivery: ``retry_count`` includes earlier deliveries."""
         return self.replace(retry_count=self.retries + attempts - 1) if attempts > 1 else self
 
     @property
     def message_id(self) -> str | None:
-        """The id that its sender gave it. ``letter_id`` has one for every letter."""
+        """The id that the sender has set. ``letter_id`` returns one for every letter."""
         return self._get_context("message_id")
 
     @property
@@ -210,17 +209,17 @@ class Letter(Value, frozen=True, kw_only=True, tag_field="type"):
 
     @property
     def session_id(self) -> str | None:
-        """The conversation behind it, as its sender says."""
+        """The session, as the sender has set it."""
         return self._get_context("session_id")
 
     @property
     def turn_id(self) -> str | None:
-        """The turn behind it, as its sender says."""
+        """The turn, as the sender has set it."""
         return self._get_context("turn_id")
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """The tasks that have to succeed before it may be handed out."""
+        """The tasks that must succeed before delivery."""
         return tuple(self.context.get("depends_on", ())) if self.context else ()
 
     def _get_context(self, name: str) -> str | None:
@@ -228,14 +227,14 @@ class Letter(Value, frozen=True, kw_only=True, tag_field="type"):
 
 
 class TaskResultLetter(Letter, frozen=True, kw_only=True, tag="task_result"):
-    """A task is done, wholly, partly or not."""
+    """The result of a task."""
 
     type: ClassVar[str] = "task_result"
     payload: TaskResult
 
     @property
     def is_answer(self) -> bool:
-        """Whether it answers a request for input. Such a letter says nothing about how the task went."""
+        """Whether it answers a request for input. Such a letter does not report the result of the task."""
         return self.payload.result.inputs is not UNSET
 
     @property
@@ -245,14 +244,14 @@ class TaskResultLetter(Letter, frozen=True, kw_only=True, tag="task_result"):
 
 
 class ErrorLetter(Letter, frozen=True, kw_only=True, tag="error"):
-    """Something failed."""
+    """A failure."""
 
     type: ClassVar[str] = "error"
     payload: ErrorReport
 
 
 class NeedsInputLetter(Letter, frozen=True, kw_only=True, tag="needs_input"):
-    """Somebody has to say something first."""
+    """A request for input."""
 
     type: ClassVar[str] = "needs_input"
     payload: InputRequest

@@ -1,9 +1,9 @@
-"""Pages: a conversation as people read it, in Markdown or as one HTML page.
+"""Render a conversation for people, as Markdown or as one HTML page.
 
-    begin(format, title), conversation(format, messages, about=…), end(format) -> bytes
+    write_head(format, title), write_conversation(format, messages, about=…), write_foot(format) -> bytes
 
-A page is for reading, and nothing reads it back. The HTML page is whole in itself: it fetches nothing and runs nothing,
-whatever somebody wrote into a conversation. The one rule: no text reaches a page but through ``words``.
+The output is not read back. The HTML page is self-contained: it loads nothing and runs no script. Invariant: every text
+is escaped.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _RENDERERS: Final[dict[str, ModuleType]] = {"markdown": markdown, "html": html}
 
 
 def write_head(name: str, title: str) -> bytes:
-    """What stands before the first conversation."""
+    """Return the text before the first conversation."""
     return _encode(_RENDERERS[name].write_head(title))
 
 
 def write_conversation(name: str, messages: Sequence[Message], about: About | None = None) -> bytes:
-    """One conversation."""
+    """Return one conversation."""
     return _encode(_RENDERERS[name].write_conversation(messages, about or About.from_messages(messages)))
 
 
 def write_foot(name: str) -> bytes:
-    """What stands after the last one."""
+    """Return the text after the last conversation."""
     return _encode(_RENDERERS[name].write_foot())
 
 

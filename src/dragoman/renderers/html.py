@@ -1,9 +1,8 @@
-"""A conversation as one HTML page.
+"""Render a conversation as one HTML page.
 
-Roles are told by colour and word, thinking and long results are folded, a call stands with its result, pictures that
-are in the conversation are in the page. The page asks for nothing from anywhere: a picture that is elsewhere is a link.
-The one rule: every text is escaped, here or by the renderer of Markdown, which takes no HTML; and the page forbids
-scripts to itself.
+Roles have a colour and a name, thinking and long results are collapsed, a result follows its call, and inline images
+are embedded. The page loads nothing; an external image is a link. Invariant: every text is escaped, here or by the
+Markdown renderer, which accepts no HTML; the content security policy forbids scripts.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LONG_CHARACTERS: Final = 1_600
 
 
 def write_head(title: str) -> str:
-    """The head of the page."""
+    """Return the head of the page."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -52,18 +51,18 @@ def write_head(title: str) -> str:
 
 
 def write_foot() -> str:
-    """The foot of the page."""
+    """Return the foot of the page."""
     return "</body>\n</html>\n"
 
 
 def write_conversation(messages: Sequence[Message], about: About) -> str:
-    """A conversation under its heading."""
+    """Return a conversation with its heading."""
     answers, rendered = results_by_call(messages), set[int]()
     facts = "".join(f"<span>{_text(fact)}</span>" for fact in about.facts)
     lines = [f'<main>\n<header><h1>{_text(about.title)}</h1><p class="facts">{facts}</p></header>']
     for message in messages:
         if message.content and all(id(block) in rendered for block in message.content):
-            continue  # a tool's message whose result stands with its call
+            continue  # a tool message whose result follows its call
         lines.append(_message(message, answers, rendered))
     return "\n".join([*lines, "</main>\n"])
 
@@ -121,7 +120,7 @@ def _result(block: ToolResultBlock) -> str:
 
 
 def _lines(text: str, what: str) -> str:
-    """A text as it is, folded if it is long."""
+    """Return preformatted text, collapsed if it is long."""
     body = f"<pre>{_text(text)}</pre>"
     return _fold(what, body, text) if _is_long(text) else body
 
@@ -177,7 +176,7 @@ def _render_markdown(text: str) -> str:
 
 @functools.cache
 def _markdown() -> Any:
-    """A renderer that takes no HTML, follows no scripts in links, and loads no pictures."""
+    """A Markdown renderer without HTML, images, and links with scripts."""
     from markdown_it import MarkdownIt  # noqa: PLC0415  only a page needs it
 
     renderer = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])

@@ -1,7 +1,7 @@
-"""A conversation in Markdown.
+"""Render a conversation as Markdown.
 
-Words stand as they were written, since that is Markdown mostly; what tools were given and gave stands in fences that
-nothing inside can close. The one rule: what is no words never looks like some.
+Texts of messages are written unchanged, because most are Markdown. Inputs and results of tools are fenced. Invariant:
+the content of a fence cannot close it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dragoman.renderers.metadata import About, escape_controls, format_json, mes
 
 
 def write_head(_title: str) -> str:
-    """Nothing: each conversation has a heading of its own."""
+    """Return nothing: each conversation has its own heading."""
     return ""
 
 
 def write_foot() -> str:
-    """Nothing."""
+    """Return nothing."""
     return ""
 
 
 def write_conversation(messages: Sequence[Message], about: About) -> str:
-    """A heading, and each message under one of its own."""
+    """Return a heading, and each message with its own heading."""
     names: dict[str, str] = {}
     parts = [f"# {_line(about.title)}", f"*{_line(' · '.join(about.facts))}*"] if about.facts else [f"# {about.title}"]
     for message in messages:
@@ -71,5 +71,5 @@ def _fence(text: str, language: str = "") -> str:
 
 
 def _line(text: str) -> str:
-    """A text on one line, in which nothing is a mark."""
+    """Return a text on one line with escaped Markdown characters."""
     return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", escape_controls(" ".join(text.split())))

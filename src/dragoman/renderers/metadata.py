@@ -1,7 +1,4 @@
-"""What a page says about a conversation and its messages beside their words, as short texts.
-
-The one rule: a fact that nobody recorded is left out, never made up.
-"""
+"""Short texts about a conversation and its messages for renderers. Unrecorded facts are omitted."""
 
 from __future__ import annotations
 
@@ -34,14 +31,14 @@ _UNITS: Final = ("B", "kB", "MB", "GB")
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as a whole."""
+    """Title and facts of a conversation."""
 
     title: str
     facts: tuple[str, ...]
 
     @classmethod
     def from_messages(cls, messages: Sequence[Message], title: str | None = None) -> About:
-        """What the messages themselves say."""
+        """Collect the facts of messages."""
         session = messages[0].session_id if messages else ""
         heading = _CONTROLS.sub(_visible_character, " ".join((title or "").split()))
         count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
@@ -57,14 +54,14 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _format_sum(amounts: Sequence[Decimal | None]) -> str:
-    """What the answers with a price cost, and how many have none."""
+    """The sum of known costs, and the number of answers without a price."""
     known = [amount for amount in amounts if amount is not None]
     unpriced = f"{len(amounts) - len(known):,} unpriced" if len(known) < len(amounts) else ""
     return " + ".join(one for one in (format_usd(sum(known, Decimal(0))) if known else "", unpriced) if one)
 
 
 def escape_controls(text: str) -> str:
-    """A text without characters that a page or a terminal would obey; lines and tabs stay."""
+    """Replace control characters with visible ones. Line breaks and tabs stay."""
     return _CONTROLS.sub(_visible_character, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -74,7 +71,7 @@ def _visible_character(match: re.Match[str]) -> str:
 
 
 def message_facts(message: Message) -> list[str]:
-    """Which model said it, when, and what it cost."""
+    """Return model, time, tokens, cost and status of a message."""
     metadata, usage = message.metadata, message.metadata.usage
     facts = [metadata.model or ""]
     facts += [format_time(message.created_at)] if message.created_at != _UNKNOWN_TIME else []
@@ -87,7 +84,7 @@ def message_facts(message: Message) -> list[str]:
 
 
 def results_by_call(messages: Iterable[Message]) -> dict[str, ToolResultBlock]:
-    """The results of a conversation by the calls that they answer, the first of each."""
+    """Return the first result of each call."""
     results: dict[str, ToolResultBlock] = {}
     for message in messages:
         for block in message.content:
@@ -97,7 +94,7 @@ def results_by_call(messages: Iterable[Message]) -> dict[str, ToolResultBlock]:
 
 
 def placeholder(block: ContentBlock) -> str:
-    """What stands in place of a block that is no words."""
+    """Return a text in place of a block that is not text."""
     match block:
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
             name = f"{block.name}, " if isinstance(block, DocumentBlock) and block.name else ""
@@ -115,7 +112,7 @@ def _where(source: ImageSource) -> str:
 
 
 def format_size(number: float) -> str:
-    """A number of bytes."""
+    """A number of bytes with a unit."""
     unit = 0
     while number >= 1000 and unit < len(_UNITS) - 1:
         number, unit = number / 1000, unit + 1
@@ -123,7 +120,7 @@ def format_size(number: float) -> str:
 
 
 def format_usd(amount: Decimal | None) -> str:
-    """An amount: to a millionth, without zeros at its end, cents at the least; "unpriced" if it is unknown."""
+    """An amount with up to six decimals, at least two; "unpriced" if it is unknown."""
     if amount is None:
         return "unpriced"
     whole, _, part = f"{amount:,.6f}".partition(".")
@@ -136,7 +133,7 @@ def format_time(when: datetime) -> str:
 
 
 def format_json(value: object) -> str:
-    """JSON for people: on one line if it is short."""
+    """Format JSON for people: on one line if it is short."""
     data = msgspec.json.encode(value)
     short = msgspec.json.format(data, indent=0)
     return escape_controls((short if len(short) <= _SHORT else msgspec.json.format(data, indent=2)).decode())

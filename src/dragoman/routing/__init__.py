@@ -1,12 +1,11 @@
-"""Which model answers a turn, and why: seven slots are asked in a fixed order, and the first valid candidate wins.
+"""Choose the model for a turn: seven slots in a fixed order, the first valid candidate wins.
 
-    facts_of(history, content, …)     what is known of the turn
-    read_policy(document, registry)   what somebody wrote down about it
-    decide(facts, policy, registry)   the decision, with every slot that was asked and its reason
+    collect_facts(history, content, …)   facts about the turn
+    read_policy(document, registry)      validate a policy
+    decide(facts, policy, registry)      the decision, with every evaluated slot and its reason
 
-Everything comes in as values: the message, what is known of the history, the policy, the models with what they can do,
-who is reachable, what worked before, the time. The one rule: what a person chose explicitly is taken or refused, and
-never replaced by something else without a word.
+All functions are pure: message, history, policy, models, availability, evaluations and time are arguments. Invariant:
+an explicit choice of the user is used or rejected, never replaced.
 """
 
 from __future__ import annotations

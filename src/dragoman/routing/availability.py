@@ -1,14 +1,13 @@
-"""Who is reachable: what calls tell about models and providers, as a value that each call changes.
+"""Availability of models and providers: a value that each call result changes.
 
-    availability.noted(provider, model, now, error_class=None) -> (availability, changes)
-    availability.refreshed(now) -> (availability, changes)
+    availability.with_call_result(provider, model, now, error_class=None) -> (availability, changes)
+    availability.with_time(now) -> (availability, changes)
     availability.is_available(provider, model, now)
 
-A model is taken for unavailable after five failures in a row within two minutes, a provider after three of its models
-within two minutes, after two network errors within thirty seconds, and at once after a refused key. A success clears
-the provider and that model; five minutes without a call clear everything. Only what a provider is to blame for counts:
-a request that was wrong, too long or cancelled says nothing about who was asked. The one rule: time comes in with each
-call, and what was noted in between does not change.
+A model becomes unavailable after five consecutive failures within two minutes; a provider after three unavailable
+models within two minutes, after two network errors within thirty seconds, and immediately after a rejected key. A
+success resets the provider and the model; five minutes without a call reset everything. Errors of the caller do not
+count: requests that are invalid, too long or cancelled. Time is an argument.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ import msgspec
 
 Scope = Literal["model_specific", "provider_wide"]
 
-MAX_FAILURES: Final = 5  # failures in a row make a model unavailable,
-WINDOW: Final = timedelta(minutes=2)  # if they lie within this time
+MAX_FAILURES: Final = 5  # consecutive failures make a model unavailable,
+WINDOW: Final = timedelta(minutes=2)  # within this time
 MAX_MODELS_DOWN: Final = 3  # unavailable models make their provider unavailable, within the same time
 MAX_NETWORK_ERRORS: Final = 2  # make a provider unavailable,
-NETWORK_WINDOW: Final = timedelta(seconds=30)  # if they lie within this time
-RECOVERY_TIME: Final = timedelta(minutes=5)  # without a call, and everything is tried again
+NETWORK_WINDOW: Final = timedelta(seconds=30)  # within this time
+RECOVERY_TIME: Final = timedelta(minutes=5)  # without a call, then everything is tried again
 CALLER_ERRORS: Final = frozenset({"cancelled", "context_overflow", "invalid_request"})
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A model or a provider became unavailable, or recovered."""
+    """A model or a provider became unavailable or recovered."""
 
     provider: str
     scope: Scope
     models_affected: tuple[str, ...]  # of the provider, as far as they were called
     is_available: bool
     trigger_reason: str
-    downtime_seconds: float | None = None  # of one that recovered
+    downtime_seconds: float | None = None  # after a recovery
 
     @property
     def event_type(self) -> str:
-        """The event that tells of it."""
+        """The type of its event."""
         return "routing.provider_recovered" if self.is_available else "routing.provider_unavailable"
 
     def payload(self) -> dict[str, Any]:
-        """The event's payload."""
+        """The payload of its event."""
         payload: dict[str, Any] = {
             "provider": self.provider,
             "scope": self.scope,
@@ -58,29 +57,29 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """What the calls of one model tell."""
+    """Call results of one model."""
 
     last_call: datetime
-    failures: tuple[datetime, ...] = ()  # in a row, the newest last, as many as are counted
-    since: datetime | None = None  # unavailable since then
+    failures: tuple[datetime, ...] = ()  # consecutive, newest last, at most five
+    since: datetime | None = None  # unavailable since
 
 
 class ProviderHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """What the calls of all models of one provider tell."""
+    """Call results of all models of one provider."""
 
     last_call: datetime
     models: dict[str, ModelHealth] = {}
-    network_errors: tuple[datetime, ...] = ()  # the newest last
-    since: datetime | None = None  # unavailable since then, whatever the model
+    network_errors: tuple[datetime, ...] = ()  # newest last
+    since: datetime | None = None  # the whole provider is unavailable since
 
 
 class Availability(msgspec.Struct, frozen=True):
-    """What is known of everybody who was called. Who was not called is taken for available."""
+    """Call results of all providers. A provider without calls is available."""
 
     providers: dict[str, ProviderHealth] = {}
 
     def is_available(self, provider: str, model: str, now: datetime) -> bool:
-        """Whether the model may be asked."""
+        """Whether the model may be called."""
         health = self.providers.get(provider)
         if health is None:
             return True
@@ -92,7 +91,7 @@ class Availability(msgspec.Struct, frozen=True):
     def with_call_result(
         self, provider: str, model: str, now: datetime, error_class: str | None = None
     ) -> tuple[Availability, tuple[Change, ...]]:
-        """After a call that worked, or failed with that class of error, retries included."""
+        """Return the availability after a call that succeeded or failed with a class of error, retries included."""
         fresh, changes = self.with_time(now)
         if error_class in CALLER_ERRORS:
             return fresh, changes
@@ -104,7 +103,7 @@ class Availability(msgspec.Struct, frozen=True):
         return Availability({**fresh.providers, provider: after}), (*changes, *more)
 
     def with_time(self, now: datetime) -> tuple[Availability, tuple[Change, ...]]:
-        """What is left when those who were not called for long enough are tried again."""
+        """Return the availability after providers and models without recent calls are reset."""
         changes: list[Change] = []
         providers: dict[str, ProviderHealth] = {}
         for provider, health in self.providers.items():
@@ -112,13 +111,13 @@ class Availability(msgspec.Struct, frozen=True):
         return (Availability(providers) if changes else self), tuple(changes)
 
     def consecutive_failures(self, provider: str, model: str) -> int:
-        """How many calls of a model failed one after the other, as far as they are counted."""
+        """Return the number of consecutive failures of a model, at most five."""
         health = self.providers.get(provider)
         model_health = health.models.get(model) if health is not None else None
         return len(model_health.failures) if model_health is not None else 0
 
     def without_provider(self, provider: str) -> Availability:
-        """Without what is known of a provider: for a person who says that it is to be tried again."""
+        """Return the availability without a provider, so that it is tried again."""
         return Availability({key: health for key, health in self.providers.items() if key != provider})
 
 
@@ -160,7 +159,7 @@ def _after_failure(
 
 
 def _add_failure(health: ModelHealth | None, now: datetime) -> ModelHealth:
-    """A model after one more failure. A gap restarts the streak."""
+    """Return a model after one more failure. A gap restarts the count."""
     before = health.failures if health is not None else ()
     if before and now - before[-1] > WINDOW:
         before = ()
@@ -174,7 +173,7 @@ def _add_failure(health: ModelHealth | None, now: datetime) -> ModelHealth:
 def _provider_failure_reason(
     models: dict[str, ModelHealth], network: tuple[datetime, ...], now: datetime, error_class: str
 ) -> str | None:
-    """Why a failure is the whole provider's."""
+    """Return why a failure affects the whole provider, or ``None``."""
     if error_class == "auth":
         return "auth error"
     if error_class == "network" and len(network) == MAX_NETWORK_ERRORS:

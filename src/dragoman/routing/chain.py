@@ -1,18 +1,18 @@
-"""The chain: seven slots in a fixed order. The first candidate that passes every gate answers the turn.
+"""The routing chain: seven slots in a fixed order. The first candidate that passes every gate answers the turn.
 
     decide(facts, policy, registry, availability=…, samples=…) -> Decision
 
-    per_message_override    @model in the message, or a model named beside it
+    per_message_override    @model in the message, or an explicit model
     manual_sticky           /model, until it is cleared
-    rule                    the first rule of the policy that holds
-    pattern                 what did best on turns like this one
-    delegate_request        the tier that a delegation asked for
+    rule                    the first matching rule of the policy
+    pattern                 the best model on similar turns
+    delegate_request        the tier of a delegation
     workspace_default
     global_default
 
-A slot without a candidate is not applicable, one whose candidate fails a gate is rejected, and then the next is asked.
-After the winner nobody is asked, so a chain ends with it. The one rule: what a person chose explicitly is taken or
-refused; a refusal names what the chain would have taken instead, and takes nothing.
+A slot without a candidate is not applicable. A candidate that fails a gate is rejected, and the next slot is evaluated.
+The chain ends with the winner. Invariant: an explicit choice of the user is used or rejected; a rejection names the
+model that the chain would have chosen.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Slot = Literal[
     "workspace_default",
     "global_default",
 ]
-Verdict = Literal["not_applicable", "deferred", "rejected", "chose"]  # deferred is reserved: nobody is asked after
+Verdict = Literal["not_applicable", "deferred", "rejected", "chose"]  # deferred is reserved
 
 _MODES: Final[dict[Slot, RoutingMode]] = {
     "per_message_override": RoutingMode.OVERRIDE,
@@ -55,11 +55,11 @@ _MODES: Final[dict[Slot, RoutingMode]] = {
     "global_default": RoutingMode.DEFAULT,
 }
 SLOTS: Final = tuple(_MODES)
-EXPLICIT: Final = ("per_message_override", "manual_sticky")  # what a person chose
+EXPLICIT: Final = ("per_message_override", "manual_sticky")  # choices of the user
 
 
 class ChainEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One slot: whom it proposed, and what became of that."""
+    """One evaluated slot: its candidate and the verdict."""
 
     policy: Slot
     verdict: Verdict
@@ -75,12 +75,12 @@ class RoutingRejection(msgspec.Struct, frozen=True, kw_only=True):
     """Why no model answers."""
 
     code: Literal["routing_failed", "routing_constraint_failure"]
-    source: Slot | None = None  # of a choice that was refused
+    source: Slot | None = None  # slot of the rejected choice
     model: str | None = None
     validation_failure: str | None = None
-    detail: str | None = None  # what exactly is missing, and what to do about it
-    would_fall_back_to: str | None = None  # what the slots behind it would have taken
-    alternative_providers_configured: tuple[str, ...] = ()  # when every slot was asked
+    detail: str | None = None  # the missing requirement and what to do
+    would_fall_back_to: str | None = None  # the choice of the later slots
+    alternative_providers_configured: tuple[str, ...] = ()  # if every slot was evaluated
 
     def payload(self) -> dict[str, Any]:
         """The payload of ``routing_constraint_failure``."""
@@ -93,29 +93,29 @@ class RoutingRejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model answers, and every slot that was asked on the way there."""
+    """The chosen model and every evaluated slot."""
 
-    chosen_model: str  # canonical id; empty if none may answer
-    winner_index: int  # of the chain; -1 if none may answer
+    chosen_model: str  # canonical id; empty if no model can answer
+    winner_index: int  # in the chain; -1 if no model can answer
     chain: tuple[ChainEntry, ...]
-    facts: TurnFacts  # what it was decided on: the message stands in it without its @model
-    record: RoutingDecisionRecord | None = None  # for the message that answers
-    alternative: ChainEntry | None = None  # what the slots behind it would have chosen, if a person chose explicitly
+    facts: TurnFacts  # the facts of the decision; the message without its @model
+    record: RoutingDecisionRecord | None = None  # for the metadata of the answer
+    alternative: ChainEntry | None = None  # the choice of the later slots, if the user chose explicitly
     rejection: RoutingRejection | None = None
 
     @property
     def content(self) -> tuple[ContentBlock, ...]:
-        """What the user says, without the @model."""
+        """The message without the @model."""
         return self.facts.content
 
     @property
     def text(self) -> str:
-        """The same, as far as it is words."""
+        """The text of the message without the @model."""
         return self.facts.text
 
     @property
     def tried(self) -> tuple[dict[str, Any], ...]:
-        """The candidates that were rejected, each with its slot and the reason."""
+        """The rejected candidates with slot and reason."""
         return tuple(
             {
                 "model": entry.candidate_model,
@@ -128,7 +128,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def payload(self, elapsed_ms: float) -> dict[str, Any]:
-        """The payload of ``route.decided``, which is told exactly once a turn, also when none may answer."""
+        """The payload of ``route.decided``, which is emitted once per turn, also for a rejection."""
         return {
             "chosen_model": self.chosen_model,
             "winner_index": self.winner_index,
@@ -137,7 +137,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def raise_if_rejected(self) -> None:
-        """``RoutingConstraintError`` for a choice that was refused, ``RoutingFailedError`` if nobody may answer."""
+        """Raise ``RoutingConstraintError`` for a rejected choice, ``RoutingFailedError`` if no model can answer."""
         rejection = self.rejection
         if rejection is None:
             return
@@ -160,10 +160,10 @@ def decide(
     availability: Availability | None = None,
     samples: Sequence[PatternSample] = (),
 ) -> Decision:
-    """Which model answers a turn. Once, when it begins: it holds for every call of the turn.
+    """Choose the model for all calls of a turn.
 
-    A message that names a model which nobody has, or nothing but a model, raises before any slot is asked. Otherwise
-    a decision comes back, also if it is a refusal, so that it can be told before ``raise_if_rejected`` is called.
+    A message with an unknown model, or with a model and nothing else, raises before any slot is evaluated. Otherwise a
+    decision is returned, also for a rejection, so that it can be emitted before ``raise_if_rejected`` is called.
     """
     if facts.may_name_model:
         override = read_override(facts.content, registry, facts.override)
@@ -229,7 +229,7 @@ def _make_rejection(chain: list[ChainEntry], alternative: str | None, facts: Tur
 def _validate_candidate(
     entry: ChainEntry, facts: TurnFacts, rules: WorkspaceRules, registry: Registry, availability: Availability
 ) -> ChainEntry:
-    """The entry of a slot, after its candidate was put through the gates."""
+    """Check the candidate of a slot against the gates."""
     if entry.candidate_model is None:
         return entry
     failure = validation_failure(entry.candidate_model, facts, registry, availability, rules.side_effects)
@@ -244,7 +244,7 @@ def _validate_candidate(
 def _propose(
     facts: TurnFacts, rules: WorkspaceRules, registry: Registry, samples: Sequence[PatternSample]
 ) -> Iterator[ChainEntry]:
-    """What each slot proposes, as long as somebody asks."""
+    """Yield the candidate of each slot, lazily."""
     yield _slot("per_message_override", facts.override, "per-message @model override", "no @model in message")
     sticky = _canonical(facts.sticky, registry)
     yield _slot("manual_sticky", sticky, "session sticky model (/model)", "no sticky model set")
@@ -260,7 +260,7 @@ def _propose(
     yield _slot("global_default", default, "global default fallback", "no global default configured")
 
 
-@functools.lru_cache(maxsize=256)  # most turns are like others
+@functools.lru_cache(maxsize=256)  # most turns have equal slots
 def _slot(policy: Slot, candidate: str | None, reason: str, absent: str) -> ChainEntry:
     if candidate is None:
         return ChainEntry(policy=policy, verdict="not_applicable", reason=absent)
@@ -268,7 +268,7 @@ def _slot(policy: Slot, candidate: str | None, reason: str, absent: str) -> Chai
 
 
 def _canonical(name: str | None, registry: Registry) -> str | None:
-    """The id of a model; a name that nobody has any more stays, and fails at the first gate."""
+    """Return the id of a model. An unknown name stays and fails at the first gate."""
     model = registry.find(name) if name else None
     return model.id if model is not None else name
 

@@ -1,8 +1,8 @@
-"""What is known of a turn when it begins: what the user says, what the history holds, and what the turn needs.
+"""Facts about a turn before it starts: the message, the history and the requirements.
 
-    facts_of(history, content, …) -> TurnFacts
+    collect_facts(history, content, …) -> TurnFacts
 
-The one rule: a fact that nobody knows is None and makes no rule match; it is never guessed.
+An unknown fact is ``None`` and matches no rule.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dragoman.routing.pattern import Fingerprint, make_fingerprint
 
 
 class Requirements(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model has to be able to do to answer. A gate is only asked where something is needed."""
+    """The capabilities that a turn requires. Only required capabilities are checked."""
 
     images: bool = False
     image_types: tuple[str, ...] = ()  # media types of these images
@@ -41,34 +41,36 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that is about to begin."""
+    """A turn before it starts."""
 
-    content: tuple[ContentBlock, ...]  # what the user says, with its @model if there is one
-    now: datetime  # in the user's own zone: rules speak of the time of day there
-    may_name_model: bool = True  # an @ at the beginning does; not in a task that a model wrote, which chooses a tier
-    override: str | None = None  # a model named for this turn beside the message; goes before an @model in it
+    content: tuple[ContentBlock, ...]  # the user message, possibly with an @model
+    now: datetime  # in the user's time zone, for rules about the time of day
+    may_name_model: bool = (
+        True  # whether a leading @ names a model; false for tasks written by a model, which choose a tier
+    )
+    override: str | None = None  # an explicit model for this turn; takes precedence over an @model
     sticky: str | None = None  # the model that /model set for the session
-    delegate_tier: str | None = None  # for a turn that a delegation began: fast, balanced or deep
+    delegate_tier: str | None = None  # of a delegated turn: fast, balanced or deep
     workspace_path: str = ""  # absolute
     estimated_input_tokens: int = 0
-    has_images: bool = False  # in what the model would be shown: this message or the history
+    has_images: bool = False  # in the message or the history
     has_tool_calls_in_history: bool = False
     needs: Requirements = Requirements()
-    tool_names: tuple[str, ...] = ()  # called in the session so far
+    tool_names: tuple[str, ...] = ()  # called in the session
     side_effects: tuple[str, ...] = ()  # of those tools
-    offered_side_effects: tuple[str, ...] = ()  # of the tools that the model may call in this turn
+    offered_side_effects: tuple[str, ...] = ()  # of the tools of this turn
     skills: tuple[str, ...] | None = None  # that match the message
     file_extensions: tuple[str, ...] | None = None  # of files in the context, with the dot
-    cost_today_usd: Decimal | None = None  # spent since midnight in UTC
+    cost_today_usd: Decimal | None = None  # cost since midnight in UTC
     team_budget_remaining_usd: Decimal | None = None
 
     @property
     def text(self) -> str:
-        """What the user says in words."""
+        """The text of the user message."""
         return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
 
     def fingerprint(self) -> Fingerprint:
-        """What the turn looks like, for the pattern slot and for the evaluation of this turn."""
+        """Return the fingerprint of the turn, for the pattern slot and for its evaluation."""
         return make_fingerprint(
             self.text,
             estimated_input_tokens=self.estimated_input_tokens,
@@ -88,9 +90,9 @@ def collect_facts(
     shows_images: bool = True,
     **known: Any,
 ) -> TurnFacts:
-    """What a history and a new message tell. ``known`` are further fields of ``TurnFacts``.
+    """Collect facts from a history and a new message. ``known`` are further fields of ``TurnFacts``.
 
-    ``shows_images`` is false when a model that takes no images or audio is to be shown words in their place.
+    ``shows_images`` is false if images and audio are replaced with text for models that do not accept them.
     """
     blocks, messages, offered = tuple(content), tuple(history), tuple(tools)
     calls = [block for message in messages for block in message.content if isinstance(block, _CALLS)]
@@ -123,7 +125,7 @@ _CALLS = (ToolUseBlock, InvalidToolUseBlock)
 
 
 def _media(content: Iterable[ContentBlock]) -> Iterator[ImageBlock | AudioBlock]:
-    """The images and recordings of a message, and of results in it."""
+    """Yield the images and recordings of a message and of its results."""
     for block in content:
         if isinstance(block, ImageBlock | AudioBlock):
             yield block

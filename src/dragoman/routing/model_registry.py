@@ -1,6 +1,6 @@
-"""The models that may be named: the catalog's, with the names that people gave them, and who has a key.
+"""Models by name, and which of them can be called.
 
-The one rule: a name means one model. An alias that is taken is refused when the registry is made, not when it is used.
+Invariant: a name identifies one model. A conflicting alias is rejected when the registry is created.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class Registry:
         tiers: Mapping[str, Sequence[str]] | None = None,
         unreachable_reason: Callable[[str], str | None] | None = None,
     ) -> None:
-        """``configured`` are the keys of providers that can be called; ``aliases`` are names of one's own; ``tiers``
-        are models for delegations where a policy has none, in the order in which they are to be tried;
-        ``unreachable_reason`` returns why a provider cannot be called, for error messages."""
+        """``configured`` are the keys of providers that can be called; ``aliases`` are additional names; ``tiers`` are
+        the models for delegations without a policy, in order of preference; ``unreachable_reason`` returns why a
+        provider cannot be called, for error messages.
+        """
         self.catalog = catalog
         self._unreachable_reason = unreachable_reason
         self.configured = frozenset(configured)
@@ -46,14 +47,14 @@ class Registry:
             self._aliases[alias] = model.id
 
     def find(self, name: str) -> Model | None:
-        """The model of that id or alias. Every id is its own alias."""
+        """Return the model with that id or alias, or ``None``."""
         try:
             return self.catalog.model(self._aliases.get(name, name))
         except UnknownModelError:
             return None
 
     def aliases_of(self, model_id: str) -> tuple[str, ...]:
-        """What else a model may be called."""
+        """Return the aliases of a model."""
         model = self.find(model_id)
         own = tuple(alias for alias, target in self._aliases.items() if target == model_id)
         return (*(model.aliases if model is not None else ()), *own)
@@ -63,13 +64,13 @@ class Registry:
         return model.provider in self.configured
 
     def unreachable_reason(self, name: str) -> str | None:
-        """Return why the provider of a model cannot be called, with what to do about it, if that is known."""
+        """Return why the provider of a model cannot be called and what to do, if known."""
         model = self.find(name)
         if model is None or self.is_configured(model) or self._unreachable_reason is None:
             return None
         return self._unreachable_reason(model.provider)
 
     def find_by_tier(self, tier: str) -> Model | None:
-        """The first model of a tier that can be called, or the first one if none can."""
+        """Return the first model of a tier that can be called, else the first one."""
         models = [model for name in self.tiers.get(tier, ()) if (model := self.find(name)) is not None]
         return next((model for model in models if self.is_configured(model)), models[0] if models else None)

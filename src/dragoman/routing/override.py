@@ -1,10 +1,10 @@
-"""The model that a message names for itself: ``@sonnet what is this?``
+"""The model that a message names: ``@sonnet what is this?``
 
     read_override(content, registry, …) -> Override(model, content)
 
-A message whose first text begins with ``@``, a name and a space is for the model of that name, and the name is taken
-off. A backslash before the ``@`` says that no model is meant, and is taken off. Anywhere else an ``@`` is just a
-character. The one rule: a name that nobody has is an error before anything begins; it is never sent to a model as text.
+If the first text of a message starts with ``@``, a name and a space, the name is removed and selects the model. A
+backslash before the ``@`` is removed and selects no model. Invariant: an unknown name raises an error and is never sent
+to a model.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dragoman.routing.model_registry import Registry
 
 
 class Override(msgspec.Struct, frozen=True):
-    """The model that a message names, if it names one, and the message without the name."""
+    """The model that a message names, if any, and the message without the name."""
 
     model: str | None
     content: tuple[ContentBlock, ...]
 
 
 def read_override(content: Iterable[ContentBlock], registry: Registry, explicit: str | None = None) -> Override:
-    """Take the ``@model`` off a message. ``explicit`` is a model named beside the message, and goes before it."""
+    """Remove the ``@model`` from a message. ``explicit`` is a model for this turn and takes precedence."""
     blocks = tuple(content)
     chosen = _model_id(explicit, registry)
     for at, block in enumerate(blocks):
@@ -40,7 +40,7 @@ def read_override(content: Iterable[ContentBlock], registry: Registry, explicit:
 
 
 def _read_text(text: str, registry: Registry, *, is_decided: bool, is_all: bool) -> tuple[str | None, str]:
-    """The model that a text begins with, and the text without it."""
+    """Return the model that a text starts with, and the text without it."""
     if text.startswith("\\@"):
         return None, text[1:]
     name, body = _split(text)
@@ -58,7 +58,7 @@ def _read_text(text: str, registry: Registry, *, is_decided: bool, is_all: bool)
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The name behind an @ at the beginning, and what follows it; no name if there is none."""
+    """Return the name after a leading @ and the rest; an empty name if there is none."""
     if not text.startswith("@") or not text[1:2].strip():
         return "", text
     name, *rest = text[1:].split(maxsplit=1)
@@ -66,7 +66,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _model_id(name: str | None, registry: Registry) -> str | None:
-    """The id of the model of that name."""
+    """Return the id of the model with that name, or raise ``UnknownModelError``."""
     if name is None:
         return None
     model = registry.find(name)

@@ -1,12 +1,12 @@
-"""What worked before: turns like this one, which models answered them, how well, and at what price.
+"""Recommend a model by evaluations of similar turns.
 
-    make_fingerprint(…) -> Fingerprint      what a turn looks like when it begins
-    PatternSample                         a fingerprint, the model that answered, and how that was judged
-    recommend(…) -> Recommendation        the model that did best on the nearest samples, and how sure that is
+    make_fingerprint(…) -> Fingerprint    features of a turn
+    PatternSample                         a fingerprint, the model that answered, and its rating
+    recommend(…) -> Recommendation        the best model on the most similar samples, and the confidence
 
-A fingerprint is made when a turn begins and kept with the evaluation of that turn, so what is looked up later was made
-by the same function from the same kind of facts. Of the message it holds what it is about, file endings and the names
-of top folders, and no sentence. The one rule: the same samples in the same order always give the same recommendation.
+A fingerprint is created at the start of a turn and stored with its evaluation, so both sides of a comparison come from
+the same function. It contains the intent, file extensions and top folders of the message, and no sentence. Invariant:
+the recommendation depends on the samples and their order only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-NEAREST: Final = 10  # so many of the most similar samples are asked
+NEAREST: Final = 10  # number of most similar samples
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -28,16 +28,15 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a turn looks like when it begins. Sets are sorted tuples, so equal fingerprints have equal bytes;
-    fields that a newer version adds are passed over."""
+    """Features of a turn. Sets are sorted tuples, so equal fingerprints have equal bytes."""
 
-    intent_tags: tuple[str, ...] = ()  # what is asked for, by the words of INTENTS
-    file_extensions: tuple[str, ...] = ()  # of files that the message names, with the dot, in small letters
-    tool_names: tuple[str, ...] = ()  # called in the session so far
-    path_buckets: tuple[str, ...] = ()  # first folders of the paths that the message names, in small letters
-    side_effects: tuple[str, ...] = ()  # what the tools that were called can do: read, write, execute, …
-    token_bucket: str = ""  # how long the prompt is, roughly
-    has_images: bool = False  # whether the model would be shown any
+    intent_tags: tuple[str, ...] = ()  # intents, by the words of INTENTS
+    file_extensions: tuple[str, ...] = ()  # of files that the message names, with the dot, in lower case
+    tool_names: tuple[str, ...] = ()  # called in the session
+    path_buckets: tuple[str, ...] = ()  # first folders of paths in the message, in lower case
+    side_effects: tuple[str, ...] = ()  # of the called tools: read, write, execute, …
+    token_bucket: str = ""  # length of the prompt
+    has_images: bool = False  # in the message or the history
 
 
 INTENTS: Final = {
@@ -60,8 +59,8 @@ _INTENT_OF_WORD: Final = {word: intent for intent, words in INTENTS.items() for 
 _TOKEN: Final = re.compile(r"[\w.~/-]+")
 _NO_FILES: Final = ("e.g", "i.e")
 _EXTENSION: Final = re.compile(r"[\w~-]\.([a-z]\w{0,9})\Z")
-_MAX_NAMES: Final = 16  # of one kind; a message may be a listing of thousands of files
-_MAX_TEXT_LENGTH: Final = 20_000  # what is behind it tells nothing new about what is asked for
+_MAX_NAMES: Final = 16  # of one kind; a message may list thousands of files
+_MAX_TEXT_LENGTH: Final = 20_000  # later text adds nothing to the intent
 _TOKEN_BUCKETS: Final = ((1_000, "<1k"), (4_000, "<4k"), (16_000, "<16k"), (64_000, "<64k"), (256_000, "<256k"))
 
 
@@ -73,7 +72,7 @@ def make_fingerprint(
     tool_names: Iterable[str] = (),
     side_effects: Iterable[str] = (),
 ) -> Fingerprint:
-    """The fingerprint of a turn that begins with this text."""
+    """Return the fingerprint of a turn that starts with this text."""
     head = text[:_MAX_TEXT_LENGTH].lower()
     tokens = dict.fromkeys(token.rstrip(".") for token in _TOKEN.findall(head))
     paths = [token for token in tokens if ("." in token or "/" in token) and _is_path(token)]
@@ -89,12 +88,12 @@ def make_fingerprint(
 
 
 def _first_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The first few different names, sorted."""
+    """Return the first distinct names, sorted."""
     return tuple(sorted(list(dict.fromkeys(names))[:_MAX_NAMES]))
 
 
 def _is_path(token: str) -> bool:
-    """Whether it looks like a file or a folder: src/cart.py, cart.py, ./src, a/b/c; and/or does not."""
+    """Whether a token looks like a file or a folder: src/cart.py, cart.py, ./src, a/b/c; and/or does not."""
     if token in _NO_FILES:
         return False
     return _EXTENSION.search(token[-16:]) is not None or token.count("/") > 1 or token.startswith(("/", "./", "~/"))
@@ -106,7 +105,7 @@ def _first_folder(path: str) -> str:
 
 
 def similarity(left: Fingerprint, right: Fingerprint) -> float:
-    """How alike two turns look, from 0 to 1: a weighted Jaccard index."""
+    """The similarity of two turns from 0 to 1: a weighted Jaccard index."""
     score = (
         0.30 * _jaccard(left.intent_tags, right.intent_tags)
         + 0.20 * _jaccard(left.file_extensions, right.file_extensions)
@@ -119,9 +118,9 @@ def similarity(left: Fingerprint, right: Fingerprint) -> float:
     return min(1.0, score)
 
 
-@functools.lru_cache(maxsize=16_384)  # there are few different sets, and many samples that have them
+@functools.lru_cache(maxsize=16_384)  # few distinct sets, many samples
 def _jaccard(left: tuple[str, ...], right: tuple[str, ...]) -> float:
-    """The share of what is in both in what is in either; two empty sets are alike."""
+    """The size of the intersection divided by the size of the union; 1 for two empty sets."""
     if left == right:
         return 1.0
     if not left or not right:
@@ -134,26 +133,26 @@ def _jaccard(left: tuple[str, ...], right: tuple[str, ...]) -> float:
 
 
 class PatternSample(msgspec.Struct, frozen=True, kw_only=True):
-    """How turns of one look went with one model."""
+    """Rating of one model on turns with one fingerprint."""
 
     fingerprint: Fingerprint
-    primary_model: str  # the model that answered, as provider:name
-    success: Share  # 1 for good, 0 for bad; a mean if the sample stands for several turns
-    sample_size: Annotated[int, msgspec.Meta(ge=1)] = 1  # how many turns it stands for
-    cost_usd: Decimal | None = None  # what one such turn cost, if that is known
+    primary_model: str  # provider:name
+    success: Share  # from 0 to 1; a mean if the sample covers several turns
+    sample_size: Annotated[int, msgspec.Meta(ge=1)] = 1  # number of turns
+    cost_usd: Decimal | None = None  # cost of one turn, if known
 
 
 class PatternSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a recommendation has to be worth before it is taken."""
+    """Thresholds for a recommendation."""
 
     enabled: bool = True
-    cost_weight: Share = 0.05  # how much cheapness counts against success
+    cost_weight: Share = 0.05  # weight of low cost against success
     min_confidence: Share = 0.05
     min_sample_size: Annotated[int, msgspec.Meta(ge=1)] = 5
 
 
 class PatternAlternative(msgspec.Struct, frozen=True, kw_only=True):
-    """How one model did on the nearest samples."""
+    """The score of one model on the most similar samples."""
 
     model: str
     score: float
@@ -161,21 +160,21 @@ class PatternAlternative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """The models that did best on turns like this one, the best first, and how far the first one leads."""
+    """The models by score, best first, and the lead of the first."""
 
     ranked: tuple[PatternAlternative, ...]
     confidence: Share
 
     @property
     def best(self) -> PatternAlternative:
-        """The model that did best."""
+        """The model with the best score."""
         return self.ranked[0]
 
 
 def recommend(
     fingerprint: Fingerprint, samples: Sequence[PatternSample], settings: PatternSettings | None = None
 ) -> Recommendation | None:
-    """What the nearest samples recommend; none if there are no samples. Of equals the earlier sample is nearer."""
+    """Return the recommendation of the most similar samples; ``None`` without samples. Ties keep their order."""
     if not samples:
         return None
     nearest = heapq.nlargest(NEAREST, samples, key=lambda sample: similarity(fingerprint, sample.fingerprint))
@@ -209,7 +208,7 @@ def _mean_cost(group: list[PatternSample]) -> Decimal | None:
 
 
 def _efficiencies(costs: dict[str, Decimal | None]) -> dict[str, float]:
-    """How cheap each model is among the others: 1 for the cheapest, 0 for the dearest and where nothing is known."""
+    """Return the relative cheapness of each model: 1 for the cheapest, 0 for the most expensive or unknown."""
     known = [cost for cost in costs.values() if cost is not None]
     low, high = min(known, default=Decimal(0)), max(known, default=Decimal(0))
     if low == high:

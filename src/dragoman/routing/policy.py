@@ -1,6 +1,6 @@
-"""The policy: which rules, defaults and tiers hold, as somebody wrote them into a file.
+"""The routing policy: rules, defaults and tiers of a file.
 
-    read_policy(mapping, registry, home) -> Policy, or PolicyError with everything that is wrong
+    read_policy(mapping, registry, home) -> Policy, or PolicyError with all problems
 
     schema_version: 1
     global_default: sonnet
@@ -16,8 +16,8 @@
         default: haiku
         rules: []
 
-A workspace is meant by its exact path. Its rules are asked before those above; its default, pattern and tiers stand in
-place of those above. The one rule: a file is taken whole or refused whole, with every error in it at once.
+A workspace is an exact path. Its rules are evaluated before the global ones; its default, pattern and tiers replace the
+global ones. Invariant: a file is accepted or rejected as a whole, with all problems at once.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from dragoman.routing.predicates import Predicate, Problems, has_predicate, read
 SCHEMA_VERSION: Final = 1
 
 Tiers = dict[str, str]
-Allowed = dict[str, tuple[str, ...]]  # the only models for tools of a side effect; without an entry, every model
+Allowed = dict[str, tuple[str, ...]]  # the only models for tools with a side effect; without an entry, every model
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """If this holds, use that."""
+    """If ``when`` matches, use a model."""
 
     name: str
     when: Predicate
@@ -49,7 +49,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class WorkspacePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds in one folder."""
+    """The policy of one folder."""
 
     default: str | None = None
     pattern: PatternSettings | None = None
@@ -58,7 +58,7 @@ class WorkspacePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds. An empty one is what a missing file means."""
+    """A policy. It is empty without a file."""
 
     global_default: str | None = None
     pattern: PatternSettings = PatternSettings()
@@ -69,7 +69,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
     def for_workspace(self, workspace_path: str) -> WorkspaceRules:
-        """What holds in a workspace."""
+        """Return the policy for a workspace."""
         own = (
             self.workspaces.get(_normalize_path(workspace_path), _NO_WORKSPACE_POLICY)
             if workspace_path
@@ -85,12 +85,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def with_default(self, model: str | None) -> Policy:
-        """This policy, with a global default if it has none."""
+        """Return this policy with a global default if it has none."""
         return self if self.global_default is not None else msgspec.structs.replace(self, global_default=model)
 
 
 class WorkspaceRules(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy as it holds in one workspace."""
+    """The policy in effect in one workspace."""
 
     rules: tuple[Rule, ...]
     pattern: PatternSettings
@@ -100,7 +100,7 @@ class WorkspaceRules(msgspec.Struct, frozen=True, kw_only=True):
     side_effects: Allowed = {}
 
     def uses_predicate(self, key: str) -> bool:
-        """Whether a rule has a predicate of that name: what takes an effort to find out is found out only then."""
+        """Whether a rule uses a predicate. Expensive facts are computed only then."""
         return any(has_predicate(rule.when, key) for rule in self.rules)
 
 
@@ -108,7 +108,7 @@ _NO_WORKSPACE_POLICY: Final = WorkspacePolicy()
 
 
 def read_policy(document: Any, registry: Registry, *, home: str = "", origin: str = "routing policy") -> Policy:
-    """A policy from what stood in a file; ``home`` is what ~ stands for. ``PolicyError`` has every problem at once."""
+    """Validate a document and return its policy; ``home`` replaces ~. ``PolicyError`` lists all problems."""
     reader = _PolicyReader(registry, home)
     policy = reader.read(document)
     if reader.problems.errors:
@@ -121,7 +121,7 @@ def _normalize_path(path: str) -> str:
 
 
 class _PolicyReader:
-    """One file on its way to a policy."""
+    """Validates one document."""
 
     def __init__(self, registry: Registry, home: str) -> None:
         self._registry = registry
@@ -254,7 +254,7 @@ class _PolicyReader:
         return PatternSettings(**settings)
 
     def _mapping(self, value: Any, where: str, keys: tuple[str, ...] | None) -> Mapping[str, Any] | None:
-        """A mapping whose keys are texts, and known if ``keys`` says which there are."""
+        """Return a mapping with text keys; with ``keys``, only these are allowed."""
         if value is None and where != "$" and keys is None:
             return None
         if not isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""When a rule holds: a closed set of predicates, read from data and asked of a turn.
+"""Predicates of rules: a closed set, read from data and evaluated for a turn.
 
-    read_predicate(value, where, problems) -> Predicate, with everything wrong noted under its place
+    read_predicate(value, where, problems) -> Predicate; problems are collected with their path
     holds(predicate, facts) -> bool
 
-Several keys side by side must all hold. Regular expressions are searched by an engine whose time grows with the text
-alone, whatever the pattern. The one rule: a predicate about something that nobody knows is false.
+Several keys of a mapping must all match. Regular expressions run in linear time. Invariant: a predicate about an
+unknown fact is false.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import msgspec
 from dragoman.exchange import SideEffects
 from dragoman.routing.facts import TurnFacts
 
-MAX_PREDICATES: Final = 1_000  # in one file: references in YAML can make a few lines stand for millions
+MAX_PREDICATES: Final = 1_000  # in one file: YAML references can expand a few lines to millions
 MAX_DEPTH: Final = 20
 
 TimeSpan = tuple[time, time]
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """One thing to be true of a turn."""
+    """One condition."""
 
     key: str
-    value: Any  # of the type that the key has: a text, texts, a number, a truth or a span of time
+    value: Any  # a text, texts, a number, a boolean or a time span, depending on the key
 
 
 class Combined(msgspec.Struct, frozen=True):
-    """Several predicates as one."""
+    """A combination of predicates."""
 
     key: Literal["all_of", "any_of", "not"]
     parts: tuple[Predicate, ...]
@@ -44,7 +44,7 @@ Predicate = Fact | Combined
 
 
 class Problems:
-    """Everything wrong, with its place, and what is worth a warning."""
+    """Errors and warnings with their path."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -52,11 +52,11 @@ class Problems:
         self.predicates = 0
 
     def add(self, where: str, what: str) -> None:
-        """One more thing that is wrong."""
+        """Add an error."""
         self.errors.append(f"{where}: {what}")
 
     def warn(self, where: str, what: str) -> None:
-        """One more thing that is allowed, and probably not meant."""
+        """Add a warning: valid, but probably unintended."""
         self.warnings.append(f"{where}: {what}")
 
 
@@ -64,7 +64,7 @@ class Problems:
 
 
 def holds(predicate: Predicate, facts: TurnFacts) -> bool:
-    """Whether the predicate is true of a turn."""
+    """Whether the predicate matches a turn."""
     match predicate:
         case Combined("all_of", parts):
             return all(holds(part, facts) for part in parts)
@@ -78,7 +78,7 @@ def holds(predicate: Predicate, facts: TurnFacts) -> bool:
 
 
 def has_predicate(predicate: Predicate, key: str) -> bool:
-    """Whether a fact of that name stands anywhere in the predicate."""
+    """Whether the predicate contains a condition with that key."""
     match predicate:
         case Combined(parts=parts):
             return any(has_predicate(part, key) for part in parts)
@@ -88,7 +88,7 @@ def has_predicate(predicate: Predicate, key: str) -> bool:
 
 
 def _is_between(span: TimeSpan, clock: time) -> bool:
-    """From the start on, until just before the end; over midnight if the end is before the start."""
+    """Whether a time is at or after the start and before the end; across midnight if the end is earlier."""
     start, end = span
     return start <= clock < end if start <= end else clock >= start or clock < end
 
@@ -119,7 +119,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def read_predicate(value: Any, where: str, problems: Problems, depth: int = 0) -> Predicate | None:
-    """A predicate from a mapping; what is wrong with it is noted, and then there is none."""
+    """Return the predicate of a mapping; add problems and return ``None`` if it is invalid."""
     if not isinstance(value, Mapping):
         problems.add(where, f"a mapping of predicates is expected, not {_describe_value(value)}")
         return None
@@ -220,7 +220,7 @@ def _read_effects(value: Any) -> tuple[str, ...]:
 
 
 def _read_count(value: Any) -> int:
-    if type(value) is not int or value < 0:  # a truth value is an int to Python, and no number here
+    if type(value) is not int or value < 0:  # bool is a subclass of int
         raise ValueError(f"a whole number from 0 is expected, not {_describe_value(value)}")
     return value
 
@@ -250,7 +250,7 @@ def _read_time_span(value: Any) -> TimeSpan:
 
 
 def _read_clock(value: Any) -> time:
-    """HH:MM. YAML reads an unquoted 22:00 as a number to the base of 60, which is its minutes."""
+    """Parse HH:MM. YAML 1.1 reads an unquoted 22:00 as a base-60 number of minutes."""
     if type(value) is int and 0 <= value < 24 * 60:
         return time(value // 60, value % 60)
     hours, colon, minutes = value.partition(":") if isinstance(value, str) else ("", "", "")
@@ -262,7 +262,7 @@ def _read_clock(value: Any) -> time:
 
 
 class _FactKind(msgspec.Struct, frozen=True):
-    """How the value of a predicate is read, and what it is asked of."""
+    """Parser and evaluation of a predicate."""
 
     read: Callable[[Any], Any]
     holds: Callable[[Any, TurnFacts], bool]

@@ -1,9 +1,8 @@
-"""Whether a model may answer a turn: it can be called, it is reachable, and it can do what the turn needs.
+"""Gates: whether a model can answer a turn.
 
-    validation_failure(name, facts, registry, availability, allowed) -> the first gate that fails, by name, or None
+    validation_failure(name, facts, registry, availability, allowed) -> the name of the first failed gate, or None
 
-The gates stand in a fixed order. Whether a model thinks is never a gate. The one rule: a gate that the turn does not
-need is not asked.
+Gates are checked in a fixed order, and only if the turn requires the capability. Thinking is never a gate.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dragoman.routing.model_registry import Registry
 if TYPE_CHECKING:
     from dragoman.catalog import AdapterCapabilities, Model
 
-# In the order in which they are asked; the words go behind "Cannot use <model>: ".
+# In the order of the checks; the text follows "Cannot use <model>: ".
 FAILURES: Final = {
     "not_configured": "no such model is set up here, or its provider has no key",
     "provider_unavailable": "its provider is failing at the moment",
@@ -40,9 +39,9 @@ def validation_failure(
     availability: Availability,
     allowed: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> str | None:
-    """Why the model of that name may not answer this turn; none if it may.
+    """Return the first gate that the model fails, or ``None``.
 
-    ``allowed`` are the only models that may be offered tools of a side effect, by side effect.
+    ``allowed`` are the only models that may use tools with a side effect, by side effect.
     """
     model = registry.find(name)
     if model is None or not registry.is_configured(model):

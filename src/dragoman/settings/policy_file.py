@@ -1,12 +1,12 @@
-"""The routing policy's file: read again when it changes, and never in the way of a turn.
+"""The file of the routing policy, read again when it has changed.
 
-    source = PolicyFile.of_workspace(workspace, registry)
+    source = PolicyFile.for_workspace(workspace, registry)
     source.read() -> PolicyStatus(policy, path, version, errors, …)     before each turn
 
-Of the places where it may be, the first that has a file counts: ``.dragoman/routing.yaml`` in the workspace,
-``.metis/routing.yaml`` there, ``routing.yaml`` in the user's configuration folder. A missing file is an empty policy.
-While a file has errors, the last good one holds. The one rule: a file in a workspace may come from a stranger, so
-reading it costs no more than its size, and it can only choose among models that are set up.
+The first existing file is used: ``.dragoman/routing.yaml`` or ``.metis/routing.yaml`` in the workspace, else
+``routing.yaml`` in the user's configuration folder. Without a file the policy is empty. If a file has errors, the last
+valid policy stays in effect. A file in a workspace may be untrusted. Invariant: reading it takes time linear in its
+size, and it can choose only configured models.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from dragoman.routing import Policy, Registry, read_policy
 WORKSPACE_PATHS: Final = (".dragoman/routing.yaml", ".metis/routing.yaml")
 MAX_BYTES: Final = 256 * 1024
 
-_Stamp = tuple[str, int, int, int]  # path, time of change, size, inode
+_Stamp = tuple[str, int, int, int]  # path, modification time, size, inode
 
 
 class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds now, and how the file is."""
+    """The policy in effect and the state of its file."""
 
     policy: Policy
-    path: str | None = None  # of the file; none if there is none
-    version: str = ""  # SHA-256 of the text that the policy was read from; empty without one
-    errors: tuple[str, ...] = ()  # of the file as it is; then the policy is the last good one, or empty
-    is_new: bool = False  # the file was not seen in this state before: errors are to be told now
+    path: str | None = None  # of the file, if there is one
+    version: str = ""  # SHA-256 of the text of the policy; empty without a file
+    errors: tuple[str, ...] = ()  # of the current file; the policy is then the last valid one, or empty
+    is_new: bool = False  # first read of this state of the file: report its errors
     uses_last_good: bool = False
 
     def invalid_payload(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ _NO_POLICY: Final = PolicyStatus(policy=Policy())
 
 
 class PolicyFile:
-    """A policy in the first of some places that has one."""
+    """A policy in the first existing file of a list."""
 
     def __init__(self, places: Iterable[Path | str], registry: Registry, *, home: str | None = None) -> None:
         self._places = tuple(str(place) for place in places)
@@ -66,11 +66,11 @@ class PolicyFile:
     def for_workspace(
         cls, workspace: Path | str, registry: Registry, *, environment: Mapping[str, str] | None = None
     ) -> PolicyFile:
-        """The policy that holds in a workspace."""
+        """Return the policy file of a workspace."""
         return cls(policy_paths(workspace, os.environ if environment is None else environment), registry)
 
     def read(self) -> PolicyStatus:
-        """What holds now. The file is read only if it changed since the last time."""
+        """Return the policy in effect. The file is read only if it has changed."""
         stamp = self._find()
         if stamp is None:
             self._stamp, self._good, self._last = None, None, _NO_POLICY
@@ -83,11 +83,11 @@ class PolicyFile:
     def _find(self) -> _Stamp | None:
         for place in self._places:
             try:
-                status = os.stat(place)  # before each turn, and a Path takes longer to ask
+                status = os.stat(place)  # called before each turn; Path.stat is slower
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError:
-                return place, 0, 0, 0  # it is there, and reading it says why it cannot be read
+                return place, 0, 0, 0  # the file exists, and reading it raises the error
             return place, status.st_mtime_ns, status.st_size, status.st_ino
         return None
 
@@ -111,7 +111,7 @@ class PolicyFile:
 
 
 def policy_paths(workspace: Path | str, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where a policy for a workspace may be, in the order in which they are looked at."""
+    """Return the possible paths of a policy, in order of precedence."""
     if sys.platform == "win32":
         folder = Path(environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
     else:
@@ -120,14 +120,14 @@ def policy_paths(workspace: Path | str, environment: Mapping[str, str]) -> tuple
 
 
 def policy_from_file(path: Path | str, registry: Registry) -> Policy:
-    """The policy of one file; ``PolicyError`` if it has errors or is not there."""
+    """Return the policy of one file. ``PolicyError`` if it is invalid or missing."""
     document = parse_yaml(_read_text(str(path)), str(path))
     return read_policy(document, registry, home=str(Path.home()), origin=str(path))
 
 
 def _read_text(path: str) -> bytes:
     try:
-        if not Path(path).is_file():  # a pipe would be waited for
+        if not Path(path).is_file():  # reading a pipe would block
             raise PolicyError(("$: there is no such file",), where=path)
         with Path(path).open("rb") as file:
             text = file.read(MAX_BYTES + 1)
@@ -139,11 +139,11 @@ def _read_text(path: str) -> bytes:
 
 
 def parse_yaml(text: bytes, origin: str = "routing policy") -> Any:
-    """What stands in a YAML text. Two equal keys are an error here, and so are references to other parts."""
+    """Parse YAML. Duplicate keys and references raise ``PolicyError``."""
     import yaml  # noqa: PLC0415  only those who have a file pay for it
 
     class Loader(yaml.SafeLoader):
-        """Plain YAML: a few lines stand for a few values."""
+        """YAML without references, so that the size of the result is bounded by the size of the text."""
 
         def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             if self.check_event(yaml.AliasEvent):
