@@ -321,9 +321,7 @@ class TokenUsage(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
 class Usage(TokenUsage, frozen=True, kw_only=True):
     """The tokens and the cost of a message."""
 
-    cost_usd: (
-        Decimal | None
-    )  # computed from the price table, not from the provider's figure; null without a known price
+    cost_usd: Decimal | None  # computed from the price table; null without a known price
     pricing_version: str  # version of the price table; "unpriced" without a price
     latency_ms: Count  # from the request to the last byte
 
