@@ -171,7 +171,7 @@ def test_what_worked_before_is_taken_from_the_store(home: Home) -> None:
         async with open_store(url) as store:
             session = await store.create_session()
             for number in range(6):
-                await store.record_evaluation(
+                await store.evaluations.record(
                     session.id,
                     turn_id=f"turn_{number}",
                     score=1.0,

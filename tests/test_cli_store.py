@@ -663,7 +663,7 @@ def test_a_session_in_which_a_turn_runs_is_neither_deleted_nor_retained(chats: P
     session_id = attached(folder.as_uri(), chats, "ada")
 
     async def holding(store: Store) -> None:
-        async with store.turn(session_id):
+        async with store.turns.lease(session_id):
             told = await asyncio.to_thread(run, "delete", session_id, "--yes", store=chats)
             assert "a turn is running" in failed(told, "turn_in_flight")
             told = await asyncio.to_thread(run, "retain", "--older-than", "0s", "--yes", store=chats)

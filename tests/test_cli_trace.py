@@ -228,7 +228,7 @@ def test_reprice_prices_what_had_no_price_once_there_is_one(unpriced: Path, tmp_
     done = run("reprice", "--prices", file, "--keep", store=unpriced)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 reply had no price" in done.stdout
-    (version,) = kept(unpriced, lambda store: store.pricing_versions())
+    (version,) = kept(unpriced, lambda store: store.costs.versions())
     found = document("cost", "--prices-version", version, "--model", "odd:model", store=unpriced)
     assert (found["total_usd"], found["unpriced"]) == ("2", 0)
 
@@ -370,7 +370,7 @@ def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> N
     assert done.stdout.startswith("recorded not good enough  evl_")
 
     async def learned(store: Store) -> tuple[list[Evaluation], list[Any]]:
-        return await store.evaluations("sess_1"), await store.pattern_samples()
+        return await store.evaluations.find("sess_1"), await store.evaluations.samples()
 
     found, samples = kept(file, learned)
     assert [one.success for one in found] == [False, None]

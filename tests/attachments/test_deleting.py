@@ -133,7 +133,7 @@ async def test_without_a_place_for_files_the_session_goes_alone(store: Store) ->
 async def test_a_session_in_which_a_turn_runs_stays_with_its_files(store: Store, in_folder: Attachments) -> None:
     file = await in_folder.put(ANN, "s1", "r", png())
     session = await talk(store, "s1", showing(file))
-    async with store.turn("s1"):
+    async with store.turns.lease("s1"):
         with pytest.raises(ConflictError) as caught:
             await deleted(store, session, in_folder)
     assert caught.value.code == "turn_in_flight"
@@ -152,7 +152,7 @@ async def test_a_session_whose_files_cannot_be_deleted_stays_and_is_deleted_late
     assert caught.value.code == "attachments_left"
     assert str(caught.value).startswith("session s1: its attachments could not be deleted, so it is still there (")
     assert [row.message.metadata.attachments[0].path for row in await store.read("s1")] == [file.path]
-    async with store.turn("s1"):  # which nobody holds any more
+    async with store.turns.lease("s1"):  # which nobody holds any more
         pass
     del supabase.answers["keep"]
     assert await deleted(store, session, in_supabase) == 1

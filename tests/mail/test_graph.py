@@ -83,8 +83,8 @@ async def test_the_mail_of_a_person_in_no_team_is_gone_with_them(store: Store) -
     await store.erase_user("usr_ada")
     assert await mail.letters() == []
     assert await mail.counts() == []
-    assert await store.evaluations(team_id=team) == []
-    assert len(await others.letters()) == len(await store.evaluations(team_id="ops")) == 1
+    assert await store.evaluations.find(team_id=team) == []
+    assert len(await others.letters()) == len(await store.evaluations.find(team_id="ops")) == 1
     assert (await store.verify()).is_sound
     for table in ("letters", "mailboxes", "inbox", "dead_letters", "task_states", "task_needs", "evaluations"):
         rows = await store._read(_all(table))

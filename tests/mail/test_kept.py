@@ -60,7 +60,7 @@ async def test_a_letter_that_was_changed_is_found_and_not_handed_out(mail: Mail,
 
     await store._write(damage())  # type: ignore[arg-type]
     seen = await store.verify()
-    assert [damage.what for damage in seen.damage] == ["letter L1 to ARCH: its hash does not fit its content"]
+    assert [damage.what for damage in seen.damage] == ["letter L1 to ARCH: its hash does not match its content"]
     assert await mail.receive("ARCH") == []
     assert [dead.reason for dead in await mail.dead_letters()] == ["damaged"]
     assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2"]

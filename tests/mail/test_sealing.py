@@ -220,7 +220,7 @@ async def test_a_planted_secret_of_each_kind_is_found_nowhere(tmp_path: Path, ca
         said.append(repr((await mail.counts(), await mail.health(), await mail.receive("HUMAN"))).encode())
         said.extend([line async for line in store.export(session.id)])
         said.extend([line async for line in store.export_store()])
-        said.append(repr(await store.events("system")).encode())
+        said.append(repr(await store.trace.events("system")).encode())
         await store.backup(tmp_path / "copy.db")
         for _, _, words in SECRETS.values():
             assert found_in(tmp_path, words) == []  # with the log beside the database

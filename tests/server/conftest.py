@@ -60,7 +60,7 @@ class ServerFixture:
         """Headers with a new key of that user, or of a new one."""
         api_key = new_key(self.state.peppers)
         whose = user_id or self.store.new_id()
-        await self.store.create_key(api_key.public_id, api_key.secret_hash, user_id=whose, scopes=scopes, **fields)
+        await self.store.keys.create(api_key.public_id, api_key.secret_hash, user_id=whose, scopes=scopes, **fields)
         return {"Authorization": f"Bearer {api_key.text}"}
 
     @property

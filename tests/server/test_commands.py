@@ -28,7 +28,7 @@ async def test_a_key_is_printed_alone_and_opens_what_it_was_made_for(
         found = await KeyRing(store, load_peppers(url)).verify(text)
         assert found is not None
         assert (found.user_id, found.team_id, found.scopes) == ("ada", "blue", ("chat", "mail"))
-        (event,) = await store.events("system", types=["gateway.key_issued"])
+        (event,) = await store.trace.events("system", types=["gateway.key_issued"])
         assert event.payload["gateway_key_id"] == found.public_id
 
 

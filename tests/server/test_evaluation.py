@@ -97,7 +97,7 @@ async def test_the_recipient_of_a_letter_does_not_post_its_score_in_the_name_of_
     letter, path = EXAMPLES["evaluated"], f"{where}/evaluate"
     recipient = await server.make_key("bot", scopes=("mail", f"agent:{letter['recipient_id']}"), team_id="ops")
     assert await read_error_code(post(server, letter, recipient, path), 403) == "sender_mismatch"
-    assert await server.store.evaluations() == []
+    assert await server.store.evaluations.find() == []
     sender = await server.make_key("bot", scopes=("mail", f"agent:{letter['sender_id']}"), team_id="ops")
     made = await read_json(post(server, letter, sender, path), 201)
     assert made["evaluation"]["evaluator"] == letter["sender_id"]
@@ -162,7 +162,7 @@ async def test_what_says_nothing_sensible_is_refused_and_nothing_is_kept(
 ) -> None:
     chat_server.headers = {}  # type: ignore[attr-defined]
     assert await read_error_code(post(chat_server, body), status) == code
-    assert await chat_server.store.evaluations() == []
+    assert await chat_server.store.evaluations.find() == []
 
 
 async def test_a_score_of_nan_in_a_letter_is_an_inconsistent_result(chat_server: ServerFixture) -> None:
@@ -179,7 +179,7 @@ async def test_durations_that_contradict_each_other_are_refused(server: ServerFi
     letter = {**EXAMPLES["evaluated"]}
     letter["payload"] = {**letter["payload"], "metrics": {"duration_ms": 99999}}
     assert await read_error_code(post(server, letter), 422) == "inconsistent_result"
-    assert await server.store.evaluations() == []
+    assert await server.store.evaluations.find() == []
 
 
 async def test_what_one_team_recorded_is_not_there_for_another(server: ServerFixture) -> None:
@@ -231,7 +231,7 @@ async def test_a_letter_that_names_its_turn_teaches_routing_which_model_did_it_w
     assert made["warnings"] == []
     assert made["evaluation"]["model"] == "fake-anthropic:model"
     assert made["evaluation"]["turn_id"] is not None
-    (sample,) = await server.store.pattern_samples(user_id="ada")
+    (sample,) = await server.store.evaluations.samples(user_id="ada")
     assert (sample.primary_model, sample.success) == ("fake-anthropic:model", 0.9)
 
 
@@ -274,8 +274,8 @@ async def test_a_letter_that_names_somebody_elses_session_teaches_nothing(server
     made = await read_json(post(server, result_of(session.id, 1)), 201)
     assert made["warnings"][0].endswith("[unknown_session]")
     assert made["evaluation"]["model"] is None
-    assert await server.store.pattern_samples() == []
-    assert await server.store.evaluations(session.id) == []
+    assert await server.store.evaluations.samples() == []
+    assert await server.store.evaluations.find(session.id) == []
     fields = {"task_id": "T-9", "score": 1, "session_id": session.id}
     assert await read_error_code(post(server, fields), 404) == "not_found"
 

@@ -34,7 +34,7 @@ async def test_a_key_opens_and_everything_else_gets_the_same_answer(keyed_server
         await keyed_server.make_key("ada", expires_at=keyed_server.store.clock() - timedelta(seconds=1)),
     )
     (_, _, public_id, *_) = revoked["Authorization"].split("_")
-    await keyed_server.store.revoke_key(public_id)
+    await keyed_server.store.keys.revoke(public_id)
     text = good["Authorization"]
     elsewhere = new_key(load_peppers("memory:")).text
     bad = [
@@ -81,14 +81,14 @@ async def test_a_revoked_key_is_refused_within_a_second(tmp_path: Path) -> None:
         ring = KeyRing(store, load_peppers(url), lambda: now)
         made = await _create_key(store, url)
         assert await ring.verify(made.text) is not None
-        await elsewhere.revoke_key(made.public_id)
+        await elsewhere.keys.revoke(made.public_id)
         now += 1.0
         assert await ring.verify(made.text) is None
 
 
 async def _create_key(store: Store, url: str) -> NewKey:
     made = new_key(load_peppers(url))
-    await store.create_key(made.public_id, made.secret_hash, user_id="ada", scopes=("chat",))
+    await store.keys.create(made.public_id, made.secret_hash, user_id="ada", scopes=("chat",))
     return made
 
 
@@ -110,7 +110,7 @@ async def test_a_key_is_marked_as_used_now_and_then(keyed_server: ServerFixture)
     headers = await keyed_server.make_key("ada")
     for _ in range(2):
         await _get(keyed_server, headers)
-    (kept,) = await keyed_server.store.list_keys(user_id="ada")
+    (kept,) = await keyed_server.store.keys.list(user_id="ada")
     assert kept.last_used_at is not None
 
 

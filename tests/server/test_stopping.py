@@ -92,7 +92,7 @@ async def test_who_is_told_twice_does_not_wait(tmp_path: Path) -> None:
         await waiting.has_begun.wait()
         for _ in range(2):
             server.server.handle_exit(signal.SIGINT, None)
-        while (run := await server.store.newest_run("of-r1")) is not None and run.is_running:
+        while (run := await server.store.runs.latest("of-r1")) is not None and run.is_running:
             await asyncio.sleep(0.05)
         assert run is not None
         assert run.status == "error"

@@ -207,10 +207,10 @@ async def _open_tenants(folder: Path, store: str | None) -> AsyncIterator[Tenant
         good = keys["ann"]["Authorization"]
         keys["wrong checksum"] = {"Authorization": good[:-1] + ("A" if good[-1] != "A" else "B")}
         keys["unknown key"] = {"Authorization": (await server.make_key("gone"))["Authorization"]}
-        for public_id in [one.public_id for one in await server.store.list_keys() if one.user_id == "gone"]:
-            await server.store.revoke_key(public_id)
+        for public_id in [one.public_id for one in await server.store.keys.list() if one.user_id == "gone"]:
+            await server.store.keys.revoke(public_id)
         revoked = keys["revoked key"]["Authorization"].split("_")
-        await server.store.revoke_key(next(part for part in revoked if len(part) == 8 and part != "Bearer"))
+        await server.store.keys.revoke(next(part for part in revoked if len(part) == 8 and part != "Bearer"))
         ann = await _create_data(server, keys["ann"], "ann", SECRET)
         bob = await _create_data(server, keys["other user"], "bob", "nothing")
         yield TenantFixture(server, keys, ann, bob)
@@ -344,7 +344,7 @@ async def test_each_of_these_is_answered_to_ann(ground: TenantFixture) -> None:
 async def _wait_until_idle(ground: TenantFixture) -> None:
     """A run that was begun has ended, so that the next one may begin."""
     for session in await ground.server.store.list_sessions_of(Owners("ann", "red")):
-        while (run := await ground.server.store.newest_run(session.id)) is not None and run.is_running:
+        while (run := await ground.server.store.runs.latest(session.id)) is not None and run.is_running:
             await asyncio.sleep(0.01)
 
 

@@ -259,7 +259,7 @@ async def test_a_thread_whose_messages_name_what_can_be_no_file_is_deleted(serve
 
 async def test_a_thread_in_which_a_turn_runs_is_not_deleted(server: ServerFixture) -> None:
     name = await make_thread(server, make_message("hi"))
-    async with server.store.turn(name):
+    async with server.store.turns.lease(name):
         assert await read_error_code(server.client.delete(f"{API}/threads/{name}"), 409) == "turn_in_flight"
     await read_json(server.client.delete(f"{API}/threads/{name}"), 204)
 

@@ -186,7 +186,7 @@ async def _branches(store: Store) -> None:
             {"type": "task", "content": {"n": 1, "what": "look"}, "agent_key": "scout", "future_field": [None]},
         ],
     )
-    await store.take_lease(QUIET, "somebody", seconds=60)
+    await store.turns.acquire(QUIET, "somebody", seconds=60)
 
 
 async def _gone(store: Store) -> None:
@@ -239,7 +239,7 @@ async def answers(store: Store) -> dict[str, Any]:
         "tool_calls": {session.id: msgspec.to_builtins(await store.tool_calls(session.id)) for session in listed},
         "tool_ids": {session.id: [list(one) for one in await store.tool_ids(session.id)] for session in listed},
         "totals": {
-            by: msgspec.to_builtins(await store.totals(by)) for by in ("session", "user", "team", "model", "day")
+            by: msgspec.to_builtins(await store.costs.totals(by)) for by in ("session", "user", "team", "model", "day")
         },
         "entries": {session.id: await _entries(store, session.id) for session in listed},
         "search": {word: await _hits(store, word) for word in WORDS},

@@ -255,7 +255,7 @@ async def test_a_copy_of_a_store_is_a_store(store: Store, tmp_path: Path) -> Non
     assert sorted(path.name for path in target.parent.iterdir()) == ["copy.db", "copy.db-blobs"]
     async with open_store(f"sqlite:///{target}") as copy:
         assert await whole(copy) == await whole(store)
-        assert await copy.totals("day") == await store.totals("day")
+        assert await copy.costs.totals("day") == await store.costs.totals("day")
         assert len(await copy.search("hello")) == len(await store.search("hello"))
         (row,) = await copy.append(sessions[0].id, said("on"))
         assert row.seq == sessions[0].last_seq + 1

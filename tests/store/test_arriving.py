@@ -110,5 +110,5 @@ async def test_what_a_message_consumed_is_counted_once_however_often_it_grew(sto
     for tokens in (1, 5, 9):
         metadata = arriving.metadata.replace(usage=used(output=tokens, cost="0.1"))
         await store.update(session.id, arriving.replace(metadata=metadata))
-    (total,) = await store.totals("session")
+    (total,) = await store.costs.totals("session")
     assert (total.messages, total.output_tokens, total.cost_usd) == (1, 9, Decimal("0.1"))

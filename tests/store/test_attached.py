@@ -13,7 +13,7 @@ from dragoman.errors import UnknownMessageError
 from dragoman.message import Attachment, Message, MessageStatus
 from dragoman.store import Owners, Store
 from dragoman.store.attached import find_attachment_refs
-from dragoman.store.finding import _find_message
+from dragoman.store.finding import find_message
 from dragoman.store.operation import Operation, operation
 from tests.store.conftest import Place
 from tests.store.talk import said
@@ -236,7 +236,7 @@ async def test_a_name_costs_the_same_in_a_history_of_any_length(shared_place: Pl
             session = await store.create_session()
             await store.append(session.id, [said("x", message_id=f"m{n}" if n % 2 else None) for n in range(length)])
             assert (await store.find_message(session.id, "m31")).seq == 32
-            with_names = await looks(shared_place, store, _find_message(store.engine, session.id, "m31"))
+            with_names = await looks(shared_place, store, find_message(store.engine, session.id, "m31"))
             without = await looks(shared_place, store, _missing(store.engine, session.id))
             costs.append((with_names, without))
     assert costs[0] == costs[1]
@@ -245,7 +245,7 @@ async def test_a_name_costs_the_same_in_a_history_of_any_length(shared_place: Pl
 @operation
 def _missing(engine: str, session_id: str) -> Generator[Any, Any, None]:
     try:
-        yield from _find_message(engine, session_id, "nobody")
+        yield from find_message(engine, session_id, "nobody")
     except UnknownMessageError:
         return
 

@@ -77,7 +77,7 @@ async def everything(store: Store, **session: Any) -> Session:
     file = Attachment("agent-files", "agent-inputs/a.png", "image/png")
     await store.append(made.id, [result("tu_1"), said(LARGE, user_message_attachments=file)])
     await store.save_tool_ids(made.id, [("openai", "tu_1", "call_1")])
-    await store.take_lease(made.id, "me", 0)
+    await store.turns.acquire(made.id, "me", 0)
     await store.search("hello")
     return made
 
@@ -96,9 +96,9 @@ async def test_of_a_session_that_is_deleted_nothing_is_left_but_what_it_cost(sto
         await store.read(session.id)
     with pytest.raises(UnknownSessionError):
         await store.delete_session(session.id)
-    (total,) = await store.totals("user")
+    (total,) = await store.costs.totals("user")
     assert (total.group, total.messages, total.cost_usd, total.output_tokens) == (None, 1, Decimal("0.10"), 4)
-    assert [one.group for one in await store.totals("session")] == [None]
+    assert [one.group for one in await store.costs.totals("session")] == [None]
 
 
 async def test_a_session_of_a_deleted_one_s_id_may_be_made_anew(store: Store) -> None:
@@ -174,7 +174,7 @@ async def test_sessions_that_nobody_has_touched_for_long_are_deleted(store: Stor
     old, other, running, young = [await store.create_session(user_id=who) for who in ("ann", "bob", "ann", "ann")]
     clock.move(days=31)
     await store.append(young.id, said("still here"))
-    await store.take_lease(running.id, "me", 60)
+    await store.turns.acquire(running.id, "me", 60)
     month = timedelta(days=30)
     assert await store.retain(month, user_id="ann", dry_run=True) == [old]
     assert await store.get_session(old.id) == old
@@ -193,7 +193,7 @@ async def test_who_holds_a_session_deletes_it_only_while_it_is_old_and_nobody_el
     await store.append(young.id, said("still here"))
     month_ago = clock() - timedelta(days=30)
     for session in (old, young):
-        await store.take_lease(session.id, "me", 60)
+        await store.turns.acquire(session.id, "me", 60)
     assert not await store.delete_if_inactive(old.id, month_ago, "another")
     assert not await store.delete_if_inactive(young.id, month_ago, "me")
     assert await store.delete_if_inactive(old.id, month_ago, "me")
@@ -278,7 +278,7 @@ async def test_a_file_whose_deletion_breaks_off_stays_in_the_receipt(store: Stor
 
 async def test_of_a_person_who_is_erased_nothing_is_found_but_the_receipt(store: Store) -> None:
     own, shared, fork = await erasable(store)
-    costs = {one.group: one.cost_usd for one in await store.totals("day")}
+    costs = {one.group: one.cost_usd for one in await store.costs.totals("day")}
     seqs = [row.seq for row in await history(store, fork.id)]
     receipt = await store.erase_user("ann")
     with pytest.raises(UnknownSessionError):
@@ -292,8 +292,8 @@ async def test_of_a_person_who_is_erased_nothing_is_found_but_the_receipt(store:
     assert rows[5].message.metadata.status is MessageStatus.CANCELLED
     assert await store.search(SECRET) == []
     assert len(await store.search("bob", session_id=shared.id)) == 1
-    assert {one.group: one.cost_usd for one in await store.totals("day")} == costs
-    assert [one.group for one in await store.totals("user")] == [None]
+    assert {one.group: one.cost_usd for one in await store.costs.totals("day")} == costs
+    assert [one.group for one in await store.costs.totals("user")] == [None]
     assert [(call.id, call.status) for call in await store.tool_calls(shared.id)] == [("tu_9", "succeeded")]
     assert (receipt.sessions, receipt.messages, receipt.forks_cut, receipt.blobs) == (1, 11, 1, 3)
     assert await store.erasures() == [receipt]

@@ -158,6 +158,6 @@ async def test_an_entry_that_was_damaged_is_never_served(store: Store) -> None:
     assert len(await store.entries.conversation("job_1", 0)) == 0
     await changed(store, "DELETE FROM entries WHERE seq = 5")
     assert [damage.what for damage in (await store.verify()).damage] == [
-        "entry 2: its hash does not fit its content",
+        "entry 2: its hash does not match its content",
         "entry 5 is not there",
     ]

@@ -164,7 +164,7 @@ async def test_totals_are_those_of_owners(store: Store) -> None:
     await store.delete_session(session.id)
 
     async def spent(owners: Owners) -> list[str]:
-        return [str(one.cost_usd) for one in await store.totals("model", owners=owners)]
+        return [str(one.cost_usd) for one in await store.costs.totals("model", owners=owners)]
 
     assert await spent(Owners("ann", "red")) == ["1"]
     assert await spent(Owners("ann")) == ["2"]

@@ -87,8 +87,8 @@ async def test_what_a_newer_version_wrote_is_kept_when_it_is_stored_again(url: s
 async def test_it_was_copied_before_it_was_changed_and_has_what_later_versions_added(url: str) -> None:
     path = Path(url.removeprefix("sqlite:///"))
     async with open_store(url) as store:
-        assert await store.events(first_version.TALK) == []
-        await store.record_evaluation(first_version.TALK, score=1)
+        assert await store.trace.events(first_version.TALK) == []
+        await store.evaluations.record(first_version.TALK, score=1)
         assert (await store.verify()).is_sound
     copy = path.with_name(f"{path.name}.schema-1")
     assert [version_of(file) for file in (first_version.DATABASE, copy, path)] == [1, 1, len(migrations("sqlite"))]

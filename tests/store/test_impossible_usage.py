@@ -64,7 +64,7 @@ async def test_the_largest_possible_usage_is_stored_and_adds_up(store: Store) ->
         input_tokens=MAX_TOKENS, output_tokens=0, cost_usd=Decimal(10**9), pricing_version="v1", latency_ms=0
     )
     await store.append(session.id, [answered(str(n), usage=largest) for n in range(20)])
-    (total,) = await store.totals("session")
+    (total,) = await store.costs.totals("session")
     assert (total.input_tokens, total.cost_usd) == (20 * MAX_TOKENS, 20 * Decimal(10**9))
     assert (await store.verify()).is_sound
 
@@ -83,11 +83,11 @@ async def test_a_row_that_is_there_spoils_no_sum_and_verify_names_it(
     tiny = usage_of(cost_usd=Decimal("1E-9999"))
     name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of(**FORGED), usage_of(), tiny)
     for by in ("user", "team", "model", "day", "session", "provider"):
-        (total,) = await store.totals(by)  # type: ignore[arg-type]
+        (total,) = await store.costs.totals(by)  # type: ignore[arg-type]
         assert (total.messages, total.input_tokens, total.output_tokens) == (4, 20, 16)
         assert total.cost_usd == Decimal("0.5")
-    await store.keep_repricing("v2", [(name, 3, Decimal(1))])
-    assert (await store.repriced_totals("user", "v2"))[0].cost_usd == 1
+    await store.costs.save_repricing("v2", [(name, 3, Decimal(1))])
+    assert (await store.costs.totals("user", version="v2"))[0].cost_usd == 1
     found = await store.verify()
     assert not found.is_sound
     assert found.is_intact
@@ -109,20 +109,20 @@ async def test_an_operator_repairs_every_impossible_row_and_the_audit_says_what_
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of())
-    (planned,) = await store.repair_usage(dry_run=True)
+    (planned,) = await store.costs.repair(dry_run=True)
     assert (planned.session_id, planned.seq, planned.user_id, planned.team_id) == (name, 1, "victim", "t")
     assert not (await store.verify()).is_sound
-    assert await store.repair_usage() == [planned]
-    assert await store.repair_usage() == []
+    assert await store.costs.repair() == [planned]
+    assert await store.costs.repair() == []
     assert (await store.verify()).is_sound
     message = (await store.read(name))[0].message
     assert message.metadata.usage is not None
     assert not usage_problems(message.metadata.usage)
     assert (message.metadata.usage.input_tokens, message.metadata.usage.output_tokens) == (0, 4)
     assert (message.metadata.usage.cost_usd, message.metadata.usage.state) == (None, "unpriced")
-    (total,) = await store.totals("user")
+    (total,) = await store.costs.totals("user")
     assert (total.cost_usd, total.unpriced) == (Decimal("0.5"), 1)
-    (event,) = await store.events("system", types=["usage.repaired"])
+    (event,) = await store.trace.events("system", types=["usage.repaired"])
     assert event.payload["before"]["input_tokens"] == 2**63 - 1
     assert event.payload["before"]["cost_usd"] == "-1000000"
     assert (event.payload["repaired_session_id"], event.payload["seq"]) == (name, 1)
@@ -132,16 +132,16 @@ async def test_an_operator_takes_one_forged_usage_away_although_it_is_possible(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = await poisoned(store, monkeypatch, usage_of(), usage_of())
-    assert await store.repair_usage() == []
-    (done,) = await store.repair_usage(name, 2)
+    assert await store.costs.repair() == []
+    (done,) = await store.costs.repair(name, 2)
     assert done.before["cost_usd"] == "0.5"
-    totals = {one.group: (one.cost_usd, one.unpriced) for one in await store.totals("user")}
+    totals = {one.group: (one.cost_usd, one.unpriced) for one in await store.costs.totals("user")}
     assert totals == {"victim": (Decimal("0.5"), 0), "mallory": (Decimal(0), 1)}
     message = (await store.read(name))[1].message
     assert (message.metadata.user_id, message.metadata.team_id) == ("mallory", None)
     assert (await store.verify()).is_sound
     with pytest.raises(InputError):
-        await store.repair_usage(name, 9)
+        await store.costs.repair(name, 9)
 
 
 async def test_a_deleted_session_leaves_nothing_impossible_in_the_totals(
@@ -149,7 +149,7 @@ async def test_a_deleted_session_leaves_nothing_impossible_in_the_totals(
 ) -> None:
     name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of(**FORGED), usage_of(cost_usd=None))
     await store.delete_session(name)
-    (total,) = await store.totals("user")
+    (total,) = await store.costs.totals("user")
     assert (total.messages, total.input_tokens, total.cost_usd, total.unpriced) == (3, 10, 0, 1)
     assert (await store.verify()).is_sound
 
@@ -164,10 +164,10 @@ async def test_what_an_earlier_version_left_of_deleted_sessions_is_repaired_as_w
     connection.execute("UPDATE past_usage SET input_tokens = 9223372036854775807, cost_usd = '-5'")
     connection.close()
     async with open_store(f"sqlite:///{file}") as store:
-        (total,) = await store.totals("user")
+        (total,) = await store.costs.totals("user")
         assert (total.input_tokens, total.cost_usd) == (0, 0)
         assert [one.is_as_written for one in (await store.verify()).damage] == [True]
-        (done,) = await store.repair_usage()
+        (done,) = await store.costs.repair()
         assert (done.session_id, done.user_id, done.before["cost_usd"]) == ("", "victim", "-5")
         assert (await store.verify()).is_sound
 
@@ -176,14 +176,14 @@ async def test_calls_without_a_price_are_counted_apart(store: Store) -> None:
     session = await store.create_session(user_id="ann")
     usages = [usage_of(), usage_of(cost_usd=None, pricing_version=UNPRICED), usage_of(cost_usd=Decimal(0))]
     await store.append(session.id, [answered("x", model="a:x", user_id="ann", usage=one) for one in usages])
-    (total,) = await store.totals("model")
+    (total,) = await store.costs.totals("model")
     assert (total.messages, total.cost_usd, total.unpriced) == (3, Decimal("0.5"), 1)
-    await store.keep_repricing("v2", [(session.id, 2, Decimal("0.25"))])
-    (repriced,) = await store.repriced_totals("model", "v2")
+    await store.costs.save_repricing("v2", [(session.id, 2, Decimal("0.25"))])
+    (repriced,) = await store.costs.totals("model", version="v2")
     assert (repriced.cost_usd, repriced.unpriced) == (Decimal("0.75"), 0)
     assert (await store.verify()).is_sound
     await store.delete_session(session.id)
-    assert [(one.cost_usd, one.unpriced) for one in await store.totals("model")] == [(Decimal("0.5"), 1)]
+    assert [(one.cost_usd, one.unpriced) for one in await store.costs.totals("model")] == [(Decimal("0.5"), 1)]
 
 
 async def test_a_store_of_an_earlier_version_counts_its_unpriced_zeros_apart(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_a_store_of_an_earlier_version_counts_its_unpriced_zeros_apart(tmp
     connection.pragma("user_version", 10)
     connection.close()
     async with open_store(f"sqlite:///{file}") as store:
-        (total,) = await store.totals("session")
+        (total,) = await store.costs.totals("session")
         assert (total.messages, total.unpriced) == (3, 2)
         assert [row.message.metadata.usage.state for row in await store.read(session.id)] == [  # type: ignore[union-attr]
             "priced",

@@ -14,7 +14,7 @@ from tests.store.conftest import Clock
 async def test_a_key_is_found_again_by_its_public_id(store: Store, clock: Clock) -> None:
     store.clock = clock
     expires = clock() + timedelta(days=90)
-    made = await store.create_key(
+    made = await store.keys.create(
         "8fK2mQ0x",
         b"\x00hash\xff",
         user_id="ada",
@@ -23,7 +23,7 @@ async def test_a_key_is_found_again_by_its_public_id(store: Store, clock: Clock)
         scopes=("chat", "mail"),
         expires_at=expires,
     )
-    assert await store.find_key("8fK2mQ0x") == made
+    assert await store.keys.find("8fK2mQ0x") == made
     assert made == ApiKey(
         public_id="8fK2mQ0x",
         secret_hash=b"\x00hash\xff",
@@ -34,57 +34,57 @@ async def test_a_key_is_found_again_by_its_public_id(store: Store, clock: Clock)
         created_at=clock(),
         expires_at=expires,
     )
-    assert await store.find_key("8fK2mQ0y") is None
+    assert await store.keys.find("8fK2mQ0y") is None
 
 
 async def test_two_keys_never_have_one_public_id(store: Store) -> None:
-    await store.create_key("same", b"1", user_id="ada")
+    await store.keys.create("same", b"1", user_id="ada")
     with pytest.raises(ConflictError):
-        await store.create_key("same", b"2", user_id="bob")
-    found = await store.find_key("same")
+        await store.keys.create("same", b"2", user_id="bob")
+    found = await store.keys.find("same")
     assert found is not None
     assert found.user_id == "ada"
 
 
 async def test_a_key_is_good_until_it_expires_or_is_taken_back(store: Store, clock: Clock) -> None:
     store.clock = clock
-    key = await store.create_key("one", b"1", user_id="ada", expires_at=clock() + timedelta(hours=1))
+    key = await store.keys.create("one", b"1", user_id="ada", expires_at=clock() + timedelta(hours=1))
     assert key.is_valid(clock())
     assert not key.is_valid(clock() + timedelta(hours=1))
-    taken = await store.revoke_key("one")
+    taken = await store.keys.revoke("one")
     assert not taken.is_valid(clock())
     clock.move(hours=1)
-    assert (await store.revoke_key("one")).revoked_at == taken.revoked_at
+    assert (await store.keys.revoke("one")).revoked_at == taken.revoked_at
     with pytest.raises(UnknownNameError, match="two"):
-        await store.revoke_key("two")
+        await store.keys.revoke("two")
 
 
 async def test_keys_are_listed_by_age_and_by_user(store: Store, clock: Clock) -> None:
     store.clock = clock
     for number, user in enumerate(("bob", "ada", "bob")):
-        await store.create_key(f"key{number}", b"1", user_id=user)
+        await store.keys.create(f"key{number}", b"1", user_id=user)
         clock.move(seconds=1)
-    assert [key.public_id for key in await store.list_keys()] == ["key0", "key1", "key2"]
-    assert [key.public_id for key in await store.list_keys(user_id="bob")] == ["key0", "key2"]
+    assert [key.public_id for key in await store.keys.list()] == ["key0", "key1", "key2"]
+    assert [key.public_id for key in await store.keys.list(user_id="bob")] == ["key0", "key2"]
 
 
 async def test_the_last_use_only_moves_forward(store: Store, clock: Clock) -> None:
     store.clock = clock
-    await store.create_key("one", b"1", user_id="ada")
-    await store.note_key_used("one")
+    await store.keys.create("one", b"1", user_id="ada")
+    await store.keys.touch("one")
     used = clock()
     clock.move(hours=-1)
-    await store.note_key_used("one")
-    found = await store.find_key("one")
+    await store.keys.touch("one")
+    found = await store.keys.find("one")
     assert found is not None
     assert found.last_used_at == used
 
 
 async def test_who_is_erased_loses_their_keys(store: Store) -> None:
-    await store.create_key("one", b"1", user_id="ada")
-    await store.create_key("two", b"1", user_id="bob")
+    await store.keys.create("one", b"1", user_id="ada")
+    await store.keys.create("two", b"1", user_id="bob")
     await store.erase_user("ada")
-    assert [key.public_id for key in await store.list_keys()] == ["two"]
+    assert [key.public_id for key in await store.keys.list()] == ["two"]
 
 
 def test_a_key_does_not_show_its_hash(clock: Clock) -> None:

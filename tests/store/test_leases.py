@@ -22,26 +22,26 @@ STEPS = [{"days": 1}, {"days": -1}, {"hours": 1}, {"hours": -1}]
 async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
     store.clock = clock
     session, other = await store.create_session(), await store.create_session()
-    lease = await store.take_lease(session.id, "me", seconds=30)
+    lease = await store.turns.acquire(session.id, "me", seconds=30)
     assert (lease.session_id, lease.owner, (lease.expires_at - clock.now).seconds) == (session.id, "me", 30)
     with pytest.raises(ConflictError) as caught:
-        await store.take_lease(session.id, "you")
+        await store.turns.acquire(session.id, "you")
     assert caught.value.code == "turn_in_flight"
-    await store.take_lease(other.id, "you")
+    await store.turns.acquire(other.id, "you")
     await pass_time(store, clock, seconds=20)
-    assert (await store.take_lease(session.id, "me")).expires_at > lease.expires_at  # renewed
+    assert (await store.turns.acquire(session.id, "me")).expires_at > lease.expires_at  # renewed
     await pass_time(store, clock, seconds=25)
     with pytest.raises(ConflictError):
-        await store.take_lease(session.id, "you")
+        await store.turns.acquire(session.id, "you")
     await pass_time(store, clock, seconds=5)
-    assert (await store.take_lease(session.id, "you")).owner == "you"  # it had expired
+    assert (await store.turns.acquire(session.id, "you")).owner == "you"  # it had expired
     with pytest.raises(ConflictError):
-        await store.take_lease(session.id, "me")
-    await store.release_lease(session.id, "me")  # it is not mine any more
+        await store.turns.acquire(session.id, "me")
+    await store.turns.release(session.id, "me")  # it is not mine any more
     with pytest.raises(ConflictError):
-        await store.take_lease(session.id, "me")
-    await store.release_lease(session.id, "you")
-    await store.take_lease(session.id, "me")
+        await store.turns.acquire(session.id, "me")
+    await store.turns.release(session.id, "you")
+    await store.turns.acquire(session.id, "me")
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
@@ -50,16 +50,16 @@ async def test_setting_the_wall_clock_neither_ends_nor_prolongs_a_lease(
 ) -> None:
     store.clock = clock
     session = await store.create_session()
-    await store.take_lease(session.id, "me", seconds=30)
+    await store.turns.acquire(session.id, "me", seconds=30)
     clock.move(**step)
     with pytest.raises(ConflictError, match=r"the session is free in \d+ s"):
-        await store.take_lease(session.id, "you")
+        await store.turns.acquire(session.id, "you")
     clock.move(days=500)
     assert await store.retain(timedelta(days=400)) == []  # a turn is running in it
     clock.move(days=-500)
     await pass_time(store, seconds=30)
     clock.move(**step)
-    assert (await store.take_lease(session.id, "you")).owner == "you"
+    assert (await store.turns.acquire(session.id, "you")).owner == "you"
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
@@ -70,15 +70,15 @@ async def test_two_machines_whose_clocks_disagree_keep_one_turn_at_a_time(
         two.clock = clock = Clock()
         clock.now = one.clock() + timedelta(**step)
         session = await one.create_session()
-        await one.take_lease(session.id, "one", seconds=30)
+        await one.turns.acquire(session.id, "one", seconds=30)
         with pytest.raises(ConflictError):
-            await two.take_lease(session.id, "two", seconds=30)
-        await one.release_lease(session.id, "one")
-        await two.take_lease(session.id, "two", seconds=30)
+            await two.turns.acquire(session.id, "two", seconds=30)
+        await one.turns.release(session.id, "one")
+        await two.turns.acquire(session.id, "two", seconds=30)
         with pytest.raises(ConflictError):
-            await one.take_lease(session.id, "one", seconds=30)
+            await one.turns.acquire(session.id, "one", seconds=30)
         await pass_time(one, seconds=30)
-        await one.take_lease(session.id, "one", seconds=30)
+        await one.turns.acquire(session.id, "one", seconds=30)
 
 
 async def test_after_the_machine_has_restarted_a_lease_lasts_for_its_length_and_no_longer(
@@ -88,37 +88,37 @@ async def test_after_the_machine_has_restarted_a_lease_lasts_for_its_length_and_
     async with open_store(url) as store:
         session = (await store.create_session()).id
         await store.append(session, said("x"))
-        await store.take_lease(session, "me", seconds=30)
-        await store.begin_run(session, "run", b"hash", owner="worker", alive_s=20)
+        await store.turns.acquire(session, "me", seconds=30)
+        await store.runs.start(session, "run", b"hash", owner="worker", alive_s=20)
         await pass_time(store, days=-100)  # it was taken when the machine had run for a hundred days
     monkeypatch.setattr(lease_clock, "_BOOT_ID", tmp_path / "boot_id")
     (tmp_path / "boot_id").write_text("another start\n")
     async with open_store(url) as store:
         with pytest.raises(ConflictError, match=r"free in (30|29) s"):
-            await store.take_lease(session, "you")
-        assert await store.dead_runs() == []
+            await store.turns.acquire(session, "you")
+        assert await store.runs.expired() == []
     async with open_store(url) as store:
         await pass_time(store, seconds=30)
-        assert [run.run_id for run in await store.dead_runs()] == ["run"]
-        await store.take_lease(session, "you")
+        assert [run.run_id for run in await store.runs.expired()] == ["run"]
+        await store.turns.acquire(session, "you")
 
 
 async def test_where_the_database_clock_was_set_back_no_lease_lasts_longer_than_its_length(store: Store) -> None:
     session = await store.create_session()
-    await store.take_lease(session.id, "me", seconds=30)
+    await store.turns.acquire(session.id, "me", seconds=30)
     await pass_time(store, days=-1)
     with pytest.raises(ConflictError, match=r"free in 86\d{3} s"):
-        await store.take_lease(session.id, "you")
+        await store.turns.acquire(session.id, "you")
     await store._write(restart_leases(None))
     with pytest.raises(ConflictError, match=r"free in (30|29) s"):
-        await store.take_lease(session.id, "you")
+        await store.turns.acquire(session.id, "you")
 
 
 async def test_of_many_who_want_to_run_a_turn_one_does(shared_place: Place) -> None:
     async with shared_place.open() as one, shared_place.open() as two:
         session = await one.create_session()
         done = await asyncio.gather(
-            *((one, two)[number % 2].take_lease(session.id, f"owner {number}") for number in range(10)),
+            *((one, two)[number % 2].turns.acquire(session.id, f"owner {number}") for number in range(10)),
             return_exceptions=True,
         )
         assert sum(isinstance(outcome, ConflictError) for outcome in done) == 9
@@ -126,19 +126,19 @@ async def test_of_many_who_want_to_run_a_turn_one_does(shared_place: Place) -> N
 
 async def test_a_turn_gives_its_right_back_however_it_ends(store: Store) -> None:
     session = await store.create_session()
-    async with store.turn(session.id):
+    async with store.turns.lease(session.id):
         with pytest.raises(ConflictError):
-            await store.take_lease(session.id, "other")
+            await store.turns.acquire(session.id, "other")
     with pytest.raises(ZeroDivisionError):
-        async with store.turn(session.id):
+        async with store.turns.lease(session.id):
             raise ZeroDivisionError
-    await store.take_lease(session.id, "other")
+    await store.turns.acquire(session.id, "other")
 
 
 async def test_a_turn_that_takes_long_keeps_its_right(store: Store) -> None:
     session = await store.create_session()
-    async with store.turn(session.id, seconds=0.3):
+    async with store.turns.lease(session.id, seconds=0.3):
         for _ in range(10):
             await asyncio.sleep(0.1)
             with pytest.raises(ConflictError):
-                await store.take_lease(session.id, "other")
+                await store.turns.acquire(session.id, "other")

@@ -51,4 +51,4 @@ async def test_odd_characters_of_a_message_survive(store: Store, odd: str) -> No
     assert call.name == odd.replace("\0", "\u2400")  # beside a message, a NUL is shown by its picture
     await store.append(session.id, result("tu_1" + odd))
     assert (await store.tool_calls(session.id))[0].status == "succeeded"
-    assert [total.group for total in await store.totals("model")] == [odd.replace("\0", "\u2400")]
+    assert [total.group for total in await store.costs.totals("model")] == [odd.replace("\0", "\u2400")]

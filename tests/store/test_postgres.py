@@ -134,8 +134,8 @@ async def test_a_store_of_the_first_version_gets_what_it_lacks(url: str, monkeyp
         assert await store.read(session.id) == rows
         assert await store.list_sessions(user_id="ann") == [await store.get_session(session.id)]
         assert [hit.seq for hit in await store.search("word")] == [1]
-        assert await store.events(session.id) == []
-        await store.record_evaluation(session.id, score=1)
+        assert await store.trace.events(session.id) == []
+        await store.evaluations.record(session.id, score=1)
         assert (await store.verify()).is_sound
 
 

@@ -17,7 +17,7 @@ HASH = b"h" * 32
 
 
 async def begin(store: Store, session: str, run: str, **given: Any) -> StartedRun:
-    return await store.begin_run(session, run, **{"request_hash": HASH, "owner": "one", "alive_s": 20, **given})
+    return await store.runs.start(session, run, **{"request_hash": HASH, "owner": "one", "alive_s": 20, **given})
 
 
 def texts(told: RunEventPage) -> list[tuple[int, str, str]]:
@@ -28,28 +28,28 @@ async def test_events_are_counted_through_a_session_whatever_run_they_are_of(sto
     session = (await store.create_session()).id
     begun = await begin(store, session, "a")
     assert (begun.is_new, begun.run.first_number, begun.run.last_number) == (True, 1, 0)
-    assert await store.tell_run(session, "a", 0, ["1", "2"])
-    assert await store.tell_run(session, "a", 2, ["3"], end=RunEnd("finished"))
+    assert await store.runs.append(session, "a", 0, ["1", "2"])
+    assert await store.runs.append(session, "a", 2, ["3"], end=RunEnd("finished"))
     assert (await begin(store, session, "b")).run.first_number == 4
-    assert await store.tell_run(session, "b", 3, ["4"])
-    told = await store.run_events(session)
+    assert await store.runs.append(session, "b", 3, ["4"])
+    told = await store.runs.events(session)
     assert texts(told) == [(1, "a", "1"), (2, "a", "2"), (3, "a", "3"), (4, "b", "4")]
     assert told.latest is not None
     assert (told.latest.run_id, told.latest.is_running) == ("b", True)
     for after in range(6):
-        assert [number for number, _, _ in texts(await store.run_events(session, after))] == [*range(after + 1, 5)]
-    assert texts(await store.run_events(session, 1, limit=1)) == [(2, "a", "2")]
+        assert [number for number, _, _ in texts(await store.runs.events(session, after))] == [*range(after + 1, 5)]
+    assert texts(await store.runs.events(session, 1, limit=1)) == [(2, "a", "2")]
 
 
 async def test_what_comes_too_late_or_twice_is_not_stored(store: Store) -> None:
     session = (await store.create_session()).id
     await begin(store, session, "a")
-    assert await store.tell_run(session, "a", 0, ["1"])
-    assert not await store.tell_run(session, "a", 0, ["1"])
-    assert not await store.tell_run(session, "a", 5, ["6"])
-    assert await store.tell_run(session, "a", 1, [], end=RunEnd("cancelled"))
-    assert not await store.tell_run(session, "a", 1, ["2"])
-    assert texts(await store.run_events(session)) == [(1, "a", "1")]
+    assert await store.runs.append(session, "a", 0, ["1"])
+    assert not await store.runs.append(session, "a", 0, ["1"])
+    assert not await store.runs.append(session, "a", 5, ["6"])
+    assert await store.runs.append(session, "a", 1, [], end=RunEnd("cancelled"))
+    assert not await store.runs.append(session, "a", 1, ["2"])
+    assert texts(await store.runs.events(session)) == [(1, "a", "1")]
 
 
 async def test_the_same_request_again_is_the_same_run(store: Store) -> None:
@@ -70,12 +70,12 @@ async def test_one_run_at_a_time(store: Store) -> None:
     with pytest.raises(ConflictError) as caught:
         await begin(store, session, "b")
     assert caught.value.code == "run_in_progress"
-    await store.withdraw_run(session, "a")
-    assert await store.get_run(session, "a") is None
+    await store.runs.discard(session, "a")
+    assert await store.runs.get(session, "a") is None
     await begin(store, session, "b")
-    await store.tell_run(session, "b", 0, ["1"])
-    await store.withdraw_run(session, "b")  # which has told something
-    assert await store.get_run(session, "b") == await store.newest_run(session) is not None
+    await store.runs.append(session, "b", 0, ["1"])
+    await store.runs.discard(session, "b")  # which has told something
+    assert await store.runs.get(session, "b") == await store.runs.latest(session) is not None
     with pytest.raises(UnknownSessionError):
         await begin(store, "nobody", "a")
 
@@ -83,8 +83,10 @@ async def test_one_run_at_a_time(store: Store) -> None:
 async def test_what_an_interrupted_run_waits_for_is_kept(store: Store) -> None:
     session = (await store.create_session()).id
     await begin(store, session, "a")
-    await store.tell_run(session, "a", 0, ["1"], end=RunEnd("interrupted", ({"id": "int-1", "reason": "tool_call"},)))
-    run = await store.newest_run(session)
+    await store.runs.append(
+        session, "a", 0, ["1"], end=RunEnd("interrupted", ({"id": "int-1", "reason": "tool_call"},))
+    )
+    run = await store.runs.latest(session)
     assert run is not None
     assert (run.status, run.interrupts) == ("interrupted", ({"id": "int-1", "reason": "tool_call"},))
     assert run.ended_at is not None
@@ -92,38 +94,38 @@ async def test_what_an_interrupted_run_waits_for_is_kept(store: Store) -> None:
 
 async def test_a_cancel_reaches_the_worker_through_the_store(store: Store) -> None:
     session = (await store.create_session()).id
-    assert await store.cancel_run(session) is None
+    assert await store.runs.cancel(session) is None
     await begin(store, session, "a")
-    assert await store.cancelled_runs("one") == []
-    assert await store.cancel_run(session, "other") is None
-    asked = await store.cancel_run(session)
+    assert await store.runs.cancelled("one") == []
+    assert await store.runs.cancel(session, "other") is None
+    asked = await store.runs.cancel(session)
     assert asked is not None
     assert asked.cancel_at is not None
-    again = await store.cancel_run(session, "a")
+    again = await store.runs.cancel(session, "a")
     assert again == asked
-    assert await store.cancelled_runs("one") == [(session, "a")]
-    assert await store.cancelled_runs("two") == []
+    assert await store.runs.cancelled("one") == [(session, "a")]
+    assert await store.runs.cancelled("two") == []
 
 
 async def test_a_run_whose_worker_fell_silent_may_be_ended_by_others(store: Store) -> None:
     store.clock = clock = Clock()
     session = (await store.create_session()).id
     run = (await begin(store, session, "a")).run
-    await store.tell_run(session, "a", 0, ["1"])
+    await store.runs.append(session, "a", 0, ["1"])
     await pass_time(store, seconds=15)
-    await store.beat("one", 20)
+    await store.runs.heartbeat("one", 20)
     await pass_time(store, seconds=15)
     for step in (timedelta(days=1), timedelta(days=-2)):  # which somebody sets the wall clock by
         clock.now += step
-        assert await store.dead_runs() == []
-        assert not await store.end_dead_run(run, '"dead"')
+        assert await store.runs.expired() == []
+        assert not await store.runs.fail_expired(run, '"dead"')
     await pass_time(store, seconds=15)
-    assert [one.run_id for one in await store.dead_runs()] == ["a"]
-    assert await store.end_dead_run(run, '"dead"')
-    assert not await store.end_dead_run(run, '"dead"')
-    assert not await store.tell_run(session, "a", 1, ["2"])
-    assert texts(await store.run_events(session)) == [(1, "a", "1"), (2, "a", '"dead"')]
-    ended = await store.get_run(session, "a")
+    assert [one.run_id for one in await store.runs.expired()] == ["a"]
+    assert await store.runs.fail_expired(run, '"dead"')
+    assert not await store.runs.fail_expired(run, '"dead"')
+    assert not await store.runs.append(session, "a", 1, ["2"])
+    assert texts(await store.runs.events(session)) == [(1, "a", "1"), (2, "a", '"dead"')]
+    ended = await store.runs.get(session, "a")
     assert ended is not None
     assert ended.status == "error"
     assert (await begin(store, session, "b")).run.first_number == 3
@@ -133,27 +135,27 @@ async def test_old_events_are_swept_and_numbers_go_on(store: Store) -> None:
     store.clock = clock = Clock()
     session = (await store.create_session()).id
     await begin(store, session, "a")
-    await store.tell_run(session, "a", 0, ["1", "2"], end=RunEnd("finished"))
+    await store.runs.append(session, "a", 0, ["1", "2"], end=RunEnd("finished"))
     clock.now += timedelta(days=8)
     await begin(store, session, "b")
-    await store.tell_run(session, "b", 2, ["3"])
-    assert await store.sweep_run_events() == 1
-    assert await store.sweep_run_events() == 0
-    assert texts(await store.run_events(session)) == [(3, "b", "3")]
+    await store.runs.append(session, "b", 2, ["3"])
+    assert await store.runs.delete_old_events() == 1
+    assert await store.runs.delete_old_events() == 0
+    assert texts(await store.runs.events(session)) == [(3, "b", "3")]
     clock.now += timedelta(days=8)
-    assert await store.sweep_run_events() == 0  # it is running still
+    assert await store.runs.delete_old_events() == 0  # it is running still
 
 
 async def test_a_session_takes_its_runs_along_and_a_fork_has_none(store: Store) -> None:
     session = (await store.create_session()).id
     await store.append(session, said("x"))
     await begin(store, session, "a")
-    await store.tell_run(session, "a", 0, ["1"])
+    await store.runs.append(session, "a", 0, ["1"])
     fork = await store.fork(session)
-    assert (await store.run_events(fork.id)).events == ()
+    assert (await store.runs.events(fork.id)).events == ()
     await store.delete_session(session)
-    assert await store.get_run(session, "a") is None
-    assert (await store.run_events(session)).events == ()
+    assert await store.runs.get(session, "a") is None
+    assert (await store.runs.events(session)).events == ()
     assert (await store.verify()).is_sound
 
 
@@ -164,11 +166,11 @@ async def test_a_person_who_is_erased_leaves_nothing_in_runs(store: Store) -> No
     await store.append(third, said("secret", user_id="ann"))
     for session, user in ((own, "ann"), (others, "ann"), (third, "bob")):
         await begin(store, session, "a", user_id=user)
-        await store.tell_run(session, "a", 0, ["1"], end=RunEnd("finished"))
+        await store.runs.append(session, "a", 0, ["1"], end=RunEnd("finished"))
     await store.erase_user("ann")
     for session in (own, others, third):
-        assert (await store.run_events(session)).events == ()
-    run = await store.get_run(others, "a")
+        assert (await store.runs.events(session)).events == ()
+    run = await store.runs.get(others, "a")
     assert run is not None
     assert run.user_id is None
 
@@ -177,13 +179,16 @@ async def test_events_that_were_changed_are_found_out(shared_place: Place) -> No
     async with shared_place.open() as store:
         session = (await store.create_session()).id
         await begin(store, session, "a")
-        await store.tell_run(session, "a", 0, ["1"])
+        await store.runs.append(session, "a", 0, ["1"])
         assert (await store.verify()).is_sound
         await store._write(changed())
         (damage,) = (await store.verify()).damage
-        assert (damage.session_id, damage.what) == (session, "events of runs from 1: its hash does not fit its content")
+        assert (damage.session_id, damage.what) == (
+            session,
+            "events of runs from 1: its hash does not match its content",
+        )
         with pytest.raises(DragomanError) as caught:
-            await store.run_events(session)
+            await store.runs.events(session)
         assert caught.value.code == "damaged"
 
 

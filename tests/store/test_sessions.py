@@ -53,7 +53,7 @@ async def test_a_session_of_an_unknown_id_is_an_error_of_its_own(store: Store) -
         store.tool_calls("none"),
         store.tool_ids("none"),
         store.save_tool_ids("none", [("a", "b", "c")]),
-        store.take_lease("none", "me"),
+        store.turns.acquire("none", "me"),
     ):
         with pytest.raises(UnknownSessionError):
             await asked
@@ -174,7 +174,7 @@ async def test_names_that_not_every_engine_can_hold_are_refused_by_all(store: St
         store.rename_session(session.id, odd),
         store.get_session(odd),
         store.append(session.id, said("x"), idempotency_key=odd),
-        store.take_lease(session.id, odd),
+        store.turns.acquire(session.id, odd),
         store.save_tool_ids(session.id, [("a", "b", odd)]),
         store.list_sessions(user_id=odd),
     ):
@@ -231,6 +231,6 @@ async def test_what_is_no_message_or_no_group_is_refused_with_what_to_do(store: 
         with pytest.raises(InputError, match=r"is no message\. Append a dragoman\.Message"):
             await store.append("sess_1", given)
     group: Any = "nothing"
-    for asked in (store.totals(group), store.repriced_totals(group, "v")):
+    for asked in (store.costs.totals(group), store.costs.totals(group, version="v")):
         with pytest.raises(InputError, match="Group by one of session, user"):
             await asked

@@ -26,7 +26,7 @@ async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> N
     await store.append(one.id, [said("asks"), answered("no usage")])
 
     async def costs(by: Any, **wanted: Any) -> dict[str | None, Decimal]:
-        return {total.group: total.cost_usd for total in await store.totals(by, **wanted)}
+        return {total.group: total.cost_usd for total in await store.costs.totals(by, **wanted)}
 
     high = Decimal("100000.0000000000000000000000011")  # more digits than a Decimal keeps by default
     last = Decimal("100000.000000000000000000000001")
@@ -43,7 +43,7 @@ async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> N
     assert await costs("user", team="t1", model="a:y") == {"u1": Decimal("0.2")}
     assert await costs("day", user="nobody") == {}
     assert list(await costs("model")) == [None, "a:x", "a:y", "b:z"]
-    (total,) = await store.totals("session", session="s1")
+    (total,) = await store.costs.totals("session", session="s1")
     assert (total.messages, total.input_tokens, total.output_tokens) == (2, 20, 8)
     assert (total.cached_input_tokens, total.cache_creation_input_tokens, total.reasoning_tokens) == (40, 60, 4)
 
@@ -52,4 +52,4 @@ async def test_groups_come_in_the_same_order_on_every_engine(store: Store) -> No
     session = await store.create_session()
     names = ["b", "B", "a", "ä", "Z", "_", "🎉", "\uffff", "é", ""]
     await store.append(session.id, [answered("x", model=name, usage=used()) for name in names])
-    assert [total.group for total in await store.totals("model")] == sorted(names)
+    assert [total.group for total in await store.costs.totals("model")] == sorted(names)

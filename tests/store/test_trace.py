@@ -20,17 +20,29 @@ from dragoman.exchange import StopReason
 from dragoman.redaction import Redactor, Rule
 from dragoman.routing.pattern import Fingerprint, PatternSample
 from dragoman.store import Store, TraceEvent, open_store
-from dragoman.store.trace import AUDIT_TYPES, SYSTEM, ImportedEvent
+from dragoman.store.trace import AUDIT_TYPES, SYSTEM
 from tests.store.conftest import Clock, Place
 from tests.store.first_version import _metadata
 from tests.store.talk import answered, said
 from tests.test_redaction import KEYS
 
 
+class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    timestamp_us: int
+    session_id: str
+    turn_id: str | None
+    parent_event_id: str | None
+    type: str
+    actor: str
+    sensitivity: str
+    payload_json: bytes
+
+
 def event(
     number: int, session_id: str, kind: str = "skill.loaded", at_us: int = 1_800_000_000_000_000, **payload: Any
-) -> ImportedEvent:
-    return ImportedEvent(
+) -> BusEvent:
+    return BusEvent(
         id=f"01K{number:023d}",
         timestamp_us=at_us + number,
         session_id=session_id,
@@ -48,9 +60,9 @@ def event(
 
 async def test_what_is_written_is_read_in_order_a_page_at_a_time(store: Store) -> None:
     session = await store.create_session()
-    assert await store.append_events([event(number, session.id) for number in range(120)]) == 120
+    assert await store.trace.append([event(number, session.id) for number in range(120)]) == 120
     found: list[TraceEvent] = []
-    while page := await store.events(session.id, found[-1].id if found else "", 50):
+    while page := await store.trace.events(session.id, found[-1].id if found else "", 50):
         found += page
     assert [one.payload for one in found] == [{"n": number} for number in range(120)]
     first = found[1]
@@ -67,39 +79,39 @@ async def test_what_is_written_is_read_in_order_a_page_at_a_time(store: Store) -
 async def test_events_are_chosen_by_type_and_by_turn(store: Store) -> None:
     session = await store.create_session()
     kinds = ["turn.started", "llm.call_started", "turn.completed"]
-    await store.append_events([event(number, session.id, kinds[number % 3]) for number in range(30)])
-    chosen = await store.events(session.id, types=["turn.started", "turn.completed"], turn_id="turn_1")
+    await store.trace.append([event(number, session.id, kinds[number % 3]) for number in range(30)])
+    chosen = await store.trace.events(session.id, types=["turn.started", "turn.completed"], turn_id="turn_1")
     assert [one.payload["n"] for one in chosen] == [11, 12, 14, 15, 17, 18]
-    assert await store.events(session.id, types=[]) == []
+    assert await store.trace.events(session.id, types=[]) == []
 
 
 async def test_the_same_again_changes_nothing(store: Store) -> None:
     session = await store.create_session()
     events = [event(number, session.id) for number in range(3)]
-    assert await store.append_events(events) == 3
-    assert await store.append_events([*events, event(3, session.id)]) == 1
-    assert len(await store.events(session.id)) == 4
+    assert await store.trace.append(events) == 3
+    assert await store.trace.append([*events, event(3, session.id)]) == 1
+    assert len(await store.trace.events(session.id)) == 4
 
 
 async def test_events_of_no_session_are_kept_and_those_of_one_that_is_gone_are_not(store: Store) -> None:
     session = await store.create_session()
     await store.delete_session(session.id)
-    assert await store.append_events([event(0, SYSTEM), event(1, session.id), event(2, "sess_never")]) == 1
-    assert [one.payload for one in await store.events(SYSTEM)] == [{"n": 0}]
-    assert await store.events(session.id) == []
+    assert await store.trace.append([event(0, SYSTEM), event(1, session.id), event(2, "sess_never")]) == 1
+    assert [one.payload for one in await store.trace.events(SYSTEM)] == [{"n": 0}]
+    assert await store.trace.events(session.id) == []
 
 
 async def test_secrets_are_taken_out_before_anything_is_written(store: Store) -> None:
     session = await store.create_session()
     key = "gsk_" + "a1B2c3D4e5" * 5
-    await store.append_events(
+    await store.trace.append(
         [
             event(0, session.id, error_message=f"the key {key} is wrong", password="hunter2"),
             event(1, session.id, x="badge 7"),
         ],
         Redactor(rules=[Rule("badge", r"badge (\d)")]),
     )
-    first, second = await store.events(session.id)
+    first, second = await store.trace.events(session.id)
     assert first.payload == {"error_message": "the key [redacted:groq_key] is wrong", "password": "[redacted:password]"}
     assert second.payload == {"x": "badge [redacted:badge]"}
 
@@ -107,29 +119,29 @@ async def test_secrets_are_taken_out_before_anything_is_written(store: Store) ->
 async def test_anything_json_can_say_comes_back(store: Store) -> None:
     session = await store.create_session()
     said = {"nul": "a\0b", "emoji": "🎉", "big": 2**63, "list": [None, 1.5, True, {}], "quote": "'\";--"}
-    await store.append_events([event(0, session.id, **said)])
-    (found,) = await store.events(session.id)
+    await store.trace.append([event(0, session.id, **said)])
+    (found,) = await store.trace.events(session.id)
     assert found.payload == said
 
 
 async def test_deleting_a_session_takes_its_trace_along(store: Store) -> None:
     gone, stays = await store.create_session(), await store.create_session()
     for session in (gone, stays):
-        await store.append_events([event(0, session.id)])
-        await store.record_evaluation(session.id, score=1)
+        await store.trace.append([event(0, session.id)])
+        await store.evaluations.record(session.id, score=1)
     await store.delete_session(gone.id)
-    assert await store.events(gone.id) == []
-    assert await store.evaluations(gone.id) == []
-    assert len(await store.events(stays.id)) == 1
-    assert len(await store.evaluations()) == 1
+    assert await store.trace.events(gone.id) == []
+    assert await store.evaluations.find(gone.id) == []
+    assert len(await store.trace.events(stays.id)) == 1
+    assert len(await store.evaluations.find()) == 1
 
 
 async def test_a_fork_begins_without_a_trace(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, said("Hello"))
-    await store.append_events([event(0, session.id)])
+    await store.trace.append([event(0, session.id)])
     fork = await store.fork(session.id)
-    assert await store.events(fork.id) == []
+    assert await store.trace.events(fork.id) == []
 
 
 async def test_sweeping_leaves_what_is_young_and_what_an_audit_needs(store: Store, clock: Clock) -> None:
@@ -137,7 +149,7 @@ async def test_sweeping_leaves_what_is_young_and_what_an_audit_needs(store: Stor
     store.clock = clock
     now_us = int(clock.now.timestamp() * 1_000_000)
     day_us = 86_400_000_000
-    await store.append_events(
+    await store.trace.append(
         [
             *(event(number, session.id, at_us=now_us - 91 * day_us) for number in range(1_200)),
             event(2_000, session.id, at_us=now_us - 89 * day_us),
@@ -145,11 +157,11 @@ async def test_sweeping_leaves_what_is_young_and_what_an_audit_needs(store: Stor
             event(2_002, SYSTEM, "bus.subscriber_registered", at_us=now_us - 500 * day_us),
         ]
     )
-    assert await store.sweep_events(dry_run=True) == 1_201
-    assert await store.sweep_events() == 1_201
-    assert [one.payload["n"] for one in await store.events(session.id, limit=5_000)] == [2_000]
-    assert [one.type for one in await store.events(SYSTEM)] == ["gateway.key_issued"]
-    assert await store.sweep_events(timedelta(days=1)) == 1
+    assert await store.trace.delete_old_events(dry_run=True) == 1_201
+    assert await store.trace.delete_old_events() == 1_201
+    assert [one.payload["n"] for one in await store.trace.events(session.id, limit=5_000)] == [2_000]
+    assert [one.type for one in await store.trace.events(SYSTEM)] == ["gateway.key_issued"]
+    assert await store.trace.delete_old_events(timedelta(days=1)) == 1
 
 
 def test_what_an_audit_needs_is_what_the_catalogue_says() -> None:
@@ -163,7 +175,7 @@ FINGERPRINT = Fingerprint(intent_tags=("fix",), file_extensions=(".py",), token_
 
 async def test_an_evaluation_comes_back_as_it_was(store: Store) -> None:
     session = await store.create_session()
-    made = await store.record_evaluation(
+    made = await store.evaluations.record(
         session.id,
         score=0.75,
         success=True,
@@ -180,16 +192,16 @@ async def test_an_evaluation_comes_back_as_it_was(store: Store) -> None:
         fingerprint=FINGERPRINT,
     )
     assert made.notes == "fine␀, password=[redacted:password]"
-    assert await store.evaluations(session.id) == [made]
-    assert await store.evaluations(task_id="TASK-1") == [made]
-    assert await store.evaluations(agent_id="scout", limit=1) == [made]
-    assert await store.evaluations(agent_id="nobody") == []
+    assert await store.evaluations.find(session.id) == [made]
+    assert await store.evaluations.find(task_id="TASK-1") == [made]
+    assert await store.evaluations.find(agent_id="scout", limit=1) == [made]
+    assert await store.evaluations.find(agent_id="nobody") == []
 
 
 async def test_a_task_of_no_session_can_be_judged(store: Store) -> None:
-    made = await store.record_evaluation(task_id="TASK-1", success=False, evaluator="judge")
+    made = await store.evaluations.record(task_id="TASK-1", success=False, evaluator="judge")
     assert made.session_id == SYSTEM
-    assert await store.evaluations(task_id="TASK-1") == [made]
+    assert await store.evaluations.find(task_id="TASK-1") == [made]
 
 
 @pytest.mark.parametrize(
@@ -208,31 +220,31 @@ async def test_a_task_of_no_session_can_be_judged(store: Store) -> None:
 async def test_an_evaluation_that_says_nothing_sensible_is_refused(store: Store, wrong: dict[str, Any]) -> None:
     session = await store.create_session()
     with pytest.raises(FormatError):
-        await store.record_evaluation(session.id, **wrong)
-    assert await store.evaluations() == []
+        await store.evaluations.record(session.id, **wrong)
+    assert await store.evaluations.find() == []
 
 
 async def test_a_session_that_is_not_there_cannot_be_judged(store: Store) -> None:
     with pytest.raises(UnknownSessionError):
-        await store.record_evaluation("sess_never", score=1)
+        await store.evaluations.record("sess_never", score=1)
 
 
 async def test_routing_learns_from_turns_as_they_were_judged_last(store: Store, clock: Clock) -> None:
     store.clock = clock
     mine, other = await store.create_session(user_id="ada"), await store.create_session(user_id="grace")
-    await store.record_evaluation(mine.id, score=0.1, turn_id="t1", model="a:m", fingerprint=FINGERPRINT)
+    await store.evaluations.record(mine.id, score=0.1, turn_id="t1", model="a:m", fingerprint=FINGERPRINT)
     clock.move(seconds=1)
-    await store.record_evaluation(
+    await store.evaluations.record(
         mine.id, score=0.9, turn_id="t1", model="a:m", fingerprint=FINGERPRINT, cost_usd=Decimal("0.5")
     )
     clock.move(seconds=1)
-    await store.record_evaluation(other.id, success=False, turn_id="t1", model="b:m", fingerprint=FINGERPRINT)
-    await store.record_evaluation(mine.id, score=1, turn_id="t2", model="a:m")
+    await store.evaluations.record(other.id, success=False, turn_id="t1", model="b:m", fingerprint=FINGERPRINT)
+    await store.evaluations.record(mine.id, score=1, turn_id="t2", model="a:m")
     first = PatternSample(fingerprint=FINGERPRINT, primary_model="b:m", success=0.0)
     second = PatternSample(fingerprint=FINGERPRINT, primary_model="a:m", success=0.9, cost_usd=Decimal("0.5"))
-    assert await store.pattern_samples() == [first, second]
-    assert await store.pattern_samples(user_id="ada") == [second]
-    assert await store.pattern_samples(limit=1) == [first]
+    assert await store.evaluations.samples() == [first, second]
+    assert await store.evaluations.samples(user_id="ada") == [second]
+    assert await store.evaluations.samples(limit=1) == [first]
 
 
 # --- care ------------------------------------------------------------------------------------------------------------
@@ -241,15 +253,15 @@ async def test_routing_learns_from_turns_as_they_were_judged_last(store: Store, 
 async def test_erasing_a_person_takes_them_out_of_the_trace_of_others(store: Store) -> None:
     own, others = await store.create_session(user_id="usr_1"), await store.create_session(user_id="usr_2")
     for session in (own, others):
-        await store.append_events([event(0, session.id, user_id="usr_1", team_id="team_1", deep=[{"who": "usr_1"}])])
-        await store.append_events([event(1, session.id, user_id="usr_11")])
-        await store.record_evaluation(session.id, score=1, evaluator="usr_1", notes="from me")
+        await store.trace.append([event(0, session.id, user_id="usr_1", team_id="team_1", deep=[{"who": "usr_1"}])])
+        await store.trace.append([event(1, session.id, user_id="usr_11")])
+        await store.evaluations.record(session.id, score=1, evaluator="usr_1", notes="from me")
     await store.erase_user("usr_1")
-    assert await store.events(own.id) == []
-    first, second = await store.events(others.id)
+    assert await store.trace.events(own.id) == []
+    first, second = await store.trace.events(others.id)
     assert first.payload == {"team_id": "team_1", "deep": [{}]}
     assert second.payload == {"user_id": "usr_11"}
-    (judged,) = await store.evaluations()
+    (judged,) = await store.evaluations.find()
     assert (judged.session_id, judged.evaluator, judged.notes, judged.score) == (others.id, "[erased]", None, 1.0)
     assert (await store.verify()).is_sound
 
@@ -257,31 +269,31 @@ async def test_erasing_a_person_takes_them_out_of_the_trace_of_others(store: Sto
 async def test_a_session_is_exported_with_its_trace(store: Store, place: Place) -> None:
     session = await store.create_session()
     await store.append(session.id, said("Hello"))
-    await store.append_events([event(number, session.id) for number in range(3)])
-    await store.append_events([event(9, SYSTEM)])
-    made = await store.record_evaluation(session.id, score=0.5, fingerprint=FINGERPRINT, cost_usd=Decimal("1E-7"))
+    await store.trace.append([event(number, session.id) for number in range(3)])
+    await store.trace.append([event(9, SYSTEM)])
+    made = await store.evaluations.record(session.id, score=0.5, fingerprint=FINGERPRINT, cost_usd=Decimal("1E-7"))
     lines = [line async for line in store.export(session.id)]
     async with open_store("memory:") as target:
         await target.import_session(lines)
         await target.import_session(lines)
-        assert await target.events(session.id) == await store.events(session.id)
-        assert await target.evaluations(session.id) == [made]
+        assert await target.trace.events(session.id) == await store.trace.events(session.id)
+        assert await target.evaluations.find(session.id) == [made]
         copy = await target.import_session(lines, "sess_copy")
-        assert [one.payload for one in await target.events(copy.id)] == [{"n": 0}, {"n": 1}, {"n": 2}]
-        assert [one.session_id for one in await target.evaluations(copy.id)] == ["sess_copy"]
+        assert [one.payload for one in await target.trace.events(copy.id)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+        assert [one.session_id for one in await target.evaluations.find(copy.id)] == ["sess_copy"]
         assert (await target.verify()).is_sound
-        assert await target.events(SYSTEM) == []
+        assert await target.trace.events(SYSTEM) == []
 
 
 async def test_a_backup_has_the_trace(store: Store, tmp_path: Any) -> None:
     session = await store.create_session()
-    await store.append_events([event(0, session.id), event(1, SYSTEM)])
-    made = await store.record_evaluation(session.id, score=0.5)
+    await store.trace.append([event(0, session.id), event(1, SYSTEM)])
+    made = await store.evaluations.record(session.id, score=0.5)
     await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
-        assert await copy.events(session.id) == await store.events(session.id)
-        assert await copy.events(SYSTEM) == await store.events(SYSTEM)
-        assert await copy.evaluations() == [made]
+        assert await copy.trace.events(session.id) == await store.trace.events(session.id)
+        assert await copy.trace.events(SYSTEM) == await store.trace.events(SYSTEM)
+        assert await copy.evaluations.find() == [made]
 
 
 @pytest.mark.parametrize("table", ["events", "evaluations"])
@@ -290,16 +302,16 @@ async def test_a_row_that_was_changed_is_found_and_never_served(tmp_path: Any, t
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}") as store:
         name = (await store.create_session()).id if of == "session" else SYSTEM
-        await store.append_events([event(0, name)])
-        await store.record_evaluation(name, score=0.5)
+        await store.trace.append([event(0, name)])
+        await store.evaluations.record(name, score=0.5)
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE events SET actor = 'user'" if table == "events" else "UPDATE evaluations SET score = 1")
     connection.close()
     async with open_store(f"sqlite:///{path}") as store:
         with pytest.raises(CorruptDataError):
-            await (store.events(name) if table == "events" else store.evaluations())
+            await (store.trace.events(name) if table == "events" else store.evaluations.find())
         found = await store.verify()
-        assert ["its hash does not fit its content" in damage.what for damage in found.damage] == [True]
+        assert ["its hash does not match its content" in damage.what for damage in found.damage] == [True]
 
 
 async def test_the_size_report_counts_the_trace(shared_place: Place) -> None:
@@ -312,13 +324,13 @@ async def test_what_is_left_of_a_session_that_is_gone_is_found(tmp_path: Any) ->
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
-        await store.append_events([event(0, session.id)])
+        await store.trace.append([event(0, session.id)])
     connection = apsw.Connection(str(path))
     connection.execute("DELETE FROM sessions")
     connection.close()
     async with open_store(f"sqlite:///{path}") as store:
         found = [damage.what for damage in (await store.verify()).damage]
-        assert f"there are events of session {session.id}, which is gone" in found
+        assert f"there are events of session {session.id}, which does not exist" in found
 
 
 async def test_nothing_is_written_of_a_session_that_is_being_deleted(shared_place: Place) -> None:
@@ -326,10 +338,10 @@ async def test_nothing_is_written_of_a_session_that_is_being_deleted(shared_plac
         for number in range(20):
             session = await one.create_session()
             await asyncio.gather(
-                one.append_events([event(place, session.id) for place in range(60)]),
+                one.trace.append([event(place, session.id) for place in range(60)]),
                 other.delete_session(session.id),
-                other.append_events([event(100 + number, session.id)]),
-                one.sweep_events(dry_run=True),
+                other.trace.append([event(100 + number, session.id)]),
+                one.trace.delete_old_events(dry_run=True),
             )
         assert (await one.verify()).damage == ()
         assert (await one.verify()).sessions == 0
@@ -342,8 +354,8 @@ async def test_no_key_reaches_the_disk(tmp_path: Any) -> None:
             TraceWriter(store).listen(bus)
             for name, key in KEYS.items():
                 bus.emit(SkillLoaded(skill_name=name, reason=f"because of {key}"), session_id=session.id)
-        await store.record_evaluation(session.id, score=1, notes=" ".join(KEYS.values()))
-        assert len(await store.events(session.id)) == len(KEYS)
+        await store.evaluations.record(session.id, score=1, notes=" ".join(KEYS.values()))
+        assert len(await store.trace.events(session.id)) == len(KEYS)
         written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"[redacted:" in written
     assert [name for name, key in KEYS.items() if key.encode() in written] == []
@@ -377,11 +389,11 @@ async def test_what_the_bus_says_is_in_the_store_when_it_is_closed(store: Store)
                 wall_time_seconds=0.5,
             )
         )
-    first, second, third = await store.events(session.id)
+    first, second, third = await store.trace.events(session.id)
     assert second.payload == {"skill_name": "token=[redacted:secret]"}
     assert third.payload["total_cost_usd"] == "0.000654"
     assert (second.parent_event_id, third.parent_event_id) == (first.id, first.id)
-    assert [one.type for one in await store.events(SYSTEM)] == ["bus.subscriber_registered"]
+    assert [one.type for one in await store.trace.events(SYSTEM)] == ["bus.subscriber_registered"]
 
 
 async def test_the_writer_can_be_waited_for_and_closed_before_the_bus(store: Store) -> None:
@@ -391,47 +403,47 @@ async def test_the_writer_can_be_waited_for_and_closed_before_the_bus(store: Sto
         writer.listen(bus)
         bus.emit(started(), session_id=session.id)
         await writer.flush()
-        assert len(await store.events(session.id)) == 1
+        assert len(await store.trace.events(session.id)) == 1
         bus.emit(started(), session_id=session.id)
         await writer.close()
-        assert len(await store.events(session.id)) == 2
+        assert len(await store.trace.events(session.id)) == 2
         bus.emit(started(), session_id=session.id)
-    assert len(await store.events(session.id)) == 2
+    assert len(await store.trace.events(session.id)) == 2
 
 
 async def test_the_writer_sweeps_once_a_day_and_says_so(store: Store, clock: Clock) -> None:
     store.clock = clock
     old_us = int(clock.now.timestamp() * 1_000_000) - 100 * 86_400_000_000
-    await store.append_events([event(number, SYSTEM, at_us=old_us) for number in range(5)])
+    await store.trace.append([event(number, SYSTEM, at_us=old_us) for number in range(5)])
     seconds = iter([0.0, 10.0, 90_000.0])
     writer = TraceWriter(store, max_delay_s=0, clock_s=lambda: next(seconds, 90_000.0))
     async with Bus(strict=True) as bus:
         writer.listen(bus)
         await writer.flush()
-        await store.append_events([event(number, SYSTEM, at_us=old_us) for number in range(5)])
+        await store.trace.append([event(number, SYSTEM, at_us=old_us) for number in range(5)])
         bus.emit(GatewayKeyIssued(gateway_key_id="key"))
         await writer.flush()
         bus.emit(GatewayKeyIssued(gateway_key_id="key"))
         await writer.flush()
-    swept = await store.events(SYSTEM, types=["trace.swept"])
+    swept = await store.trace.events(SYSTEM, types=["trace.swept"])
     assert [one.payload for one in swept] == [{"deleted": 5, "older_than_days": 90.0}] * 2
 
 
 async def test_a_store_that_fails_for_a_moment_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.bus.trace_writer._RETRY_DELAYS_S", (0.0, 0.0))
     session = await store.create_session()
-    append, failures = store.append_events, iter([True, True])
+    append, failures = store.trace.append, iter([True, True])
 
     async def failing(*arguments: Any) -> int:
         if next(failures, False):
             raise StorageError("the disk is tired")
         return await append(*arguments)
 
-    monkeypatch.setattr(store, "append_events", failing)
+    monkeypatch.setattr(store.trace, "append", failing)
     async with Bus(strict=True) as bus:
         TraceWriter(store).listen(bus)
         bus.emit(started(), session_id=session.id)
-    assert len(await store.events(session.id)) == 1
+    assert len(await store.trace.events(session.id)) == 1
 
 
 # --- other prices ----------------------------------------------------------------------------------------------------
@@ -440,25 +452,25 @@ async def test_a_store_that_fails_for_a_moment_loses_nothing(store: Store, monke
 async def test_other_prices_stand_beside_the_receipts(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, [answered("A", **_metadata("0.5")), said("B"), answered("C", **_metadata("0.25"))])
-    calls = [call async for call in store.priced_calls()]
+    calls = [call async for call in store.costs.calls()]
     assert [(call.seq, call.model, call.usage.cost_usd) for call in calls] == [
         (1, "anthropic:claude-sonnet-4-6", Decimal("0.5")),
         (3, "anthropic:claude-sonnet-4-6", Decimal("0.25")),
     ]
-    assert [call async for call in store.priced_calls(model="other")] == []
-    assert await store.keep_repricing("v2", [(session.id, 1, Decimal("0.1")), ("sess_never", 1, Decimal(9))]) == 2
-    await store.keep_repricing("v2", [(session.id, 1, Decimal("0.3"))])
-    assert await store.pricing_versions() == ["v2"]
-    (total,) = await store.repriced_totals("model", "v2")
+    assert [call async for call in store.costs.calls(model="other")] == []
+    assert await store.costs.save_repricing("v2", [(session.id, 1, Decimal("0.1")), ("sess_never", 1, Decimal(9))]) == 2
+    await store.costs.save_repricing("v2", [(session.id, 1, Decimal("0.3"))])
+    assert await store.costs.versions() == ["v2"]
+    (total,) = await store.costs.totals("model", version="v2")
     assert total.cost_usd == Decimal("0.55")
-    (as_charged,) = await store.totals("model")
+    (as_charged,) = await store.costs.totals("model")
     assert as_charged.cost_usd == Decimal("0.75")
-    assert [call async for call in store.priced_calls()] == calls
+    assert [call async for call in store.costs.calls()] == calls
     assert (await store.verify()).is_sound
     fork = await store.fork(session.id)
     await store.append(fork.id, said("D"))
     await store.delete_session(session.id)
-    (total,) = await store.repriced_totals("session", "v2", session=fork.id)
+    (total,) = await store.costs.totals("session", version="v2", session=fork.id)
     assert total.cost_usd == Decimal("0.55")
     await store.delete_session(fork.id)
-    assert await store.pricing_versions() == []
+    assert await store.costs.versions() == []

@@ -24,11 +24,11 @@ def ended(message: Message) -> Message:
 
 async def test_a_session_is_opened_with_its_history_and_its_ids(store: Store) -> None:
     session = await store.create_session(title="long", metadata={"a": 1})
-    assert (await store.open_turn(session.id)).rows == []
+    assert (await store.turns.open(session.id)).rows == []
     for start in range(0, 650, 50):
         await store.append(session.id, [said(f"line {number}") for number in range(start, start + 50)])
     await store.save_tool_ids(session.id, LEARNED)
-    found = await store.open_turn(session.id)
+    found = await store.turns.open(session.id)
     assert found.session == await store.get_session(session.id)
     assert texts(found.rows) == [f"line {number}" for number in range(650)]
     assert found.tool_ids == tuple(LEARNED)
@@ -39,7 +39,7 @@ async def test_a_session_is_opened_with_its_history_and_its_ids(store: Store) ->
 async def test_a_history_of_any_length_is_read_whole(store: Store, count: int) -> None:
     session = await store.create_session()
     await store.append(session.id, [said(f"line {number}") for number in range(count)])
-    assert len((await store.open_turn(session.id)).rows) == count
+    assert len((await store.turns.open(session.id)).rows) == count
 
 
 async def test_a_fork_is_opened_with_what_it_shares(store: Store) -> None:
@@ -48,63 +48,63 @@ async def test_a_fork_is_opened_with_what_it_shares(store: Store) -> None:
     await store.save_tool_ids(session.id, LEARNED)
     fork = await store.fork(session.id, 1)
     await store.append(fork.id, said("three"))
-    found = await store.open_turn(fork.id)
+    found = await store.turns.open(fork.id)
     assert texts(found.rows) == ["one", "three"]
     assert found.tool_ids == tuple(LEARNED)
 
 
 async def test_a_session_that_is_not_there_is_not_opened(store: Store) -> None:
     with pytest.raises(UnknownSessionError):
-        await store.open_turn("sess_none")
+        await store.turns.open("sess_none")
 
 
 async def test_an_answer_ends_together_with_its_ids_its_entries_and_the_lease(store: Store) -> None:
     session = await store.create_session()
-    await store.take_lease(session.id, "me")
+    await store.turns.acquire(session.id, "me")
     arriving = await begun(store, session.id)
     entries = [{"type": "task", "content": "hi"}, {"type": "final", "content": "Hello."}]
-    row = await store.end_answer(
+    row = await store.turns.finish_answer(
         session.id, ended(arriving), tool_ids=LEARNED, entries=entries, agent_key="clerk", owner="me"
     )
     assert row == (await store.read(session.id))[1]
     assert await store.tool_ids(session.id) == tuple(LEARNED)
     assert [entry["type"] for entry in await store.entries.agent(session.id, "clerk")] == ["task", "final"]
-    await store.take_lease(session.id, "you")
+    await store.turns.acquire(session.id, "you")
     assert (await store.verify()).is_sound
 
 
 async def test_an_answer_that_has_ended_already_takes_nothing_along(store: Store) -> None:
     session = await store.create_session()
-    await store.take_lease(session.id, "me")
+    await store.turns.acquire(session.id, "me")
     arriving = await begun(store, session.id)
-    await store.end_answer(session.id, ended(arriving))
+    await store.turns.finish_answer(session.id, ended(arriving))
     entry = {"type": "final", "content": "Hello."}
     with pytest.raises(ConflictError) as caught:
-        await store.end_answer(
+        await store.turns.finish_answer(
             session.id, ended(arriving), tool_ids=LEARNED, entries=[entry], agent_key="clerk", owner="me"
         )
     assert caught.value.code == "message_ended"
     assert await store.tool_ids(session.id) == ()
     assert await store.entries.agent(session.id, "clerk") == []
     with pytest.raises(ConflictError):
-        await store.take_lease(session.id, "you")
+        await store.turns.acquire(session.id, "you")
 
 
 async def test_a_lease_that_was_given_back_on_the_way_is_not_given_back_twice(store: Store) -> None:
     session = await store.create_session()
-    async with store.turn(session.id) as tenure:
+    async with store.turns.lease(session.id) as tenure:
         arriving = await begun(store, session.id)
-        await store.end_answer(session.id, ended(arriving), owner=tenure.owner)
+        await store.turns.finish_answer(session.id, ended(arriving), owner=tenure.owner)
         tenure.confirm_release()
-        await store.take_lease(session.id, "you")
+        await store.turns.acquire(session.id, "you")
     with pytest.raises(ConflictError):
-        await store.take_lease(session.id, "me")
+        await store.turns.acquire(session.id, "me")
 
 
 async def test_what_a_model_consumed_for_a_summary_is_counted(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, said("a summary", model="m", usage=used(10, 20, "0.5")))
-    (total,) = await store.totals("session", session=session.id)
+    (total,) = await store.costs.totals("session", session=session.id)
     assert (total.input_tokens, total.output_tokens, str(total.cost_usd)) == (10, 20, "0.5")
     assert (await store.verify()).is_sound
 
@@ -112,11 +112,11 @@ async def test_what_a_model_consumed_for_a_summary_is_counted(store: Store) -> N
 async def test_a_renewal_that_comes_behind_the_end_leaves_no_lease(store: Store) -> None:
     session = (await store.create_session()).id
     for _ in range(20):
-        async with store.turn(session) as tenure:
+        async with store.turns.lease(session) as tenure:
             assert tenure._renewal_timer is not None
             tenure._renewal_timer.cancel()
             tenure._start_renewal()  # at this very moment
-            await store.release_lease(session, tenure.owner)
+            await store.turns.release(session, tenure.owner)
             tenure.confirm_release()
-        await store.take_lease(session, "somebody else")
-        await store.release_lease(session, "somebody else")
+        await store.turns.acquire(session, "somebody else")
+        await store.turns.release(session, "somebody else")

@@ -191,12 +191,12 @@ async def test_a_turn_that_lost_its_lease_calls_no_model_and_runs_no_tool(tmp_pa
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].call("note", {"word": "never"})
-        real = it.store.turn
-        it.store.turn = lambda session_id: real(session_id, 0.03)  # type: ignore[method-assign]
+        real = it.store.turns.lease
+        it.store.turns.lease = lambda session_id: real(session_id, 0.03)  # type: ignore[method-assign]
 
         async def taken() -> None:
             await pass_time(it.store, minutes=5)
-            await it.store.take_lease(it.session, "somebody else", 600)
+            await it.store.turns.acquire(it.session, "somebody else", 600)
             await asyncio.sleep(0.1)  # until it wants to renew its lease
 
         with pytest.raises(ConflictError) as caught:
@@ -351,7 +351,7 @@ async def test_workers_at_work_are_cancelled_with_the_turn_that_sent_them(tmp_pa
             kept = await messages(it, session.id)
             assert check(kept) == ()
             assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
-            await it.store.take_lease(session.id, "anybody")
+            await it.store.turns.acquire(session.id, "anybody")
         assert len(results_in(await messages(it))) == 2
 
 

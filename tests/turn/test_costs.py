@@ -201,5 +201,5 @@ async def charged(provider: str, body: dict[str, Any], folder: Path) -> tuple[Us
             assert ended.fault is None
             (row,) = await store.tail(session.id, 1)
             assert row.message.metadata.usage is not None
-            (totals,) = await store.totals("session")
+            (totals,) = await store.costs.totals("session")
             return row.message.metadata.usage, ended.cost_usd, totals.cost_usd

@@ -51,8 +51,8 @@ async def test_a_choice_against_the_routing_and_against_what_worked_is_told(tmp_
         assert seen == [], "the routing had the same model"
         for _ in range(5):
             await agent.ask(it.session, "@gemini Hello")
-            judged = await it.store.judged_turn(it.session)
-            await it.store.record_evaluation(it.session, score=1.0, **judged)
+            judged = await it.store.evaluations.for_turn(it.session)
+            await it.store.evaluations.record(it.session, score=1.0, **judged)
         await agent.bus.drain()
         assert {event.type for event in seen} == {"route.overridden"}
         overridden: Any = seen[0].payload

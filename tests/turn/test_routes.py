@@ -168,7 +168,7 @@ async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tm
         (row,) = await it.store.tail(it.session, 1)
         assert row.message.metadata.routing == decision.record
         await agent.bus.drain()
-        (decided,) = await it.store.events(it.session, types=["route.decided"])
+        (decided,) = await it.store.trace.events(it.session, types=["route.decided"])
         assert decided.payload["chain"][3]["pattern_alternatives"]
 
 

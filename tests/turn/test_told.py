@@ -40,7 +40,7 @@ async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_
         script(it)
         ended = await agent.ask(it.session, f"What is 1 + 2? {SECRET}")
         await agent.close()
-        events = await it.store.events(it.session)
+        events = await it.store.trace.events(it.session)
         by_id = {event.id: event for event in events}
         tree = [(event.type, by_id[event.parent_event_id].type if event.parent_event_id else None) for event in events]
         assert tree == [
@@ -73,14 +73,14 @@ async def test_a_trace_is_kept_by_an_agent_with_a_bus_of_its_own_or_by_whoever_w
             agent = await it.agent(**given)
             await agent.ask(session.id, "Hello?")
             await agent.close()
-            assert bool(await it.store.events(session.id)) is is_kept
+            assert bool(await it.store.trace.events(session.id)) is is_kept
         for trace in (None, True):
             session = await it.store.create_session()
             async with Bus() as bus:
                 agent = await it.agent(bus=bus, record_trace=trace)
                 await agent.ask(session.id, "Hello?")
                 await agent.close()
-                assert bool(await it.store.events(session.id)) is (trace is True)
+                assert bool(await it.store.trace.events(session.id)) is (trace is True)
 
 
 async def test_a_turn_becomes_spans_within_each_other(tmp_path: Path) -> None:

@@ -401,10 +401,10 @@ async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
             calls += (await agent.ask(it.session, f"question {number}")).llm_calls
-        (before,) = await it.store.totals("session", session=it.session)
+        (before,) = await it.store.costs.totals("session", session=it.session)
         fake.say("They talked about words.")
         ended = await agent.ask(it.session, "And?")
-        (after,) = await it.store.totals("session", session=it.session)
+        (after,) = await it.store.costs.totals("session", session=it.session)
         await agent.bus.drain()
         assert ended.llm_calls == 2
         assert len(seen) == 2 * (calls + 2) == 2 * len(fake.bodies)

@@ -121,7 +121,7 @@ async def weeks(site: Site) -> None:
                         duration_sec=40 + 9 * ((day * 5 + number) % 7),
                     )
                 )
-                await site.doors.store.record_evaluation(
+                await site.doors.store.evaluations.record(
                     score=round(score - 0.05, 2), success=score >= 0.6, evaluator="REVIEWER", agent_id=agent,
                     model=model, duration_ms=60_000.0 + 9_000 * ((day * 3 + number) % 5), task_id=f"TASK-{100 + 2 * day + number}",
                 )  # fmt: skip

@@ -78,7 +78,7 @@ async def test_the_page_asks_for_a_key_and_forgets_it_with_its_tab(
 ) -> None:
     visitor.expected.append("401")
     made = new_key(site.doors.peppers)
-    await site.doors.store.create_key(made.public_id, made.secret_hash, user_id="ada", scopes=("chat",))
+    await site.doors.store.keys.create(made.public_id, made.secret_hash, user_id="ada", scopes=("chat",))
     await visitor.open()
     await visitor.sees("API key required")
     await visitor.page.get_by_label("Key", exact=True).fill("not-a-key")

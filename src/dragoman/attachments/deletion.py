@@ -35,7 +35,7 @@ async def delete_with_files(
     With ``untouched_since`` it stays if something has happened in it since then, and nothing is returned. If files
     cannot be deleted it stays, too: ``StorageError`` with the code attachments_left.
     """
-    async with store.turn(session_id) as lease:  # whoever begins a turn needs this, so none begins meanwhile
+    async with store.turns.lease(session_id) as lease:  # whoever begins a turn needs this, so none begins meanwhile
         if untouched_since is not None and (await store.get_session(session_id)).updated_at >= untouched_since:
             return None
         count = await _delete_files(store, session_id, owners, files) if files is not None else 0

@@ -80,7 +80,7 @@ class TraceWriter:
         """Write a batch of events."""
         for delay_s in (*_RETRY_DELAYS_S, None):
             try:
-                await self._store.append_events(events, self._redactor)
+                await self._store.trace.append(events, self._redactor)
                 break
             except StorageError as error:
                 if delay_s is None:
@@ -95,7 +95,7 @@ class TraceWriter:
         if self._retention is None or (self._swept_at_s is not None and now_s - self._swept_at_s < _DAY_S):
             return
         self._swept_at_s = now_s
-        deleted = await self._store.sweep_events(self._retention, exempt=AUDIT)
+        deleted = await self._store.trace.delete_old_events(self._retention, exempt=AUDIT)
         if deleted and self._source is not None:
             days = self._retention / timedelta(days=1)
             self._source[0].emit(TraceSwept(deleted=deleted, older_than_days=days))

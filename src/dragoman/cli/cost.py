@@ -95,14 +95,14 @@ async def cost(
 
 async def _read_totals(store: Store, by: TotalsBy, version: str | None, filters: dict[str, Any]) -> list[Totals]:
     if version is None:
-        return await store.totals(by, **filters)
-    versions = await store.pricing_versions()
+        return await store.costs.totals(by, **filters)
+    versions = await store.costs.versions()
     if version not in versions:
         version_list = ", ".join(versions) or "none yet"
         raise InputError(
             f"nothing was repriced under {version!r}; there is {version_list}", remedy="See dragoman reprice"
         )
-    return await store.repriced_totals(by, version, **filters)
+    return await store.costs.totals(by, version=version, **filters)
 
 
 def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> None:
@@ -219,7 +219,7 @@ async def reprice(
     versions: set[str] = set()
     async with open_store_at(store_url) as store:
         session_id = (await find_session(store, session)).id if session is not None else None
-        async for call in store.priced_calls(
+        async for call in store.costs.calls(
             session=session_id,
             model=model,
             since=since.isoformat() if since is not None else None,
@@ -231,7 +231,7 @@ async def reprice(
             if cost_usd is not None:
                 amounts.append((call.session_id, call.seq, cost_usd))
         if keep:
-            await store.keep_repricing(table.version, amounts)
+            await store.costs.save_repricing(table.version, amounts)
     differences = sorted(by_model.values(), key=lambda one: -abs(one.would_be_usd - one.was_usd))
     if json:
         models = [item.to_json() for item in differences]

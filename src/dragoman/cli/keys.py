@@ -72,7 +72,7 @@ async def create(
     expires_at = None if expires is None else _expiry_time(expires)
     credentials = new_key(load_peppers(resolve_store_url(store_url), keys_file))
     async with open_store_at(store_url, create=True) as store:
-        key = await store.create_key(
+        key = await store.keys.create(
             credentials.public_id,
             credentials.secret_hash,
             user_id=user or store.new_id(),
@@ -114,7 +114,7 @@ async def list_keys(
         Only this user's.
     """
     async with open_store_at(store_url) as store:
-        api_keys = await store.list_keys(user_id=user)
+        api_keys = await store.keys.list(user_id=user)
     if json:
         print_json({"keys": [_to_json(key) for key in api_keys]})
         return
@@ -136,7 +136,7 @@ async def revoke(key: str, *, store_url: StoreOption = None, json: JsonOption = 
     """
     public_id = key.split("_")[2] if key.startswith("ak_") and key.count("_") >= 4 else key
     async with open_store_at(store_url) as store:
-        row = await store.revoke_key(public_id)
+        row = await store.keys.revoke(public_id)
         await write_events(store, GatewayKeyRevoked(gateway_key_id=row.public_id))
     if json:
         print_json(_to_json(row))

@@ -141,7 +141,7 @@ async def repair_usage(
     """
     async with open_store_at(store_url) as store:
         only = (await find_session(store, session)).id if session is not None else None
-        repairs = await store.repair_usage(only, message, dry_run=not write)
+        repairs = await store.costs.repair(only, message, dry_run=not write)
     if json:
         print_json({"written": write, "repaired": repairs})
         return

@@ -141,7 +141,7 @@ async def _read_store(
     """The session and its history, and how earlier turns were judged. Without a session there may be no store."""
     try:
         async with open_store_at(store_url) as store:
-            samples = await store.pattern_samples()
+            samples = await store.evaluations.samples()
             if session is None:
                 return None, (), samples
             current = await find_session(store, session)

@@ -105,7 +105,7 @@ async def _read_rows(
 
 
 async def _cost_text(store: Store, session: Session) -> str:
-    totals = await store.totals("session", session=session.id)
+    totals = await store.costs.totals("session", session=session.id)
     return format_cost(totals[0].cost_usd, totals[0].unpriced, totals[0].messages) if totals else ""
 
 

@@ -67,7 +67,7 @@ async def stats(
         session_id = (await find_session(store, session)).id if session is not None else None
         totals_by = {}
         for group in dict.fromkeys((by, "day")):
-            totals_by[group] = await store.totals(
+            totals_by[group] = await store.costs.totals(
                 group,
                 session=session_id,
                 user=user,

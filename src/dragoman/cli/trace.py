@@ -99,7 +99,7 @@ async def trace(
 async def _read_newest(store: Store, session_id: str, limit: int, filters: Mapping[str, Any]) -> list[TraceEvent]:
     events: list[TraceEvent] = []
     after = ""
-    while page := await store.events(session_id, after, _PAGE, **filters):
+    while page := await store.trace.events(session_id, after, _PAGE, **filters):
         events = [*events, *page][-limit:]
         after = page[-1].id
     return events
@@ -107,7 +107,7 @@ async def _read_newest(store: Store, session_id: str, limit: int, filters: Mappi
 
 async def _follow(store: Store, session_id: str, after: str, filters: Mapping[str, Any], tree: _Tree | None) -> None:
     while True:
-        events = await store.events(session_id, after, _PAGE, **filters)
+        events = await store.trace.events(session_id, after, _PAGE, **filters)
         if not events:
             await asyncio.sleep(_POLL_S)
             continue
@@ -288,8 +288,8 @@ async def evaluate(
         raise InputError("nothing says how good it was", remedy="Give --score, --success or --no-success")
     async with open_store_at(store_url) as store:
         current = await find_session(store, session)
-        turn = await store.judged_turn(current.id)
-        evaluation = await store.record_evaluation(
+        turn = await store.evaluations.for_turn(current.id)
+        evaluation = await store.evaluations.record(
             current.id, score=score, success=success, notes=notes, evaluator=evaluator, **turn
         )
         payloads = list(evaluation_events(evaluation))

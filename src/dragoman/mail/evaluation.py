@@ -237,13 +237,13 @@ async def _record(store: Store, session: Session | None, turn_id: str | None, **
     turn_facts: dict[str, Any] = {"turn_id": turn_id}
     if session is not None:
         with contextlib.suppress(InputError):  # no such turn, or nobody has answered: there is nothing to learn from
-            turn_facts = await store.judged_turn(session.id, turn_id)
+            turn_facts = await store.evaluations.for_turn(session.id, turn_id)
     values = {name: value for name, value in fields.items() if value is not None}
     row = {**turn_facts, **values, **({"model": turn_facts["model"]} if turn_facts.get("model") else {})}
     try:
-        return await store.record_evaluation(SYSTEM if session is None else session.id, **row)
+        return await store.evaluations.record(SYSTEM if session is None else session.id, **row)
     except UnknownSessionError:  # it was deleted meanwhile
-        return await store.record_evaluation(SYSTEM, **values)
+        return await store.evaluations.record(SYSTEM, **values)
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ async def _record(store: Store, session: Session | None, turn_id: str | None, **
 
 async def get_task_evaluation(store: Store, task_id: str, *, team_id: str | None = None) -> TaskEvaluation | None:
     """Everything about how a task went; nothing if nobody has said anything."""
-    evaluations = await store.evaluations(task_id=task_id, team_id=team_id, limit=_MAX_EVALUATIONS)
+    evaluations = await store.evaluations.find(task_id=task_id, team_id=team_id, limit=_MAX_EVALUATIONS)
     if not evaluations:
         return None
     return TaskEvaluation(
@@ -267,11 +267,11 @@ async def recent_summaries(
     store: Store, *, by: Literal["agent", "model"], team_id: str | None = None, newest: int = WINDOW
 ) -> list[GroupSummary]:
     """The newest few evaluations of each agent or model, in sum."""
-    totals = await store.judged_totals(by, team_id=team_id)
+    totals = await store.evaluations.totals(by, team_id=team_id)
     column = {"agent": "agent_id", "model": "model"}[by]
     summaries = []
     for group in totals:
-        evaluations = await store.evaluations(team_id=team_id, limit=newest, **{column: group.group})
+        evaluations = await store.evaluations.find(team_id=team_id, limit=newest, **{column: group.group})
         summaries.append(
             GroupSummary(
                 name=group.group, summary=rolling_summary(evaluations, newest), trend=compute_trend(evaluations)
@@ -282,7 +282,7 @@ async def recent_summaries(
 
 async def get_trends(store: Store, *, by: Literal["agent", "model"], team_id: str | None = None) -> Trends:
     """How agents or models do over time."""
-    evaluations = await store.evaluations(team_id=team_id, limit=_MAX_EVALUATIONS)
+    evaluations = await store.evaluations.find(team_id=team_id, limit=_MAX_EVALUATIONS)
     step = step_for(evaluations)
     groups = group_by(evaluations, {"agent": "agent_id", "model": "model"}[by])
     named_groups: list[tuple[str | None, list[Evaluation]]] = (

@@ -62,7 +62,7 @@ async def letter_graph(
         raise UnknownLetterError("there is no such letter", where=f"letter {letter_id} to {recipient}")
     status: LetterStatus = matches[0]
     task_id = status.letter.task_id
-    evaluations: list[Evaluation] = await mail.store.evaluations(task_id=task_id, team_id=mail.team_id)
+    evaluations: list[Evaluation] = await mail.store.evaluations.find(task_id=task_id, team_id=mail.team_id)
     thread = await mail.thread(task_id, _LETTERS)
     session = await _find_session(mail, status.letter.session_id, find_session)
     if session is None:

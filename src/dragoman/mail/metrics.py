@@ -86,9 +86,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_metrics(store: Store, team_id: str | None = None) -> Metrics:
     """What is measured of a team; of all, if none is named."""
-    newest = await store.evaluations(team_id=team_id, limit=_NEWEST)
-    agents = await store.judged_totals("agent", team_id=team_id)
-    models = await store.judged_totals("model", team_id=team_id)
+    newest = await store.evaluations.find(team_id=team_id, limit=_NEWEST)
+    agents = await store.evaluations.totals("agent", team_id=team_id)
+    models = await store.evaluations.totals("model", team_id=team_id)
     by_agent, by_model = group_by(newest, "agent_id"), group_by(newest, "model")
     return Metrics(
         tasks=_overall_performance(newest),

@@ -268,7 +268,7 @@ async def _validate_config(config: ServerConfig) -> None:
         if not config.requires_keys:
             return
         now = store.clock()
-        if not any(key.is_valid(now) for key in await store.list_keys()):
+        if not any(key.is_valid(now) for key in await store.keys.list()):
             raise SettingsError(
                 "others could reach this server, and nobody has a key",
                 where=f"{config.host} port {config.port}",

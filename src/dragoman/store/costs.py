@@ -1,20 +1,32 @@
-"""What was consumed and what it cost, by group.
+"""What messages consumed and cost, by group, and what they would cost under other prices.
 
-Invariants: what was deleted was paid for as well, and stays in the totals. An impossible figure adds nothing
-(``message.usage_problems``), so that one row cannot spoil a sum; ``verify`` names it. No sum overflows.
+    await store.costs.totals("model", since="2026-11-01")          by model, session, user, team, provider or day
+    async for call in store.costs.calls(since="2026-11-01"):       every answer with a usage, as it was charged
+    await store.costs.save_repricing(version, amounts)             what answers cost under another version of prices
+    await store.costs.totals("day", version=version)               the totals with those amounts
+    await store.costs.repair(dry_run=True)                         usages that are impossible
+
+Invariants: the usage of a deleted session stays in the totals. An impossible figure adds nothing
+(``message.usage_problems``), so that one row cannot spoil a sum; ``verify`` reports it. No sum overflows. A repricing
+never changes the cost that a message records; it is stored beside it, under its version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from dragoman.errors import InputError
-from dragoman.message import MAX_TOKENS
-from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.types import Owners, Totals
+import msgspec
 
+from dragoman.errors import InputError
+from dragoman.message import MAX_TOKENS, Usage
+from dragoman.store.message_rows import from_micros, to_micros
+from dragoman.store.operation import Facet, Steps, operation
+from dragoman.store.types import Owners, PricedCall, Totals, TotalsBy, UsageRepair
+
+_PAGE: Final = 500
 GROUPS: Final = {
     "session": "session_id",
     "user": "user_id",
@@ -30,10 +42,13 @@ COUNTS: Final = (
     "cache_creation_input_tokens",
     "reasoning_tokens",
 )
-_USAGE_COLUMNS: Final = f"day, model, provider, user_id, team_id, {', '.join(COUNTS)}, cost_usd, unpriced"
-_ALL_USAGE: Final = (  # what sessions that were deleted have cost was paid as well
-    f"SELECT session_id, 1 AS messages, {_USAGE_COLUMNS} FROM usage"
-    f" UNION ALL SELECT NULL, messages, {_USAGE_COLUMNS} FROM past_usage"
+_GROUP_COLUMNS: Final = f"day, model, provider, user_id, team_id, {', '.join(COUNTS)}"
+_PAST_USAGE: Final = f" UNION ALL SELECT NULL, messages, {_GROUP_COLUMNS}, cost_usd, unpriced FROM past_usage"
+_USAGE: Final = f"SELECT session_id, 1 AS messages, {_GROUP_COLUMNS}, cost_usd, unpriced FROM usage{_PAST_USAGE}"
+_REPRICED_USAGE: Final = (
+    f"SELECT u.session_id AS session_id, 1 AS messages, {_GROUP_COLUMNS}, coalesce(r.cost_usd, u.cost_usd) AS cost_usd,"
+    " CASE WHEN r.cost_usd IS NULL THEN u.unpriced ELSE 0 END AS unpriced FROM usage AS u LEFT JOIN repricings AS r"
+    f" ON r.session_id = u.session_id AND r.seq = u.seq AND r.pricing_version = ?{_PAST_USAGE}"
 )
 _BITS: Final = 32
 _LOW: Final = (1 << _BITS) - 1
@@ -73,26 +88,144 @@ def totals_from(rows: Iterable[Sequence[Any]]) -> list[Totals]:
     )  # engines sort each in their own way
 
 
+class CostStore(Facet):
+    """Usage and costs of a store: ``store.costs``."""
+
+    async def totals(
+        self,
+        by: TotalsBy = "model",
+        *,
+        session: str | None = None,
+        user: str | None = None,
+        team: str | None = None,
+        model: str | None = None,
+        owners: Owners | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        version: str | None = None,
+    ) -> list[Totals]:
+        """Return usage and costs by group. Days are in UTC, as 2026-11-15; ``until`` is the first day not counted.
+
+        With ``version``, calls that were repriced under that version of prices count with that amount.
+        """
+        filters = {"session_id": session, "user_id": user, "team_id": team, "model": model}
+        return await self._store._read(_totals(by, filters, since, until, owners=owners, version=version))
+
+    async def calls(
+        self,
+        *,
+        session: str | None = None,
+        model: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        after_seq: int = 0,
+    ) -> AsyncIterator[PricedCall]:
+        """Yield every answer that has a usage, by session and seq, without those of deleted sessions.
+
+        ``after_seq`` is for one session: it skips the messages up to that seq.
+        """
+        after = (session or "", after_seq)
+        filters = {"u.session_id": session, "u.model": model}
+        while page := await self._store._read(_read_calls(after, filters, since, until)):
+            for call in page:
+                yield call
+            after = (page[-1].session_id, page[-1].seq)
+
+    async def save_repricing(self, version: str, amounts: Iterable[tuple[str, int, Decimal]]) -> int:
+        """Store what calls cost under a version of prices, as session, seq and amount; return their number."""
+        items = list(amounts)
+        now = self._store.clock()
+        for start in range(0, len(items), _PAGE):
+            await self._store._write(_insert_repricings(version, items[start : start + _PAGE], now))
+        return len(items)
+
+    async def versions(self) -> list[str]:
+        """Return the versions of prices that have stored repricings."""
+        return await self._store._read(_list_versions())
+
+    async def repair(
+        self, session_id: str | None = None, seq: int | None = None, *, dry_run: bool = False
+    ) -> list[UsageRepair]:
+        """Repair impossible usages, in one session or everywhere, and return them; ``dry_run`` changes nothing.
+
+        Impossible counts become 0, and the cost unknown. With ``seq``, the usage of that message is removed whatever
+        it is, and counts for the session's own user. Each repair is an audit event.
+        """
+        from dragoman.store.usage_repair import repair_usage  # noqa: PLC0415  rarely used
+
+        return await repair_usage(self._store, session_id, seq, dry_run=dry_run)
+
+
+def _conditions(filters: dict[str, str | None], since: str | None, until: str | None) -> tuple[list[str], list[Any]]:
+    values = {f"{column} = ?": value for column, value in filters.items()} | {"day >= ?": since, "day < ?": until}
+    conditions = {condition: value for condition, value in values.items() if value is not None}
+    return ["1 = 1", *conditions], list(conditions.values())
+
+
 @operation
-def totals(
-    by: str, filters: dict[str, str], since: str | None, until: str | None, owners: Owners | None = None
-) -> Generator[Statement, Rows, list[Totals]]:
-    """What was consumed and what it cost, by group; days are in UTC, and ``until`` is the first day not counted."""
+def _totals(
+    by: str,
+    filters: dict[str, str | None],
+    since: str | None,
+    until: str | None,
+    *,
+    owners: Owners | None,
+    version: str | None,
+) -> Steps[list[Totals]]:
     group = group_column(by)
-    conditions, arguments = ["1 = 1"], list[Any]()
-    for name, value in filters.items():
-        conditions.append(f"{GROUPS[name]} = ?")
-        arguments.append(value)
-    for sign, day in ((">=", since), ("<", until)):
-        if day is not None:
-            conditions.append(f"day {sign} ?")
-            arguments.append(day)
+    conditions, arguments = _conditions(filters, since, until)
     if owners is not None:
-        owner_sql, owner_arguments = owners.condition("ever")
+        owner_sql, owner_arguments = owners.condition("counted")
         conditions.append(owner_sql)
         arguments.extend(owner_arguments)
+    usage, versions = (_USAGE, []) if version is None else (_REPRICED_USAGE, [version])
     rows = yield (
-        f"SELECT {group}, {SUMS} FROM ({_ALL_USAGE}) AS ever WHERE {' AND '.join(conditions)} GROUP BY {group}",
-        arguments,
+        f"SELECT {group}, {SUMS} FROM ({usage}) AS counted WHERE {' AND '.join(conditions)} GROUP BY {group}",
+        (*versions, *arguments),
     )
     return totals_from(rows)
+
+
+@operation
+def _read_calls(
+    after: tuple[str, int], filters: dict[str, str | None], since: str | None, until: str | None
+) -> Steps[list[PricedCall]]:
+    conditions, arguments = _conditions(filters, since, until)
+    rows = yield (
+        "SELECT u.session_id, u.seq, u.model, m.metadata_json, m.created_at FROM usage AS u"
+        " JOIN messages AS m ON m.session_id = u.session_id AND m.seq = u.seq"
+        f" WHERE (u.session_id, u.seq) > (?, ?) AND {' AND '.join(conditions)}"
+        f" ORDER BY u.session_id, u.seq LIMIT {_PAGE}",
+        (*after, *arguments),
+    )
+    return [
+        PricedCall(session_id, seq, model, usage, from_micros(created_at))
+        for session_id, seq, model, metadata_json, created_at in rows
+        if (usage := usage_from(msgspec.json.decode(metadata_json))) is not None
+    ]
+
+
+def usage_from(metadata: dict[str, Any]) -> Usage | None:
+    """Return the usage in the metadata of a message, without the fields of a newer version."""
+    fields = metadata.get("usage")
+    if fields is None:
+        return None
+    return msgspec.convert({name: fields[name] for name in fields if name in Usage.__struct_fields__}, Usage)
+
+
+@operation
+def _insert_repricings(version: str, amounts: Sequence[tuple[str, int, Decimal]], now: datetime) -> Steps[None]:
+    for session_id, seq, cost in amounts:
+        yield (
+            "INSERT INTO repricings (session_id, seq, pricing_version, cost_usd, repriced_at)"
+            " SELECT session_id, seq, ?, ?, ? FROM usage WHERE session_id = ? AND seq = ?"  # unless it was deleted
+            " ON CONFLICT (session_id, seq, pricing_version)"
+            " DO UPDATE SET cost_usd = excluded.cost_usd, repriced_at = excluded.repriced_at",
+            (version, str(cost), to_micros(now), session_id, seq),
+        )
+
+
+@operation
+def _list_versions() -> Steps[list[str]]:
+    rows = yield "SELECT DISTINCT pricing_version FROM repricings ORDER BY pricing_version", ()
+    return [row[0] for row in rows]

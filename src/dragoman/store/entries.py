@@ -230,7 +230,7 @@ def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
                 problems.append(f"entry {expected} is not there")
                 break
             if hash_of(row[:5]) != bytes(row[5]):
-                problems.append(f"entry {row[1]}: its hash does not fit its content")
+                problems.append(f"entry {row[1]}: its hash does not match its content")
         after_seq = rows[-1][1]
     return problems
 
@@ -238,7 +238,7 @@ def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
 def row_from(row: tuple[Any, ...]) -> EntryRow:
     """An entry in its place; ``CorruptDataError`` if it is not what was written."""
     if hash_of(row[:5]) != bytes(row[5]):
-        raise CorruptDataError("its hash does not fit its content", where=f"session {row[0]}, entry {row[1]}")
+        raise CorruptDataError("its hash does not match its content", where=f"session {row[0]}, entry {row[1]}")
     return EntryRow(row[1], row[2], read_json(row[4], OWN))
 
 

@@ -11,22 +11,20 @@ The one rule: a page costs a page, however long the history or the list is that 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Role
-from dragoman.store.attached import AttachmentRefs, find_attachment_refs
 from dragoman.store.lineage import Segment, damage_error, lineage
 from dragoman.store.message_reader import COLUMNS, MessageRow, get_message, message_row_from, unknown_message
-from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import Operation, Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.sessions import select_sessions
 from dragoman.store.tool_call_rows import CALL_COLUMNS, call_from_row
-from dragoman.store.types import Owners, Row, Session
+from dragoman.store.types import Owners, Session
 
 
 class CallInfo(msgspec.Struct, frozen=True):
@@ -37,55 +35,8 @@ class CallInfo(msgspec.Struct, frozen=True):
     duration_ms: int | None  # from when the message that makes it was begun until its answer was there
 
 
-class FindingMethods:
-    """What a store can find."""
-
-    if TYPE_CHECKING:
-        engine: str
-
-        async def _read(self, operation: Operation[Any]) -> Any: ...
-        async def _read_inline(self, operation: Operation[Any]) -> Any: ...
-        async def _to_rows(self, items: Iterable[MessageRow | Row]) -> list[Row]: ...
-
-    async def seq_before(self, session_id: str, when: datetime) -> int:
-        """The place of the newest message that was said before a moment; 0 if there is none.
-
-        Messages stand in the order of their times unless they were brought from elsewhere. Where they do not, it is a
-        place whose message was said before, and the next one was not.
-        """
-        seq: int = await self._read_inline(_seq_before(session_id, to_micros(when)))
-        return seq
-
-    async def find_message(self, session_id: str, name: str) -> Row:
-        """The message of that id, or the newest one that a client knows by that name, or ``UnknownMessageError``."""
-        (row,) = await self._to_rows([await self._read_inline(_find_message(self.engine, session_id, name))])
-        return row
-
-    async def count_messages(self, session_id: str, role: Role) -> int:
-        """How many messages of a role were stored in a session itself, without those that it shares as a fork."""
-        number: int = await self._read_inline(_count_messages(session_id, role))
-        return number
-
-    async def find_calls(self, session_id: str, call_ids: Sequence[str]) -> dict[str, CallInfo]:
-        """What is known of these calls of a history."""
-        calls: dict[str, CallInfo] = await self._read_inline(_find_calls(session_id, call_ids)) if call_ids else {}
-        return calls
-
-    async def list_sessions_of(
-        self, owners: Owners, *, before: tuple[datetime, str] | None = None, limit: int = 50
-    ) -> list[Session]:
-        """Somebody's sessions, the one that changed last first; ``before``: time and id of the last one told."""
-        sessions: list[Session] = await self._read(_list_sessions_of(owners, before, limit))
-        return sessions
-
-    async def find_attachment_refs(self, session_id: str, owners: Owners, prefix: str) -> AttachmentRefs:
-        """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""
-        refs: AttachmentRefs = await self._read(find_attachment_refs(session_id, owners, prefix))
-        return refs
-
-
 @operation
-def _seq_before(session_id: str, moment: int) -> Generator[Statement, Rows, int]:
+def seq_before(session_id: str, moment: int) -> Generator[Statement, Rows, int]:
     segments = yield from lineage(session_id)
     low, high = 0, segments[-1].last
     while low < high:
@@ -114,7 +65,7 @@ _INDEX_PREFIX: Final = 200  # signs of a name that are in the index
 
 
 @operation
-def _find_message(engine: str, session_id: str, name: str) -> Generator[Statement, Rows, MessageRow]:
+def find_message(engine: str, session_id: str, name: str) -> Generator[Statement, Rows, MessageRow]:
     try:
         return (yield from get_message(session_id, name))
     except UnknownMessageError:
@@ -140,14 +91,14 @@ def _decode_metadata(text: str) -> Mapping[str, Any]:
 
 
 @operation
-def _count_messages(session_id: str, role: Role) -> Generator[Statement, Rows, int]:
+def count_messages(session_id: str, role: Role) -> Generator[Statement, Rows, int]:
     rows = yield "SELECT count(*) FROM messages WHERE session_id = ? AND role = ?", (session_id, role.value)
     count: int = rows[0][0]
     return count
 
 
 @operation
-def _find_calls(session_id: str, call_ids: Sequence[str]) -> Generator[Statement, Rows, dict[str, CallInfo]]:
+def find_calls(session_id: str, call_ids: Sequence[str]) -> Generator[Statement, Rows, dict[str, CallInfo]]:
     calls: dict[str, CallInfo] = {}
     segments = yield from lineage(session_id)
     for call_id in call_ids:
@@ -166,7 +117,7 @@ def _find_calls(session_id: str, call_ids: Sequence[str]) -> Generator[Statement
 
 
 @operation
-def _list_sessions_of(
+def list_sessions_of(
     owners: Owners, before: tuple[datetime, str] | None, limit: int
 ) -> Generator[Statement, Rows, list[Session]]:
     condition, arguments = owners.condition("sessions")

@@ -175,7 +175,7 @@ def message_hash(session_id: str, seq: int, columns: Columns) -> bytes:
 def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blobs: Mapping[str, bytes]) -> Message:
     """The message of a row; ``CorruptDataError`` if the row is not what was written."""
     if message_hash(session_id, seq, columns) != hash_:
-        raise CorruptDataError("its hash does not fit its content", where=f"session {session_id}, message {seq}")
+        raise CorruptDataError("its hash does not match its content", where=f"session {session_id}, message {seq}")
     content = columns.content_json
     if columns.blobs_json is not None:
         content = _insert_blobs(content, msgspec.json.decode(columns.blobs_json, type=list[BlobSlice]), blobs)

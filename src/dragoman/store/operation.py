@@ -1,48 +1,52 @@
-"""What a store does, written once for every engine; how that is written down.
+"""Operations: what a store does, written once for every engine.
 
-An operation is a generator. It yields statements, ``(sql, arguments)``, is sent the rows that each one gives, and
-returns its result. An engine runs it: in a thread for SQLite, with ``await`` for PostgreSQL, in both cases inside one
-transaction. So there is one logic, and no second copy of it for another way of waiting.
+An operation is a generator. It yields statements ``(sql, arguments)``, receives the rows of each, and returns its
+result. An engine runs it inside one transaction: SQLite in a thread, PostgreSQL with ``await``.
 
-The SQL is what both engines understand; ``?`` marks an argument. The one rule: no text of a caller ever becomes part of
-a statement.
+The SQL is the subset that both engines understand; ``?`` marks an argument. Invariant: text of a caller is always an
+argument, never part of a statement.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from dragoman.errors import FormatError
 
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
-FOR_UPDATE: Final = " FOR NO KEY UPDATE"  # rows to be changed; an engine that has one writer at a time leaves it out
+FOR_UPDATE: Final = " FOR NO KEY UPDATE"  # locks rows that change; SQLite has one writer at a time and drops it
+FOR_KEY_SHARE: Final = " FOR KEY SHARE"  # keeps rows from being deleted; SQLite drops it as well
 Result = TypeVar("Result", covariant=True)  # noqa: PLC0105  it reads as a name
 Params = ParamSpec("Params")
+Steps = Generator[Statement, Rows, Result]
 
 
 class Operation(Generic[Result]):
-    """Something to be done. To iterate over it is to begin it, which an engine may do more than once."""
+    """An operation that an engine can run, and run again after a rollback: each iteration starts it anew."""
 
-    def __init__(self, begin: Callable[[], Generator[Statement, Rows, Result]]) -> None:
-        self._begin = begin
+    def __init__(self, start: Callable[[], Steps[Result]]) -> None:
+        self._start = start
 
-    def __iter__(self) -> Generator[Statement, Rows, Result]:
-        return self._begin()
+    def __iter__(self) -> Steps[Result]:
+        return self._start()
 
 
 class VolatileOperation(Operation[Result]):
-    """Something that matters only while the machine runs: it need not survive a power cut."""
+    """An operation whose effect need not survive a power cut, such as acquiring a lease. It is committed unsynced."""
 
 
 class BulkOperation(Operation[Result]):
-    """Something of many steps. Nobody's event loop waits for it, and how long it takes says nothing of the disk."""
+    """An operation of many statements, which never runs on an event loop."""
 
 
-def operation(steps: Callable[Params, Generator[Statement, Rows, Result]]) -> Callable[Params, Operation[Result]]:
-    """Make a function whose steps are these."""
+def operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, Operation[Result]]:
+    """Decorate a generator function so that a call returns an ``Operation``."""
 
     @functools.wraps(steps)
     def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> Operation[Result]:
@@ -51,10 +55,8 @@ def operation(steps: Callable[Params, Generator[Statement, Rows, Result]]) -> Ca
     return wrapper
 
 
-def bulk_operation(
-    steps: Callable[Params, Generator[Statement, Rows, Result]],
-) -> Callable[Params, BulkOperation[Result]]:
-    """The same for many steps."""
+def bulk_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, BulkOperation[Result]]:
+    """Decorate a generator function so that a call returns a ``BulkOperation``."""
 
     @functools.wraps(steps)
     def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> BulkOperation[Result]:
@@ -63,9 +65,16 @@ def bulk_operation(
     return wrapper
 
 
+class Facet:
+    """A group of methods of a store, such as ``store.runs`` or ``store.costs``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+
 def validate_arguments(arguments: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a statement. Not every engine can hold a NUL in a text, so none is given one."""
+    """Return the arguments of a statement; ``FormatError`` for a text with NUL, which PostgreSQL cannot store."""
     for argument in arguments:
         if type(argument) is str and "\0" in argument:
-            raise FormatError("a name or an id holds a NUL", where=repr(argument[:80]), remedy="Leave it out")
+            raise FormatError("a name or an id contains a NUL", where=repr(argument[:80]), remedy="Remove the NUL")
     return arguments

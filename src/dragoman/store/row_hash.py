@@ -39,7 +39,7 @@ def row_hash(*columns: Any) -> bytes:
 def check_row(stored_hash: bytes | None, *columns: Any, where: str) -> None:
     """Raise ``CorruptDataError`` if a row is not what was written."""
     if stored_hash is not None and bytes(stored_hash) != row_hash(*columns):
-        raise CorruptDataError("its hash does not fit its content", where=where, remedy="Run dragoman verify")
+        raise CorruptDataError("its hash does not match its content", where=where, remedy="Run dragoman verify")
 
 
 def call_hash(*columns: Any) -> bytes:

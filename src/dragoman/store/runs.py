@@ -1,30 +1,32 @@
-"""Runs of a session, and what they have told: numbered through the session from 1, without a gap.
+"""Runs of a session and their events, numbered through the session from 1 without a gap.
 
-    begun = await store.begin_run(session_id, run_id, request_hash, owner=…)   or the same one, if it was begun before
-    await store.tell_run(session_id, run_id, after, events, end=…)             before anybody sees them
-    told = await store.run_events(session_id, after)                           what was told behind a number
-    await store.cancel_run(session_id)                                         its worker sees it soon
-    await store.beat(owner, …)                                                 the runs of a worker live
+    started = await store.runs.start(session_id, run_id, request_hash, owner=…)   a new run, or the one that exists
+    await store.runs.append(session_id, run_id, after, events, end=…)             before any client receives them
+    page = await store.runs.events(session_id, after)                             the events after a number
+    await store.runs.cancel(session_id)                                           its worker polls for this
+    await store.runs.heartbeat(owner, …)                                          keeps the runs of a worker alive
 
-A worker that stops saying that its runs live has died, and whoever looks may end them. Runs are of the session that
-they ran in: a fork begins without any, and deleting a session takes them along. The one rule: an event is stored only
-behind the last one that was, by the worker whose run it is, so no number is given twice.
+A run whose worker sends no heartbeat expires, and any process may fail it. Runs belong to the session that they ran in:
+a fork starts without runs, and deleting a session deletes them.
+
+Invariant: an event is stored only directly after the last one, by the worker that owns the run, so no number is
+assigned twice.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.store.lease_clock import length_us
 from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import Operation, Rows, Statement, VolatileOperation, operation
+from dragoman.store.operation import Facet, Statement, Steps, VolatileOperation, operation
 from dragoman.store.sessions import lock_session
 
 RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]
@@ -92,16 +94,10 @@ class RunEventPage(msgspec.Struct, frozen=True):
     latest: Run | None
 
 
-class RunMethods:
-    """What a store can do with runs."""
+class RunStore(Facet):
+    """The runs of a store: ``store.runs``."""
 
-    if TYPE_CHECKING:
-        clock: Callable[[], datetime]
-
-        async def _read(self, operation: Operation[Any]) -> Any: ...
-        async def _write(self, operation: Operation[Any]) -> Any: ...
-
-    async def begin_run(
+    async def start(
         self,
         session_id: str,
         run_id: str,
@@ -112,12 +108,12 @@ class RunMethods:
         user_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> StartedRun:
-        """A new run, or the one that the same request began before.
+        """Start a run, or return the run that the same request started before.
 
-        ``ConflictError`` if another request had that id or key (``idempotency_key_reused``), or if a run is running
+        ``ConflictError`` if another request used that id or key (``idempotency_key_reused``), or if a run is running
         (``run_in_progress``).
         """
-        wanted = Run(
+        run = Run(
             session_id=session_id,
             run_id=run_id,
             status="running",
@@ -127,79 +123,70 @@ class RunMethods:
             owner=owner,
             first_number=0,
             last_number=0,
-            started_at=self.clock(),
+            started_at=self._store.clock(),
         )
-        begun: StartedRun = await self._write(start_run(wanted, alive_s))
-        return begun
+        return await self._store._write(_start_run(run, alive_s))
 
-    async def tell_run(
+    async def append(
         self, session_id: str, run_id: str, after: int, events: Sequence[str], *, end: RunEnd | None = None
     ) -> bool:
-        """Store events behind the last one of a run, each as JSON, and how it ended, if it did.
+        """Append events, each as JSON, after the event ``after`` of a run, and end the run if ``end`` is given.
 
-        False if the run is not running any more, or has told something else meanwhile: then nothing is stored.
+        Return false, and store nothing, if the run has ended or its last event is another one.
         """
-        told: bool = await self._write(
-            append_events(session_id, run_id, after, tuple(events), end=end, now=self.clock())
+        return await self._store._write(
+            _append_events(session_id, run_id, after, tuple(events), end=end, now=self._store.clock())
         )
-        return told
 
-    async def withdraw_run(self, session_id: str, run_id: str) -> None:
-        """Forget a run that has told nothing: it was refused."""
-        await self._write(discard_run(session_id, run_id))
+    async def discard(self, session_id: str, run_id: str) -> None:
+        """Delete a run that has no events, because its request was rejected."""
+        await self._store._write(_discard_run(session_id, run_id))
 
-    async def get_run(self, session_id: str, run_id: str) -> Run | None:
-        """The run of that id, if there is one."""
-        found: Run | None = await self._read(get_run(session_id, run_id))
-        return found
+    async def get(self, session_id: str, run_id: str) -> Run | None:
+        """Return the run of that id, if it exists."""
+        return await self._store._read(_get_run(session_id, run_id))
 
-    async def newest_run(self, session_id: str) -> Run | None:
-        """The run that began last, if there is one."""
-        found: Run | None = await self._read(latest_run(session_id))
-        return found
+    async def latest(self, session_id: str) -> Run | None:
+        """Return the run that started last, if there is one."""
+        return await self._store._read(_latest_run(session_id))
 
-    async def run_events(self, session_id: str, after: int = 0, limit: int = _BATCHES) -> RunEventPage:
-        """What was told behind a number, in order, at most so many batches of it."""
-        told: RunEventPage = await self._read(read_events(session_id, after, limit))
-        return told
+    async def events(self, session_id: str, after: int = 0, limit: int = _BATCHES) -> RunEventPage:
+        """Return the events after a number in order, from at most ``limit`` stored batches."""
+        return await self._store._read(_read_events(session_id, after, limit))
 
-    async def cancel_run(self, session_id: str, run_id: str | None = None) -> Run | None:
-        """Ask for the end of a run, or of the one that is running; that run, or nothing if it is over or unknown."""
-        found: Run | None = await self._write(cancel_run(session_id, run_id, self.clock()))
-        return found
+    async def cancel(self, session_id: str, run_id: str | None = None) -> Run | None:
+        """Request the end of a run, or of the running one, and return it; ``None`` if it has ended or is unknown."""
+        return await self._store._write(_cancel_run(session_id, run_id, self._store.clock()))
 
-    async def beat(self, owner: str, alive_s: float) -> None:
-        """Say that the runs of a worker live."""
-        await self._write(VolatileOperation(functools.partial(_heartbeat, owner, length_us(alive_s))))
+    async def heartbeat(self, owner: str, alive_s: float) -> None:
+        """Keep the runs of a worker alive for so long."""
+        await self._store._write(VolatileOperation(functools.partial(_heartbeat, owner, length_us(alive_s))))
 
-    async def cancelled_runs(self, owner: str) -> list[tuple[str, str]]:
-        """Session and id of each run of a worker whose end was asked for."""
-        found: list[tuple[str, str]] = await self._read(runs_to_cancel(owner))
-        return found
+    async def cancelled(self, owner: str) -> list[tuple[str, str]]:
+        """Return session and id of each run of a worker whose end was requested."""
+        return await self._store._read(_find_cancelled(owner))
 
-    async def dead_runs(self) -> list[Run]:
-        """Runs whose worker has not said for too long that they live."""
-        found: list[Run] = await self._read(find_expired())
-        return found
+    async def expired(self) -> list[Run]:
+        """Return the runs whose worker has sent no heartbeat in time."""
+        return await self._store._read(_find_expired())
 
-    async def end_dead_run(self, run: Run, event: str) -> bool:
-        """End a run whose worker has died, with a last event; false if it lives after all, or has ended."""
-        ended: bool = await self._write(fail_expired(run, event, self.clock()))
-        return ended
+    async def fail_expired(self, run: Run, event: str) -> bool:
+        """Fail an expired run with a last event; false if it has ended, or is alive again."""
+        return await self._store._write(_fail_expired(run, event, self._store.clock()))
 
-    async def sweep_run_events(self, older_than: timedelta = RETENTION) -> int:
-        """Delete what runs have told that ended so long ago; how many batches. Who they were stays known."""
-        before, swept = self.clock() - older_than, 0
-        while gone := await self._write(delete_old_events(before)):
-            swept += gone
-        return swept
+    async def delete_old_events(self, older_than: timedelta = RETENTION) -> int:
+        """Delete the events of runs that ended so long ago, and return the number of batches. The runs stay."""
+        cutoff, count = self._store.clock() - older_than, 0
+        while deleted := await self._store._write(_delete_old_events(cutoff)):
+            count += deleted
+        return count
 
 
 # --- telling ---------------------------------------------------------------------------------------------------------
 
 
 @operation
-def start_run(wanted: Run, alive_s: float) -> Generator[Statement, Rows, StartedRun]:
+def _start_run(wanted: Run, alive_s: float) -> Steps[StartedRun]:
     """Add a run behind all others of its session, unless it is there."""
     session_id = wanted.session_id
     yield from lock_session(session_id)
@@ -225,7 +212,7 @@ def start_run(wanted: Run, alive_s: float) -> Generator[Statement, Rows, Started
     return StartedRun(run, is_new=True)
 
 
-def _find_existing(new_run: Run) -> Generator[Statement, Rows, Run | None]:
+def _find_existing(new_run: Run) -> Steps[Run | None]:
     """The run of that id or key; ``ConflictError`` if something else was asked under it."""
     for column, name in (("run_id", new_run.run_id), ("idempotency_key", new_run.idempotency_key)):
         if name is None:
@@ -293,9 +280,9 @@ def _interrupts_json(interrupts: tuple[dict[str, Any], ...]) -> str | None:
 
 
 @operation
-def append_events(
+def _append_events(
     session_id: str, run_id: str, after_number: int, events: tuple[str, ...], *, end: RunEnd | None, now: datetime
-) -> Generator[Statement, Rows, bool]:
+) -> Steps[bool]:
     """Add a batch of events, if the run is running and its last event is the one that the caller knows of."""
     last_number = after_number + len(events)
     new_state = end or RunEnd("running")
@@ -332,7 +319,7 @@ def _batch_hash(session_id: str, run_id: str, first: int, text: str) -> bytes:
 
 
 @operation
-def discard_run(session_id: str, run_id: str) -> Generator[Statement, Rows, None]:
+def _discard_run(session_id: str, run_id: str) -> Steps[None]:
     """Delete a run that has told nothing."""
     yield (
         "DELETE FROM runs WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number < first_number",
@@ -344,19 +331,19 @@ def discard_run(session_id: str, run_id: str) -> Generator[Statement, Rows, None
 
 
 @operation
-def get_run(session_id: str, run_id: str) -> Generator[Statement, Rows, Run | None]:
+def _get_run(session_id: str, run_id: str) -> Steps[Run | None]:
     """A run."""
     rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
     return _run_from_row(rows[0]) if rows else None
 
 
 @operation
-def latest_run(session_id: str) -> Generator[Statement, Rows, Run | None]:
+def _latest_run(session_id: str) -> Steps[Run | None]:
     """The last run of a session."""
     return (yield from _latest(session_id))
 
 
-def _latest(session_id: str) -> Generator[Statement, Rows, Run | None]:
+def _latest(session_id: str) -> Steps[Run | None]:
     rows = yield (
         f"SELECT {_RUN_SELECT} FROM runs WHERE session_id = ? ORDER BY first_number DESC LIMIT 1",
         (session_id,),
@@ -365,7 +352,7 @@ def _latest(session_id: str) -> Generator[Statement, Rows, Run | None]:
 
 
 @operation
-def read_events(session_id: str, after_number: int, limit: int) -> Generator[Statement, Rows, RunEventPage]:
+def _read_events(session_id: str, after_number: int, limit: int) -> Steps[RunEventPage]:
     """Events behind a number, and the last run."""
     rows = yield (  # the batch that holds the number, and those behind it
         "SELECT first_number, last_number, run_id, hash, events_json FROM run_events WHERE session_id = ?"
@@ -382,7 +369,7 @@ def _events_from(session_id: str, row: tuple[Any, ...]) -> list[RunEvent]:
     first, last, run_id, hash_, text = row
     lines = text.split("\n")
     if _batch_hash(session_id, run_id, first, text) != bytes(hash_) or len(lines) != last - first + 1:
-        raise CorruptDataError("its hash does not fit its content", where=f"session {session_id}, run events {first}")
+        raise CorruptDataError("its hash does not match its content", where=f"session {session_id}, run events {first}")
     return [RunEvent(first + at, run_id, line) for at, line in enumerate(lines)]
 
 
@@ -390,7 +377,7 @@ def _events_from(session_id: str, row: tuple[Any, ...]) -> list[RunEvent]:
 
 
 @operation
-def cancel_run(session_id: str, run_id: str | None, now: datetime) -> Generator[Statement, Rows, Run | None]:
+def _cancel_run(session_id: str, run_id: str | None, now: datetime) -> Steps[Run | None]:
     """Note that somebody asked for the end of a run."""
     run_sql, run_arguments = (" AND run_id = ?", (run_id,)) if run_id is not None else ("", ())
     rows = yield (
@@ -401,7 +388,7 @@ def cancel_run(session_id: str, run_id: str | None, now: datetime) -> Generator[
     return _run_from_row(rows[0]) if rows else None
 
 
-def _heartbeat(owner: str, length: int) -> Generator[Statement, Rows, None]:
+def _heartbeat(owner: str, length: int) -> Steps[None]:
     yield (
         "UPDATE runs SET alive_us = ?, alive_until = lease_now() + ? WHERE owner = ? AND status = 'running'",
         (length, length, owner),
@@ -409,7 +396,7 @@ def _heartbeat(owner: str, length: int) -> Generator[Statement, Rows, None]:
 
 
 @operation
-def runs_to_cancel(owner: str) -> Generator[Statement, Rows, list[tuple[str, str]]]:
+def _find_cancelled(owner: str) -> Steps[list[tuple[str, str]]]:
     """Runs of a worker that are to end."""
     rows = yield (
         "SELECT session_id, run_id FROM runs WHERE owner = ? AND status = 'running' AND cancel_at IS NOT NULL",
@@ -419,14 +406,14 @@ def runs_to_cancel(owner: str) -> Generator[Statement, Rows, list[tuple[str, str
 
 
 @operation
-def find_expired() -> Generator[Statement, Rows, list[Run]]:
+def _find_expired() -> Steps[list[Run]]:
     """Runs that nobody runs any more."""
     rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE {_IS_EXPIRED}", ()
     return [_run_from_row(row) for row in rows]
 
 
 @operation
-def fail_expired(run: Run, event: str, now: datetime) -> Generator[Statement, Rows, bool]:
+def _fail_expired(run: Run, event: str, now: datetime) -> Steps[bool]:
     """End a run that nobody runs any more."""
     rows = yield (
         "UPDATE runs SET status = 'error', last_number = last_number + 1, ended_at = ? WHERE session_id = ?"
@@ -442,7 +429,7 @@ def fail_expired(run: Run, event: str, now: datetime) -> Generator[Statement, Ro
 
 
 @operation
-def delete_old_events(before: datetime) -> Generator[Statement, Rows, int]:
+def _delete_old_events(before: datetime) -> Steps[int]:
     """Delete some batches of runs that are over and were told before; how many. Others have their turn in between."""
     rows = yield (
         "DELETE FROM run_events WHERE (session_id, first_number) IN (SELECT e.session_id, e.first_number"
@@ -453,7 +440,7 @@ def delete_old_events(before: datetime) -> Generator[Statement, Rows, int]:
     return len(rows)
 
 
-def anonymize(user_id: str) -> Generator[Statement, Rows, None]:
+def anonymize(user_id: str) -> Steps[None]:
     """Take a person out of runs in sessions of others, with what was told in them."""
     yield (
         "DELETE FROM run_events WHERE (session_id, run_id) IN (SELECT session_id, run_id FROM runs WHERE user_id = ?)",
@@ -462,12 +449,12 @@ def anonymize(user_id: str) -> Generator[Statement, Rows, None]:
     yield "UPDATE runs SET user_id = NULL, interrupts_json = NULL WHERE user_id = ?", (user_id,)
 
 
-def delete_session_events(session_id: str) -> Generator[Statement, Rows, None]:
+def delete_session_events(session_id: str) -> Steps[None]:
     """Forget what was told in a session: something that was said in it is to be forgotten."""
     yield "DELETE FROM run_events WHERE session_id = ?", (session_id,)
 
 
-def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
+def find_damage(session_id: str) -> Steps[list[str]]:
     """What is wrong with what runs of a session have told, in words. What was swept is not missing."""
     problems: list[str] = []
     after_number, last_number = 0, None

@@ -23,52 +23,49 @@ import msgspec
 from dragoman import value
 from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessionError
 from dragoman.ids import UlidSource
-from dragoman.message import Message
+from dragoman.message import Message, Role
 from dragoman.offload import estimate_size, iterate_fairly, run_off_loop
 from dragoman.store import (
-    costs,
+    attached,
+    finding,
     high_water,
-    leases,
     message_reader,
     message_writer,
     operation,
     sessions,
     tool_call_rows,
 )
-from dragoman.store.api_keys import KeyMethods
+from dragoman.store.api_keys import KeyStore
 from dragoman.store.archive import exporter, verification
+from dragoman.store.attached import AttachmentRefs
 from dragoman.store.blobs import Blobs, FolderBlobs
+from dragoman.store.costs import CostStore
 from dragoman.store.engines import single_statement
 from dragoman.store.entries import EntryStore
-from dragoman.store.finding import FindingMethods
+from dragoman.store.evaluations import EvaluationStore
+from dragoman.store.finding import CallInfo
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.message_reader import SMALL_PAGE, MessageRow
-from dragoman.store.message_rows import UNKNOWN_TIME, message_from, message_hash
+from dragoman.store.message_rows import UNKNOWN_TIME, message_from, message_hash, to_micros
 from dragoman.store.message_writer import Draft, SessionEnd
 from dragoman.store.operation import Rows, Statement
 from dragoman.store.recent import MessageCache
-from dragoman.store.repricing import RepricingMethods
 from dragoman.store.retention import blob_gc, deletion
-from dragoman.store.runs import RunMethods
+from dragoman.store.runs import RunStore
 from dragoman.store.search.index import SearchFilters
 from dragoman.store.search.search import SearchIndex
 from dragoman.store.strict import reject_violations
-from dragoman.store.tenure import SessionLease
-from dragoman.store.trace import TraceMethods
-from dragoman.store.turns import TurnMethods
+from dragoman.store.trace import TraceStore
+from dragoman.store.turns import TurnStore
 from dragoman.store.types import (
     ErasureReceipt,
     Hit,
-    Lease,
     Owners,
     Row,
     Session,
     SizeReport,
     ToolCall,
     ToolCallStatus,
-    Totals,
-    TotalsBy,
-    UsageRepair,
     Verification,
 )
 
@@ -87,7 +84,7 @@ def now_utc() -> datetime:
     return datetime.now(UTC)
 
 
-class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMethods, TurnMethods):
+class Store:
     """A store of sessions. ``open_store`` makes one; use it with ``async with``."""
 
     engine: str
@@ -99,7 +96,13 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         self.strict = False  # whether an append that breaks a rule is refused
         self.mark = HighWaterMark(None)
         self.search_index = SearchIndex(self)
+        self.costs = CostStore(self)
         self.entries = EntryStore(self)
+        self.evaluations = EvaluationStore(self)
+        self.keys = KeyStore(self)
+        self.runs = RunStore(self)
+        self.trace = TraceStore(self)
+        self.turns = TurnStore(self)
         self._message_cache = MessageCache()
         self._ends: dict[
             str, SessionEnd
@@ -414,6 +417,37 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
                 return
             after, size = rows[-1].seq, page
 
+    async def seq_before(self, session_id: str, when: datetime) -> int:
+        """The place of the newest message that was said before a moment; 0 if there is none.
+
+        Messages stand in the order of their times unless they were brought from elsewhere. Where they do not, it is a
+        place whose message was said before, and the next one was not.
+        """
+        return await self._read_inline(finding.seq_before(session_id, to_micros(when)))
+
+    async def find_message(self, session_id: str, name: str) -> Row:
+        """The message of that id, or the newest one that a client knows by that name, or ``UnknownMessageError``."""
+        (row,) = await self._to_rows([await self._read_inline(finding.find_message(self.engine, session_id, name))])
+        return row
+
+    async def count_messages(self, session_id: str, role: Role) -> int:
+        """How many messages of a role were stored in a session itself, without those that it shares as a fork."""
+        return await self._read_inline(finding.count_messages(session_id, role))
+
+    async def find_calls(self, session_id: str, call_ids: Sequence[str]) -> dict[str, CallInfo]:
+        """What is known of these calls of a history."""
+        return await self._read_inline(finding.find_calls(session_id, call_ids)) if call_ids else {}
+
+    async def list_sessions_of(
+        self, owners: Owners, *, before: tuple[datetime, str] | None = None, limit: int = 50
+    ) -> list[Session]:
+        """Somebody's sessions, the one that changed last first; ``before``: time and id of the last one told."""
+        return await self._read(finding.list_sessions_of(owners, before, limit))
+
+    async def find_attachment_refs(self, session_id: str, owners: Owners, prefix: str) -> AttachmentRefs:
+        """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""
+        return await self._read(attached.find_attachment_refs(session_id, owners, prefix))
+
     async def _read_page(self, page: Operation[list[MessageRow | Row]], limit: int) -> list[Row]:
         return await self._to_rows(await (self._read_inline if limit <= SMALL_PAGE else self._read)(page))
 
@@ -515,44 +549,6 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Remember what providers call the calls of a session: provider, our id, their id."""
         if entries:
             await self._write(tool_call_rows.insert_tool_ids(session_id, entries))
-
-    # --- turns -------------------------------------------------------------------------------------------------------
-
-    async def take_lease(self, session_id: str, owner: str, seconds: float = 30) -> Lease:
-        """The right to run a turn, or to go on with it; ``ConflictError`` (``turn_in_flight``) if another has it.
-
-        It lasts for so long on the clock of leases (see ``lease_clock``), whatever the wall clock does. It is known to
-        everybody at once and need not survive a power cut, which ends the turn as well.
-        """
-        await self._write(leases.acquire_lease(session_id, owner, seconds))
-        return Lease(session_id=session_id, owner=owner, expires_at=self.clock() + timedelta(seconds=seconds))
-
-    async def release_lease(self, session_id: str, owner: str) -> None:
-        """Give the right to run a turn back."""
-        await self._write(leases.release_lease(session_id, owner))
-
-    def turn(self, session_id: str, seconds: float = 30) -> SessionLease:
-        """Hold the right to run a turn for as long as the block takes. A crash gives it back when it expires."""
-        return SessionLease(self, session_id, self._ids.next(), seconds)
-
-    # --- totals ------------------------------------------------------------------------------------------------------
-
-    async def totals(
-        self,
-        by: TotalsBy = "model",
-        *,
-        session: str | None = None,
-        user: str | None = None,
-        team: str | None = None,
-        model: str | None = None,
-        owners: Owners | None = None,
-        since: str | None = None,
-        until: str | None = None,
-    ) -> list[Totals]:
-        """What was consumed and what it cost, by group. Days are written 2026-11-15, in UTC; ``until`` is left out."""
-        named = {"session": session, "user": user, "team": team, "model": model}
-        wanted = {name: value for name, value in named.items() if value is not None}
-        return await self._read(costs.totals(by, wanted, since, until, owners))
 
     # --- care --------------------------------------------------------------------------------------------------------
 
@@ -661,18 +657,6 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         report = await self._read(deletion.sizes(self.engine))
         blobs = [blob.size async for blob in self.blobs.list()]
         return msgspec.structs.replace(report, blobs=len(blobs), blob_bytes=sum(blobs))
-
-    async def repair_usage(
-        self, session_id: str | None = None, seq: int | None = None, *, dry_run: bool = False
-    ) -> list[UsageRepair]:
-        """Put impossible usages right, in a session or everywhere, and say which; ``dry_run`` only says it.
-
-        Impossible counts become 0, and the cost unknown. With ``seq``, that message's usage is taken away altogether,
-        whatever it says, and what it consumed is counted for the session's own user. Each repair is an audit event.
-        """
-        from dragoman.store import usage_repair  # noqa: PLC0415  only who repairs pays for it
-
-        return await usage_repair.repair_usage(self, session_id, seq, dry_run=dry_run)
 
     async def verify(
         self, session_id: str | None = None, progress: Callable[[int, int], None] | None = None

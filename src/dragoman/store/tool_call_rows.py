@@ -134,7 +134,7 @@ def call_from_row(row: tuple[Any, ...]) -> ToolCall:
     session_id, *columns, hash_ = row
     call = dict(zip(CALL_FIELDS, columns, strict=True))
     if not is_call_intact(tuple(columns), hash_) or call["status"] not in CALL_STATUSES:
-        what = "its hash does not fit its content, or its status is unknown"
+        what = "its hash does not match its content, or its status is unknown"
         raise CorruptDataError(what, where=f"session {session_id}, call {call['id']}", remedy="Run dragoman verify")
     del call["block"]
     completed_at = call["completed_at"]

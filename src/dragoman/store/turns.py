@@ -1,76 +1,91 @@
-"""What a turn reads at its beginning and writes at the end of an answer, each in one step.
+"""Turns of a session: the lease that lets one process run a turn, and what a turn reads and writes in one step.
 
-One after the other, these would be four ways to the disk and back where one does. The one rule: what ends together is
-stored together, all of it or nothing.
+    async with store.turns.lease(session_id) as lease:      renewed in the background, released at the end
+        snapshot = await store.turns.open(session_id)       session, history and tool ids, in one read
+        lease.check()                                       raises if the lease is lost
+        await store.turns.finish_answer(session_id, …)      answer, tool ids, entries and release, in one transaction
+
+Invariants: one owner holds the lease of a session at a time, until it is released or has expired. A cancelled caller
+holds no lease afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import asyncio
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from dragoman.errors import ConflictError, StorageError
 from dragoman.message import Message
 from dragoman.shield import run_to_completion
-from dragoman.store import entries as room
-from dragoman.store.leases import release_lease
+from dragoman.store import entries as entry_store
+from dragoman.store.lease_clock import length_us
 from dragoman.store.lineage import Segment, lineage
 from dragoman.store.message_reader import SMALL_PAGE, MessageRow, read_page_in_segments
 from dragoman.store.message_writer import Draft, drafts_from, update_message
-from dragoman.store.operation import Operation, Rows, Statement, operation
+from dragoman.store.operation import Facet, Operation, Steps, VolatileOperation, operation
 from dragoman.store.recent import MessageCache
-from dragoman.store.search.search import SearchIndex
-from dragoman.store.sessions import get_session
+from dragoman.store.sessions import get_session, unknown_session
 from dragoman.store.tool_call_rows import insert_tool_ids, tool_ids_in_segments
-from dragoman.store.types import Row, Session
+from dragoman.store.types import Lease, Row, Session
 
-_LARGE_PAGE: Final = 500  # messages that are read at a time, where there are more
+if TYPE_CHECKING:
+    pass
+
+IS_HELD: Final = "leases.expires_at > lease_now()"
+_LARGE_PAGE: Final = 500  # messages per read after the first page
+_log: Final = logging.getLogger("dragoman.store")
 
 ToolId = tuple[str, str, str]
-Result = TypeVar("Result")
 
 
 class TurnSnapshot(msgspec.Struct, frozen=True):
-    """What a turn has to know of its session."""
+    """A session as a turn finds it: its history, and the ids that providers use for its tool calls."""
 
     session: Session
     rows: list[Row]
     tool_ids: tuple[ToolId, ...]
 
 
-class TurnMethods:
-    """What a store does for turns."""
+class TurnStore(Facet):
+    """What turns need from a store: ``store.turns``."""
 
-    if TYPE_CHECKING:
-        engine: str
-        clock: Callable[[], datetime]
-        search_index: SearchIndex
-        _message_cache: MessageCache
+    async def acquire(self, session_id: str, owner: str, seconds: float = 30) -> Lease:
+        """Acquire or renew the lease of a session; ``ConflictError`` (``turn_in_flight``) if another owner holds it.
 
-        async def _read_inline(self, operation: Operation[Any]) -> Any: ...
-        async def _to_rows(self, items: Iterable[MessageRow | Row]) -> list[Row]: ...
-        async def _store_messages(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Any]) -> Any: ...
-        def _adopt(self, session_id: str, message: Message) -> Message: ...
-        async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]: ...
+        Its length is measured on the lease clock (see ``lease_clock``), whatever the wall clock does. Other processes
+        see it immediately. It need not survive a power cut, which ends the turn as well.
+        """
+        store = self._store
+        await store._write(VolatileOperation(functools.partial(_acquire, session_id, owner, length_us(seconds))))
+        return Lease(session_id=session_id, owner=owner, expires_at=store.clock() + timedelta(seconds=seconds))
 
-    def run_to_completion(self, work: Coroutine[Any, Any, Result]) -> Coroutine[Any, Any, Result]:
-        """What work with this store gives, which goes to its end although whoever waits for it is cancelled."""
-        return run_to_completion(work, start_inline=self.engine == "sqlite")  # a connection to a server has time limits
+    async def release(self, session_id: str, owner: str) -> None:
+        """Release the lease of a session."""
+        await self._store._write(VolatileOperation(functools.partial(_release, session_id, owner)))
 
-    async def open_turn(self, session_id: str) -> TurnSnapshot:
-        """A session, its history, and what providers call its calls; ``UnknownSessionError`` if it is not there."""
-        session, items, ids = await self._read_inline(_read_snapshot(session_id, self._message_cache))
-        rows = page = await self._to_rows(items)
+    def lease(self, session_id: str, seconds: float = 30) -> SessionLease:
+        """Hold the lease of a session during an ``async with`` block. After a crash it expires."""
+        return SessionLease(self, session_id, self._store.new_id(), seconds)
+
+    async def open(self, session_id: str) -> TurnSnapshot:
+        """Return a session with its history and tool ids; ``UnknownSessionError`` if it does not exist."""
+        store = self._store
+        session, items, ids = await store._read(_read_snapshot(session_id, store._message_cache))
+        rows = page = await store._to_rows(items)
         size = SMALL_PAGE
         while len(page) == size:
             size = _LARGE_PAGE
-            page = await self.read(session_id, rows[-1].seq, size)
+            page = await store.read(session_id, rows[-1].seq, size)
             rows = [*rows, *page]
         return TurnSnapshot(session, rows, tuple(ids))
 
-    async def end_answer(
+    async def finish_answer(
         self,
         session_id: str,
         message: Message,
@@ -80,30 +95,117 @@ class TurnMethods:
         agent_key: str | None = None,
         owner: str | None = None,
     ) -> Row:
-        """End a message that was arriving, and with it: what its calls are called, entries, the lease of an owner."""
-        own_message = self._adopt(session_id, message)
-        drafts = [room.draft_from(entry, agent_key, number) for number, entry in enumerate(entries)]
-        now = self.clock()
-        extra_operations: list[Operation[Any]] = []
+        """End a partial message; in the same transaction store its tool ids and entries, and release a lease."""
+        store = self._store
+        own_message = store._adopt(session_id, message)
+        drafts = [entry_store.draft_from(entry, agent_key, index) for index, entry in enumerate(entries)]
+        extras: list[Operation[Any]] = []
         if tool_ids:
-            extra_operations.append(insert_tool_ids(session_id, tool_ids))
+            extras.append(insert_tool_ids(session_id, tool_ids))
         if drafts:
-            extra_operations.append(Operation(lambda: room.insert_entries(session_id, drafts)))
+            extras.append(Operation(lambda: entry_store.insert_entries(session_id, drafts)))
         if owner is not None:
-            extra_operations.append(release_lease(session_id, owner))
-        seq = await self._store_messages(
-            drafts_from([own_message]), lambda given: _finish_answer(session_id, given[0], now, extra_operations)
+            extras.append(Operation(functools.partial(_release, session_id, owner)))
+        now = store.clock()
+        seq = await store._store_messages(
+            drafts_from([own_message]), lambda messages: _finish_answer(session_id, messages[0], now, extras)
         )
-        self.search_index.schedule()
+        store.search_index.schedule()
         return Row(seq, own_message)
 
 
+class SessionLease:
+    """The lease of a session, renewed in the background while it is held."""
+
+    def __init__(self, turns: TurnStore, session_id: str, owner: str, seconds: float) -> None:
+        self.session_id = session_id
+        self.owner = owner
+        self._turns = turns
+        self._seconds = seconds
+        self._renewal: asyncio.Task[None] | None = None
+        self._renewal_timer: asyncio.TimerHandle | None = None  # most turns end before the first renewal
+        self._is_released = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._turns.acquire(self.session_id, self.owner, self._seconds)
+        except asyncio.CancelledError:  # the lease may have been acquired all the same
+            await run_to_completion(self._turns.release(self.session_id, self.owner))
+            raise
+        self._renewal_timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._start_renewal)
+        return self
+
+    def _start_renewal(self) -> None:
+        self._renewal = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._renewal_timer is not None and self._is_released and self._renewal is None:
+            self._renewal_timer.cancel()
+        else:
+            await run_to_completion(self._release())
+
+    def confirm_release(self) -> None:
+        """Note that the transaction of the turn's last message has released the lease."""
+        self._is_released = True
+
+    def check(self) -> None:
+        """Raise the error by which the lease was lost: ``ConflictError`` or ``UnknownSessionError``."""
+        if self._renewal is not None and self._renewal.done():
+            self._renewal.result()
+
+    async def _release(self) -> None:
+        assert self._renewal_timer is not None
+        self._renewal_timer.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+            if not self._renewal.cancelled():
+                self._renewal.exception()  # marks it as retrieved
+        if not self._is_released or self._renewal is not None:  # a renewal may have acquired it again
+            await self._turns.release(self.session_id, self.owner)
+
+    async def _renew(self) -> None:
+        while True:
+            try:
+                await self._turns.acquire(self.session_id, self.owner, self._seconds)
+            except StorageError as error:  # the next attempt may still be in time
+                _log.warning("the lease of session %s could not be renewed: %s", self.session_id, error)
+            await asyncio.sleep(self._seconds / 3)
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+def _acquire(session_id: str, owner: str, length: int) -> Steps[None]:
+    rows = yield (
+        "INSERT INTO leases (session_id, owner, length_us, expires_at) SELECT id, ?, ?, lease_now() + ? FROM sessions"
+        " WHERE id = ? ON CONFLICT (session_id) DO UPDATE"
+        " SET owner = excluded.owner, length_us = excluded.length_us, expires_at = excluded.expires_at"
+        f" WHERE leases.owner = excluded.owner OR NOT {IS_HELD} RETURNING owner",
+        (owner, length, length, session_id),
+    )
+    if rows:
+        return
+    lease_rows = yield "SELECT expires_at - lease_now() FROM leases WHERE session_id = ?", (session_id,)
+    if not lease_rows:
+        raise unknown_session(session_id)
+    remaining_s = max(1, -(-lease_rows[0][0] // 1_000_000))
+    raise ConflictError(
+        f"a turn is running; if its process has died, the session is free in {remaining_s} s",
+        where=f"session {session_id}",
+        remedy="Wait for it, or cancel it",
+        code="turn_in_flight",
+    )
+
+
+def _release(session_id: str, owner: str) -> Steps[None]:
+    yield "DELETE FROM leases WHERE session_id = ? AND owner = ?", (session_id, owner)
+
+
 @operation
-def _read_snapshot(
-    session_id: str, cache: MessageCache
-) -> Generator[Statement, Rows, tuple[Session, list[MessageRow | Row], list[ToolId]]]:
+def _read_snapshot(session_id: str, cache: MessageCache) -> Steps[tuple[Session, list[MessageRow | Row], list[ToolId]]]:
     session = yield from get_session(session_id)
-    if not session.last_seq:  # where nothing was said, nothing was called
+    if not session.last_seq:  # a session without messages has no tool ids
         return session, [], []
     is_alone = session.parent_session_id is None and not session.parent_seq
     segments = [Segment(session_id, 1, session.last_seq)] if is_alone else (yield from lineage(session_id))
@@ -112,10 +214,8 @@ def _read_snapshot(
 
 
 @operation
-def _finish_answer(
-    session_id: str, draft: Draft, now: datetime, extra_operations: Sequence[Operation[Any]]
-) -> Generator[Statement, Rows, int]:
+def _finish_answer(session_id: str, draft: Draft, now: datetime, extras: Sequence[Operation[Any]]) -> Steps[int]:
     seq = yield from update_message(session_id, draft, now)
-    for extra in extra_operations:
+    for extra in extras:
         yield from extra
     return seq

@@ -1,8 +1,8 @@
 """Usages that cannot be true, found and put right by an operator.
 
-    await store.repair_usage(dry_run=True)       which ones there are
-    await store.repair_usage()                   impossible counts become 0, and the cost unknown
-    await store.repair_usage(session_id, 7)      the usage of one message is taken away, whatever it says
+    await store.costs.repair(dry_run=True)       which ones there are
+    await store.costs.repair()                   impossible counts become 0, and the cost unknown
+    await store.costs.repair(session_id, 7)      the usage of one message is taken away, whatever it says
 
 A repair rewrites the metadata of a message, its hash and its row in ``usage``, in one transaction with an event
 ``usage.repaired`` that says what stood there before. Such events stay for as long as the store. Nothing else in a store
@@ -21,7 +21,7 @@ import msgspec
 from dragoman.errors import CorruptDataError, InputError
 from dragoman.message import NOT_RECORDED, Usage, is_possible_cost, usage_problems, without_figures
 from dragoman.store import trace
-from dragoman.store.costs import COUNTS, possible_count_sql
+from dragoman.store.costs import COUNTS, possible_count_sql, usage_from
 from dragoman.store.message_reader import MessageRow, read_at
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import usage_insert
@@ -47,12 +47,12 @@ async def repair_usage(store: Store, session_id: str | None, seq: int | None, *,
         plan = await store._read(_read_plan(*place, remove=is_named))
         if plan is not None and not dry_run:
             event = _audit_event(plan, store.new_id(), store.clock())
-            plan = await store._write(_write_repair(store.engine, plan, event, remove=is_named))
+            plan = await store._write(_write_repair(plan, event, remove=is_named))
         if plan is not None:
             repairs.append(plan)
     for plan in await store._read(find_impossible_sums()) if session_id is None else ():
         if not dry_run:
-            await store._write(_write_sum_repair(store.engine, plan, _audit_event(plan, store.new_id(), store.clock())))
+            await store._write(_write_sum_repair(plan, _audit_event(plan, store.new_id(), store.clock())))
         repairs.append(plan)
     store._message_cache.clear()
     return repairs
@@ -108,16 +108,8 @@ def _read_page(after: tuple[str, int], session_id: str | None) -> Generator[Stat
 
 
 def _is_impossible(metadata_json: str) -> bool:
-    usage = _usage(msgspec.json.decode(metadata_json))
+    usage = usage_from(msgspec.json.decode(metadata_json))
     return usage is not None and bool(usage_problems(usage))
-
-
-def _usage(metadata: dict[str, Any]) -> Usage | None:
-    """What a message says that it consumed. What a newer version counts besides is passed over."""
-    fields = metadata.get("usage")
-    if fields is None:
-        return None
-    return msgspec.convert({name: fields[name] for name in fields if name in Usage.__struct_fields__}, Usage)
 
 
 @operation
@@ -129,7 +121,7 @@ def _read_plan(session_id: str, seq: int, *, remove: bool) -> Generator[Statemen
 
 def _plan(row: MessageRow, *, remove: bool) -> UsageRepair | None:
     metadata = msgspec.json.decode(row.columns.metadata_json)
-    usage = _usage(metadata)
+    usage = usage_from(metadata)
     problems = usage_problems(usage) if usage is not None else {}
     if usage is None or not (problems or remove):
         return None
@@ -165,13 +157,13 @@ def _read_intact(session_id: str, seq: int) -> Generator[Statement, Rows, Messag
         what = f"it is a message of session {row.session_id}, from which this one was forked"
         raise InputError(what, where=where, remedy="Repair it there")
     if message_hash(session_id, seq, row.columns) != row.hash:
-        raise CorruptDataError("its hash does not fit its content", where=where)
+        raise CorruptDataError("its hash does not match its content", where=where)
     return row
 
 
 @operation
 def _write_repair(
-    engine: str, plan: UsageRepair, event: tuple[Any, ...], *, remove: bool
+    plan: UsageRepair, event: tuple[Any, ...], *, remove: bool
 ) -> Generator[Statement, Rows, UsageRepair | None]:
     """Put it right as planned, unless somebody else did meanwhile."""
     session_id, seq = plan.session_id, plan.seq or 0
@@ -189,7 +181,7 @@ def _write_repair(
     for table in ("usage", "repricings"):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
     yield usage_insert(session_id, seq, message_from(session_id, seq, columns, hash_, NoBlobs()))
-    yield from trace.append_events(engine, [event])
+    yield from trace.append_events([event])
     return plan
 
 
@@ -240,7 +232,7 @@ def _plan_sum(row: tuple[Any, ...]) -> UsageRepair | None:
 
 
 @operation
-def _write_sum_repair(engine: str, plan: UsageRepair, event: tuple[Any, ...]) -> Generator[Statement, Rows, None]:
+def _write_sum_repair(plan: UsageRepair, event: tuple[Any, ...]) -> Generator[Statement, Rows, None]:
     changes = ", ".join(f"{name} = ?" for name in plan.after)
     yield f"UPDATE past_usage SET {changes} WHERE id = ?", (*plan.after.values(), plan.message_id)
-    yield from trace.append_events(engine, [event])
+    yield from trace.append_events([event])

@@ -171,7 +171,7 @@ class ChatApp(App[None]):
         return model.id if model is not None else name or "no model"
 
     async def _usage_text(self) -> str:
-        totals = await self.store.totals("session", session=self.session.id)
+        totals = await self.store.costs.totals("session", session=self.session.id)
         if not totals:
             return format_usd(Decimal(0))
         (total,) = totals

@@ -118,8 +118,8 @@ class Commands:
     async def do_cost(self, _: str) -> None:
         """/cost: what this conversation cost, by model and by day"""
         app = self._app
-        by_model = await app.store.totals("model", session=app.session.id)
-        by_day = await app.store.totals("day", session=app.session.id)
+        by_model = await app.store.costs.totals("model", session=app.session.id)
+        by_day = await app.store.costs.totals("day", session=app.session.id)
         await app.ask(dialogs.cost_dialog(by_model, by_day))
 
     async def do_fork(self, at: str) -> None:

@@ -285,7 +285,7 @@ class Agent:
         if now >= expires_at:
             if len(self._samples) >= MAX_SAMPLE_USERS:
                 self._samples.clear()
-            samples = await self.store.pattern_samples(user_id=user_id)
+            samples = await self.store.evaluations.samples(user_id=user_id)
             self._samples[user_id] = samples, now + SAMPLES_TTL_S
         return samples
 

@@ -30,6 +30,7 @@ from dragoman.offload import estimate_size, run_off_loop
 from dragoman.repair import repair
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
+from dragoman.shield import run_to_completion
 from dragoman.store import Row
 from dragoman.toolschema import output_problems
 from dragoman.turn.calling import CANCELLED, emit_call_end, emit_call_start
@@ -44,7 +45,7 @@ _log: Final = logging.getLogger("dragoman.turn")
 
 async def call_model(turn: TurnState) -> AsyncGenerator[AnswerStart | StreamEvent | AnswerEnd, None]:
     """The answer to the history of a turn, as it arrives; at last, as it is stored."""
-    store, call = turn.agent.store, await _ModelCall.prepare(turn)
+    call = await _ModelCall.prepare(turn)
     try:
         yield call.start
         async with aclosing(call.events()) as events:
@@ -55,12 +56,12 @@ async def call_model(turn: TurnState) -> AsyncGenerator[AnswerStart | StreamEven
                     call.writer.feed(event)
                 yield event
     except (asyncio.CancelledError, GeneratorExit):
-        await store.run_to_completion(call.end(CANCELLED))
+        await run_to_completion(call.end(CANCELLED))
         raise
     except Exception:
-        await store.run_to_completion(call.end(_internal_fault()))
+        await run_to_completion(call.end(_internal_fault()))
         raise
-    yield await store.run_to_completion(call.end(_too_many_calls_fault() if call.calls > MAX_CALLS else None))
+    yield await run_to_completion(call.end(_too_many_calls_fault() if call.calls > MAX_CALLS else None))
 
 
 def _too_many_calls_fault() -> Fault:
@@ -110,7 +111,7 @@ class _ModelCall:
         options = _options(turn)
         history, written = await run_off_loop(estimate_size(turn.history), _write_request, turn, options)
         if turn.placeholder is None:
-            await turn.agent.store.run_to_completion(_store_placeholder(turn))
+            await run_to_completion(_store_placeholder(turn))
         return cls._with_row(turn, endpoint, history, written)
 
     @classmethod

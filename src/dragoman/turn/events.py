@@ -47,7 +47,7 @@ def emit_session_start(agent: Agent, session: Session, message_count: int) -> No
 async def make_session_end(store: Store, session: Session) -> turn_events.SessionEnded:
     """The event of a session that is about to be deleted. Emit it when that is done."""
     turns = await store.count_messages(session.id, Role.USER)
-    cost = sum((total.cost_usd for total in await store.totals("session", session=session.id)), Decimal(0))
+    cost = sum((total.cost_usd for total in await store.costs.totals("session", session=session.id)), Decimal(0))
     age = (store.clock() - session.created_at).total_seconds()
     return turn_events.SessionEnded(
         disposition="completed", turn_count=turns, total_cost_usd=cost, duration_seconds=max(0.0, age)

@@ -88,4 +88,4 @@ class AnswerWriter:
         self._cancel_timer()
         if self._flush_task is not None:
             await asyncio.wait([self._flush_task])
-        return await self._store.end_answer(self._context.session_id, message, **fields)
+        return await self._store.turns.finish_answer(self._context.session_id, message, **fields)

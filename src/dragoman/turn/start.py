@@ -29,7 +29,7 @@ from dragoman.redaction import redact
 from dragoman.routing import Decision, Policy, TurnFacts, collect_facts, decide
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
-from dragoman.store.tenure import SessionLease
+from dragoman.store.turns import SessionLease
 from dragoman.tools import answer_schema
 from dragoman.turn import stages
 from dragoman.turn.events import emit_choice, emit_session_start
@@ -183,7 +183,7 @@ class TurnState:
 
 async def start_turn(agent: Agent, request: TurnRequest, lease: SessionLease, usage: TurnUsage | None) -> TurnState:
     """A turn whose model is chosen, and nothing is stored yet. Once it is told that it began, nothing waits here."""
-    snapshot = await agent.store.open_turn(request.session_id)
+    snapshot = await agent.store.turns.open(request.session_id)
     session, rows = snapshot.session, snapshot.rows
     await _close_partial_answers(agent, session, rows)
     history = [*_system_messages(agent, request, session), *(_with_session(session, row.message) for row in rows)]
@@ -247,7 +247,7 @@ def _system_messages(agent: Agent, request: TurnRequest, session: Session) -> li
 
 async def recover_session(agent: Agent, session_id: str) -> None:
     """End what a crash has left half done, as the next turn would; ``ConflictError`` while somebody may run one."""
-    async with agent.store.turn(session_id):
+    async with agent.store.turns.lease(session_id):
         session = await agent.store.get_session(session_id)
         rows = [row async for row in agent.store.history(session_id)]
         await _close_partial_answers(agent, session, rows)
@@ -334,7 +334,7 @@ async def _get_cost_today(agent: Agent, policy: Policy, session: Session) -> Dec
     if not policy.for_workspace(session.workspace_path).uses_predicate("cost_today_exceeds_usd"):
         return None
     today = agent.clock().astimezone(UTC).date().isoformat()
-    return sum((day.cost_usd for day in await agent.store.totals("day", since=today)), Decimal(0))
+    return sum((day.cost_usd for day in await agent.store.costs.totals("day", since=today)), Decimal(0))
 
 
 def _sticky_model(agent: Agent, request: TurnRequest, session: Session, history: list[Message]) -> str | None:

@@ -84,7 +84,7 @@ class _ToolRun:
                 raise AssertionError("a call has no result")
             self._changed.clear()
             await self._changed.wait()
-        return await self._turn.agent.store.run_to_completion(self._store_next())
+        return await run_to_completion(self._store_next())
 
     async def stop(self) -> None:
         """Stop what still works, and store what it gives."""

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from dragoman.shield import run_to_completion
 from dragoman.turn.answering import call_model
 from dragoman.turn.finish import cancel_turn, fail_turn, finish_turn
 from dragoman.turn.start import start_turn, store_question
@@ -32,11 +33,10 @@ if TYPE_CHECKING:
 
 async def run(agent: Agent, request: TurnRequest, usage: TurnUsage | None = None) -> AsyncGenerator[TurnEvent, None]:
     """One turn, as it happens. To close it, or to cancel the task that waits for it, cancels the turn."""
-    store = agent.store
-    async with store.turn(request.session_id) as lease:
+    async with agent.store.turns.lease(request.session_id) as lease:
         turn = await start_turn(agent, request, lease, usage)
         try:
-            yield await store.run_to_completion(store_question(turn))
+            yield await run_to_completion(store_question(turn))
             if agent.summarize:
                 await summarize_history(turn)
             while True:
@@ -51,11 +51,11 @@ async def run(agent: Agent, request: TurnRequest, usage: TurnUsage | None = None
                 async with aclosing(call_model(turn)) as events:
                     async for event in events:
                         yield event
-            end = await store.run_to_completion(finish_turn(turn))
+            end = await run_to_completion(finish_turn(turn))
         except (asyncio.CancelledError, GeneratorExit):
-            await store.run_to_completion(cancel_turn(turn))
+            await run_to_completion(cancel_turn(turn))
             raise
         except Exception as error:
-            await store.run_to_completion(fail_turn(turn, error))
+            await run_to_completion(fail_turn(turn, error))
             raise
     yield end

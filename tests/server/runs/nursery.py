@@ -31,7 +31,7 @@ async def serve(store: str, config: str, folder: str, output: int, parent: int) 
         await doors.runs.close()
         doors.runs = RunRegistry(doors, alive_s=LEASE_S)
         doors.runs.start()
-        doors.store.turn = functools.partial(doors.store.turn, seconds=LEASE_S)  # type: ignore[method-assign]
+        doors.store.turns.lease = functools.partial(doors.store.turns.lease, seconds=LEASE_S)  # type: ignore[method-assign]
         async with run_server(doors, listener):
             os.write(output, f"{os.getpid()} {options.port}\n".encode())
             while os.getppid() == parent:  # and no longer, whatever becomes of the tests

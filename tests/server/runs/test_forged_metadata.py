@@ -89,7 +89,7 @@ async def test_a_plain_chat_key_says_nothing_about_its_messages_but_their_conten
     ]
     assert all(_is_honest(message) for message in sent)
     assert answer.metadata.user_id == "mallory"
-    (spent,) = await keyed_server.store.totals("user")
+    (spent,) = await keyed_server.store.costs.totals("user")
     assert (spent.group, spent.messages) == ("mallory", 1)
     assert spent.cost_usd >= 0
 
@@ -110,8 +110,8 @@ async def test_a_key_that_may_bring_histories_says_no_more_about_them(keyed_serv
     *sent, answer = await _store_and_read(keyed_server, given)
     assert len(sent) >= 5
     assert all(_is_honest(message) for message in sent)
-    assert [one.group for one in await keyed_server.store.totals("user")] == ["mallory"]
-    assert sum(one.messages for one in await keyed_server.store.totals("model")) == 1
+    assert [one.group for one in await keyed_server.store.costs.totals("user")] == ["mallory"]
+    assert sum(one.messages for one in await keyed_server.store.costs.totals("model")) == 1
     assert answer.metadata.model != _CLAIMED["metadata"]["model"]
 
 

@@ -205,7 +205,7 @@ async def test_what_was_swept_is_said_to_be_gone(chat_server: ServerFixture) -> 
     given = run_input("Is it?")
     await post_run(chat_server, given)
     await asyncio.sleep(0.01)
-    assert await chat_server.store.sweep_run_events(timedelta(0)) > 0
+    assert await chat_server.store.runs.delete_old_events(timedelta(0)) > 0
     assert await get_events(chat_server, given["threadId"]) == (410, "events_gone")
 
 
@@ -281,7 +281,7 @@ async def test_a_stream_that_breaks_leaves_what_had_arrived(chat_server: ServerF
 async def test_a_server_that_stops_ends_runs_as_errors(chat_server: ServerFixture) -> None:
     async with slow_run(chat_server) as (_, given):
         await chat_server.state.runs.close(0.05)
-        told = await chat_server.store.run_events(given["threadId"])
+        told = await chat_server.store.runs.events(given["threadId"])
         last = json.loads(told.events[-1].json)
         assert (last["type"], last["code"]) == ("RUN_ERROR", "server_stopping")
         assert await post_error(chat_server, run_input("Hello")) == (503, "server_stopping")
@@ -499,7 +499,7 @@ async def test_the_same_on_postgresql(postgres_chat_server: ServerFixture) -> No
 
 def fail_store(server: ServerFixture, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool = False) -> None:
     """Let the store fail so often when it is told something: before it did it, or after."""
-    real, left = server.store.tell_run, times
+    real, left = server.store.runs.append, times
     monkeypatch.setattr("dragoman.server.runs.publisher._RETRIES_S", (0.0, 0.0, 0.0))
 
     async def told(*given: Any, **more: Any) -> bool:
@@ -511,7 +511,7 @@ def fail_store(server: ServerFixture, monkeypatch: pytest.MonkeyPatch, times: in
             await real(*given, **more)
         raise StorageError("the disk is tired")
 
-    server.store.tell_run = told  # type: ignore[method-assign]
+    server.store.runs.append = told  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from dragoman.errors import FormatError
 from dragoman.message import Message, MessageStatus, TextBlock
-from dragoman.store.engines.sqlite import SqliteStore
+from dragoman.store.turns import TurnStore
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import event_types, post_run, run_input
 from tests.strict import StrictProvider
@@ -109,14 +109,14 @@ def reader_fields() -> dict[str, Any]:
 async def test_an_answer_that_the_store_refuses_is_stored_without_what_it_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_answer = SqliteStore.end_answer
+    finish_answer = TurnStore.finish_answer
 
-    async def refuse_usage(store: SqliteStore, session_id: str, message: Message, **beside: Any) -> Any:
+    async def refuse_usage(turns: TurnStore, session_id: str, message: Message, **beside: Any) -> Any:
         if message.metadata.usage is not None:
             raise FormatError("a number is too large to be stored")
-        return await end_answer(store, session_id, message, **beside)
+        return await finish_answer(turns, session_id, message, **beside)
 
-    monkeypatch.setattr(SqliteStore, "end_answer", refuse_usage)
+    monkeypatch.setattr(TurnStore, "finish_answer", refuse_usage)
     async with run_test_server(tmp_path, "openai_responses") as server:
         send_events(monkeypatch, *SPOKEN, completed_event(1))
         told, stored = await run_and_read(server)

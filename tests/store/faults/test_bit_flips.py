@@ -122,7 +122,7 @@ async def _answers(store: Store, sessions: list[str]) -> Answers:
         await ask(("what providers call calls", session_id), store.tool_ids(session_id))
         await ask(("idempotency keys", session_id), _key(store, session_id))
     for by in ("session", "user", "model", "day"):
-        await ask(("totals", by), store.totals(by))  # type: ignore[arg-type]
+        await ask(("totals", by), store.costs.totals(by))  # type: ignore[arg-type]
     await ask(("sessions",), _sessions(store))
     await ask(("search",), _hits(store))
     return answers

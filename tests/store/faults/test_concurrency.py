@@ -155,7 +155,7 @@ async def take_turns(store: Store, session_id: str, number: int) -> list[tuple[f
     held = []
     while len(held) < 5:
         try:
-            async with store.turn(session_id, seconds=20):
+            async with store.turns.lease(session_id, seconds=20):
                 began = time.monotonic()
                 await asyncio.sleep(0.005)
                 held.append((began, time.monotonic()))
@@ -177,7 +177,7 @@ async def test_one_turn_runs_at_a_time(shared_place: Place) -> None:
 
 def _hold_and_say_so(url: str, session_id: str, says: Connection) -> None:
     async def main() -> None:
-        async with open_store(url) as store, store.turn(session_id, seconds=1.5):
+        async with open_store(url) as store, store.turns.lease(session_id, seconds=1.5):
             says.send("held")
             await asyncio.sleep(60)
 
@@ -194,13 +194,13 @@ async def test_the_right_to_run_a_turn_comes_back_after_a_crash_and_not_before(s
         assert await asyncio.to_thread(hears.recv) == "held"
         await asyncio.sleep(2)  # it is renewed for as long as its holder lives
         with pytest.raises(ConflictError, match="a turn is running"):
-            await store.take_lease(session.id, "another")
+            await store.turns.acquire(session.id, "another")
         process.kill()
         process.join()
         tries = 0
         while True:
             try:
-                await store.take_lease(session.id, "another")
+                await store.turns.acquire(session.id, "another")
                 break
             except ConflictError as error:
                 if error.code != "turn_in_flight":
@@ -210,4 +210,4 @@ async def test_the_right_to_run_a_turn_comes_back_after_a_crash_and_not_before(s
                 await asyncio.sleep(0.02)
         assert tries > 0
         with pytest.raises(ConflictError):
-            await store.take_lease(session.id, "a third")
+            await store.turns.acquire(session.id, "a third")

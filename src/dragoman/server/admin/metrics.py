@@ -87,7 +87,7 @@ async def show_metrics(request: Request) -> Response:
     """Measure, and tell it as it was asked for."""
     state, principal = app_state(request), get_principal(request)
     measures = await get_metrics(state.store, mail_team(principal))
-    totals = await state.store.totals("model", owners=get_owners(principal))
+    totals = await state.store.costs.totals("model", owners=get_owners(principal))
     mail_health = await state.mail.health()
     delivery = msgspec.convert(mail_health, DeliveryMeasures)
     result = _combine(measures, _cost_measures(totals), delivery, state.counters.this_worker(), state.store.clock())

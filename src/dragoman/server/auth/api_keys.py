@@ -103,7 +103,7 @@ class KeyRing:
         self._cache.clear()
 
     async def _check_secret(self, public_id: str, secret: str) -> ApiKey | None:
-        key = await self._store.find_key(public_id)
+        key = await self._store.keys.find(public_id)
         stored_hash = b":" if key is None else key.secret_hash
         kid = stored_hash.partition(b":")[0].decode("ascii", "replace")
         pepper = self._peppers.get(kid) or self._peppers.current
@@ -112,7 +112,7 @@ class KeyRing:
             return None
         now = self._store.clock()
         if key.is_valid(now) and (key.last_used_at is None or now - key.last_used_at > _LAST_USED_INTERVAL):
-            await self._store.note_key_used(public_id)
+            await self._store.keys.touch(public_id)
         return key
 
     def _cache_key(self, digest: bytes, until: float, key: ApiKey | None) -> None:

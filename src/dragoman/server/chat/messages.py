@@ -361,7 +361,7 @@ async def get_thread_cost(request: Request) -> Response:
     session = await get_owned_session(request, request.path_params["id"])
     limit = int_param(request, "limit", default=_RECEIPT_LIMIT, maximum=1_000)
     calls, has_more = await _read_priced_calls(state.store, session, seq_param(request, "afterSeq") or 0, limit)
-    totals = await state.store.totals("model", session=session.id)
+    totals = await state.store.costs.totals("model", session=session.id)
     body = ThreadCostResponse(
         thread_id=name_from_id(session.id),
         total_usd=_format_usd(total_usd(totals)),
@@ -376,7 +376,7 @@ async def get_thread_cost(request: Request) -> Response:
 
 async def _read_priced_calls(store: Store, session: Session, after: int, limit: int) -> tuple[list[PricedCall], bool]:
     calls: list[PricedCall] = []
-    async for call in store.priced_calls(session=session.id, after_seq=after):
+    async for call in store.costs.calls(session=session.id, after_seq=after):
         if len(calls) == limit:
             return calls, True
         calls.append(call)
@@ -406,8 +406,8 @@ async def get_cost(request: Request) -> Response:
     store, owners = app_state(request).store, get_owners(get_principal(request))
     since, until = day_param(request, "from"), day_param(request, "to")
     first, last = (None if day is None else day.isoformat() for day in (since, until))
-    by_day = await store.totals("day", owners=owners, since=first, until=last)
-    by_model = await store.totals("model", owners=owners, since=first, until=last)
+    by_day = await store.costs.totals("day", owners=owners, since=first, until=last)
+    by_model = await store.costs.totals("model", owners=owners, since=first, until=last)
     body = CostResponse(
         total_usd=_format_usd(total_usd(by_day)),
         unpriced=sum(total.unpriced for total in by_day),

@@ -64,7 +64,7 @@ class RunStarter:
         """The thread and the run, as far as they are there: the same request was made before."""
         run_input = request.run_input
         session = await find_thread(self._store, request.principal, run_input.thread_id)
-        run = None if session is None else await self._store.get_run(session.id, run_input.run_id)
+        run = None if session is None else await self._store.runs.get(session.id, run_input.run_id)
         if run is None or request.idempotency_key not in (None, run.idempotency_key):
             return session, None  # the store looks again, for the key as well
         if run.request_hash != request.request_hash:
@@ -74,7 +74,7 @@ class RunStarter:
 
     async def start(self, request: RunRequest, session: Session | None) -> StartResult:
         """Prepare, claim the thread, begin the turn."""
-        latest = None if session is None else await self._store.newest_run(session.id)
+        latest = None if session is None else await self._store.runs.latest(session.id)
         preparation = TurnPreparation(self._state, request.principal, session, request.run_input)
         has_started = False
         try:
@@ -138,7 +138,7 @@ class RunStarter:
         """The right to tell events in a thread. Where the last one who had it died, its run is ended first."""
         for is_last_try in (False, True):
             try:
-                return await self._store.begin_run(
+                return await self._store.runs.start(
                     session.id,
                     request.run_input.run_id,
                     request.request_hash,
@@ -150,7 +150,7 @@ class RunStarter:
             except ConflictError as error:
                 if error.code != "run_in_progress":
                     raise
-                latest = await self._store.newest_run(session.id)
+                latest = await self._store.runs.latest(session.id)
                 if is_last_try or latest is None or not await end_expired_run(self._state, latest):
                     raise run_in_progress_error() from None
         raise AssertionError("it was tried twice")
@@ -167,7 +167,7 @@ class RunStarter:
             turn = self._state.agent.begin(session.id, **prepared.fields)
             return LiveRun(run, encoder, turn, await _wait_for_start(turn))
         except BaseException as error:
-            await self._store.withdraw_run(session.id, run.run_id)
+            await self._store.runs.discard(session.id, run.run_id)
             if isinstance(error, ConflictError) and error.code == "turn_in_flight":
                 raise run_in_progress_error() from None
             raise

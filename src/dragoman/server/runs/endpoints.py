@@ -92,7 +92,7 @@ async def get_events(request: Request) -> Response:
     session = await get_owned_session(request, request.path_params["threadId"])
     run_id = text_param(request, "runId", None)
     store = app_state(request).store
-    run = await store.newest_run(session.id) if run_id is None else await _get_run(request, session.id, run_id)
+    run = await store.runs.latest(session.id) if run_id is None else await _get_run(request, session.id, run_id)
     after = _last_event_id(request)
     if run is None:
         if after:
@@ -107,7 +107,7 @@ async def get_events(request: Request) -> Response:
 
 
 async def _get_run(request: Request, session_id: str, run_id: str) -> Run:
-    run = await app_state(request).store.get_run(session_id, validate_id(run_id, "runId"))
+    run = await app_state(request).store.runs.get(session_id, validate_id(run_id, "runId"))
     if run is None:
         raise not_found_error()
     return run
@@ -135,7 +135,7 @@ def _require_known_event(after: int, run: Run, *, is_one_run: bool) -> None:
 
 async def _require_stored_events(request: Request, run: Run, after: int) -> None:
     """Refuse a place behind which events were swept: a gap would look like the whole."""
-    page = await app_state(request).store.run_events(run.session_id, after, limit=1)
+    page = await app_state(request).store.runs.events(run.session_id, after, limit=1)
     is_missing = not page.events and run.last_number > after
     if is_missing or (page.events and page.events[0].number != after + 1):
         raise ApiError(410, "events_gone", "What was told then is not kept any more. The history has what was said.")

@@ -100,15 +100,15 @@ class RunPublisher:
         run, after = self._live_run.run, self._live_run.last_number
         for wait_s in _RETRIES_S:
             try:
-                return await self._store.tell_run(run.session_id, run.run_id, after, texts, end=end)
+                return await self._store.runs.append(run.session_id, run.run_id, after, texts, end=end)
             except StoreError as error:  # which does not say that nothing was stored
                 _log.warning("run %s could not be told: %s", run.run_id, error)
                 await asyncio.sleep(wait_s)
-        return await self._store.tell_run(run.session_id, run.run_id, after, texts, end=end)
+        return await self._store.runs.append(run.session_id, run.run_id, after, texts, end=end)
 
     async def _was_stored(self, count: int) -> bool:
         """Whether events were stored although the store had failed when it was asked to."""
-        run = await self._store.get_run(self._live_run.run.session_id, self._live_run.run.run_id)
+        run = await self._store.runs.get(self._live_run.run.session_id, self._live_run.run.run_id)
         return count > 0 and run is not None and run.last_number == self._live_run.last_number + count
 
     def _now_ms(self) -> int:

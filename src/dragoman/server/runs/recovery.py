@@ -41,16 +41,16 @@ async def end_expired_run(state: AppState, run: Run) -> bool:
         return False
     except UnknownSessionError:
         return True
-    await store.end_dead_run(run, _interrupted_event(store))
+    await store.runs.fail_expired(run, _interrupted_event(store))
     return True
 
 
 async def end_lost_run(store: Store, run: Run) -> None:
     """End a run of this worker that could not be told to its end."""
-    current = await store.get_run(run.session_id, run.run_id)
+    current = await store.runs.get(run.session_id, run.run_id)
     if current is not None and current.is_running:
         events = [_interrupted_event(store)]
-        await store.tell_run(run.session_id, run.run_id, current.last_number, events, end=RunEnd("error"))
+        await store.runs.append(run.session_id, run.run_id, current.last_number, events, end=RunEnd("error"))
 
 
 def _interrupted_event(store: Store) -> str:
@@ -60,7 +60,7 @@ def _interrupted_event(store: Store) -> str:
 
 async def _store_published_text(store: Store, run: Run) -> None:
     """Put into the history what a run that broke off has told of its last answer."""
-    async with store.turn(run.session_id):
+    async with store.turns.lease(run.session_id):
         for row in await store.tail(run.session_id, _TAIL_LENGTH):
             metadata = row.message.metadata
             if metadata.status is MessageStatus.PARTIAL and metadata.run_id == run.run_id:
@@ -72,7 +72,7 @@ async def _store_published_text(store: Store, run: Run) -> None:
 async def _load_events(store: Store, run: Run) -> list[dict[str, Any]]:
     """Everything that a run has told."""
     after, result = run.first_number - 1, list[dict[str, Any]]()
-    while events := (await store.run_events(run.session_id, after)).events:
+    while events := (await store.runs.events(run.session_id, after)).events:
         result.extend(msgspec.json.decode(event.json) for event in events if event.run_id == run.run_id)
         after = events[-1].number
     return result

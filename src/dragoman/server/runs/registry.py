@@ -142,8 +142,8 @@ class RunRegistry:
                 elif not await live_run.wait_for_change(KEEP_ALIVE_S):
                     yield []
                 continue
-            page = await self._store.run_events(session_id, after)
-            run = page.latest if run_id is None else await self._store.get_run(session_id, run_id)
+            page = await self._store.runs.events(session_id, after)
+            run = page.latest if run_id is None else await self._store.runs.get(session_id, run_id)
             if events := [event for event in page.events if run_id in (None, event.run_id)]:
                 after, wait_s, quiet_s = events[-1].number, POLL_S[0], 0.0
                 yield events
@@ -172,7 +172,7 @@ class RunRegistry:
 
     async def cancel(self, session_id: str, run_id: str | None = None) -> Run | None:
         """Ask for the end of a run, or of the one that is running; that run, or nothing if none is."""
-        run = await self._store.cancel_run(session_id, run_id)
+        run = await self._store.runs.cancel(session_id, run_id)
         live_run = self._live_runs.get(session_id)
         if run is not None and live_run is not None and live_run.run.run_id == run.run_id:
             live_run.stop("cancelled")
@@ -204,7 +204,7 @@ class RunRegistry:
                     await self._send_heartbeat()
                 if now() >= next_cleanup:
                     next_cleanup = now() + CLEANUP_S
-                    await self._store.sweep_run_events(self._keep_events)
+                    await self._store.runs.delete_old_events(self._keep_events)
                 self._state.counters.record_process()
                 if self._live_runs:
                     await self._stop_cancelled()
@@ -214,15 +214,15 @@ class RunRegistry:
 
     async def _send_heartbeat(self) -> None:
         if self._live_runs:
-            await self._store.beat(self._owner, self._alive_s)
-        for run in await self._store.dead_runs():
+            await self._store.runs.heartbeat(self._owner, self._alive_s)
+        for run in await self._store.runs.expired():
             await end_expired_run(self._state, run)
         while self._lost_runs:
             await end_lost_run(self._store, self._lost_runs[0])
             self._lost_runs.pop(0)
 
     async def _stop_cancelled(self) -> None:
-        for session_id, run_id in await self._store.cancelled_runs(self._owner):
+        for session_id, run_id in await self._store.runs.cancelled(self._owner):
             live_run = self._live_runs.get(session_id)
             if live_run is not None and live_run.run.run_id == run_id:
                 live_run.stop("cancelled")

@@ -28,7 +28,7 @@ import msgspec
 from dragoman import codec
 from dragoman.errors import ConflictError, FormatError, JsonError, UnknownSessionError
 from dragoman.message import Message
-from dragoman.store import entries, trace
+from dragoman.store import entries, evaluations, trace
 from dragoman.store.message_rows import UNKNOWN_TIME, columns_from, from_micros, to_micros
 from dragoman.store.message_writer import BlobCollectedError, Draft, append_messages, check_usage
 from dragoman.store.operation import Rows, Statement, bulk_operation, operation
@@ -145,11 +145,11 @@ async def _export_lines(store: Store, session: Session, *, is_whole: bool) -> As
 
 async def _export_trace(store: Store, session_id: str) -> AsyncIterator[bytes]:
     after_id = ""
-    while events := await store.events(session_id, after_id, _PAGE):
+    while events := await store.trace.events(session_id, after_id, _PAGE):
         for event in events:
             yield _encode_line(_EventLine(event=event))
         after_id = events[-1].id
-    for evaluation in reversed(await store.evaluations(session_id, limit=_MAX_EVALUATIONS)):
+    for evaluation in reversed(await store.evaluations.find(session_id, limit=_MAX_EVALUATIONS)):
         yield _encode_line(_EvaluationLine(evaluation=evaluation))
 
 
@@ -337,7 +337,7 @@ class _ArchiveReader:
             case b'{"event"' | b'{"evaluation"' if self._current is not None:
                 record = _decode_trace_line(line)
                 if isinstance(record, Evaluation):
-                    trace.check_evaluation(record)
+                    evaluations.check_evaluation(record)
                 self._current.trace_offset = self._current.trace_offset or offset
                 self._current.trace += 1
             case b'{"messages"' if self._current is not None:
@@ -535,16 +535,14 @@ def _insert_section(
     entry_lines = _iterate_entries(file, section)
     while batch := [entries.draft_from(one.entry, one.agent_key) for one in itertools.islice(entry_lines, _PAGE)]:
         yield from entries.append(session.id, batch, session.updated_at, None)
-    yield from _insert_trace(store.engine, session.id, _iterate_trace(file, section))
+    yield from _insert_trace(session.id, _iterate_trace(file, section))
 
 
-def _insert_trace(
-    engine: str, session_id: str, records: Iterator[TraceEvent | Evaluation]
-) -> Generator[Statement, Rows, None]:
+def _insert_trace(session_id: str, records: Iterator[TraceEvent | Evaluation]) -> Generator[Statement, Rows, None]:
     while batch := list(itertools.islice(records, _PAGE)):
-        events = [trace.import_row(one, session_id) for one in batch if isinstance(one, TraceEvent)]
+        events = [trace.import_row(record, session_id) for record in batch if isinstance(record, TraceEvent)]
         if events:
-            yield from trace.append_events(engine, events)
-        for one in batch:
-            if isinstance(one, Evaluation):
-                yield from trace.insert_evaluation(engine, msgspec.structs.replace(one, session_id=session_id))
+            yield from trace.append_events(events)
+        for record in batch:
+            if isinstance(record, Evaluation):
+                yield from evaluations.insert_evaluation(msgspec.structs.replace(record, session_id=session_id))

@@ -25,7 +25,7 @@ from dragoman.message import (
     ToolUseBlock,
     usage_problems,
 )
-from dragoman.store import entries, high_water, runs, trace, usage_repair
+from dragoman.store import entries, evaluations, high_water, runs, trace, usage_repair
 from dragoman.store.attached import attachment_files
 from dragoman.store.high_water import Loss, MarkState
 from dragoman.store.lineage import lineage
@@ -97,7 +97,8 @@ async def _check_engine(store: Store) -> list[Damage]:
             problems = await store._read(_check_integrity())
         except CorruptDataError as error:
             problems = [error.what]
-    problems += await store._read(trace.find_damage(trace.SYSTEM))  # what belongs to no session
+    problems += await store._read(trace.find_damage(trace.SYSTEM))
+    problems += await store._read(evaluations.find_damage(trace.SYSTEM))
     problems += await store._read(trace.find_orphans())
     problems += await store._read(letters.find_damage())
     impossible = await store._read(usage_repair.find_impossible_sums())
@@ -288,12 +289,9 @@ def _run_checks(
     yield from _check_sequence(check, session)
     if check.is_readable:
         yield from _check_related_rows(check, session)
-    for what in (yield from entries.find_damage(session_id)):
-        check.add_damage(None, what)
-    for what in (yield from trace.find_damage(session_id)):
-        check.add_damage(None, what)
-    for what in (yield from runs.find_damage(session_id)):
-        check.add_damage(None, what)
+    for module in (entries, trace, evaluations, runs):
+        for what in (yield from module.find_damage(session_id)):
+            check.add_damage(None, what)
     return check
 
 
@@ -383,7 +381,7 @@ def _check_calls(check: _SessionCheck, session: Session, rows: Iterable[tuple[An
         call_id, message_id, seq, name, status, answer_id, answer_seq, *_ = columns
         call_ids.add(call_id)
         if not is_call_intact(tuple(columns), hash_):
-            check.add_damage(seq, f"the call {call_id}: its hash does not fit its content")
+            check.add_damage(seq, f"the call {call_id}: its hash does not match its content")
         is_shared = seq <= session.parent_seq
         call = check.calls.get(call_id)
         is_settled = answer_seq is not None or status == "cancelled"

@@ -44,7 +44,14 @@ from dragoman.store.engines import single_statement
 from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, machine_now, restart_leases
-from dragoman.store.operation import FOR_UPDATE, BulkOperation, Rows, VolatileOperation, validate_arguments
+from dragoman.store.operation import (
+    FOR_KEY_SHARE,
+    FOR_UPDATE,
+    BulkOperation,
+    Rows,
+    VolatileOperation,
+    validate_arguments,
+)
 from dragoman.store.row_hash import CALL_FIELDS, call_hash
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -595,7 +602,11 @@ def _run_operation(connection: apsw.Connection, operation: Operation[Any]) -> An
     try:
         sql, arguments = next(steps)
         while True:
-            sql, arguments = steps.send(execute(sql.removesuffix(FOR_UPDATE), validate_arguments(arguments)).fetchall())
+            sql, arguments = steps.send(
+                execute(
+                    sql.removesuffix(FOR_UPDATE).removesuffix(FOR_KEY_SHARE), validate_arguments(arguments)
+                ).fetchall()
+            )
     except StopIteration as stop:
         return stop.value
 

@@ -73,7 +73,7 @@ def hash_row(row: Sequence[Any]) -> bytes:
 def from_row(row: Sequence[Any]) -> StoredLetter:
     """The letter of a row; ``CorruptDataError`` if it is not what was written."""
     if hash_row(row[:14]) != bytes(row[14]):
-        raise CorruptDataError("its hash does not fit its content", where=f"mailbox {row[0]}, letter {row[2]}")
+        raise CorruptDataError("its hash does not match its content", where=f"mailbox {row[0]}, letter {row[2]}")
     return StoredLetter(
         recipient_id=row[0],
         team_id=row[1],
@@ -441,7 +441,7 @@ def find_damage() -> Generator[Statement, Rows, list[str]]:
     while rows := (yield page, (*after, _PAGE)):
         for row in rows:
             if hash_row(row[:14]) != bytes(row[14]):
-                problems.append(f"letter {row[2]} to {row[0]}: its hash does not fit its content")
+                problems.append(f"letter {row[2]} to {row[0]}: its hash does not match its content")
         after = rows[-1][:3]
     for table in ("inbox", "outbox", "sealed_values"):
         rows = yield (

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
-from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -33,9 +32,8 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.store import runs, trace
+from dragoman.store import evaluations, runs, trace
 from dragoman.store.costs import COUNTS, possible_count_sql
-from dragoman.store.leases import IS_HELD
 from dragoman.store.message_reader import MessageRow, read_at, read_rows
 from dragoman.store.message_rows import Columns, columns_from, from_micros, message_from, message_hash, to_micros
 from dragoman.store.operation import Rows, Statement, operation
@@ -44,6 +42,7 @@ from dragoman.store.row_hash import rehash_sql
 from dragoman.store.search import index
 from dragoman.store.sessions import get_session, listed_at, unknown_session
 from dragoman.store.tool_call_rows import REOPEN_CALL
+from dragoman.store.turns import IS_HELD
 from dragoman.store.types import ErasureReceipt, Session, SizeReport
 
 Steps = Generator[Statement, Rows, None]
@@ -114,6 +113,8 @@ def _delete_session(
     engine: str, session_id: str, ids: Ids, *, erased_user_id: str | None
 ) -> Generator[Statement, Rows, Deletion]:
     """Delete a session, and if it is because a person is ``erased``, what forks share of that person as well."""
+    from dragoman.store.mailbox import letters  # noqa: PLC0415  only deletion needs it
+
     deletion = Deletion(forks=set(), blobs=set())
     if not (yield "UPDATE sessions SET last_seq = last_seq WHERE id = ? RETURNING id", (session_id,)):
         raise unknown_session(session_id)
@@ -129,20 +130,10 @@ def _delete_session(
     for table in _SESSION_TABLES:
         yield f"DELETE FROM {table} WHERE session_id = ?", (session_id,)
     yield "DELETE FROM sessions WHERE id = ?", (session_id,)
-    yield from trace.delete_session_trace(session_id)
-    yield from (
-        _letters_module().unlink_session(session_id)
-        if erased_user_id is None
-        else _letters_module().erase_session(session_id)
-    )
+    for table in ("events", "evaluations"):  # after the session: writers lock its row first
+        yield f"DELETE FROM {table} WHERE session_id = ?", (session_id,)
+    yield from (letters.unlink_session if erased_user_id is None else letters.erase_session)(session_id)
     return deletion
-
-
-def _letters_module() -> ModuleType:
-    """The letters of a store, which not everybody has."""
-    from dragoman.store.mailbox import letters  # noqa: PLC0415  only who deletes pays for it
-
-    return letters
 
 
 _SESSION_TABLES: Final = (
@@ -332,6 +323,8 @@ def erase_user(
 
     Whether there are files that are deleted afterwards, the receipt says until they are: nobody may be there to do it.
     """
+    from dragoman.store.mailbox import letters  # noqa: PLC0415  only deletion needs it
+
     session_rows = yield "SELECT id FROM sessions WHERE user_id = ? ORDER BY created_at DESC, id DESC", (user_id,)
     total = Deletion(forks=set(), blobs=set())
     for (session_id,) in session_rows:
@@ -346,7 +339,8 @@ def erase_user(
     yield "DELETE FROM api_keys WHERE user_id = ?", (user_id,)
     yield from runs.anonymize(user_id)
     yield from trace.anonymize(user_id)
-    yield from _letters_module().erase_user(user_id)
+    yield from evaluations.anonymize(user_id)
+    yield from letters.erase_user(user_id)
     yield from index.compact_index(engine)
     blobs_to_delete = yield from blob_gc.mark_for_deletion(total.blobs, now)
     receipt = ErasureReceipt(
