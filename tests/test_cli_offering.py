@@ -48,5 +48,5 @@ def test_a_server_that_nobody_described_or_that_does_not_come_up_is_told_of(tmp_
         names((), ("words",), known)
     with pytest.raises(ToolSourceError, match="broken"):
         names((), ("broken",), known)
-    with pytest.raises(SettingsError, match="mcp_servers has to be a table of tables"):
+    with pytest.raises(SettingsError, match="mcp_servers must be a table of tables"):
         found(tmp_path, 'mcp_servers = "words"\n')

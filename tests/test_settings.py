@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dragoman import catalog, settings
-from dragoman.client.addresses import build_headers
+from dragoman.client.call import build_headers
 from dragoman.errors import FormatError, SettingsError
 from dragoman.settings import Secret, Setting, Settings
 
@@ -75,14 +75,14 @@ def file(tmp_path: Path) -> Path:
         ("bedrock", "AWS_BEARER_TOKEN_BEDROCK", "authorization"),
     ],
 )
-def test_a_key_is_found_in_the_variable_of_the_provider_s_own_sdk(provider: str, variable: str, header: str) -> None:
+def test_key_is_read_from_the_variable_of_the_providers_sdk(provider: str, variable: str, header: str) -> None:
     endpoint = found({variable: KEY}).endpoint(provider, base_url="https://host.example")
     assert (endpoint.key, endpoint.key_origin) == (Secret(KEY), variable)
     carried = [name for name, value in build_headers(endpoint, stream=False).items() if KEY in value]
     assert carried == [header]
 
 
-def test_the_first_place_that_has_a_key_counts(file: Path) -> None:
+def test_first_source_with_a_key_wins(file: Path) -> None:
     everywhere = found({"OPENAI_API_KEY": OTHER}, file, lambda _: "sk-of-the-keyring")
     assert everywhere.endpoint("openai", api_key="sk-of-the-argument").key_origin == "argument"
     assert everywhere.endpoint("openai").key_origin == "OPENAI_API_KEY"
@@ -92,7 +92,7 @@ def test_the_first_place_that_has_a_key_counts(file: Path) -> None:
     assert (last.key_origin, asked) == ("keyring", ["openai"])
 
 
-def test_the_keyring_is_not_asked_when_there_is_a_key_elsewhere() -> None:
+def test_keyring_is_not_queried_when_another_source_has_a_key() -> None:
     def refuse(_: str) -> str:
         raise AssertionError
 
@@ -100,7 +100,7 @@ def test_the_keyring_is_not_asked_when_there_is_a_key_elsewhere() -> None:
     assert found({}, keyring=refuse).has_key("ollama")
 
 
-def test_a_key_that_is_missing_says_how_to_give_it() -> None:
+def test_missing_key_error_names_the_remedies() -> None:
     assert not found().has_key("anthropic")
     with pytest.raises(SettingsError, match="Set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN") as caught:
         found().endpoint("anthropic")
@@ -108,7 +108,7 @@ def test_a_key_that_is_missing_says_how_to_give_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["sk-two words", "sk-line\nend-123456", "sk-schlüssel-123456", "sk-nul\x00-1234567"])
-def test_a_key_that_was_not_copied_well_is_refused_and_not_shown(text: str) -> None:
+def test_malformed_key_is_rejected_and_not_shown(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         found({"OPENAI_API_KEY": text}).endpoint("openai")
     assert caught.value.code == "invalid_key"
@@ -116,15 +116,15 @@ def test_a_key_that_was_not_copied_well_is_refused_and_not_shown(text: str) -> N
     assert text not in str(caught.value)
 
 
-def test_a_line_end_behind_a_key_is_no_part_of_it() -> None:
+def test_newline_after_a_key_is_stripped() -> None:
     assert found({"OPENAI_API_KEY": f" {KEY}\n"}).endpoint("openai").key == Secret(KEY)
 
 
-def test_an_empty_variable_is_no_key() -> None:
+def test_empty_variable_is_ignored() -> None:
     assert not found({"OPENAI_API_KEY": ""}).has_key("openai")
 
 
-def test_a_key_shows_four_characters_at_most_and_is_never_written_down(file: Path) -> None:
+def test_key_shows_at_most_four_characters_and_cannot_be_pickled(file: Path) -> None:
     secret = Secret(KEY)
     assert (repr(secret), str(secret), repr(Secret("short"))) == ("…cdef", "…cdef", "…")
     for write in (pickle.dumps, copy.deepcopy):
@@ -139,7 +139,7 @@ def test_a_key_shows_four_characters_at_most_and_is_never_written_down(file: Pat
 # --- addresses -------------------------------------------------------------------------------------------------------
 
 
-def test_an_address_comes_from_the_argument_the_variable_the_file_or_the_row(file: Path) -> None:
+def test_base_url_comes_from_argument_variable_file_or_row(file: Path) -> None:
     moved = {"OPENAI_BASE_URL": "https://moved.example/v1/", "OPENAI_API_KEY": KEY}
     asked = [
         found(moved, file).endpoint("openai", base_url="https://given.example/v1"),
@@ -166,20 +166,20 @@ def test_an_address_comes_from_the_argument_the_variable_the_file_or_the_row(fil
         ("https://box.example:443/ollama", "https://box.example:443/ollama", "https://box.example:443/ollama/v1"),
     ],
 )
-def test_ollama_s_variable_may_be_a_host_a_port_or_an_address(host: str, native: str, compatible: str) -> None:
+def test_ollama_host_accepts_host_port_or_url(host: str, native: str, compatible: str) -> None:
     known = found({"OLLAMA_HOST": host})
     assert known.endpoint("ollama").base_url == native
     assert known.endpoint("ollama-openai").base_url == compatible
     assert known.endpoint("ollama").key is None
 
 
-def test_what_a_variable_leaves_out_of_an_address_is_added() -> None:
+def test_path_is_appended_to_the_url_of_a_variable() -> None:
     for given in ("https://x.openai.azure.com/", "https://x.openai.azure.com/openai/v1"):
         known = found({"AZURE_OPENAI_ENDPOINT": given, "AZURE_OPENAI_API_KEY": KEY})
         assert known.endpoint("azure").base_url == "https://x.openai.azure.com/openai/v1"
 
 
-def test_an_address_may_depend_on_a_variable() -> None:
+def test_base_url_can_contain_a_variable() -> None:
     token = {"AWS_BEARER_TOKEN_BEDROCK": KEY}
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         where = found({**token, variable: "eu-west-1"}).endpoint("bedrock").base_url
@@ -189,7 +189,7 @@ def test_an_address_may_depend_on_a_variable() -> None:
     assert caught.value.code == "missing_base_url"
 
 
-def test_an_address_that_nobody_gave_is_asked_for() -> None:
+def test_missing_base_url_is_an_error() -> None:
     with pytest.raises(SettingsError, match="AZURE_OPENAI_ENDPOINT") as caught:
         found({"AZURE_OPENAI_API_KEY": KEY}).endpoint("azure")
     assert caught.value.code == "missing_base_url"
@@ -209,14 +209,14 @@ def test_an_address_that_nobody_gave_is_asked_for() -> None:
         "file:///x",
     ],
 )
-def test_what_cannot_be_called_is_refused(text: str) -> None:
+def test_invalid_base_url_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         found({"OPENAI_API_KEY": KEY}).endpoint("openai", base_url=text)
     assert caught.value.code == "invalid_base_url"
     assert "secret" not in str(caught.value)
 
 
-def test_every_provider_that_says_where_it_is_can_be_called() -> None:
+def test_every_provider_with_a_base_url_has_an_endpoint() -> None:
     for row in catalog.builtin().providers.values():
         if row.base_url and "{" not in row.base_url:
             assert found().endpoint(row, api_key=KEY).base_url == row.base_url
@@ -225,7 +225,7 @@ def test_every_provider_that_says_where_it_is_can_be_called() -> None:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_holds_endpoints_of_one_s_own_and_choices(file: Path) -> None:
+def test_file_defines_endpoints_and_choices(file: Path) -> None:
     known = found({"ACME_KEY": OTHER}, file)
     model = known.catalog.model("rocket")
     assert (model.id, model.capabilities.max_context_tokens) == ("acme:rocket", 32000)
@@ -239,13 +239,13 @@ def test_the_file_holds_endpoints_of_one_s_own_and_choices(file: Path) -> None:
     assert known.workspace == Setting("~/work", str(file))
 
 
-def test_an_own_endpoint_needs_no_key_unless_it_names_one(file: Path) -> None:
+def test_custom_endpoint_needs_no_key_unless_configured(file: Path) -> None:
     assert not found({}, file).has_key("acme")
     file.write_text('[providers.box]\nbase_url = "http://127.0.0.1:9/v1"\n', "utf-8")
     assert found({}, file).endpoint("box").key is None
 
 
-def test_a_variable_comes_before_the_file(file: Path) -> None:
+def test_variable_overrides_the_file(file: Path) -> None:
     known = found({"DRAGOMAN_MODEL": "sonnet", "DRAGOMAN_STORE": "memory:"}, file)
     assert known.default_model == Setting("sonnet", "DRAGOMAN_MODEL")
     assert known.store == Setting("memory:", "DRAGOMAN_STORE")
@@ -253,7 +253,7 @@ def test_a_variable_comes_before_the_file(file: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o666])
-def test_a_file_that_others_can_read_is_refused_with_what_to_do(file: Path, mode: int) -> None:
+def test_file_readable_by_others_is_rejected_with_a_remedy(file: Path, mode: int) -> None:
     file.chmod(mode)
     with pytest.raises(SettingsError, match=f"chmod 600 {file}") as caught:
         found({}, file)
@@ -261,7 +261,7 @@ def test_a_file_that_others_can_read_is_refused_with_what_to_do(file: Path, mode
     assert KEY not in str(caught.value)
 
 
-def test_the_file_is_where_the_system_keeps_such_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_file_follows_the_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert settings.default_file({}) == tmp_path / ".config" / "dragoman" / "config.toml"
     assert settings.default_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/dragoman/config.toml")
@@ -275,16 +275,16 @@ def test_the_file_is_where_the_system_keeps_such_files(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("default_model = 3", "default_model has to be a text"),
-        ("defualt_model = 'x'", "'defualt_model' is not known here"),
-        ("[providers]\nopenai = 3", "providers.openai has to be a table"),
-        ("[providers.openai]\napi_key = 3", "providers.openai.api_key has to be a text"),
+        ("default_model = 3", "default_model must be a string"),
+        ("defualt_model = 'x'", "unknown key 'defualt_model'"),
+        ("[providers]\nopenai = 3", "providers.openai must be a table"),
+        ("[providers.openai]\napi_key = 3", "providers.openai.api_key must be a string"),
         ("[providers.openai]\nheaders = 3", "providers.openai"),
         ('[providers.openai]\nheaders = { x = "a\\nb" }', "header"),
         ("= 3", "is not TOML"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(file: Path, text: str, says: str) -> None:
+def test_invalid_file_error_names_the_position(file: Path, text: str, says: str) -> None:
     file.write_text(text, "utf-8")
     with pytest.raises(SettingsError, match=says) as caught:
         found({}, file)
@@ -292,22 +292,22 @@ def test_a_file_that_is_wrong_says_where(file: Path, text: str, says: str) -> No
     assert caught.value.where == str(file)
 
 
-def test_a_row_of_the_file_that_is_wrong_is_an_error_of_the_catalog(file: Path) -> None:
+def test_invalid_row_in_the_file_is_a_catalog_error(file: Path) -> None:
     file.write_text('[providers.openai]\nbase_ulr = "x"', "utf-8")
     with pytest.raises(FormatError, match="base_ulr") as caught:
         found({}, file)
     assert caught.value.code == "invalid_catalog"
 
 
-def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no such file"):
+def test_explicit_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="does not exist"):
         found({}, tmp_path / "none.toml")
 
 
 # --- the keyring -----------------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_kept_in_the_system_s_keyring_and_found_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_round_trips_through_the_system_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
     import keyring
     from keyring.backend import KeyringBackend
 
@@ -333,7 +333,7 @@ def test_a_key_is_kept_in_the_system_s_keyring_and_found_there(monkeypatch: pyte
         keyring.set_keyring(before)
 
 
-def test_a_machine_without_a_keyring_has_no_keys_in_it_and_keeps_none() -> None:
+def test_missing_keyring_returns_and_stores_no_key() -> None:
     import keyring
     from keyring.backends.fail import Keyring
 

@@ -52,7 +52,7 @@ class Listener:
         return [event.payload.skill_name for event in self.events if isinstance(event.payload, SkillLoaded)]
 
 
-async def test_what_is_emitted_is_told_in_order() -> None:
+async def test_events_are_delivered_in_order() -> None:
     listener = Listener()
     async with Bus(strict=True) as bus:
         bus.subscribe("one", listener, event_types=QUIET)
@@ -65,7 +65,7 @@ async def test_what_is_emitted_is_told_in_order() -> None:
     assert len(set(ids)) == 100
 
 
-async def test_an_event_says_when_where_and_who() -> None:
+async def test_event_contains_time_session_and_actor() -> None:
     ticks = itertools.count(1_700_000_000_000_000)
     bus = Bus(strict=True, clock_us=lambda: next(ticks), ids=iter(["A", "B"]).__next__)
     first = bus.emit(started(), session_id="sess_1", turn_id="T")
@@ -88,7 +88,7 @@ async def test_an_event_says_when_where_and_who() -> None:
     await bus.close()
 
 
-async def test_what_was_emitted_before_the_start_has_waited() -> None:
+async def test_events_emitted_before_start_are_delivered() -> None:
     listener = Listener()
     bus = Bus(strict=True)
     bus.subscribe("one", listener, event_types=QUIET)
@@ -112,7 +112,7 @@ async def test_what_was_emitted_before_the_start_has_waited() -> None:
         ({"session_ids": []}, []),
     ],
 )
-async def test_a_filter_names_what_has_to_fit_all_at_once(wanted: dict[str, Any], expected: list[str]) -> None:
+async def test_all_filter_conditions_must_match(wanted: dict[str, Any], expected: list[str]) -> None:
     listener = Listener()
     async with Bus(strict=True) as bus:
         bus.subscribe("one", listener, **wanted)
@@ -122,14 +122,14 @@ async def test_a_filter_names_what_has_to_fit_all_at_once(wanted: dict[str, Any]
     assert listener.names == expected
 
 
-async def test_a_filter_with_a_type_that_is_not_there_is_refused() -> None:
+async def test_filter_with_unknown_type_is_rejected() -> None:
     bus = Bus()
     with pytest.raises(UnknownEventError, match=r"text\.delta"):
         bus.subscribe("one", Listener(), event_types=["text.delta"])
     await bus.close()
 
 
-async def test_both_spellings_of_a_name_mean_the_same() -> None:
+async def test_both_spellings_of_a_type_are_accepted() -> None:
     listener = Listener()
     async with Bus(strict=True) as bus:
         bus.subscribe("one", listener, event_types=["tool.input_invalid"])
@@ -157,7 +157,7 @@ BAD: list[tuple[Any, dict[str, Any] | None]] = [
 
 
 @pytest.mark.parametrize(("what", "payload"), BAD)
-async def test_a_bad_event_is_an_error_when_strict_and_otherwise_logged_and_dropped(
+async def test_invalid_event_raises_when_strict_and_is_dropped_otherwise(
     what: Any, payload: dict[str, Any] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = Listener()
@@ -172,7 +172,7 @@ async def test_a_bad_event_is_an_error_when_strict_and_otherwise_logged_and_drop
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-async def test_a_bad_actor_or_an_empty_session_is_refused() -> None:
+async def test_invalid_actor_and_empty_session_are_rejected() -> None:
     async with Bus(strict=True) as bus:
         with pytest.raises(EventError, match="nobody"):
             bus.emit(skill(), actor="nobody")
@@ -180,7 +180,7 @@ async def test_a_bad_actor_or_an_empty_session_is_refused() -> None:
             bus.emit(skill(), session_id="")
 
 
-async def test_an_event_may_be_said_to_be_less_private_and_never_more() -> None:
+async def test_sensitivity_can_only_become_less_private() -> None:
     async with Bus(strict=True) as bus:
         event = bus.emit(skill(), sensitivity="aggregatable")
         assert event is not None
@@ -191,7 +191,7 @@ async def test_an_event_may_be_said_to_be_less_private_and_never_more() -> None:
             bus.emit(skill(), sensitivity="secret")
 
 
-async def test_an_application_may_have_events_of_its_own() -> None:
+async def test_application_can_register_its_own_events() -> None:
     class Greeted(Payload, frozen=True, kw_only=True):
         event_type: ClassVar = "app.greeted"
         actor: ClassVar = Actor.USER
@@ -210,7 +210,7 @@ async def test_an_application_may_have_events_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["text.mine", "message.mine", "thinking.x", "tool.use_x", "turn.started"])
-def test_an_application_may_not_take_a_name_that_is_taken(name: str) -> None:
+def test_application_cannot_reuse_an_event_type(name: str) -> None:
     class Taken(Payload, frozen=True, kw_only=True):
         event_type: ClassVar = name
         actor: ClassVar = Actor.USER
@@ -223,7 +223,7 @@ def test_an_application_may_not_take_a_name_that_is_taken(name: str) -> None:
 # --- bounds ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_bus_refuses_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_full_bus_raises_and_logs(caplog: pytest.LogCaptureFixture) -> None:
     bus = Bus(limit=3)
     for _ in range(3):
         bus.emit(skill())
@@ -236,7 +236,7 @@ async def test_a_full_bus_refuses_and_says_so(caplog: pytest.LogCaptureFixture) 
     await bus.close()
 
 
-async def test_a_bus_holds_ten_thousand_events() -> None:
+async def test_bus_queues_ten_thousand_events() -> None:
     bus = Bus()
     for _ in range(10_000):
         bus.emit(skill())
@@ -245,7 +245,7 @@ async def test_a_bus_holds_ten_thousand_events() -> None:
     await bus.close()
 
 
-async def test_a_subscriber_that_is_too_slow_is_told_what_it_missed_where_it_missed_it() -> None:
+async def test_slow_subscriber_receives_a_gap_event_at_its_position() -> None:
     released = asyncio.Event()
     slow, other = Listener(), Listener()
 
@@ -280,7 +280,7 @@ async def bus_is_quiet(bus: Bus) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_burst_hurts_nobody_who_is_fast_enough() -> None:
+async def test_burst_loses_no_event_of_a_fast_subscriber() -> None:
     listener = Listener()
     async with Bus(strict=True) as bus:
         subscription = bus.subscribe("one", listener, event_types=QUIET, limit=100)
@@ -290,7 +290,7 @@ async def test_a_burst_hurts_nobody_who_is_fast_enough() -> None:
     assert len(listener.events) == 9_000
 
 
-async def test_a_subscriber_that_raises_loses_that_event_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_a_subscriber_loses_only_that_event(caplog: pytest.LogCaptureFixture) -> None:
     raising, sound = Listener(), Listener()
 
     async def take(event: Event) -> None:
@@ -311,7 +311,7 @@ async def test_a_subscriber_that_raises_loses_that_event_alone(caplog: pytest.Lo
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
-async def test_a_subscriber_whose_own_work_was_cancelled_stays() -> None:
+async def test_subscriber_stays_after_an_inner_cancellation() -> None:
     listener = Listener()
 
     async def take(event: Event) -> None:
@@ -326,7 +326,7 @@ async def test_a_subscriber_whose_own_work_was_cancelled_stays() -> None:
     assert listener.names == ["good"]
 
 
-async def test_the_fast_path_is_awaited_before_anybody_else_is_told() -> None:
+async def test_fast_subscribers_run_before_queued_ones() -> None:
     told: list[str] = []
 
     async def fast(event: Event) -> None:
@@ -342,14 +342,14 @@ async def test_the_fast_path_is_awaited_before_anybody_else_is_told() -> None:
     assert sorted(told) == ["fast", "fast", "slow", "slow"]
 
 
-async def test_what_is_slow_may_not_be_on_the_fast_path() -> None:
+async def test_slow_subscriber_cannot_be_fast() -> None:
     bus = Bus()
     with pytest.raises(EventError, match="slow"):
         bus.subscribe("one", Listener(), fast=True, slow=True)
     await bus.close()
 
 
-async def test_who_holds_up_the_fast_path_loses_its_place(
+async def test_fast_subscriber_that_blocks_is_demoted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(room, "_FAST_TIMEOUT_S", 0.01)
@@ -376,7 +376,7 @@ async def test_who_holds_up_the_fast_path_loses_its_place(
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
-async def test_closing_delivers_what_waits() -> None:
+async def test_close_delivers_queued_events() -> None:
     listener = Listener()
 
     async def take(event: Event) -> None:
@@ -396,7 +396,7 @@ async def test_closing_delivers_what_waits() -> None:
     await bus.close()
 
 
-async def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+async def test_close_times_out(caplog: pytest.LogCaptureFixture) -> None:
     async def hang(event: Event) -> None:
         await asyncio.Event().wait()
 
@@ -408,7 +408,7 @@ async def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) 
     assert "undelivered events" in caplog.text
 
 
-async def test_who_unsubscribes_gets_what_waited_and_nothing_more() -> None:
+async def test_unsubscribe_delivers_queued_events_only() -> None:
     listener, other = Listener(), Listener()
     async with Bus(strict=True) as bus:
         bus.subscribe("other", other)
@@ -428,7 +428,7 @@ async def test_who_unsubscribes_gets_what_waited_and_nothing_more() -> None:
     ]
 
 
-async def test_a_subscriber_may_unsubscribe_itself() -> None:
+async def test_subscriber_can_unsubscribe_itself() -> None:
     listener = Listener()
     async with Bus(strict=True) as bus:
 
@@ -443,7 +443,7 @@ async def test_a_subscriber_may_unsubscribe_itself() -> None:
     assert listener.names == ["a"]
 
 
-async def test_batches_hold_what_waits() -> None:
+async def test_batches_contain_queued_events() -> None:
     batches: list[list[str]] = []
 
     async def take(events: Any) -> None:
@@ -461,7 +461,7 @@ async def test_batches_hold_what_waits() -> None:
 # --- parents ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_is_a_tree_and_nobody_names_the_parents() -> None:
+async def test_scope_derives_the_parents_of_a_turn() -> None:
     async with Bus(strict=True) as bus:
         turn = bus.scope("sess_1", "turn_1")
         seen: dict[str, Event] = {}
@@ -518,7 +518,7 @@ async def test_a_turn_is_a_tree_and_nobody_names_the_parents() -> None:
     assert {event.turn_id for event in seen.values()} == {"turn_1"}
 
 
-async def test_a_parent_that_is_named_wins() -> None:
+async def test_explicit_parent_wins() -> None:
     async with Bus(strict=True) as bus:
         turn = bus.scope("sess_1", "turn_1", actor="worker")
         turn.emit(started())
@@ -527,7 +527,7 @@ async def test_a_parent_that_is_named_wins() -> None:
         assert (event.parent_event_id, event.actor) == ("somebody", Actor.WORKER)
 
 
-async def test_two_who_emit_in_the_same_turn_know_the_same_parents() -> None:
+async def test_scopes_of_one_turn_share_parents() -> None:
     async with Bus(strict=True) as bus:
         turn = bus.scope("sess_1", "turn_1")
         begun = turn.emit(started())

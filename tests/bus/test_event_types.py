@@ -72,15 +72,15 @@ NAMED = [
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_every_event_that_is_specified_is_there(name: str) -> None:
+def test_every_specified_event_type_exists(name: str) -> None:
     assert get_event_type(name, EVENT_TYPES).event_type == ALIASES.get(name, name)
 
 
-def test_no_event_has_a_name_of_a_stream() -> None:
+def test_no_event_type_has_a_stream_prefix() -> None:
     assert [name for name in EVENT_TYPES if name.startswith(RESERVED_PREFIXES)] == []
 
 
-def test_the_slots_and_the_failures_of_tools_are_those_of_the_rooms_that_emit_them() -> None:
+def test_literals_equal_those_of_the_emitting_packages() -> None:
     assert get_args(Policy) == tuple(SLOTS)
     assert len(get_args(ToolErrorClass)) == 8
 
@@ -129,7 +129,7 @@ def test_a_payload_survives_json(name: str) -> None:
     holds()
 
 
-def test_what_a_turn_began_with_is_private_unless_its_text_was_included_without_secrets() -> None:
+def test_turn_started_is_private_without_redacted_text() -> None:
     plain = TurnStarted(
         user_message_hash="0" * 64, estimated_input_tokens=1, has_images=False, has_tool_calls_in_history=False
     )
@@ -144,7 +144,7 @@ def test_an_evaluation_without_a_rationale_is_pseudonymous() -> None:
     assert msgspec.structs.replace(plain, rationale="good").sensitivity() is Sensitivity.USER_CONTROLLED
 
 
-def test_what_is_wrong_is_named_with_its_place() -> None:
+def test_payload_errors_name_their_path() -> None:
     with pytest.raises(EventError, match=r"event tool_input_invalid.*\$\.validation_errors\[0\]") as caught:
         parse_payload("tool.input_invalid", {"tool_name": "t", "validation_errors": [3]}, EVENT_TYPES)
     assert caught.value.code == "invalid_event"

@@ -106,7 +106,7 @@ def answer(stop_reason: StopReason, model: str = "gemini:flash") -> LlmCallCompl
     )
 
 
-async def test_a_turn_is_a_span_with_its_calls_inside() -> None:
+async def test_turn_is_a_span_that_contains_its_calls() -> None:
     memory = Memory(agent="scout")
     ticks = iter(range(1_000_000, 2_000_000, 1_000))
     async with Bus(strict=True, clock_us=ticks.__next__) as bus:
@@ -163,7 +163,7 @@ async def test_a_turn_is_a_span_with_its_calls_inside() -> None:
     }
 
 
-async def test_every_name_is_one_of_the_conventions_or_our_own() -> None:
+async def test_attribute_names_follow_the_conventions() -> None:
     memory = Memory(agent="scout", content=True)
     async with Bus(strict=True) as bus:
         memory.spans.listen(bus)
@@ -175,7 +175,7 @@ async def test_every_name_is_one_of_the_conventions_or_our_own() -> None:
 
 
 @pytest.mark.parametrize("content", [False, True])
-async def test_what_was_said_leaves_only_when_asked_for_and_without_secrets(content: bool) -> None:
+async def test_content_is_exported_only_on_request_and_redacted(content: bool) -> None:
     memory = Memory(content=content)
     async with Bus(strict=True) as bus:
         memory.spans.listen(bus)
@@ -196,7 +196,7 @@ async def test_what_was_said_leaves_only_when_asked_for_and_without_secrets(cont
 
 
 @pytest.mark.parametrize("content", [False, True])
-async def test_failures_are_errors(content: bool) -> None:
+async def test_failures_set_the_error_status(content: bool) -> None:
     memory = Memory(content=content)
     async with Bus(strict=True) as bus:
         memory.spans.listen(bus)
@@ -228,7 +228,7 @@ async def test_failures_are_errors(content: bool) -> None:
     assert call.status.description == ("slow down" if content else None)
 
 
-async def test_what_is_open_at_the_end_is_ended_and_what_was_never_begun_is_passed_over() -> None:
+async def test_close_ends_open_spans_and_ignores_unknown_ones() -> None:
     memory = Memory()
     async with Bus(strict=True) as bus:
         bus.subscribe("early", lambda _: None)
@@ -275,7 +275,7 @@ def sink() -> Iterator[Sink]:
         thread.join()
 
 
-async def test_spans_go_to_a_collector_over_http(sink: Sink) -> None:
+async def test_spans_reach_a_collector_over_http(sink: Sink) -> None:
     provider = otlp_provider(f"http://127.0.0.1:{sink.server_port}", headers={"x-team": "blue"})
     spans = SpanExporter(provider)
     async with Bus(strict=True) as bus:

@@ -20,7 +20,7 @@ import pytest
 
 from dragoman import dialects
 from dragoman.client import Call, CallLog, Client, Limits, Retries, Timeouts
-from dragoman.client.addresses import build_url, get_http_endpoint
+from dragoman.client.call import build_url, get_http_endpoint
 from dragoman.event import MessageComplete, StreamError, TextDelta, fold
 from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.message import TextBlock
@@ -68,13 +68,13 @@ async def failed(client: Client, call: Call, *, streamed: bool) -> Fault:
 
 
 @every_dialect
-def test_every_dialect_says_how_it_is_asked(dialect: str) -> None:
+def test_every_dialect_has_an_http_endpoint(dialect: str) -> None:
     assert get_http_endpoint(dialect).path.startswith("/")
 
 
 @every_dialect
 @both_ways
-async def test_a_request_goes_where_the_provider_s_own_sdk_would_send_it(dialect: str, streamed: bool) -> None:
+async def test_request_url_equals_that_of_the_providers_sdk(dialect: str, streamed: bool) -> None:
     async with FaultyServer([make_answer(b"{}", 400)]) as server, Client() as client:
         call = call_to(dialect, server.address, streamed=streamed)
         await reply_to(client, call, streamed=streamed)
@@ -92,7 +92,7 @@ async def test_a_request_goes_where_the_provider_s_own_sdk_would_send_it(dialect
     assert asked.headers["user-agent"] == "dragoman"
 
 
-def test_a_version_that_is_also_in_the_base_url_is_not_doubled() -> None:
+def test_version_in_the_base_url_is_not_repeated() -> None:
     call = call_to("anthropic", "https://relay.example/v1", streamed=False)
     assert build_url(call.endpoint, "m", stream=False) == "https://relay.example/v1/messages"
     call = call_to("gemini", "https://relay.example/v1beta", streamed=False)
@@ -100,22 +100,22 @@ def test_a_version_that_is_also_in_the_base_url_is_not_doubled() -> None:
     assert where == "https://relay.example/v1beta/models/gemini-2.5-pro:generateContent"
 
 
-def test_a_model_cannot_change_the_address() -> None:
+def test_model_name_cannot_change_the_url() -> None:
     call = call_to("bedrock_converse", "https://aws.example", streamed=False)
     where = build_url(call.endpoint, "../../admin?x=#y", stream=False)
     assert where == "https://aws.example/model/..%2F..%2Fadmin%3Fx%3D%23y/converse"
 
 
-async def test_a_call_that_asks_for_the_other_kind_of_answer_is_a_mistake() -> None:
+async def test_stream_flag_mismatch_raises() -> None:
     async with Client() as client:
         with pytest.raises(ValueError, match="stream"):
             await client.send(call_to("openai_chat", "http://127.0.0.1:1", streamed=True))
-        with pytest.raises(ValueError, match="whole"):
+        with pytest.raises(ValueError, match="complete reply"):
             await heard(client, call_to("ollama", "http://127.0.0.1:1", streamed=False))
 
 
 @both_ways
-async def test_a_connection_is_used_again(streamed: bool) -> None:
+async def test_connection_is_reused(streamed: bool) -> None:
     async with FaultyServer([good(streamed=streamed)]) as server, Client() as client:
         for _ in range(5):
             call = call_to("openai_chat", server.address, streamed=streamed)
@@ -123,7 +123,7 @@ async def test_a_connection_is_used_again(streamed: bool) -> None:
     assert server.connections == 1
 
 
-async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_retry() -> None:
+async def test_stale_pooled_connection_costs_no_retry() -> None:
     async with FaultyServer([[*make_answer(WHOLE), 0.01, CLOSE]]) as server, Unhurried() as client:
         for _ in range(5):
             journal = CallLog()
@@ -136,7 +136,7 @@ async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_retry() -> N
 
 
 @both_ways
-async def test_a_limit_is_waited_for_and_then_the_answer_is_whole(streamed: bool) -> None:
+async def test_rate_limit_is_retried(streamed: bool) -> None:
     told_why: list[tuple[str, float]] = []
     answers = [
         make_answer(LIMITED, 429, retry_after="3", x_request_id="r-1"),
@@ -179,23 +179,23 @@ async def test_a_limit_is_waited_for_and_then_the_answer_is_whole(streamed: bool
         ({"x_should_retry": "true"}, [1.0, 2.0]),
     ],
 )
-async def test_the_provider_says_how_long_to_wait(headers: dict[str, str], waits: list[float]) -> None:
+async def test_retry_after_is_respected(headers: dict[str, str], waits: list[float]) -> None:
     noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
     async with (
         FaultyServer([make_answer(LIMITED, 429, **headers)]) as server,
-        Unhurried(chance=lambda: 0.5, now=lambda: noon) as client,
+        Unhurried(random_source=lambda: 0.5, now=lambda: noon) as client,
     ):
         fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
     assert (fault.code, fault.error_class) == ("rate_limited", ErrorClass.RATE_LIMIT)
     assert client.waits == waits
 
 
-async def test_waits_double_up_to_their_limit_and_differ_by_a_quarter() -> None:
+async def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
     retries = Retries(max_retries=7)
-    for chance, waits in ((0.0, [0.75, 1.5, 3, 6, 12, 24, 30]), (1.0, [1.25, 2.5, 5, 10, 20, 30, 30])):
+    for value, waits in ((0.0, [0.75, 1.5, 3, 6, 12, 24, 30]), (1.0, [1.25, 2.5, 5, 10, 20, 30, 30])):
         async with (
             FaultyServer([make_answer(b"", 503)]) as server,
-            Unhurried(chance=lambda chance=chance: chance) as client,
+            Unhurried(random_source=lambda value=value: value) as client,
         ):
             await client.send(call_to("openai_chat", server.address, streamed=False, retries=retries))
         assert client.waits == waits
@@ -219,7 +219,7 @@ async def test_waits_double_up_to_their_limit_and_differ_by_a_quarter() -> None:
     ],
 )
 @every_dialect
-async def test_only_what_may_pass_is_asked_again(dialect: str, status: int, code: str, tries: int) -> None:
+async def test_only_transient_faults_are_retried(dialect: str, status: int, code: str, tries: int) -> None:
     for streamed in (False, True):
         page = make_answer(b"<html>no</html>", status, content_type="text/html")
         async with FaultyServer([page]) as server, Unhurried() as client:
@@ -228,7 +228,7 @@ async def test_only_what_may_pass_is_asked_again(dialect: str, status: int, code
         assert len(server.requests) == tries
 
 
-async def test_x_should_retry_decides_against_the_status() -> None:
+async def test_x_should_retry_overrides_the_status() -> None:
     async with (
         FaultyServer([make_answer(b"{}", 400, x_should_retry="true"), make_answer(WHOLE)]) as server,
         Unhurried() as client,
@@ -237,7 +237,7 @@ async def test_x_should_retry_decides_against_the_status() -> None:
     assert len(client.waits) == 1
 
 
-async def test_nothing_is_asked_again_after_the_first_event_was_given_out() -> None:
+async def test_no_retry_after_the_first_event() -> None:
     async with (
         FaultyServer([make_stream([STREAMED[:700]], CLOSE), make_stream([STREAMED])]) as server,
         Unhurried() as client,
@@ -260,13 +260,13 @@ async def test_nothing_is_asked_again_after_the_first_event_was_given_out() -> N
     ],
     ids=["closed", "reset", "cut before a byte", "empty", "short", "reset after a comment"],
 )
-async def test_a_connection_that_breaks_before_an_event_is_made_again(first: Answer) -> None:
+async def test_connection_that_breaks_before_an_event_is_retried(first: Answer) -> None:
     async with FaultyServer([first, make_stream([STREAMED])]) as server, Unhurried() as client:
         reply = await told(client, call_to("openai_chat", server.address, streamed=True))
     assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_WORDS, None, 1)
 
 
-async def test_what_had_arrived_when_the_connection_broke_is_read_though_nobody_had_read_it() -> None:
+async def test_buffered_bytes_are_read_after_the_connection_breaks() -> None:
     pieces = STREAMED.split(b"data: [DONE]")[0].rsplit(b'data: {"choices":[{"finish_reason":"stop"', 1)[0]
     half = pieces.index(b"Project")
     answers = [make_stream([pieces[:half]], 0.05, encode_chunk(pieces[half:]), CLOSE)]
@@ -281,7 +281,7 @@ async def test_what_had_arrived_when_the_connection_broke_is_read_though_nobody_
     assert (reply.fault.code, text_of(reply)) == ("stream_broken", LLAMA_WORDS)
 
 
-async def test_an_error_in_the_first_event_is_asked_again_and_one_behind_it_is_not() -> None:
+async def test_error_in_the_first_event_is_retried_and_later_ones_are_not() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
     data = recorded.cassette("anthropic", "text-streamed").response.stream
     async with (
@@ -299,7 +299,7 @@ async def test_an_error_in_the_first_event_is_asked_again_and_one_behind_it_is_n
 SHORT = Timeouts(connect_s=5, first_byte_s=0.15, silence_s=0.15, whole_s=5)
 
 
-async def test_a_stream_that_does_not_begin_is_a_timeout() -> None:
+async def test_stream_without_first_byte_times_out() -> None:
     for silent in ([SILENCE], [make_head(transfer_encoding="chunked"), SILENCE]):
         async with FaultyServer([silent]) as server, Client() as client:
             call = call_to("openai_chat", server.address, streamed=True, retries=ONCE, timeouts=SHORT)
@@ -308,7 +308,7 @@ async def test_a_stream_that_does_not_begin_is_a_timeout() -> None:
             await server.disconnected.wait()
 
 
-async def test_a_stream_that_falls_silent_is_broken_and_its_text_kept() -> None:
+async def test_silent_stream_is_broken_and_its_text_kept() -> None:
     async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
         call = call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)
         reply = await told(client, call)
@@ -319,7 +319,7 @@ async def test_a_stream_that_falls_silent_is_broken_and_its_text_kept() -> None:
     assert text_of(reply)
 
 
-async def test_comments_keep_a_stream_alive() -> None:
+async def test_sse_comments_keep_a_stream_alive() -> None:
     beats = [part for _ in range(8) for part in (0.05, encode_chunk(b": still here\n\n"))]
     answers = [[make_head(transfer_encoding="chunked"), *beats, encode_chunk(STREAMED), END]]
     async with FaultyServer(answers) as server, Client() as client:
@@ -330,7 +330,7 @@ async def test_comments_keep_a_stream_alive() -> None:
     assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
 
 
-async def test_the_reader_of_a_stream_may_take_its_time() -> None:
+async def test_slow_reader_does_not_time_out() -> None:
     half = len(STREAMED) // 2
     async with FaultyServer([make_stream([STREAMED[:half], STREAMED[half:]])]) as server, Client() as client:
         events = []
@@ -342,7 +342,7 @@ async def test_the_reader_of_a_stream_may_take_its_time() -> None:
 
 
 @both_ways
-async def test_the_whole_answer_has_its_limit_and_is_not_asked_again_after_it(streamed: bool) -> None:
+async def test_total_timeout_ends_the_call_without_retry(streamed: bool) -> None:
     drip = [part for byte in range(400) for part in (encode_chunk(STREAMED[byte : byte + 1]), 0.02)]
     async with FaultyServer([[make_head(transfer_encoding="chunked"), *drip]]) as server, Client() as client:
         timeouts = Timeouts(whole_s=0.3)
@@ -353,21 +353,21 @@ async def test_the_whole_answer_has_its_limit_and_is_not_asked_again_after_it(st
     assert len(server.requests) == 1
 
 
-async def test_a_wait_that_would_outlast_the_call_is_not_begun() -> None:
+async def test_retry_delay_beyond_the_total_timeout_is_not_started() -> None:
     async with FaultyServer([make_answer(LIMITED, 429, retry_after="30")]) as server, Unhurried() as client:
         call = call_to("openai_chat", server.address, streamed=False, timeouts=Timeouts(whole_s=20))
         fault = await failed(client, call, streamed=False)
     assert (fault.retry_after_s, client.waits) == (30.0, [])
 
 
-async def test_a_stream_that_has_ended_does_not_wait_for_its_connection() -> None:
+async def test_completed_stream_does_not_wait_for_the_connection() -> None:
     async with FaultyServer([make_stream([STREAMED], SILENCE)]) as server, Client() as client:
         reply = await told(client, call_to("openai_chat", server.address, streamed=True))
         await server.disconnected.wait()
     assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
 
 
-async def test_a_host_that_takes_no_connection_is_unreachable_in_time() -> None:
+async def test_connect_timeout_is_unreachable() -> None:
     with socket.socket() as deaf, contextlib.ExitStack() as waiting:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -386,7 +386,7 @@ async def test_a_host_that_takes_no_connection_is_unreachable_in_time() -> None:
 # --- cancelling ------------------------------------------------------------------------------------------------------
 
 
-async def test_closing_the_iterator_closes_the_connection() -> None:
+async def test_iterator_close_closes_the_connection() -> None:
     async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
         events = client.stream(call_to("openai_chat", server.address, streamed=True))
         async for event in events:
@@ -397,7 +397,7 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
 
 
 @both_ways
-async def test_cancelling_the_task_closes_the_connection(streamed: bool) -> None:
+async def test_task_cancellation_closes_the_connection(streamed: bool) -> None:
     async with (
         FaultyServer([[make_head(transfer_encoding="chunked"), encode_chunk(STREAMED[:1500]), SILENCE]]) as server,
         Client() as client,
@@ -412,7 +412,7 @@ async def test_cancelling_the_task_closes_the_connection(streamed: bool) -> None
         await asyncio.wait_for(server.disconnected.wait(), 10)
 
 
-async def test_a_call_can_be_cancelled_while_it_waits_to_ask_again() -> None:
+async def test_call_can_be_cancelled_during_backoff() -> None:
     async with FaultyServer([make_answer(LIMITED, 429, retry_after="50")]) as server, Client() as client:
         task = asyncio.ensure_future(client.send(call_to("openai_chat", server.address, streamed=False)))
         while not server.requests:
@@ -427,7 +427,7 @@ async def test_a_call_can_be_cancelled_while_it_waits_to_ask_again() -> None:
 
 @every_dialect
 @both_ways
-async def test_a_page_with_status_200_is_no_answer(dialect: str, streamed: bool) -> None:
+async def test_html_with_status_200_is_a_fault(dialect: str, streamed: bool) -> None:
     page = f"<!doctype html><p>Sign in, {KEY}</p>".encode()
     async with FaultyServer([make_answer(page, content_type="text/html")]) as server, Client() as client:
         call = call_to(dialect, server.address, streamed=streamed, retries=ONCE)
@@ -442,7 +442,7 @@ async def test_a_page_with_status_200_is_no_answer(dialect: str, streamed: bool)
 
 @every_dialect
 @both_ways
-async def test_nothing_with_status_200_is_no_answer(dialect: str, streamed: bool) -> None:
+async def test_empty_body_with_status_200_is_a_fault(dialect: str, streamed: bool) -> None:
     async with FaultyServer([make_answer(b"")]) as server, Client() as client:
         fault = await failed(
             client, call_to(dialect, server.address, streamed=streamed, retries=ONCE), streamed=streamed
@@ -452,7 +452,7 @@ async def test_nothing_with_status_200_is_no_answer(dialect: str, streamed: bool
 
 @every_dialect
 @both_ways
-async def test_an_error_with_status_200_is_no_success(dialect: str, streamed: bool) -> None:
+async def test_error_with_status_200_is_a_fault(dialect: str, streamed: bool) -> None:
     wire = dialects.load(dialect).write_error(Fault(code="server_error", message="broken")).wire
     async with FaultyServer([make_answer(json.dumps(wire).encode())]) as server, Client() as client:
         call = call_to(dialect, server.address, streamed=streamed, retries=ONCE)
@@ -462,7 +462,7 @@ async def test_an_error_with_status_200_is_no_success(dialect: str, streamed: bo
 
 
 @both_ways
-async def test_a_compressed_answer_is_read_and_a_damaged_one_is_not(streamed: bool) -> None:
+async def test_compressed_response_is_decoded_and_damaged_one_is_a_fault(streamed: bool) -> None:
     packed = gzip.compress(STREAMED if streamed else WHOLE)
     for data, is_good in ((packed, True), (packed[: len(packed) // 2], False), (b"\x1f\x8bno", False)):
         async with FaultyServer([make_answer(data, content_encoding="gzip")]) as server, Client() as client:
@@ -473,7 +473,7 @@ async def test_a_compressed_answer_is_read_and_a_damaged_one_is_not(streamed: bo
 
 
 @both_ways
-async def test_more_than_the_limit_is_not_taken(streamed: bool) -> None:
+async def test_response_beyond_the_limit_is_rejected(streamed: bool) -> None:
     bomb = make_answer(gzip.compress(b"data: " + b"x" * 50_000_000), content_encoding="gzip")
     limits = Limits(answer_bytes=200, stream_bytes=200)
     for sent in (good(streamed=streamed), bomb):
@@ -482,7 +482,7 @@ async def test_more_than_the_limit_is_not_taken(streamed: bool) -> None:
         assert (fault.code, fault.retryable) == ("too_large", False)
 
 
-async def test_what_is_not_http_is_a_broken_connection() -> None:
+async def test_non_http_response_is_a_broken_connection() -> None:
     for garbage in (b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 banana\r\n\r\n", b"\x00" * 64):
         async with FaultyServer([[garbage, CLOSE]]) as server, Client() as client:
             fault = await failed(
@@ -491,7 +491,7 @@ async def test_what_is_not_http_is_a_broken_connection() -> None:
         assert (fault.code, fault.error_class) == ("stream_broken", ErrorClass.NETWORK)
 
 
-async def test_nobody_there_is_unreachable() -> None:
+async def test_refused_connection_is_unreachable() -> None:
     async with FaultyServer([[CLOSE]]) as server:
         gone = server.address
     for address in (gone, "http://no-such-host.invalid"):
@@ -505,7 +505,7 @@ async def test_nobody_there_is_unreachable() -> None:
 
 
 @both_ways
-async def test_a_redirect_to_another_place_is_not_followed(streamed: bool) -> None:
+async def test_redirect_to_another_origin_is_not_followed(streamed: bool) -> None:
     async with FaultyServer([make_answer(WHOLE)]) as elsewhere, Client() as client:
         for status in (301, 302, 303, 307, 308):
             for location in (
@@ -521,7 +521,7 @@ async def test_a_redirect_to_another_place_is_not_followed(streamed: bool) -> No
     assert elsewhere.requests == []
 
 
-async def test_a_redirect_within_the_same_place_is_followed_if_it_keeps_the_question() -> None:
+async def test_redirect_within_the_origin_is_followed_if_the_method_is_preserved() -> None:
     def elsewhere(asked: ReceivedRequest) -> Answer:
         return make_answer(WHOLE) if asked.path == "/there" else make_answer(b"", 308, location="/there")
 
@@ -537,9 +537,7 @@ async def test_a_redirect_within_the_same_place_is_followed_if_it_keeps_the_ques
 
 @every_dialect
 @both_ways
-async def test_a_key_is_nowhere_but_in_its_header(
-    dialect: str, streamed: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_api_key_is_only_in_its_header(dialect: str, streamed: bool, caplog: pytest.LogCaptureFixture) -> None:
     echo = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}", "type": "auth"}, "message": KEY})
     with caplog.at_level(logging.DEBUG):
         async with FaultyServer([make_answer(echo.encode(), 401)]) as server, Client() as client:
@@ -554,7 +552,7 @@ async def test_a_key_is_nowhere_but_in_its_header(
         assert KEY not in shown
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_again(tmp_path: Any) -> None:
+async def test_untrusted_certificate_is_rejected_without_retry(tmp_path: Any) -> None:
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     command = [
         "openssl",
@@ -583,7 +581,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_ag
     assert (fault.code, fault.retryable, client.waits) == ("unreachable", False, [])
 
 
-async def test_proxies_of_the_environment_are_used_but_not_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_proxies_are_used_except_for_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         FaultyServer([make_answer(WHOLE)]) as proxy,
         FaultyServer([make_answer(WHOLE)]) as direct,
@@ -605,7 +603,7 @@ async def test_proxies_of_the_environment_are_used_but_not_for_this_machine(monk
 # --- the room --------------------------------------------------------------------------------------------------------
 
 
-async def test_limits_and_names_of_requests_are_noted() -> None:
+async def test_rate_limits_and_request_ids_are_logged() -> None:
     headers = {"anthropic_ratelimit_requests_remaining": "7", "request_id": "req_1", "server": "x"}
     data = recorded.cassette("anthropic", "text-streamed").response.stream
     async with FaultyServer([make_stream([data], **headers)]) as server, Client() as client:
@@ -617,19 +615,19 @@ async def test_limits_and_names_of_requests_are_noted() -> None:
     assert journal.first_byte_ms is not None
 
 
-async def test_a_fault_in_a_stream_names_the_request() -> None:
+async def test_stream_fault_contains_the_request_id() -> None:
     async with FaultyServer([make_stream([STREAMED[:900]], x_request_id="r-9")]) as server, Client() as client:
         fault = await failed(client, call_to("openai_chat", server.address, streamed=True), streamed=True)
     assert fault.request_id == "r-9"
 
 
-def test_the_room_loads_no_http_library_until_a_call_is_made() -> None:
+def test_package_imports_no_http_library_before_the_first_call() -> None:
     script = "import sys, dragoman.client, dragoman.local, dragoman.settings; print('aiohttp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-async def test_many_streams_at_once_do_not_get_into_each_other_s_way() -> None:
+async def test_concurrent_streams_are_independent() -> None:
     def own_words(asked: ReceivedRequest) -> Answer:
         number = asked.headers["x-number"]
         pieces = [piece + b"\n\n" for piece in STREAMED.replace(b'" Foo"', f'" {number}"'.encode()).split(b"\n\n")[:-1]]
@@ -646,7 +644,7 @@ async def test_many_streams_at_once_do_not_get_into_each_other_s_way() -> None:
     assert len(server.requests) == 150
 
 
-async def test_a_client_that_was_closed_begins_anew() -> None:
+async def test_closed_client_can_be_reused() -> None:
     async with FaultyServer([make_answer(WHOLE)]) as server:
         client = Client()
         for _ in range(2):
@@ -656,7 +654,7 @@ async def test_a_client_that_was_closed_begins_anew() -> None:
     assert server.connections == 2
 
 
-async def test_an_event_that_is_too_large_ends_the_stream_and_what_came_before_is_kept() -> None:
+async def test_oversized_event_ends_the_stream_and_earlier_events_are_kept() -> None:
     def event(text: str) -> bytes:
         choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
         return b"data: " + json.dumps({"id": "c", "choices": [choice]}).encode() + b"\n\n"
@@ -669,8 +667,8 @@ async def test_an_event_that_is_too_large_ends_the_stream_and_what_came_before_i
     assert [block.text for block in reply.content if isinstance(block, TextBlock)] == ["Hello"]
 
 
-class ArrivedAnswer:
-    """An answer of which everything is there already, so that reading it never waits."""
+class BufferedResponse:
+    """A response whose body has arrived completely, so that reading never waits."""
 
     status = 200
     headers: Mapping[str, str] = {}
@@ -687,16 +685,14 @@ class ArrivedAnswer:
     def __exit__(self, *_: object) -> None:
         pass
 
-    async def piece(self, _: float | None) -> bytes:
+    async def read_chunk(self, _: float | None) -> bytes:
         return self._pieces.pop(0)
 
 
 @pytest.mark.parametrize("size", [100, 500_000])
-async def test_other_tasks_run_while_a_stream_is_read_that_has_arrived_already(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_tasks_run_while_a_buffered_stream_is_read(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = b": x\n\n" * 100_000
-    arrived = ArrivedAnswer(*(data[at : at + size] for at in range(0, len(data), size)))
+    arrived = BufferedResponse(*(data[at : at + size] for at in range(0, len(data), size)))
     turns = 0
 
     async def count_turns() -> None:

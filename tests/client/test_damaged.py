@@ -38,7 +38,7 @@ def told_by_reader(dialect: str, data: bytes, quirks: tuple[str, ...]) -> Reply:
 
 
 @every_dialect
-async def test_every_damaged_stream_ends_over_a_socket_as_its_reader_says(dialect: str) -> None:
+async def test_damaged_stream_over_a_socket_ends_like_its_reader(dialect: str) -> None:
     cases = list(cases_of(dialect))
     assert sum(code is not None for _, _, code in cases) >= 16
     said: dict[str, tuple[str | None, str | None]] = {}
@@ -67,7 +67,7 @@ def numbered(call: Call, number: int) -> Call:
 
 @every_dialect
 @pytest.mark.slow
-async def test_a_stream_cut_at_every_byte_is_no_success_and_makes_no_call_and_loses_no_word(dialect: str) -> None:
+async def test_stream_cut_at_any_byte_fails_without_tool_call_or_lost_text(dialect: str) -> None:
     data = recorded.cassette(dialect, "call-streamed").response.stream
     quirks = call_to(dialect, "http://127.0.0.1:1", streamed=True).endpoint.provider.quirks
     whole = told_by_reader(dialect, data, quirks)
@@ -92,7 +92,7 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_makes_no_call_and_lo
 
 
 @every_dialect
-async def test_a_connection_that_is_torn_down_in_the_middle_keeps_what_came(dialect: str) -> None:
+async def test_reset_connection_keeps_received_text(dialect: str) -> None:
     data = recorded.cassette(dialect, "text-streamed").response.stream
     half = data[: len(data) // 2]
     endings: dict[str, Answer] = {

@@ -65,7 +65,7 @@ async def test_llama_answers_calls_and_thinks(dialect: str, streamed: bool, llam
 
 
 @of_llama
-async def test_a_history_that_is_too_long_for_llama_is_an_overflow(dialect: str, llama_server: str) -> None:
+async def test_history_too_long_for_llama_is_an_overflow(dialect: str, llama_server: str) -> None:
     async with Client() as client:
         for streamed in (False, True):
             call = call_to(dialect, llama_server, streamed=streamed, messages=recorded.SCENES["error"])
@@ -84,9 +84,7 @@ async def test_aimock_answers_in_every_dialect(dialect: str, streamed: bool, aim
 
 @of_aimock
 @both_ways
-async def test_calls_go_out_in_parallel_and_their_results_come_back(
-    dialect: str, streamed: bool, aimock_server: str
-) -> None:
+async def test_parallel_calls_and_results_round_trip(dialect: str, streamed: bool, aimock_server: str) -> None:
     first = call_to(dialect, aimock_server, streamed=streamed, messages=said("Compare."), tools=[recorded.READ_FILE])
     async with Client() as client:
         reply = await answer(client, first, streamed=streamed)
@@ -113,7 +111,7 @@ def result_of(number: int, call: ToolUseBlock) -> Message:
 
 
 @pytest.mark.parametrize("dialect", THINKING)
-async def test_reasoning_arrives_before_the_words(dialect: str, aimock_server: str) -> None:
+async def test_reasoning_arrives_before_text(dialect: str, aimock_server: str) -> None:
     async with Client() as client:
         reply = await told(client, call_to(dialect, aimock_server, streamed=True, messages=said("Please think.")))
     thought, words = reply.content
@@ -123,7 +121,7 @@ async def test_reasoning_arrives_before_the_words(dialect: str, aimock_server: s
 
 @of_aimock
 @both_ways
-async def test_a_limit_is_waited_for_as_long_as_was_asked_and_told_at_last(
+async def test_rate_limit_waits_for_retry_after_and_is_reported_at_last(
     dialect: str, streamed: bool, aimock_server: str
 ) -> None:
     async with Unhurried() as client:
@@ -137,10 +135,10 @@ async def test_a_limit_is_waited_for_as_long_as_was_asked_and_told_at_last(
 
 @of_aimock
 @both_ways
-async def test_a_broken_server_is_asked_again_and_a_refusal_is_not(
+async def test_server_errors_are_retried_and_client_errors_are_not(
     dialect: str, streamed: bool, aimock_server: str
 ) -> None:
-    async with Unhurried(chance=lambda: 0.5) as client:
+    async with Unhurried(random_source=lambda: 0.5) as client:
         broken = await answer(
             client, call_to(dialect, aimock_server, streamed=streamed, messages=said("broken")), streamed=streamed
         )
@@ -154,7 +152,7 @@ async def test_a_broken_server_is_asked_again_and_a_refusal_is_not(
 
 
 @of_aimock
-async def test_a_stream_that_aimock_cuts_is_no_success(dialect: str, aimock_server: str) -> None:
+async def test_stream_cut_by_aimock_fails(dialect: str, aimock_server: str) -> None:
     async with Unhurried() as client:
         call = call_to(dialect, aimock_server, streamed=True, messages=said("cut"))
         reply = await told(client, call)
@@ -164,7 +162,7 @@ async def test_a_stream_that_aimock_cuts_is_no_success(dialect: str, aimock_serv
     assert client.waits == []  # something had been given out
 
 
-async def test_a_slow_stream_is_given_out_as_it_arrives_and_ends_when_the_reader_goes(aimock_server: str) -> None:
+async def test_slow_stream_is_delivered_incrementally_and_closed_with_its_reader(aimock_server: str) -> None:
     async with Client() as client:
         events = client.stream(call_to("openai_chat", aimock_server, streamed=True, messages=said("slow")))
         async for event in events:
@@ -186,7 +184,7 @@ def call_of_local(base_url: str, *, streamed: bool) -> Call:
     return Call(endpoint=found.endpoint("local", base_url=base_url), adapter=adapter, wire=wire, context=CONTEXT)
 
 
-async def test_the_embedded_model_answers_without_a_key_whole_and_streamed() -> None:
+async def test_embedded_model_answers_without_a_key() -> None:
     async with LocalModel(context_tokens=1024) as local, Client() as client:
         base_url, again = await asyncio.gather(local.base_url(), local.base_url())
         assert base_url == again
@@ -205,7 +203,7 @@ async def test_the_embedded_model_answers_without_a_key_whole_and_streamed() -> 
         assert lost.fault.code == "not_found"  # nobody finds it who does not know its address
 
 
-async def test_the_embedded_model_is_started_again_after_it_died() -> None:
+async def test_embedded_model_is_restarted_after_a_crash() -> None:
     async with LocalModel(context_tokens=512) as local:
         first = await local.base_url()
         process = local._process
@@ -215,7 +213,7 @@ async def test_the_embedded_model_is_started_again_after_it_died() -> None:
         assert await local.base_url() != first
 
 
-async def test_a_model_that_cannot_start_says_why() -> None:
+async def test_failed_start_reports_the_reason() -> None:
     local = LocalModel(context_tokens=-5)
     local._arguments = ["no number", "512"]
     with pytest.raises(SettingsError, match="invalid literal") as caught:
@@ -224,7 +222,7 @@ async def test_a_model_that_cannot_start_says_why() -> None:
     await local.close()
 
 
-def test_the_embedded_model_ends_with_the_one_who_started_it(tmp_path: Path) -> None:
+def test_embedded_model_exits_with_its_parent(tmp_path: Path) -> None:
     script = (
         "import asyncio, os, signal\n"
         "from dragoman.local import LocalModel\n"
@@ -259,7 +257,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_the_row_of_the_embedded_model_is_honest() -> None:
+def test_catalog_row_of_the_embedded_model_is_correct() -> None:
     capabilities = catalog.builtin().model("local").capabilities
     assert not capabilities.supports_tools
     assert not capabilities.supports_images

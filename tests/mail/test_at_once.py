@@ -80,7 +80,7 @@ async def worked_through(store: Store, mail: Mail, letters: list[Any], chance: r
     return told
 
 
-async def test_one_statement_leaves_what_the_steps_leave(
+async def test_single_statement_writes_the_same_rows_as_the_steps(
     quick: Store, at_once: list[bool], chance: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mail = Mail(quick)
@@ -103,7 +103,7 @@ async def test_one_statement_leaves_what_the_steps_leave(
     assert (await quick.verify()).is_sound
 
 
-async def test_a_letter_with_nothing_special_about_it_is_one_statement_and_so_is_its_end(
+async def test_letter_without_dependencies_is_posted_and_acknowledged_with_one_statement(
     quick: Store, at_once: list[bool]
 ) -> None:
     mail = Mail(quick)
@@ -118,7 +118,7 @@ async def test_a_letter_with_nothing_special_about_it_is_one_statement_and_so_is
     assert at_once == [True, True, False, False, False]
 
 
-async def test_what_stands_behind_another_one_or_is_waited_for_goes_the_long_way(
+async def test_letter_behind_another_or_with_dependents_uses_the_general_path(
     quick: Store, at_once: list[bool]
 ) -> None:
     mail = Mail(quick)
@@ -134,7 +134,7 @@ async def test_what_stands_behind_another_one_or_is_waited_for_goes_the_long_way
     assert (two.letter_id, [each.letter_id for each in await mail.receive("B")]) == ("second", ["waits"])
 
 
-async def test_who_holds_a_letter_no_more_cannot_end_it_in_one_statement(
+async def test_lost_lease_cannot_acknowledge_with_one_statement(
     quick: Store, clock: Clock, at_once: list[bool]
 ) -> None:
     mail = Mail(quick)
@@ -148,7 +148,7 @@ async def test_who_holds_a_letter_no_more_cannot_end_it_in_one_statement(
     assert at_once == [True, False, True]
 
 
-async def test_a_name_that_not_every_engine_can_hold_is_refused_here_too(quick: Store) -> None:
+async def test_name_that_an_engine_cannot_store_is_rejected(quick: Store) -> None:
     posted = to_stored(result("T1", to="A", message_id="L1"), Mail(quick).encryptor)
     with pytest.raises(FormatError, match="NUL"):
         await quick.mail.post(msgspec.structs.replace(posted, task_id="T\0"))

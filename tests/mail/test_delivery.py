@@ -25,7 +25,7 @@ def ids(deliveries: list[Any]) -> list[str]:
     return [delivery.letter_id for delivery in deliveries]
 
 
-async def test_a_letter_comes_out_as_it_was_sent(mail: Mail) -> None:
+async def test_letter_is_received_unchanged(mail: Mail) -> None:
     sent = result(message_id="L1", trace_id="abc", context={"environment": "staging"})
     receipt = await mail.send(sent)
     (delivery,) = await mail.receive("ARCH")
@@ -34,7 +34,7 @@ async def test_a_letter_comes_out_as_it_was_sent(mail: Mail) -> None:
     assert (delivery.letter_id, delivery.attempts) == ("L1", 1)
 
 
-async def test_the_same_letter_five_times_with_higher_retry_counts_is_one_letter(mail: Mail) -> None:
+async def test_repeated_letter_with_higher_retry_count_is_stored_once(mail: Mail) -> None:
     receipts = [
         await mail.send(result(retry_count=count, timestamp=f"2026-11-15T12:00:0{count}Z")) for count in range(5)
     ]
@@ -47,7 +47,7 @@ async def test_the_same_letter_five_times_with_higher_retry_counts_is_one_letter
     assert await mail.receive("ARCH") == []
 
 
-async def test_another_letter_of_the_same_id_is_a_conflict(mail: Mail) -> None:
+async def test_different_letter_with_the_same_id_is_a_conflict(mail: Mail) -> None:
     await mail.send(result(message_id="L1"))
     with pytest.raises(ConflictError) as caught:
         await mail.send(result(message_id="L1", output="something else"))
@@ -55,14 +55,14 @@ async def test_another_letter_of_the_same_id_is_a_conflict(mail: Mail) -> None:
     assert len(await mail.receive("ARCH")) == 1
 
 
-async def test_a_sender_that_is_not_the_one_in_the_letter_is_refused(mail: Mail) -> None:
+async def test_sender_other_than_the_letters_sender_is_rejected(mail: Mail) -> None:
     with pytest.raises(LetterError) as caught:
         await mail.send(result(), sender="CC")
     assert caught.value.code == "sender_mismatch"
     assert await mail.receive("ARCH") == []
 
 
-async def test_nobody_else_gets_a_letter_while_its_lease_lasts(mail: Mail, clock: Clock) -> None:
+async def test_leased_letter_is_not_delivered_again_before_the_lease_ends(mail: Mail, clock: Clock) -> None:
     await mail.send(result())
     (first,) = await mail.receive("ARCH", lease_s=60)
     assert await mail.receive("ARCH") == []
@@ -74,7 +74,7 @@ async def test_nobody_else_gets_a_letter_while_its_lease_lasts(mail: Mail, clock
 
 
 @pytest.mark.parametrize("step", [{"days": 1}, {"days": -1}, {"hours": 1}, {"hours": -1}], ids=str)
-async def test_setting_the_wall_clock_moves_neither_a_lease_nor_a_retry(
+async def test_wall_clock_changes_do_not_affect_leases_or_retries(
     mail: Mail, clock: Clock, step: dict[str, float]
 ) -> None:
     await mail.send(result("A"))
@@ -94,7 +94,7 @@ async def test_setting_the_wall_clock_moves_neither_a_lease_nor_a_retry(
     assert ids(await mail.receive("ARCH")) == [first.letter_id]
 
 
-async def test_reading_what_is_sensitive_leaves_the_lease_as_it_is(mail: Mail, clock: Clock) -> None:
+async def test_decryption_does_not_change_the_lease(mail: Mail, clock: Clock) -> None:
     await mail.send(result())
     (delivery,) = await mail.receive("ARCH", lease_s=60)
     clock.move(days=1)
@@ -103,7 +103,7 @@ async def test_reading_what_is_sensitive_leaves_the_lease_as_it_is(mail: Mail, c
     assert await mail.receive("ARCH") == []
 
 
-async def test_a_lease_can_be_extended_by_its_holder_only(mail: Mail, clock: Clock) -> None:
+async def test_only_the_holder_can_extend_a_lease(mail: Mail, clock: Clock) -> None:
     await mail.send(result())
     (first,) = await mail.receive("ARCH", lease_s=60)
     await first.extend(120)
@@ -118,7 +118,7 @@ async def test_a_lease_can_be_extended_by_its_holder_only(mail: Mail, clock: Clo
     assert (await second.ack()).is_first
 
 
-async def test_a_second_ack_changes_nothing(mail: Mail) -> None:
+async def test_second_ack_changes_nothing(mail: Mail) -> None:
     await mail.send(result())
     (delivery,) = await mail.receive("ARCH")
     assert (await delivery.ack()).is_first
@@ -126,7 +126,7 @@ async def test_a_second_ack_changes_nothing(mail: Mail) -> None:
     assert await delivery.nack("after all") is None
 
 
-async def test_letters_of_one_task_are_handed_out_one_after_another_in_their_order(mail: Mail) -> None:
+async def test_letters_of_one_task_are_delivered_one_at_a_time_in_order(mail: Mail) -> None:
     for number in range(3):
         await mail.send(result("TASK-1", message_id=f"A{number}"))
         await mail.send(result("TASK-2", message_id=f"B{number}"))
@@ -138,7 +138,7 @@ async def test_letters_of_one_task_are_handed_out_one_after_another_in_their_ord
     assert seen == [["A0", "B0"], ["A1", "B1"], ["A2", "B2"]]
 
 
-async def test_a_letter_waits_while_an_earlier_one_of_its_task_is_to_be_tried_again(mail: Mail, clock: Clock) -> None:
+async def test_letter_waits_while_an_earlier_letter_of_its_task_is_retried(mail: Mail, clock: Clock) -> None:
     await mail.send(result(message_id="A0"))
     await mail.send(result(message_id="A1"))
     (first,) = await mail.receive("ARCH")
@@ -153,9 +153,7 @@ async def test_a_letter_waits_while_an_earlier_one_of_its_task_is_to_be_tried_ag
     assert ids(await mail.receive("ARCH")) == ["A1"]
 
 
-async def test_retries_wait_longer_each_time_and_end_with_a_dead_letter_and_somebody_told(
-    mail: Mail, clock: Clock
-) -> None:
+async def test_retries_back_off_and_end_with_a_dead_letter_and_an_escalation(mail: Mail, clock: Clock) -> None:
     await mail.send(result(message_id="A0", trace_id="t-1"))
     await mail.send(result(message_id="A1"))
     pauses = []
@@ -184,7 +182,7 @@ async def test_retries_wait_longer_each_time_and_end_with_a_dead_letter_and_some
     assert ids(await mail.receive("ARCH")) == ["A1"]  # which need not wait any longer
 
 
-async def test_how_often_it_is_tried_again_depends_on_the_class_of_the_error(mail: Mail, clock: Clock) -> None:
+async def test_number_of_retries_depends_on_the_error_class(mail: Mail, clock: Clock) -> None:
     tries = {}
     for name in (
         "error",
@@ -213,7 +211,7 @@ async def test_how_often_it_is_tried_again_depends_on_the_class_of_the_error(mai
     }
 
 
-async def test_what_is_critical_is_told_at_once(mail: Mail) -> None:
+async def test_critical_error_is_escalated_immediately(mail: Mail) -> None:
     await mail.send(result())
     (delivery,) = await mail.receive("ARCH")
     outcome = await delivery.nack(RuntimeError("fatal: data loss"))
@@ -223,7 +221,7 @@ async def test_what_is_critical_is_told_at_once(mail: Mail) -> None:
     assert told.letter.payload.details["error_class"] == "critical_error"
 
 
-async def test_an_escalation_that_fails_is_not_escalated(store: Store, clock: Clock) -> None:
+async def test_failed_escalation_is_not_escalated(store: Store, clock: Clock) -> None:
     store.clock = clock
     mail = Mail(store, retry_rules={"error": RetryRule(0)}, escalate_to="BOSS")
     await mail.send(result())
@@ -234,7 +232,7 @@ async def test_an_escalation_that_fails_is_not_escalated(store: Store, clock: Cl
     assert [dead.recipient_id for dead in await mail.dead_letters()] == ["BOSS", "ARCH"]
 
 
-async def test_a_dead_letter_that_is_sent_again_is_handed_out_again(mail: Mail) -> None:
+async def test_resent_dead_letter_is_delivered_again(mail: Mail) -> None:
     await mail.send(result(message_id="A0"))
     (delivery,) = await mail.receive("ARCH")
     await delivery.nack("no", error_class="not_retryable")
@@ -249,7 +247,7 @@ async def test_a_dead_letter_that_is_sent_again_is_handed_out_again(mail: Mail) 
     assert await mail.receive("ARCH") == []
 
 
-async def test_a_dead_letter_that_nobody_knows_cannot_be_sent_again(mail: Mail) -> None:
+async def test_unknown_dead_letter_cannot_be_resent(mail: Mail) -> None:
     with pytest.raises(UnknownLetterError):
         await mail.resend("dead_0")
 
@@ -266,9 +264,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-async def test_what_is_no_letter_is_kept_with_its_reason_and_its_bytes_and_the_sender_is_told(
-    mail: Mail, data: bytes
-) -> None:
+async def test_invalid_letter_is_stored_as_dead_letter_and_its_sender_is_notified(mail: Mail, data: bytes) -> None:
     dead = await mail.accept(data)
     assert isinstance(dead, DeadLetter)
     assert dead.reason in (
@@ -292,20 +288,20 @@ async def test_what_is_no_letter_is_kept_with_its_reason_and_its_bytes_and_the_s
         assert told == []  # nobody can tell who sent it
 
 
-async def test_bytes_that_are_nothing_at_all_are_kept_and_nobody_is_told(mail: Mail) -> None:
+async def test_unparsable_bytes_are_stored_without_a_notice(mail: Mail) -> None:
     for data in (b"", b"\xff\xfe", b"[]", b"null", b'{"sender_id":"nobody we know"}', b"{" * 100_000):
         assert isinstance(await mail.accept(data), DeadLetter)
     assert len(await mail.dead_letters()) == 6
     assert [counts.recipient_id for counts in await mail.counts()] == [""]
 
 
-async def test_an_error_letter_that_is_malformed_is_answered_by_nobody(mail: Mail) -> None:
+async def test_malformed_error_letter_causes_no_notice(mail: Mail) -> None:
     bad = b'{"type":"error","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{}}'
     assert isinstance(await mail.accept(bad), DeadLetter)
     assert await mail.receive("CA") == []
 
 
-async def test_a_letter_that_an_earlier_version_has_taken_is_handed_out_though_its_durations_differ(mail: Mail) -> None:
+async def test_letter_stored_by_an_earlier_version_is_delivered_despite_inconsistent_durations(mail: Mail) -> None:
     data = write_letter(result(duration_sec=12.34)).replace(b'"result":', b'"metrics":{"duration_ms":99999},"result":')
     with pytest.raises(LetterError):
         await mail.send(data)
@@ -315,14 +311,14 @@ async def test_a_letter_that_an_earlier_version_has_taken_is_handed_out_though_i
     assert (await delivery.decrypt()).payload.duration_sec == 12.34
 
 
-async def test_the_path_of_an_artifact_is_data(mail: Mail) -> None:
+async def test_artifact_path_is_data(mail: Mail) -> None:
     paths = [{"type": "file", "path": path} for path in ("/etc/passwd", "../x")]
     await mail.send(result(artifacts=paths))
     (delivery,) = await mail.receive("ARCH")
     assert [artifact.path for artifact in delivery.letter.payload.result.artifacts] == ["/etc/passwd", "../x"]
 
 
-async def test_several_letters_are_taken_together_or_not_at_all(mail: Mail) -> None:
+async def test_send_all_stores_all_letters_or_none(mail: Mail) -> None:
     receipts = await mail.send_all([result("T", message_id="L0"), result("T", message_id="L1"), result("U")])
     assert [receipt.state for receipt in receipts] == ["ready", "behind", "ready"]
     with pytest.raises(ConflictError):
@@ -332,9 +328,7 @@ async def test_several_letters_are_taken_together_or_not_at_all(mail: Mail) -> N
     assert len(await mail.letters()) == 3
 
 
-async def test_several_letters_are_done_together_and_one_that_is_lost_keeps_nothing_up(
-    mail: Mail, clock: Clock
-) -> None:
+async def test_ack_all_acknowledges_the_others_when_one_lease_is_lost(mail: Mail, clock: Clock) -> None:
     await mail.send_all([result(f"T{number}", message_id=f"L{number}") for number in range(3)])
     slow = await mail.receive("ARCH", lease_s=1)
     await pass_time(mail.store, clock, seconds=2)
@@ -353,7 +347,7 @@ def renamed(session_id: str, title: str) -> Any:
     return change_session(session_id, {"title": title}, datetime.now(UTC))
 
 
-async def test_an_effect_happens_with_its_letter(mail: Mail, store: Store) -> None:
+async def test_effect_is_committed_with_its_letter(mail: Mail, store: Store) -> None:
     session = await store.create_session()
     await mail.send(result())
     (delivery,) = await mail.receive("ARCH")
@@ -365,7 +359,7 @@ async def test_an_effect_happens_with_its_letter(mail: Mail, store: Store) -> No
     assert (await store.get_session(session.id)).title == "done"
 
 
-async def test_an_effect_that_fails_leaves_its_letter(mail: Mail, store: Store) -> None:
+async def test_failed_effect_leaves_its_letter_unacknowledged(mail: Mail, store: Store) -> None:
     session = await store.create_session(title="before")
 
     def broken(_: Any) -> Generator[Any, Any, None]:
@@ -380,7 +374,7 @@ async def test_an_effect_that_fails_leaves_its_letter(mail: Mail, store: Store) 
     assert (await delivery.ack()).is_first
 
 
-async def test_the_effect_of_somebody_who_was_too_slow_does_not_happen(mail: Mail, store: Store, clock: Clock) -> None:
+async def test_effect_after_a_lost_lease_is_not_committed(mail: Mail, store: Store, clock: Clock) -> None:
     session = await store.create_session(title="before")
     await mail.send(result())
     (slow,) = await mail.receive("ARCH", lease_s=1)
@@ -395,7 +389,7 @@ async def test_the_effect_of_somebody_who_was_too_slow_does_not_happen(mail: Mai
 # --- what waits for other tasks --------------------------------------------------------------------------------------
 
 
-async def test_a_letter_is_held_until_the_tasks_that_it_needs_have_succeeded(mail: Mail) -> None:
+async def test_letter_is_held_until_its_dependencies_succeed(mail: Mail) -> None:
     receipt = await mail.send(result("TASK-3", to="CC", depends_on=["TASK-1", "TASK-2"]))
     assert receipt.state == "held"
     for task, status, held in (
@@ -408,13 +402,13 @@ async def test_a_letter_is_held_until_the_tasks_that_it_needs_have_succeeded(mai
         assert (await mail.receive("CC") == []) is held
 
 
-async def test_a_task_that_has_succeeded_before_holds_nothing(mail: Mail) -> None:
+async def test_succeeded_dependency_does_not_hold_a_letter(mail: Mail) -> None:
     await mail.send(result("TASK-1"))
     await mail.send(result("TASK-1", status="failed"))  # what has succeeded once has
     assert (await mail.send(result("TASK-2", to="CC", depends_on=["TASK-1"]))).state == "ready"
 
 
-async def test_a_letter_that_is_held_keeps_its_place_in_its_task(mail: Mail) -> None:
+async def test_held_letter_keeps_its_position_in_its_task(mail: Mail) -> None:
     await mail.send(result("TASK-2", to="CC", message_id="A0", depends_on=["TASK-1"]))
     await mail.send(result("TASK-2", to="CC", message_id="A1"))
     assert await mail.receive("CC") == []
@@ -425,7 +419,7 @@ async def test_a_letter_that_is_held_keeps_its_place_in_its_task(mail: Mail) -> 
     assert ids(await mail.receive("CC")) == ["A1"]
 
 
-async def test_tasks_that_would_wait_for_each_other_are_refused_with_the_way_round(mail: Mail) -> None:
+async def test_dependency_cycle_is_rejected_with_its_path(mail: Mail) -> None:
     await mail.send(failure("A", depends_on=["B"]))
     await mail.send(failure("B", depends_on=["C"]))
     with pytest.raises(ConflictError, match="C → A → B → C") as caught:
@@ -436,7 +430,7 @@ async def test_tasks_that_would_wait_for_each_other_are_refused_with_the_way_rou
     assert len(await mail.letters()) == 2  # nothing is left of what was refused
 
 
-async def test_a_letter_that_depends_on_too_many_tasks_is_refused(mail: Mail) -> None:
+async def test_letter_with_too_many_dependencies_is_rejected(mail: Mail) -> None:
     most = [f"T{at}" for at in range(MAX_DEPENDENCIES)]
     with pytest.raises(LetterError, match="1001 tasks are more than the 1000 allowed") as caught:
         await mail.send(failure("A", depends_on=[*most, "X"]))
@@ -444,7 +438,7 @@ async def test_a_letter_that_depends_on_too_many_tasks_is_refused(mail: Mail) ->
     assert (await mail.send(failure("A", depends_on=most))).state == "held"
 
 
-def test_each_task_is_looked_at_once_for_a_circle_however_many_ways_lead_to_it() -> None:
+def test_cycle_search_visits_each_task_once() -> None:
     layers = {f"{layer}-{at}": [f"{layer + 1}-{to}" for to in range(10)] for layer in range(10) for at in range(10)}
     search = dependencies._find_path([f"0-{at}" for at in range(10)], "elsewhere", "")
     looked_at: list[Any] = []
@@ -457,7 +451,7 @@ def test_each_task_is_looked_at_once_for_a_circle_however_many_ways_lead_to_it()
     assert len(looked_at) == len(set(looked_at)) == 110
 
 
-async def test_an_answer_to_a_question_is_no_success_of_the_task(mail: Mail) -> None:
+async def test_answer_to_a_request_does_not_complete_the_task(mail: Mail) -> None:
     await mail.send(failure("B", to="CC", depends_on=["A"]))
     await mail.send(result("A", inputs={"x": 1}))
     assert await mail.receive("CC") == []
@@ -466,7 +460,7 @@ async def test_an_answer_to_a_question_is_no_success_of_the_task(mail: Mail) -> 
 # --- teams, threads, numbers -----------------------------------------------------------------------------------------
 
 
-async def test_a_team_sees_nothing_of_another(mail: Mail) -> None:
+async def test_teams_are_isolated(mail: Mail) -> None:
     ours, theirs = mail.for_team(team_id="us", user_id="ann"), mail.for_team(team_id="them")
     await ours.send(result("TASK-1", message_id="L"))
     await theirs.send(result("TASK-1", message_id="L", output="theirs"))
@@ -479,7 +473,7 @@ async def test_a_team_sees_nothing_of_another(mail: Mail) -> None:
     assert {one.recipient_id: one.held for one in await ours.counts()} == {"ARCH": 0, "CC": 1}
 
 
-async def test_a_thread_has_the_letters_of_a_task_in_order_and_where_they_stand(mail: Mail, clock: Clock) -> None:
+async def test_thread_lists_letters_of_a_task_in_order_with_status(mail: Mail, clock: Clock) -> None:
     await mail.send(result("T", message_id="L1"))
     await pass_time(mail.store, clock, seconds=1)
     await mail.send(failure("T", to="CC", message_id="L2"))
@@ -490,7 +484,7 @@ async def test_a_thread_has_the_letters_of_a_task_in_order_and_where_they_stand(
     assert [one.letter.letter_id for one in await mail.letters(task_id="T", after=thread[0].letter)] == ["L2"]
 
 
-async def test_what_is_in_mailboxes_is_counted(mail: Mail, clock: Clock) -> None:
+async def test_counts_report_the_letters_of_each_mailbox(mail: Mail, clock: Clock) -> None:
     for number in range(6):
         await mail.send(result(f"T{number}"))
     await mail.send(result("T0", output="more"))
@@ -508,7 +502,7 @@ async def test_what_is_in_mailboxes_is_counted(mail: Mail, clock: Clock) -> None
     assert counts["ARCH"].retries == len(again) - 1  # one of them is handed out for the first time
 
 
-async def test_two_stores_on_one_database_hand_out_each_letter_once(shared_place: Place) -> None:
+async def test_two_stores_on_one_database_deliver_each_letter_once(shared_place: Place) -> None:
     async with shared_place.open() as one, shared_place.open() as two:
         here, there = Mail(one), Mail(two)
         for number in range(20):

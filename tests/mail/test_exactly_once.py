@@ -55,7 +55,7 @@ async def made_ready(store: Store) -> None:
 
 
 @pytest.mark.slow
-async def test_embedded_every_letter_has_its_effect_once(
+async def test_every_letter_has_its_effect_once_without_a_broker(
     shared_place: Place, chance: random.Random, count: Count
 ) -> None:
     wanted = LETTERS if shared_place.url.startswith("sqlite") else times(200, 10_000)
@@ -76,9 +76,7 @@ async def test_embedded_every_letter_has_its_effect_once(
 
 
 @pytest.mark.slow
-async def test_a_consumer_that_does_not_tell_the_inbox_what_it_did_is_caught(
-    tmp_path: Path, chance: random.Random
-) -> None:
+async def test_consumer_that_skips_the_inbox_is_detected(tmp_path: Path, chance: random.Random) -> None:
     """The negative control: without the inbox in the same transaction, effects are doubled, and this test sees it."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
     async with open_store(url) as store:
@@ -111,7 +109,7 @@ async def doubled(transport: NatsTransport, posted: list[StoredLetter], chance: 
 
 
 @pytest.mark.slow
-async def test_by_a_broker_that_is_killed_wiped_and_damaged_every_letter_has_its_effect_once(
+async def test_every_letter_has_its_effect_once_with_a_damaged_broker(
     tmp_path: Path, chance: random.Random, count: Count
 ) -> None:
     wanted = LETTERS
@@ -158,7 +156,7 @@ async def _broken(broker: Broker, fault: str, chance: random.Random) -> str:
 
 
 @pytest.mark.slow
-async def test_two_servers_on_one_postgres_and_a_cluster_exchange_mail_while_they_and_its_leader_are_killed(
+async def test_two_servers_and_a_cluster_exchange_mail_while_leader_and_server_are_killed(
     tmp_path: Path, postgres_server: str, chance: random.Random, count: Count
 ) -> None:
     rounds, part = times(1, 5), times(60, 400)

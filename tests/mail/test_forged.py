@@ -63,7 +63,7 @@ async def dead_with(mail: Mail, reasons: list[str]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_forged_receipt_takes_nothing_out_of_the_outbox(
+async def test_forged_receipt_does_not_change_the_outbox(
     tmp_path: Path, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = ("ARCH", "", "L1")
@@ -94,9 +94,7 @@ async def test_a_forged_receipt_takes_nothing_out_of_the_outbox(
             await emptied(here)
 
 
-async def test_forged_moved_and_changed_letters_are_dead_letters_and_real_ones_arrive(
-    tmp_path: Path, broker: Broker
-) -> None:
+async def test_forged_letters_are_dead_letters_and_genuine_ones_arrive(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, attacker(broker) as client:
         await here.send(result("T1", message_id="L1"))
         real = await on_broker(client, 1)
@@ -129,7 +127,7 @@ async def test_forged_moved_and_changed_letters_are_dead_letters_and_real_ones_a
             assert there.state == "ok"
 
 
-async def test_a_copy_of_a_real_letter_changes_nothing_however_often_it_comes(tmp_path: Path, broker: Broker) -> None:
+async def test_replayed_letter_changes_nothing(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, attacker(broker) as client:
         await here.send(result("T1", message_id="L1"))
         real = await on_broker(client, 1)
@@ -145,7 +143,7 @@ async def test_a_copy_of_a_real_letter_changes_nothing_however_often_it_comes(tm
             assert await there.dead_letters() == []
 
 
-async def test_the_same_refused_letter_is_one_dead_letter_and_nobody_is_told(tmp_path: Path, broker: Broker) -> None:
+async def test_repeated_forgery_is_one_dead_letter_without_a_notice(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker, keys=f"z:{OTHER}", resend_s=0.2) as here:
         await here.send(result("T1", message_id="L1"))
         async with opened(tmp_path, "two", broker) as there:
@@ -161,9 +159,7 @@ async def test_the_same_refused_letter_is_one_dead_letter_and_nobody_is_told(tmp
         assert [box.away for box in await here.counts()] == [1]
 
 
-async def test_a_letter_of_another_team_than_its_subject_is_refused_even_if_it_is_signed(
-    tmp_path: Path, broker: Broker
-) -> None:
+async def test_signed_letter_for_another_team_than_its_subject_is_rejected(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, attacker(broker) as client:
         wire = MessageCodec(here.encryptor, here.store.clock)
         await here.receive("ARCH")
@@ -191,9 +187,7 @@ async def on_broker_stream(client: Client) -> None:
 
 
 @pytest.mark.parametrize("sign_only", [False, True])
-async def test_the_broker_reads_letters_only_where_that_is_wanted(
-    tmp_path: Path, broker: Broker, sign_only: bool
-) -> None:
+async def test_broker_can_read_letters_only_with_sign_only(tmp_path: Path, broker: Broker, sign_only: bool) -> None:
     async with opened(tmp_path, "one", broker, sign_only=sign_only) as here, attacker(broker) as client:
         await here.send(result("T1", message_id="L1", output="the words of the letter"))
         real = await on_broker(client, 1)
@@ -207,7 +201,7 @@ async def test_the_broker_reads_letters_only_where_that_is_wanted(
 OLD, NEW = f"old:{KEY}", f"new:{OTHER}"
 
 
-async def test_keys_are_rotated_while_letters_are_on_their_way(tmp_path: Path, broker: Broker) -> None:
+async def test_keys_can_be_rotated_while_letters_are_in_transit(tmp_path: Path, broker: Broker) -> None:
     steps = [(OLD, OLD), (f"{OLD},{NEW}", OLD), (f"{OLD},{NEW}", f"{OLD},{NEW}"), (f"{NEW},{OLD}", f"{OLD},{NEW}")]
     steps += [(f"{NEW},{OLD}", f"{NEW},{OLD}"), (NEW, f"{NEW},{OLD}"), (NEW, NEW)]
     sent = 0
@@ -221,9 +215,7 @@ async def test_keys_are_rotated_while_letters_are_on_their_way(tmp_path: Path, b
                 assert await there.dead_letters() == []
 
 
-async def test_a_letter_that_was_sent_with_a_key_that_is_gone_is_sent_again_with_the_new_one(
-    tmp_path: Path, broker: Broker
-) -> None:
+async def test_letter_signed_with_a_removed_key_is_resent_with_the_new_key(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker, keys=OLD) as here, attacker(broker) as client:
         await here.send(result("T1", message_id="L1"))
         await on_broker(client, 1)
@@ -235,7 +227,7 @@ async def test_a_letter_that_was_sent_with_a_key_that_is_gone_is_sent_again_with
             await emptied(here)
 
 
-async def test_a_broker_elsewhere_is_not_used_without_keys(tmp_path: Path) -> None:
+async def test_remote_broker_requires_mail_keys(tmp_path: Path) -> None:
     for server in ("nats://broker:4222", "tls://user:hidden@10.0.0.1:4222", "broker"):
         async with open_store(f"sqlite:///{tmp_path / 'one.db'}") as store:
             with pytest.raises(SettingsError) as caught:
@@ -301,9 +293,7 @@ async def connects(server: str, access: BrokerAccess) -> bool:
 async def _quiet(_: Exception) -> None: ...
 
 
-async def test_the_documented_brokers_let_in_who_has_the_nkey_and_nobody_else(
-    tmp_path: Path, guarded: tuple[Broker, BrokerAccess]
-) -> None:
+async def test_documented_brokers_accept_only_the_nkey(tmp_path: Path, guarded: tuple[Broker, BrokerAccess]) -> None:
     broker, access = guarded
     stranger = tmp_path / "stranger.seed"
     stranger.write_text(new_nkey()[0])
@@ -319,7 +309,7 @@ async def test_the_documented_brokers_let_in_who_has_the_nkey_and_nobody_else(
         assert not await connects(broker.url, other)
 
 
-async def test_letters_travel_by_the_documented_brokers(tmp_path: Path, guarded: tuple[Broker, BrokerAccess]) -> None:
+async def test_documented_brokers_deliver_letters(tmp_path: Path, guarded: tuple[Broker, BrokerAccess]) -> None:
     broker, access = guarded
     async with (
         opened(tmp_path, "one", broker, access=access) as here,
@@ -334,7 +324,7 @@ async def test_letters_travel_by_the_documented_brokers(tmp_path: Path, guarded:
     assert found_in(broker.data, b"the words of the letter") == []
 
 
-async def test_who_has_the_nkey_can_use_the_subjects_of_mail_alone(guarded: tuple[Broker, BrokerAccess]) -> None:
+async def test_nkey_user_is_limited_to_mail_subjects(guarded: tuple[Broker, BrokerAccess]) -> None:
     broker, access = guarded
     client = _Client(access, requires_tls=True)
     refused: set[str] = set()
@@ -353,9 +343,7 @@ async def test_who_has_the_nkey_can_use_the_subjects_of_mail_alone(guarded: tupl
         await client.close()
 
 
-async def test_the_documented_local_broker_listens_on_a_loopback_address(
-    tmp_path: Path, certificates: Certificates
-) -> None:
+async def test_documented_local_broker_listens_on_loopback(tmp_path: Path, certificates: Certificates) -> None:
     broker = documented("nats-local.conf", tmp_path / "local", certificates)
     assert f'listen: "127.0.0.1:{broker.port}"' in broker.config
     with running(broker):
@@ -369,7 +357,7 @@ async def test_the_documented_local_broker_listens_on_a_loopback_address(
         ('authorization { token: "t0ken" }', {"token": "t0ken"}, {"token": "t1ken"}),
     ],
 )
-async def test_a_user_with_a_password_and_a_token_are_ways_to_connect(
+async def test_client_connects_with_password_or_token(
     tmp_path: Path, more: str, right: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     broker = Broker(tmp_path / "broker", more=more)
@@ -379,7 +367,7 @@ async def test_a_user_with_a_password_and_a_token_are_ways_to_connect(
         assert not await connects(broker.url, BrokerAccess())
 
 
-async def test_a_credentials_file_is_a_way_to_connect(tmp_path: Path) -> None:
+async def test_client_connects_with_a_credentials_file(tmp_path: Path) -> None:
     operator, stranger = Operator(), Operator()
     files = [tmp_path / "mail.creds", tmp_path / "stranger.creds"]
     for file, signer in zip(files, (operator, stranger), strict=True):
@@ -395,7 +383,7 @@ async def test_a_credentials_file_is_a_way_to_connect(tmp_path: Path) -> None:
             assert await received(here, "ARCH", 1) == ["L1"]
 
 
-async def test_nothing_is_sent_to_a_broker_without_tls_where_tls_is_wanted(
+async def test_client_sends_nothing_to_a_broker_without_required_tls(
     broker: Broker, certificates: Certificates
 ) -> None:
     assert await connects(broker.url, BrokerAccess(user="mail", password="p4ss"))
@@ -403,7 +391,7 @@ async def test_nothing_is_sent_to_a_broker_without_tls_where_tls_is_wanted(
     assert not await connects(broker.url.replace("nats:", "tls:"), BrokerAccess())
 
 
-async def test_tls_can_come_before_anything_else(tmp_path: Path, certificates: Certificates) -> None:
+async def test_client_supports_tls_first(tmp_path: Path, certificates: Certificates) -> None:
     files = certificates
     tls = f'tls {{ cert_file: "{files.cert}", key_file: "{files.key}", handshake_first: true }}'
     broker = Broker(tmp_path / "broker", more=tls)
@@ -415,7 +403,7 @@ async def test_tls_can_come_before_anything_else(tmp_path: Path, certificates: C
 @pytest.mark.parametrize(
     "given", [{"nkey": "none.seed"}, {"nkey": "ca.pem"}, {"credentials": "ca.pem"}, {"ca": "none.pem"}, {"cert": "x"}]
 )
-async def test_a_file_that_cannot_be_used_is_an_error_at_once(
+async def test_unusable_file_is_an_error_at_open(
     tmp_path: Path, certificates: Certificates, given: dict[str, str]
 ) -> None:
     folder = certificates.ca.parent
@@ -429,7 +417,7 @@ async def test_a_file_that_cannot_be_used_is_an_error_at_once(
     assert str(folder) in str(caught.value)
 
 
-async def test_a_seed_that_is_gone_is_a_failure_until_it_is_back(
+async def test_missing_seed_is_a_failure_until_restored(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)

@@ -40,7 +40,7 @@ async def conversation(store: Store) -> str:
     return session.id
 
 
-async def test_a_letter_leads_to_the_messages_calls_and_spend_of_its_turn(store: Store) -> None:
+async def test_graph_contains_messages_calls_and_spend_of_the_turn(store: Store) -> None:
     mail = Mail(store)
     session_id = await conversation(store)
     await mail.send(result(message_id="m1", session_id=session_id, turn_id="turn-1", score=0.8))
@@ -56,7 +56,7 @@ async def test_a_letter_leads_to_the_messages_calls_and_spend_of_its_turn(store:
     assert [one.posted.letter_id for one in graph.thread] == ["m1", "m2"]
 
 
-async def test_a_session_that_may_not_be_seen_or_is_gone_is_not_in_it(store: Store) -> None:
+async def test_graph_omits_inaccessible_and_deleted_sessions(store: Store) -> None:
     mail = Mail(store)
     session_id = await conversation(store)
     await mail.send(result(message_id="m1", session_id=session_id))
@@ -72,7 +72,7 @@ async def test_a_session_that_may_not_be_seen_or_is_gone_is_not_in_it(store: Sto
         await letter_graph(mail.for_team(team_id="other"), "ARCH", "m1")
 
 
-async def test_the_mail_of_a_person_in_no_team_is_gone_with_them(store: Store) -> None:
+async def test_erasure_deletes_the_mail_of_a_user_without_team(store: Store) -> None:
     team = personal_team("usr_ada")
     mail = Mail(store).for_team(team_id=team, user_id="usr_ada")
     await mail.send(result(message_id="m1", score=0.5, depends_on=["T-0"]))

@@ -17,7 +17,7 @@ from tests.mail.waiting import within
 from tests.store.conftest import Place
 
 
-async def test_a_letter_outlives_the_session_that_it_came_from(mail: Mail, store: Store) -> None:
+async def test_letter_outlives_its_session(mail: Mail, store: Store) -> None:
     session = await store.create_session()
     await mail.send(result(), session_id=session.id, message_id="m1", turn_id="t1")
     (before,) = await mail.letters(session_id=session.id)
@@ -29,13 +29,13 @@ async def test_a_letter_outlives_the_session_that_it_came_from(mail: Mail, store
     assert len(await mail.receive("ARCH")) == 1
 
 
-async def test_what_a_letter_says_of_its_session_is_its_link(mail: Mail, store: Store) -> None:
+async def test_letter_context_links_its_session(mail: Mail, store: Store) -> None:
     await mail.send(result(session_id="sess_1", turn_id="t1"))
     (found,) = await mail.letters(session_id="sess_1")
     assert found.letter.turn_id == "t1"
 
 
-async def test_a_person_who_is_erased_leaves_no_letter(mail: Mail, store: Store) -> None:
+async def test_erasure_deletes_letters_of_a_user(mail: Mail, store: Store) -> None:
     ann, bob = mail.for_team(user_id="ann"), mail.for_team(user_id="bob")
     session = await store.create_session(user_id="ann")
     await ann.send(result("T", message_id="L1", output="a word of ann's", inputs={"a": "x"}))
@@ -51,7 +51,7 @@ async def test_a_person_who_is_erased_leaves_no_letter(mail: Mail, store: Store)
     assert (await store.verify()).is_sound
 
 
-async def test_a_letter_that_was_changed_is_found_and_not_handed_out(mail: Mail, store: Store) -> None:
+async def test_damaged_letter_is_reported_and_not_delivered(mail: Mail, store: Store) -> None:
     await mail.send(result("T", message_id="L1"))
     await mail.send(result("T", message_id="L2"))
 
@@ -68,7 +68,7 @@ async def test_a_letter_that_was_changed_is_found_and_not_handed_out(mail: Mail,
         await mail.letters()
 
 
-async def test_letters_are_in_a_copy(mail: Mail, store: Store, tmp_path: Path) -> None:
+async def test_backup_contains_letters(mail: Mail, store: Store, tmp_path: Path) -> None:
     await mail.send(result("T", message_id="L1", inputs={"a": "x"}))
     await mail.send(result("U", message_id="L2", depends_on=["V"]))
     await store.backup(tmp_path / "copy.db")
@@ -79,14 +79,12 @@ async def test_letters_are_in_a_copy(mail: Mail, store: Store, tmp_path: Path) -
         assert (await delivery.decrypt()).payload.result.inputs == {"a": "x"}
 
 
-async def test_the_size_of_a_store_names_its_letters(mail: Mail, store: Store) -> None:
+async def test_store_size_includes_letters(mail: Mail, store: Store) -> None:
     await mail.send(result())
     assert (await store.sizes()).tables["letters"] > 0
 
 
-async def test_letters_that_another_store_has_had_for_long_go_and_the_dead_stay(
-    mail: Mail, store: Store, clock: Clock
-) -> None:
+async def test_sweep_deletes_confirmed_letters_and_keeps_dead_ones(mail: Mail, store: Store, clock: Clock) -> None:
     posted = [to_stored(result(f"T{number}", message_id=f"L{number}"), mail.encryptor) for number in range(3)]
     for one in posted:
         await store.mail.post(one, via_transport=True)
@@ -97,7 +95,7 @@ async def test_letters_that_another_store_has_had_for_long_go_and_the_dead_stay(
     assert [one.letter.letter_id for one in await mail.letters()] == ["L1", "L2"]
 
 
-async def test_letters_of_a_task_follow_each_other_however_receipts_and_letters_cross(shared_place: Place) -> None:
+async def test_outbox_order_survives_concurrent_receipts(shared_place: Place) -> None:
     async with shared_place.open() as one, shared_place.open() as two:
         sealing = Encryptor.in_memory()
         keys = [("ARCH", "", f"L{number}") for number in range(60)]
@@ -112,7 +110,7 @@ async def test_letters_of_a_task_follow_each_other_however_receipts_and_letters_
         assert [counts.away for counts in await one.mail.counts()] in ([], [0])
 
 
-async def test_letters_that_were_done_with_long_ago_go(mail: Mail, store: Store, clock: Clock) -> None:
+async def test_sweep_deletes_old_acknowledged_letters(mail: Mail, store: Store, clock: Clock) -> None:
     for number in range(3):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
     for delivery in await mail.receive("ARCH", limit=2):

@@ -17,7 +17,7 @@ async def states(mail: Mail) -> dict[str, str]:
     return {one.letter.letter_id: one.state for one in await mail.letters()}
 
 
-async def test_what_the_body_ends_well_with_is_done(mail: Mail) -> None:
+async def test_letter_is_acknowledged_when_the_body_succeeds(mail: Mail) -> None:
     for number in range(5):
         await mail.send(result(message_id=f"L{number}"))
     seen = []
@@ -30,7 +30,7 @@ async def test_what_the_body_ends_well_with_is_done(mail: Mail) -> None:
     assert set((await states(mail)).values()) == {"done"}
 
 
-async def test_what_raises_ends_the_loop_and_is_tried_again(mail: Mail, clock: Clock) -> None:
+async def test_exception_ends_the_loop_and_the_letter_is_retried(mail: Mail, clock: Clock) -> None:
     await mail.send(result(message_id="L0"))
 
     async def loop() -> None:
@@ -46,7 +46,7 @@ async def test_what_raises_ends_the_loop_and_is_tried_again(mail: Mail, clock: C
     assert again.attempts == 2
 
 
-async def test_a_worker_goes_on_behind_what_failed(store: Store) -> None:
+async def test_worker_continues_after_a_failure(store: Store) -> None:
     mail = Mail(store, retry_rules={"error": RetryRule(1)})
     for number in range(4):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
@@ -68,7 +68,7 @@ async def test_a_worker_goes_on_behind_what_failed(store: Store) -> None:
     assert [dead.letter_id for dead in await mail.dead_letters()] == ["L1"]
 
 
-async def test_a_loop_that_is_cancelled_gives_its_letters_back(mail: Mail) -> None:
+async def test_cancelled_loop_releases_its_letters(mail: Mail) -> None:
     for number in range(3):
         await mail.send(result(f"T{number}"))
     begun = asyncio.Event()
@@ -88,7 +88,7 @@ async def test_a_loop_that_is_cancelled_gives_its_letters_back(mail: Mail) -> No
     assert [delivery.attempts for delivery in again] == [1, 1, 1]
 
 
-async def test_a_mailbox_that_waits_is_told_of_a_letter(store: Store) -> None:
+async def test_mailbox_is_notified_of_a_new_letter(store: Store) -> None:
     mail = Mail(store)
     got: asyncio.Queue[str] = asyncio.Queue()
 
@@ -106,7 +106,7 @@ async def test_a_mailbox_that_waits_is_told_of_a_letter(store: Store) -> None:
     await ended(task)
 
 
-async def test_a_mailbox_finds_what_another_process_sent(shared_place: Place) -> None:
+async def test_mailbox_polls_letters_of_another_process(shared_place: Place) -> None:
     async with shared_place.open() as one, shared_place.open() as two, Mail(one).mailbox("ARCH") as mailbox:
         waiting = asyncio.ensure_future(mailbox.__anext__())
         await asyncio.sleep(0.05)
@@ -115,7 +115,7 @@ async def test_a_mailbox_finds_what_another_process_sent(shared_place: Place) ->
             assert (await waiting).letter_id == "L0"
 
 
-async def test_a_letter_in_hand_is_kept_for_as_long_as_the_body_takes(store: Store) -> None:
+async def test_lease_is_renewed_while_the_body_runs(store: Store) -> None:
     mail = Mail(store)
     await mail.send(result())
     async with mail.mailbox("ARCH", lease_s=0.3) as mailbox:
@@ -128,7 +128,7 @@ async def test_a_letter_in_hand_is_kept_for_as_long_as_the_body_takes(store: Sto
     assert set((await states(mail)).values()) == {"done"}
 
 
-async def test_what_is_acknowledged_in_the_body_is_not_acknowledged_twice(mail: Mail) -> None:
+async def test_explicit_ack_is_not_repeated(mail: Mail) -> None:
     await mail.send(result("T0"))
     await mail.send(result("T1"))
     ends = []

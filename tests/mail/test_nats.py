@@ -63,7 +63,7 @@ async def emptied(mail: Mail, within_s: float = 30) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_letters_go_from_one_store_to_another_and_receipts_come_back(tmp_path: Path, broker: Broker) -> None:
+async def test_letters_reach_another_store_and_receipts_return(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
         await there.receive("ARCH")  # from now on it is attended to there
         for number in range(20):
@@ -74,7 +74,7 @@ async def test_letters_go_from_one_store_to_another_and_receipts_come_back(tmp_p
         assert await there.receive("ARCH") == []
 
 
-async def test_two_processes_on_one_store_need_no_receipt_but_the_inbox(tmp_path: Path, broker: Broker) -> None:
+async def test_shared_store_needs_no_receipts(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "one", broker) as there:
         for number in range(20):
             await here.send(result(f"T{number}", message_id=f"L{number}"))
@@ -82,14 +82,14 @@ async def test_two_processes_on_one_store_need_no_receipt_but_the_inbox(tmp_path
         await emptied(here)
 
 
-async def test_letters_of_one_task_keep_their_order_on_the_way(tmp_path: Path, broker: Broker) -> None:
+async def test_letters_of_one_task_keep_their_order_in_transit(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
         for number in range(15):
             await here.send(result("T", message_id=f"L{number}"))
         assert await received(there, "ARCH", 15) == [f"L{number}" for number in range(15)]
 
 
-async def test_letters_are_taken_while_there_is_no_broker(tmp_path: Path) -> None:
+async def test_letters_are_accepted_without_a_broker(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker")
     async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
         for number in range(5):
@@ -100,7 +100,7 @@ async def test_letters_are_taken_while_there_is_no_broker(tmp_path: Path) -> Non
             assert (await here.health())["broker"] == "connected"
 
 
-async def test_a_letter_that_needs_tasks_is_not_sent_before_they_succeeded(tmp_path: Path, broker: Broker) -> None:
+async def test_letter_with_dependencies_is_not_published_before_they_succeed(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
         await here.send(failure("B", to="CC", depends_on=["A"]))
         await here.send(failure("C", to="CC"))
@@ -109,7 +109,7 @@ async def test_a_letter_that_needs_tasks_is_not_sent_before_they_succeeded(tmp_p
         assert len(await received(there, "CC", 1)) == 1
 
 
-async def test_a_broker_that_loses_everything_loses_nothing(tmp_path: Path, broker: Broker) -> None:
+async def test_wiped_broker_loses_no_letter(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here:
         for number in range(50):
             await here.send(result(f"T{number}", message_id=f"L{number}"))
@@ -126,7 +126,7 @@ async def test_a_broker_that_loses_everything_loses_nothing(tmp_path: Path, brok
             assert await there.receive("ARCH") == []
 
 
-async def test_what_nobody_asks_for_does_not_pile_up_on_the_broker(tmp_path: Path, broker: Broker) -> None:
+async def test_unclaimed_letters_do_not_pile_up_on_the_broker(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker, resend_s=0.1) as here:
         for number in range(3):
             await here.send(result(f"T{number}"))
@@ -138,7 +138,7 @@ async def test_what_nobody_asks_for_does_not_pile_up_on_the_broker(tmp_path: Pat
         assert state.messages <= 3 * 4  # not once for each time that it was looked for
 
 
-async def test_what_the_broker_has_and_never_brings_is_sent_again(tmp_path: Path, broker: Broker) -> None:
+async def test_letter_stuck_on_the_broker_is_resent(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker, resend_s=0.2) as here:
         await here.send(result("T", message_id="L"))
         transport = here.transport
@@ -156,7 +156,7 @@ async def test_what_the_broker_has_and_never_brings_is_sent_again(tmp_path: Path
         assert await received(here, "ARCH", 1) == ["L"]
 
 
-async def test_a_receipt_that_was_lost_is_sent_again(tmp_path: Path, broker: Broker) -> None:
+async def test_lost_receipt_is_resent(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "two", broker) as there:
         async with opened(tmp_path, "one", broker) as here:
             await here.send(result("T", message_id="L"))
@@ -182,7 +182,7 @@ def _again(_: str):  # type: ignore[no-untyped-def]
     )
 
 
-async def test_what_is_too_large_for_the_broker_is_refused_and_kept(tmp_path: Path, broker: Broker) -> None:
+async def test_letter_too_large_for_the_broker_is_a_dead_letter(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here:
         await received_nothing(here)
         with pytest.raises(LetterError) as caught:
@@ -199,7 +199,7 @@ async def received_nothing(mail: Mail) -> None:
 
 
 @pytest.mark.parametrize(("keys", "reason"), [(KEYS, "unsigned_letter"), (None, "invalid_message")])
-async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_come_again(
+async def test_invalid_message_is_a_dead_letter_and_not_redelivered(
     tmp_path: Path, broker: Broker, keys: str | None, reason: str
 ) -> None:
     import nats
@@ -223,7 +223,7 @@ async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_com
         assert [dead.reason for dead in await here.dead_letters()] == [reason]
 
 
-async def test_a_secret_is_in_no_file_of_the_broker(tmp_path: Path, broker: Broker) -> None:
+async def test_secret_is_in_no_broker_file(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
         await there.send(request(message_id="ASK"))
         async with within(20, "the question"):
@@ -240,7 +240,7 @@ async def test_a_secret_is_in_no_file_of_the_broker(tmp_path: Path, broker: Brok
 
 
 @pytest.mark.parametrize(("sync", "said"), [("always", "power-safe"), ('"2m"', "process-crash-safe")])
-async def test_health_says_how_safe_a_letter_is_on_the_way(tmp_path: Path, sync: str, said: str) -> None:
+async def test_health_reports_delivery_durability(tmp_path: Path, sync: str, said: str) -> None:
     broker = Broker(tmp_path / "broker", sync=sync)
     with running(broker):
         async with opened(tmp_path, "one", broker, monitor=broker.monitor) as mail:
@@ -248,7 +248,7 @@ async def test_health_says_how_safe_a_letter_is_on_the_way(tmp_path: Path, sync:
     assert (told["delivery_durability"], told["kept_until_receipt"]) == (said, True)
 
 
-async def test_bits_that_flip_on_the_broker_lose_nothing(tmp_path: Path, broker: Broker, chance: random.Random) -> None:
+async def test_bit_flips_on_the_broker_lose_no_letter(tmp_path: Path, broker: Broker, chance: random.Random) -> None:
     async with opened(tmp_path, "one", broker) as here:
         for number in range(60):
             await here.send(result(f"T{number}", message_id=f"L{number}"))

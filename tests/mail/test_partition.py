@@ -84,7 +84,7 @@ def network() -> Iterator[Network]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not IS_LONG, reason="it takes minutes: make faults")
-async def test_brokers_that_are_cut_off_and_killed_lose_and_double_nothing(
+async def test_partitions_and_kills_lose_and_duplicate_nothing(
     tmp_path: Path, network: Network, chance: random.Random, count: Callable[[str], None]
 ) -> None:
     rounds, part = 5, 200

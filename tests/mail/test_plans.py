@@ -19,9 +19,7 @@ from tests.mail.conftest import Clock, failure, pass_time, result
 GIVEN = re.compile(r"SCAN (CONSTANT ROW|.*VALUES CLAUSE|[tv])")  # what the statement itself says
 
 
-async def test_no_statement_reads_a_whole_mailbox(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+async def test_no_statement_scans_a_mailbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     said: set[str] = set()
 
     class Noting:

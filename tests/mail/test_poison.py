@@ -49,7 +49,7 @@ async def waiting_at(mail: Mail) -> int:
     return messages
 
 
-async def test_a_message_with_a_lone_surrogate_and_nan_is_a_dead_letter_and_the_next_letter_arrives(
+async def test_message_with_surrogate_and_nan_is_a_dead_letter_and_the_next_arrives(
     tmp_path: Path, broker: Broker
 ) -> None:
     async with opened(tmp_path, "one", broker) as here:
@@ -67,9 +67,7 @@ async def test_a_message_with_a_lone_surrogate_and_nan_is_a_dead_letter_and_the_
         assert here.state == "ok"
 
 
-async def test_a_message_to_a_team_is_a_dead_letter_of_that_team_and_of_no_other(
-    tmp_path: Path, broker: Broker
-) -> None:
+async def test_invalid_message_is_a_dead_letter_of_its_team_only(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as top:
         here = top.for_team(team_id="ops")
         await here.send(result("T1", message_id="L1"))
@@ -82,7 +80,7 @@ async def test_a_message_to_a_team_is_a_dead_letter_of_that_team_and_of_no_other
         assert await top.dead_letters() == []
 
 
-async def test_a_task_that_crashes_is_restarted_and_health_tells_meanwhile(
+async def test_crashed_task_is_restarted_and_reported_by_health(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
@@ -160,7 +158,7 @@ async def test_no_message_stops_a_mailbox(chance: random.Random, caplog: pytest.
                     break
 
 
-async def test_letters_that_the_store_refuses_do_not_keep_others_from_arriving() -> None:
+async def test_letter_rejected_by_the_store_does_not_block_others() -> None:
     async with open_store("memory:") as store:
         mail = Mail(store)
         transport = unconnected(mail)
@@ -184,7 +182,7 @@ async def test_letters_that_the_store_refuses_do_not_keep_others_from_arriving()
 
 
 @pytest.mark.parametrize("recipient", ["*", ">", "a.b", "ARCH ", "", "\ud800"])
-async def test_a_recipient_that_is_no_name_is_never_a_subject(recipient: str) -> None:
+async def test_invalid_recipient_is_never_a_subject(recipient: str) -> None:
     transport = NatsTransport("nats://127.0.0.1:1")
     await transport.subscribe(recipient, "")
     assert transport._mailboxes == set()

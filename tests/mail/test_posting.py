@@ -38,12 +38,12 @@ def as_first_defined(letter: Letter) -> bytes:
 
 
 @given(st.dictionaries(st.text(max_size=8), PLAIN, max_size=4))
-def test_a_fingerprint_is_what_it_was_when_it_was_first_defined(details: dict[str, Any]) -> None:
+def test_fingerprint_is_stable(details: dict[str, Any]) -> None:
     letter = failure(details=details, suggested_actions=["a", "b"], message_id="L")
     assert to_stored(letter, SEALING).fingerprint == as_first_defined(letter)
 
 
-def test_a_field_that_is_not_known_counts_and_its_place_does_not() -> None:
+def test_fingerprint_covers_unknown_fields_independent_of_order() -> None:
     plain = msgspec.json.decode(write_letter(result(message_id="L")))
     for payload in (
         {"status": "success", "zz": {"b": 1, "a": 2}, "result": {"output": "x"}},
@@ -61,14 +61,14 @@ def test_a_field_that_is_not_known_counts_and_its_place_does_not() -> None:
 @pytest.mark.parametrize(
     "letter", [result(score=0.5, metrics={"duration_ms": 5}), failure(details={"a": [1]}), request()]
 )
-def test_a_letter_that_was_made_is_read_again_as_writing_and_reading_would(letter: Letter) -> None:
+def test_validation_equals_a_write_and_read_round_trip(letter: Letter) -> None:
     read, text = validate_letter(letter)
     assert text == write_letter(letter)
     assert read == read_letter(text)
     assert read is not letter
 
 
-def test_what_was_made_and_is_no_letter_is_refused_as_writing_would() -> None:
+def test_invalid_constructed_letter_is_rejected_like_on_write() -> None:
     letter = result()
     assert isinstance(letter, TaskResultLetter)
     payload = letter.payload

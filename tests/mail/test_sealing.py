@@ -28,7 +28,7 @@ async def asked(mail: Mail, **more: Any) -> Delivery:
     return delivery
 
 
-async def test_the_answer_to_a_request_goes_to_whoever_asked_with_its_secret_for_them_alone(mail: Mail) -> None:
+async def test_answer_reaches_the_requester_with_a_secret_only_they_decrypt(mail: Mail) -> None:
     question = await asked(mail)
     receipt = await mail.answer(question, {"api_key": "s3cret-of-mine", "preference": "a"})
     await question.ack()
@@ -41,7 +41,7 @@ async def test_the_answer_to_a_request_goes_to_whoever_asked_with_its_secret_for
     assert opened.payload.result.inputs == {"api_key": "s3cret-of-mine", "preference": "a"}
 
 
-async def test_there_is_one_answer_to_a_request(mail: Mail) -> None:
+async def test_request_has_one_answer(mail: Mail) -> None:
     question = await asked(mail)
     await mail.answer(question, {"api_key": "one", "preference": "a"})
     assert not (await mail.answer(question, {"api_key": "one", "preference": "a"})).is_new
@@ -50,7 +50,7 @@ async def test_there_is_one_answer_to_a_request(mail: Mail) -> None:
             await mail.answer(question, other)
 
 
-async def test_an_answer_to_somebody_else_than_who_asked_is_refused(mail: Mail) -> None:
+async def test_answer_to_another_recipient_is_rejected(mail: Mail) -> None:
     question = await asked(mail)
     said = {**(question.letter.context or {})}
     answer = answer_letter(question.letter.replace(context=said), inputs={"api_key": "x"}, timestamp=WHEN)
@@ -58,14 +58,14 @@ async def test_an_answer_to_somebody_else_than_who_asked_is_refused(mail: Mail) 
         await mail.send(answer.replace(recipient_id="CC"))
 
 
-async def test_where_it_is_not_known_what_was_asked_every_value_is_a_secret(mail: Mail) -> None:
+async def test_all_inputs_are_secret_without_a_known_request(mail: Mail) -> None:
     await mail.send(result(inputs={"a": "first-secret", "b": 271828}))
     (delivery,) = await mail.receive("ARCH")
     assert delivery.letter.payload.result.inputs == {"a": MASK, "b": MASK}
     assert (await delivery.decrypt()).payload.result.inputs == {"a": "first-secret", "b": 271828}
 
 
-async def test_only_who_holds_a_letter_can_open_it(mail: Mail, clock: Clock) -> None:
+async def test_only_the_holder_can_decrypt_a_letter(mail: Mail, clock: Clock) -> None:
     await mail.send(result(inputs={"a": "first-secret"}))
     (slow,) = await mail.receive("ARCH", lease_s=1)
     await pass_time(mail.store, clock, seconds=2)
@@ -80,7 +80,7 @@ async def test_only_who_holds_a_letter_can_open_it(mail: Mail, clock: Clock) -> 
     assert (await known.decrypt()).payload.result.inputs == {"a": "first-secret"}
 
 
-async def test_the_name_of_a_letter_with_a_secret_does_not_tell_the_secret(mail: Mail) -> None:
+async def test_derived_id_does_not_reveal_the_secret(mail: Mail) -> None:
     """Four digits are guessed in no time, if a hash of them can be had."""
     from dragoman.letters import derive_id
 
@@ -94,7 +94,7 @@ async def test_the_name_of_a_letter_with_a_secret_does_not_tell_the_secret(mail:
 # --- the keys --------------------------------------------------------------------------------------------------------
 
 
-def test_a_box_opens_only_where_it_belongs() -> None:
+def test_ciphertext_is_bound_to_its_context() -> None:
     sealing = Encryptor.in_memory()
     key, box = sealing.encrypt({"x": 1}, "CA", "", "L1", "inputs/x")
     assert sealing.decrypt(key, box, "CA", "", "L1", "inputs/x") == {"x": 1}
@@ -109,7 +109,7 @@ def test_a_box_opens_only_where_it_belongs() -> None:
         sealing.decrypt(key, b"", "CA", "", "L1", "inputs/x")
 
 
-def test_keys_are_in_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_key_file_is_private(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     key, box = Encryptor.in_file(file).encrypt("x")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -124,7 +124,7 @@ def test_keys_are_in_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
         Encryptor.in_file(file).encrypt("x")
 
 
-def test_after_a_rotation_the_new_key_seals_and_the_old_one_still_opens(tmp_path: Path) -> None:
+def test_rotation_encrypts_with_the_new_key_and_decrypts_with_the_old(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     sealing, other = Encryptor.in_file(file), Encryptor.in_file(file)
     old, box = sealing.encrypt("x")
@@ -135,7 +135,7 @@ def test_after_a_rotation_the_new_key_seals_and_the_old_one_still_opens(tmp_path
     assert sealing.keyed_hash("text") == name
 
 
-def test_keys_are_given_as_a_text() -> None:
+def test_keys_are_parsed_from_text() -> None:
     sealing = Encryptor.from_text(f"b:{OTHER},a:{KEY}")
     assert sealing.key_names() == ("b", "a")
     key, box = Encryptor.from_text(f"a:{KEY}").encrypt("x")
@@ -150,7 +150,7 @@ def test_keys_are_given_as_a_text() -> None:
     assert caught.value.code == "missing_key"
 
 
-async def test_keys_lie_beside_the_database_or_come_from_the_variable(tmp_path: Path) -> None:
+async def test_keys_are_next_to_the_database_or_in_the_variable(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'chats.db'}")
     make_encryptor(store, {}).encrypt("x")
     assert (tmp_path / "chats.db-mail-keys.json").exists()
@@ -161,7 +161,7 @@ async def test_keys_lie_beside_the_database_or_come_from_the_variable(tmp_path: 
     assert (tmp_path / "dragoman" / "mail-keys.json").exists()
 
 
-async def test_what_older_keys_sealed_is_sealed_anew(tmp_path: Path) -> None:
+async def test_rotate_keys_reencrypts_values_of_older_keys(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
         mail = Mail(store)
         for number in range(3):
@@ -193,7 +193,7 @@ def found_in(folder: Path, words: bytes) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and words in path.read_bytes()]
 
 
-async def test_a_planted_secret_of_each_kind_is_found_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_planted_secrets_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     place = tmp_path / "store"
     said: list[bytes] = []
@@ -230,14 +230,14 @@ async def test_a_planted_secret_of_each_kind_is_found_nowhere(tmp_path: Path, ca
         assert not any(words in line for line in said), name
 
 
-async def test_the_look_for_secrets_finds_one_that_is_there(tmp_path: Path) -> None:
+async def test_secret_search_finds_a_planted_secret(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
         await Mail(store).send(result(output="correct horse battery staple"))
         assert found_in(tmp_path, b"correct horse battery staple")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no modes of files here")
-async def test_a_store_with_no_key_file_yet_makes_one_only_when_it_is_needed(tmp_path: Path) -> None:
+async def test_key_file_is_created_on_first_use(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
         await Mail(store).send(result())
         assert not (tmp_path / "chats.db-mail-keys.json").exists()

@@ -13,7 +13,7 @@ SECRET = "tr0ub4dor-and-3-horses"
 REDACTOR = Redactor()
 
 
-def test_what_holds_no_secret_is_shown_as_it_came() -> None:
+def test_bytes_without_secrets_are_unchanged() -> None:
     raw = '{"type": "task_result", "wörds": [1, 2.50]}'.encode()
     made = redact_invalid(raw, REDACTOR)
     assert (made.text, made.size, made.is_changed) == (raw.decode(), len(raw), False)
@@ -28,7 +28,7 @@ def test_what_holds_no_secret_is_shown_as_it_came() -> None:
         {"deep": [{"inputs": {"a": {"b": SECRET}}}]},
     ],
 )
-def test_inputs_and_defaults_are_masked_wherever_they_stand(value: object) -> None:
+def test_inputs_and_defaults_are_masked_at_any_depth(value: object) -> None:
     made = redact_invalid(json.dumps(value).encode(), REDACTOR)
     assert SECRET not in made.text
     assert "4711" not in made.text
@@ -36,7 +36,7 @@ def test_inputs_and_defaults_are_masked_wherever_they_stand(value: object) -> No
     assert made.is_changed
 
 
-def test_of_what_is_not_even_json_nothing_is_shown_behind_the_first_word_that_may_be_followed_by_a_secret() -> None:
+def test_text_after_the_first_secret_keyword_of_invalid_json_is_withheld() -> None:
     made = redact_invalid(
         f'{{"task_id": "T-1", "payload": {{"result": {{"inputs": {{"p": "{SECRET}"'.encode(), REDACTOR
     )
@@ -45,14 +45,14 @@ def test_of_what_is_not_even_json_nothing_is_shown_behind_the_first_word_that_ma
     assert "withheld" in made.text
 
 
-def test_keys_are_redacted_in_whatever_it_is() -> None:
+def test_api_keys_are_redacted_in_any_input() -> None:
     key = "sk-ant-" + "a1B2" * 8
     made = redact_invalid(f"not a letter, but {key} is in it".encode(), REDACTOR)
     assert "sk-ant" not in made.text
     assert "not a letter" in made.text
 
 
-def test_bytes_that_are_no_text_are_spelled_and_long_ones_are_cut() -> None:
+def test_binary_input_is_escaped_and_long_input_truncated() -> None:
     assert redact_invalid(b"\xff\xfe{", REDACTOR).text == "\\xff\\xfe{"
     made = redact_invalid(b"x" * 50_000, REDACTOR)
     assert (len(made.text), made.size, made.is_changed) == (20_001, 50_000, True)

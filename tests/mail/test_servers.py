@@ -98,7 +98,7 @@ async def _received(server: Server, seen: set[str]) -> None:
 
 
 @pytest.mark.slow
-async def test_mail_goes_on_while_servers_and_brokers_are_killed(
+async def test_mail_continues_while_servers_and_brokers_are_killed(
     tmp_path: Path, postgres_server: str, chance: random.Random, count: Callable[[str], None]
 ) -> None:
     rounds, part = times(1, 5), times(20, 100)

@@ -68,9 +68,7 @@ def held_letters() -> list[Letter]:
 
 
 @pytest.mark.parametrize("away", [False, True])
-async def test_letters_that_are_sent_together_are_taken_as_if_one_by_one(
-    store: Store, clock: Clock, chance: random.Random, away: bool
-) -> None:
+async def test_send_all_equals_single_sends(store: Store, clock: Clock, chance: random.Random, away: bool) -> None:
     store.clock = clock
     mail = Mail(store)
     for turn in range(ROUNDS):
@@ -94,9 +92,7 @@ async def test_letters_that_are_sent_together_are_taken_as_if_one_by_one(
         assert one_by_one == together
 
 
-async def test_letters_that_arrive_together_are_taken_as_if_one_by_one(
-    store: Store, clock: Clock, chance: random.Random
-) -> None:
+async def test_batch_receive_equals_single_receives(store: Store, clock: Clock, chance: random.Random) -> None:
     store.clock = clock
     mail = Mail(store)
     for turn in range(ROUNDS):
@@ -124,9 +120,7 @@ async def test_letters_that_arrive_together_are_taken_as_if_one_by_one(
         assert one_by_one == together
 
 
-async def test_letters_that_are_done_together_end_as_if_one_by_one(
-    store: Store, clock: Clock, chance: random.Random
-) -> None:
+async def test_ack_all_equals_single_acks(store: Store, clock: Clock, chance: random.Random) -> None:
     store.clock = clock
     for turn in range(ROUNDS):
         count = chance.choice((2, 5, 17, 70))
@@ -159,7 +153,7 @@ async def test_letters_that_are_done_together_end_as_if_one_by_one(
         assert {row[4] for row in together["inbox"]} == {"done"}
 
 
-async def test_no_letter_is_left_behind_when_many_send_and_end_letters_of_one_task_at_once(
+async def test_concurrent_sends_and_acks_of_one_task_leave_no_letter_blocked(
     shared_place: Place, chance: random.Random
 ) -> None:
     wanted = 120
@@ -193,7 +187,7 @@ async def test_no_letter_is_left_behind_when_many_send_and_end_letters_of_one_ta
                 assert mine == sorted(mine)
 
 
-async def test_a_conflict_in_the_middle_of_many_lets_none_of_them_in(mail: Mail) -> None:
+async def test_conflict_in_a_batch_stores_none(mail: Mail) -> None:
     many = [result(f"T{number}", message_id=f"L{number}") for number in range(80)]
     with pytest.raises(ConflictError) as caught:
         await mail.send_all([*many, result("T", message_id="L40", output="else")])
@@ -202,7 +196,7 @@ async def test_a_conflict_in_the_middle_of_many_lets_none_of_them_in(mail: Mail)
     assert [one.is_new for one in await mail.send_all([*many, many[40]])] == [True] * 80 + [False]
 
 
-async def test_where_the_broker_has_each_of_many_letters_is_noted(mail: Mail, store: Store, clock: Clock) -> None:
+async def test_broker_sequence_of_each_letter_is_stored(mail: Mail, store: Store, clock: Clock) -> None:
     sent = [result(f"T{number}", to="AB"[number % 2], message_id=f"L{number}") for number in range(90)]
     await store.mail.post_all([to_stored(letter, mail.encryptor) for letter in sent], via_transport=True)
     claimed = await store.mail.claim(30, 100)
@@ -221,7 +215,7 @@ async def test_where_the_broker_has_each_of_many_letters_is_noted(mail: Mail, st
 # --- what comes of age -----------------------------------------------------------------------------------------------
 
 
-async def test_what_is_free_again_comes_before_what_arrived_after_it(mail: Mail, clock: Clock) -> None:
+async def test_released_letter_is_delivered_before_later_ones(mail: Mail, clock: Clock) -> None:
     for number in range(6):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
     (_, failed) = await mail.receive("ARCH", lease_s=10, limit=2)
@@ -231,7 +225,7 @@ async def test_what_is_free_again_comes_before_what_arrived_after_it(mail: Mail,
     assert [one.letter_id for one in await mail.receive("ARCH", limit=3)] == ["L0", "L1", "L3"]
 
 
-async def test_whoever_was_too_slow_is_heard_as_long_as_nobody_else_has_the_letter(mail: Mail, clock: Clock) -> None:
+async def test_expired_lease_can_acknowledge_until_the_letter_is_leased_again(mail: Mail, clock: Clock) -> None:
     for number in range(3):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
     first, second, third = await mail.receive("ARCH", lease_s=1)
@@ -246,7 +240,7 @@ async def test_whoever_was_too_slow_is_heard_as_long_as_nobody_else_has_the_lett
     assert [one.leased_until is not None for one in await mail.letters()] == [True, False, True]
 
 
-async def test_a_letter_that_is_asked_for_by_its_id_is_found_when_it_is_free_again(mail: Mail, clock: Clock) -> None:
+async def test_receive_by_id_finds_a_released_letter(mail: Mail, clock: Clock) -> None:
     for number in range(3):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
     await mail.receive("ARCH", lease_s=1)
@@ -255,7 +249,7 @@ async def test_a_letter_that_is_asked_for_by_its_id_is_found_when_it_is_free_aga
     assert [one.letter_id for one in await mail.receive("ARCH", letter_id="L1")] == ["L1"]
 
 
-async def test_a_store_of_the_version_before_hands_its_letters_out_in_their_order(tmp_path: Path, clock: Clock) -> None:
+async def test_store_of_the_previous_version_delivers_in_order(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "store.db"
     now = int(clock().timestamp() * 1_000_000)
     connection = apsw.Connection(str(path))
@@ -298,7 +292,7 @@ async def test_a_store_of_the_version_before_hands_its_letters_out_in_their_orde
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def test_however_many_values_there_are_there_are_few_statements() -> None:
+def test_batches_use_few_statements() -> None:
     assert {marks.count("?") for count in range(1, 600) for marks, _ in in_clause_chunks(range(count))} == {
         1,
         4,

@@ -10,13 +10,13 @@ import pytest
 from tests.mail.waiting import bounded, within
 
 
-async def test_a_wait_that_is_over_says_what_for() -> None:
+async def test_wait_timeout_names_the_condition() -> None:
     with pytest.raises(AssertionError, match=r"after 0\.01 s it still waited for a receipt"):
         async with within(0.01, "a receipt"):
             await asyncio.Event().wait()
 
 
-async def test_a_test_that_does_not_end_says_where_it_stands() -> None:
+async def test_hanging_test_reports_its_position() -> None:
     async def hangs() -> None:
         await _for_ever()
 
@@ -24,7 +24,7 @@ async def test_a_test_that_does_not_end_says_where_it_stands() -> None:
         await bounded(hangs(), 0.01)
 
 
-async def test_what_does_not_let_itself_be_cancelled_once_keeps_nobody() -> None:
+async def test_task_that_ignores_one_cancel_does_not_block() -> None:
     async def refuses() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await _for_ever()
@@ -34,7 +34,7 @@ async def test_what_does_not_let_itself_be_cancelled_once_keeps_nobody() -> None
         await bounded(refuses(), 0.01)
 
 
-async def test_what_a_test_raises_is_raised() -> None:
+async def test_exception_of_the_test_is_raised() -> None:
     async def fails() -> None:
         raise ValueError("as it is")
 

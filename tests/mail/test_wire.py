@@ -44,7 +44,7 @@ def code(
 
 
 @both
-def test_what_was_written_is_read(encrypts: bool) -> None:
+def test_decoded_message_equals_the_encoded_one(encrypts: bool) -> None:
     headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     assert (b"hello" in data) is not encrypts
     assert wire().decode("letter", SUBJECT, headers, data) == b"hello"
@@ -52,14 +52,14 @@ def test_what_was_written_is_read(encrypts: bool) -> None:
 
 @both
 @pytest.mark.parametrize("name", [MESSAGE_ID, ORIGIN, SENT_AT, SEAL])
-def test_a_changed_header_is_noticed(encrypts: bool, name: str) -> None:
+def test_changed_header_is_detected(encrypts: bool, name: str) -> None:
     headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     for changed in ({**headers, name: "2027-01-01T00:00:00+00:00"}, {k: v for k, v in headers.items() if k != name}):
         assert code(wire(), changed, data) == "forged_letter"
 
 
 @both
-def test_every_changed_byte_is_noticed(encrypts: bool) -> None:
+def test_every_changed_byte_is_detected(encrypts: bool) -> None:
     headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     for at in range(len(data)):
         changed = bytearray(data)
@@ -70,7 +70,7 @@ def test_every_changed_byte_is_noticed(encrypts: bool) -> None:
 
 
 @both
-def test_a_message_is_read_at_its_own_subject_and_in_its_own_direction_alone(encrypts: bool) -> None:
+def test_message_is_bound_to_subject_and_direction(encrypts: bool) -> None:
     headers, data = wire(encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     assert code(wire(), headers, data, subject="dragoman.mail._.CA") == "forged_letter"
     assert code(wire(), headers, data, subject=f"dragoman.mail.{b'ops'.hex()}.ARCH") == "forged_letter"
@@ -78,12 +78,12 @@ def test_a_message_is_read_at_its_own_subject_and_in_its_own_direction_alone(enc
 
 
 @both
-def test_a_key_of_the_same_name_is_not_the_key(encrypts: bool) -> None:
+def test_different_key_with_the_same_name_is_rejected(encrypts: bool) -> None:
     headers, data = wire(f"a:{OTHER}", encrypts=encrypts).encode("letter", SUBJECT, b"hello", NAMED)
     assert code(wire(), headers, data) == "forged_letter"
 
 
-def test_what_has_no_signature_or_one_of_an_unknown_key_is_refused() -> None:
+def test_unsigned_and_unknown_key_messages_are_rejected() -> None:
     assert code(wire(), {}, b"hello") == "unsigned_letter"
     assert code(wire(), dict(NAMED), b"hello") == "unsigned_letter"
     headers, data = wire(f"b:{OTHER}").encode("letter", SUBJECT, b"hello", NAMED)
@@ -91,24 +91,24 @@ def test_what_has_no_signature_or_one_of_an_unknown_key_is_refused() -> None:
     assert code(wire(), {**headers, KEY: ""}, data) == "unknown_mail_key"
 
 
-def test_each_key_is_accepted_and_the_first_one_signs() -> None:
+def test_first_key_signs_and_every_key_is_accepted() -> None:
     headers, data = wire(f"b:{OTHER},a:{TEXT}").encode("letter", SUBJECT, b"hello", NAMED)
     assert headers[KEY] == "b"
     assert wire(f"a:{TEXT},b:{OTHER}").decode("letter", SUBJECT, headers, data) == b"hello"
 
 
 @pytest.mark.parametrize(("kind", "age"), [("letter", LETTER_AGE), ("receipt", RECEIPT_AGE)])
-def test_a_message_that_is_played_again_after_its_time_is_refused(kind: Kind, age: timedelta) -> None:
+def test_stale_message_is_rejected(kind: Kind, age: timedelta) -> None:
     headers, data = wire().encode(kind, SUBJECT, b"hello", NAMED)
     assert wire(now=NOW + age).decode(kind, SUBJECT, headers, data) == b"hello"
     assert code(wire(now=NOW + age + timedelta(seconds=1)), headers, data, kind) == "stale_letter"
 
 
-def test_an_inbox_knows_a_letter_for_as_long_as_a_copy_of_it_is_accepted() -> None:
+def test_inbox_retention_covers_the_accepted_message_age() -> None:
     assert LETTER_AGE <= RETENTION
 
 
-def test_without_shared_keys_nothing_is_signed_and_what_is_signed_is_refused() -> None:
+def test_without_shared_keys_messages_are_unsigned_and_signed_ones_rejected() -> None:
     alone = MessageCodec(Encryptor.in_memory(), lambda: NOW)
     assert not alone.is_signed
     assert alone.encode("letter", SUBJECT, b"hello", NAMED) == (NAMED, b"hello")

@@ -31,7 +31,7 @@ def result(number: int) -> Any:
     )
 
 
-async def test_letters_go_from_one_server_to_another_and_nothing_is_lost_when_one_is_away(tmp_path: Path) -> None:
+async def test_letters_reach_another_server_and_none_is_lost_while_it_is_down(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker")
     folders = [tmp_path / name for name in ("here", "there")]
     for folder in folders:
@@ -70,7 +70,7 @@ async def received(base_url: str, count: int) -> set[str]:
     return seen
 
 
-async def test_health_tells_when_a_mailbox_is_not_served(tmp_path: Path) -> None:
+async def test_health_reports_a_mailbox_that_is_not_served(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker")
     with running(broker):
         async with run_test_server(tmp_path, nats=(broker.url,)) as server:
@@ -106,7 +106,7 @@ async def eventually(server: Any, **wanted: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-async def test_servers_connect_with_an_nkey_and_certificates_and_sign_their_letters(
+async def test_servers_connect_with_nkey_and_tls_and_sign_letters(
     tmp_path: Path, guarded: tuple[Broker, BrokerAccess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, access = guarded

@@ -47,7 +47,7 @@ def get(server: ServerFixture, path: str, headers: dict[str, str] | None = None,
 
 
 @at_both
-async def test_a_letter_is_an_evaluation_of_its_task_however_often_it_comes(server: ServerFixture, where: str) -> None:
+async def test_repeated_letter_is_one_evaluation(server: ServerFixture, where: str) -> None:
     made = await read_json(post(server, EXAMPLES["evaluated"], path=f"{where}/evaluate"), 201)
     assert made["warnings"] == []
     kept = made["evaluation"]
@@ -61,7 +61,7 @@ async def test_a_letter_is_an_evaluation_of_its_task_however_often_it_comes(serv
     assert [one["id"] for one in found["evaluations"]] == [kept["id"]]
 
 
-async def test_several_evaluators_of_one_task_are_told_apart_and_summed_up(server: ServerFixture) -> None:
+async def test_evaluators_of_one_task_are_distinguished_and_summarized(server: ServerFixture) -> None:
     for evaluator, score in (("QA", 0.2), ("QA", 0.4), ("ARCH", 0.9), ("ARCH", 1.0)):
         said = {"task_id": "T-1", "agent_id": "CA", "evaluator": evaluator, "score": score, "duration_sec": score}
         await read_json(post(server, said), 201)
@@ -74,7 +74,7 @@ async def test_several_evaluators_of_one_task_are_told_apart_and_summed_up(serve
     assert [point["score"] for point in found["trend"]["points"]] == [0.2, 0.4, 0.9, 1.0]
 
 
-async def test_without_an_evaluator_it_is_whoever_asks(server: ServerFixture) -> None:
+async def test_evaluator_defaults_to_the_caller(server: ServerFixture) -> None:
     made = await read_json(post(server, {"task_id": "T-1", "success": True}), 201)
     assert made["evaluation"]["evaluator"] == "ada"
     bound = await server.make_key("bot", scopes=("mail", "agent:QA"), team_id="ops")
@@ -82,7 +82,7 @@ async def test_without_an_evaluator_it_is_whoever_asks(server: ServerFixture) ->
     assert made["evaluation"]["evaluator"] == "QA"
 
 
-async def test_a_key_of_an_agent_does_not_judge_in_the_name_of_another(server: ServerFixture) -> None:
+async def test_agent_key_cannot_evaluate_as_another_agent(server: ServerFixture) -> None:
     bound = await server.make_key("bot", scopes=("mail", "agent:QA"), team_id="ops")
     said = {"task_id": "T-1", "evaluator": "ARCH", "score": 1}
     assert await read_error_code(post(server, said, bound), 403) == "sender_mismatch"
@@ -91,9 +91,7 @@ async def test_a_key_of_an_agent_does_not_judge_in_the_name_of_another(server: S
 
 
 @at_both
-async def test_the_recipient_of_a_letter_does_not_post_its_score_in_the_name_of_the_sender(
-    server: ServerFixture, where: str
-) -> None:
+async def test_recipient_cannot_post_a_score_as_the_sender(server: ServerFixture, where: str) -> None:
     letter, path = EXAMPLES["evaluated"], f"{where}/evaluate"
     recipient = await server.make_key("bot", scopes=("mail", f"agent:{letter['recipient_id']}"), team_id="ops")
     assert await read_error_code(post(server, letter, recipient, path), 403) == "sender_mismatch"
@@ -103,7 +101,7 @@ async def test_the_recipient_of_a_letter_does_not_post_its_score_in_the_name_of_
     assert made["evaluation"]["evaluator"] == letter["sender_id"]
 
 
-async def test_a_person_judges_as_themselves_or_as_an_agent_of_the_team_and_not_as_another_person(
+async def test_user_evaluates_as_themselves_or_a_team_agent_only(
     server: ServerFixture,
 ) -> None:
     said = {"task_id": "T-1", "score": 1}
@@ -113,7 +111,7 @@ async def test_a_person_judges_as_themselves_or_as_an_agent_of_the_team_and_not_
         assert made["evaluation"]["evaluator"] == evaluator
 
 
-async def test_the_id_of_a_letter_used_by_another_sender_does_not_hide_its_score(server: ServerFixture) -> None:
+async def test_reused_letter_id_of_another_sender_does_not_hide_a_score(server: ServerFixture) -> None:
     letter = EXAMPLES["evaluated"]
     named = {**letter, "context": {"message_id": "m1"}}
     eve = await server.make_key("eve", scopes=("mail", "agent:EVE"), team_id="ops")
@@ -125,7 +123,7 @@ async def test_the_id_of_a_letter_used_by_another_sender_does_not_hide_its_score
     assert sorted(one["evaluator"] for one in found["evaluations"]) == [letter["sender_id"], "EVE"]
 
 
-async def test_the_same_key_again_records_nothing_new(server: ServerFixture) -> None:
+async def test_idempotency_key_records_once(server: ServerFixture) -> None:
     headers = {**server.headers, "idempotency-key": "once"}  # type: ignore[attr-defined]
     first = await read_json(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
     again = await read_json(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
@@ -157,7 +155,7 @@ async def test_the_same_key_again_records_nothing_new(server: ServerFixture) -> 
         (EXAMPLES["error"], 422, "not_a_result"),
     ],
 )
-async def test_what_says_nothing_sensible_is_refused_and_nothing_is_kept(
+async def test_invalid_evaluations_are_rejected_and_not_stored(
     chat_server: ServerFixture, body: Any, status: int, code: str
 ) -> None:
     chat_server.headers = {}  # type: ignore[attr-defined]
@@ -165,7 +163,7 @@ async def test_what_says_nothing_sensible_is_refused_and_nothing_is_kept(
     assert await chat_server.store.evaluations.find() == []
 
 
-async def test_a_score_of_nan_in_a_letter_is_an_inconsistent_result(chat_server: ServerFixture) -> None:
+async def test_nan_score_is_an_inconsistent_result(chat_server: ServerFixture) -> None:
     chat_server.headers = {}  # type: ignore[attr-defined]
     data = write_letter(
         task_result_letter(
@@ -175,14 +173,14 @@ async def test_a_score_of_nan_in_a_letter_is_an_inconsistent_result(chat_server:
     assert await read_error_code(post(chat_server, data.replace(b"0.5", b"NaN")), 422) == "inconsistent_result"
 
 
-async def test_durations_that_contradict_each_other_are_refused(server: ServerFixture) -> None:
+async def test_contradictory_durations_are_rejected(server: ServerFixture) -> None:
     letter = {**EXAMPLES["evaluated"]}
     letter["payload"] = {**letter["payload"], "metrics": {"duration_ms": 99999}}
     assert await read_error_code(post(server, letter), 422) == "inconsistent_result"
     assert await server.store.evaluations.find() == []
 
 
-async def test_what_one_team_recorded_is_not_there_for_another(server: ServerFixture) -> None:
+async def test_evaluations_of_a_team_are_not_found_by_another(server: ServerFixture) -> None:
     await read_json(post(server, {"task_id": "T-1", "agent_id": "CA", "score": 1}), 201)
     missing = await read_json(get(server, "/evaluation/NONE"), 404)
     for who in (
@@ -200,13 +198,13 @@ async def test_what_one_team_recorded_is_not_there_for_another(server: ServerFix
 
 
 @pytest.mark.parametrize("path", ["/evaluation/T-1", "/metrics", "/api/v1/mail/summaries"])
-async def test_a_key_without_the_scope_and_no_key_are_refused(server: ServerFixture, path: str) -> None:
+async def test_missing_scope_and_missing_key_are_rejected(server: ServerFixture, path: str) -> None:
     chat = await server.make_key("ada", scopes=("chat",), team_id="ops")
     assert await read_error_code(get(server, path, chat), 403) == "missing_scope"
     assert await read_error_code(server.client.get(path), 401) == "unauthorized"
 
 
-async def test_rolling_summaries_of_agents_and_models(server: ServerFixture) -> None:
+async def test_recent_summaries_of_agents_and_models(server: ServerFixture) -> None:
     for number in range(12):
         said = {"task_id": f"T-{number}", "agent_id": "CA", "model": "p:m", "score": 0.0 if number < 2 else 1.0}
         await read_json(post(server, said), 201)
@@ -223,7 +221,7 @@ async def test_rolling_summaries_of_agents_and_models(server: ServerFixture) -> 
 # --- what routing learns ---------------------------------------------------------------------------------------------
 
 
-async def test_a_letter_that_names_its_turn_teaches_routing_which_model_did_it_well(server: ServerFixture) -> None:
+async def test_letter_linked_to_its_turn_becomes_a_routing_sample(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
     server.fake.say("done")
     await server.agent.ask(session.id, "Write the report")
@@ -235,7 +233,7 @@ async def test_a_letter_that_names_its_turn_teaches_routing_which_model_did_it_w
     assert (sample.primary_model, sample.success) == ("fake-anthropic:model", 0.9)
 
 
-async def test_scores_of_letters_decide_who_takes_the_next_turn_like_them(tmp_path: Path) -> None:
+async def test_letter_scores_decide_the_model_of_similar_turns(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "openai_chat", "anthropic") as server:
         server.headers = {}  # type: ignore[attr-defined]
         for number in range(6):
@@ -267,7 +265,7 @@ def result_of(session_id: str, score: float) -> bytes:
     return write_letter(letter)
 
 
-async def test_a_letter_that_names_somebody_elses_session_teaches_nothing(server: ServerFixture) -> None:
+async def test_letter_with_a_foreign_session_is_no_sample(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="grace", team_id="ops")
     server.fake.say("done")
     await server.agent.ask(session.id, "Write the report")
@@ -280,7 +278,7 @@ async def test_a_letter_that_names_somebody_elses_session_teaches_nothing(server
     assert await read_error_code(post(server, fields), 404) == "not_found"
 
 
-async def test_whoever_judges_a_turn_does_not_say_which_model_answered(server: ServerFixture) -> None:
+async def test_evaluator_cannot_set_the_model_of_a_turn(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
     server.fake.say("done")
     await server.agent.ask(session.id, "Write the report")
@@ -293,7 +291,7 @@ async def test_whoever_judges_a_turn_does_not_say_which_model_answered(server: S
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/mail/metrics"])
-async def test_metrics_are_json_unless_text_is_wanted(server: ServerFixture, path: str) -> None:
+async def test_metrics_are_json_by_default(server: ServerFixture, path: str) -> None:
     for number, score in enumerate((0.5, 1.0)):
         said = {"task_id": f"T-{number}", "agent_id": "CA", "score": score, "success": number == 0, "duration_sec": 2}
         await read_json(post(server, said), 201)
@@ -326,7 +324,7 @@ async def test_metrics_are_json_unless_text_is_wanted(server: ServerFixture, pat
 
 
 @pytest.mark.parametrize("way", ["/evaluate", "/api/v1/mail"])
-async def test_the_resources_that_tasks_report_are_in_evaluations_and_metrics(server: ServerFixture, way: str) -> None:
+async def test_task_resources_are_in_evaluations_and_metrics(server: ServerFixture, way: str) -> None:
     for number, memory in enumerate((256, 1024.5)):
         used = {"duration_ms": 5, "memory_usage_mb": memory, "cpu_usage_percent": 150, "network_io_mb": 0, "rows": 7}
         letter = task_result_letter(
@@ -355,7 +353,7 @@ async def test_the_resources_that_tasks_report_are_in_evaluations_and_metrics(se
     assert (await server.store.verify()).is_sound
 
 
-async def test_reports_of_any_size_leave_the_metrics_readable(chat_server: ServerFixture) -> None:
+async def test_metrics_stay_readable_for_any_reported_amount(chat_server: ServerFixture) -> None:
     chat_server.headers = {}  # type: ignore[attr-defined]
     for number in range(3):
         letter = json.loads(result_of("none", 1).decode().replace("result-of-none", f"m{number}"))
@@ -383,7 +381,7 @@ async def test_reports_of_any_size_leave_the_metrics_readable(chat_server: Serve
         ("text/plain;q=abc", "application/json"),
     ],
 )
-async def test_the_accept_header_chooses_the_form(chat_server: ServerFixture, accept: str, content_type: str) -> None:
+async def test_accept_header_selects_the_format(chat_server: ServerFixture, accept: str, content_type: str) -> None:
     async with chat_server.client.get("/metrics", headers={"accept": accept}) as answer:
         assert (answer.status, answer.content_type) == (200, content_type)
         assert answer.headers["vary"] == "Accept"

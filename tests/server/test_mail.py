@@ -72,7 +72,7 @@ def result(task_id: str = "T-1", **fields: Any) -> bytes:
 # --- sending and receiving -------------------------------------------------------------------------------------------
 
 
-async def test_a_letter_is_taken_once_handed_out_once_and_done(ops: Caller) -> None:
+async def test_letter_is_stored_once_delivered_once_and_acknowledged(ops: Caller) -> None:
     sent = await read_json(ops.post("", EXAMPLES["complete"]), 201)
     assert (sent["is_new"], sent["state"], sent["recipient_id"]) == (True, "ready", "ARCH")
     for retry in range(5):
@@ -89,7 +89,7 @@ async def test_a_letter_is_taken_once_handed_out_once_and_done(ops: Caller) -> N
     assert (seen["state"], seen["attempts"]) == ("done", 1)
 
 
-async def test_who_waits_is_told_at_once(ops: Caller) -> None:
+async def test_waiting_receiver_is_notified_immediately(ops: Caller) -> None:
     waiting = asyncio.create_task(ops.receive("ARCH", wait_s=20))
     await asyncio.sleep(0.2)
     assert not waiting.done()
@@ -98,7 +98,7 @@ async def test_who_waits_is_told_at_once(ops: Caller) -> None:
     assert held["letter"]["task_id"] == "T-1"
 
 
-async def test_a_letter_that_failed_comes_again_and_is_given_up_in_the_end(ops: Caller) -> None:
+async def test_failed_letter_is_retried_and_then_dead(ops: Caller) -> None:
     await read_json(ops.post("", result(message_id="m1")), 201)
     for attempt in range(1, 5):
         (held,) = await ops.receive("ARCH")
@@ -122,7 +122,7 @@ async def test_a_letter_that_failed_comes_again_and_is_given_up_in_the_end(ops: 
 SECRET_KEY = "sk-ant-api03-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5"
 
 
-async def test_a_lease_is_extended_given_back_and_lost(ops: Caller) -> None:
+async def test_lease_is_extended_released_and_lost(ops: Caller) -> None:
     await read_json(ops.post("", result(message_id="m1")), 201)
     (held,) = await ops.receive("ARCH", lease_s=1)
     longer = await read_json(ops.post("/inbox/ARCH/m1/extend", {"lease": held["lease"], "lease_s": 600}))
@@ -136,7 +136,7 @@ async def test_a_lease_is_extended_given_back_and_lost(ops: Caller) -> None:
     assert again["lease"] != held["lease"]
 
 
-async def test_letters_of_one_task_are_handed_out_one_after_the_other(ops: Caller) -> None:
+async def test_letters_of_one_task_are_delivered_one_at_a_time(ops: Caller) -> None:
     for number in range(3):
         await read_json(ops.post("", result("T-1", output=f"n{number}")), 201)
     await read_json(ops.post("", result("T-2")), 201)
@@ -175,7 +175,7 @@ WRONG: list[tuple[Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("body", "status", "code"), WRONG, ids=[f"{code}-{n}" for n, (_, _, code) in enumerate(WRONG)])
-async def test_what_is_no_letter_is_refused_kept_and_its_sender_is_told(
+async def test_invalid_letter_is_rejected_stored_and_its_sender_notified(
     ops: Caller, body: Any, status: int, code: str
 ) -> None:
     async with ops.post("", body) as answer:
@@ -191,7 +191,7 @@ async def test_what_is_no_letter_is_refused_kept_and_its_sender_is_told(
     assert await read_error_code(ops.post(f"/dead/{name}/resend"), 422) == code
 
 
-async def test_durations_that_contradict_each_other_are_refused_by_their_place(ops: Caller) -> None:
+async def test_contradictory_durations_are_rejected_with_their_path(ops: Caller) -> None:
     letter = json.loads(result(duration_sec=12.34))
     letter["payload"]["metrics"] = {"duration_ms": 99999}
     async with ops.post("", letter) as answer:
@@ -201,7 +201,7 @@ async def test_durations_that_contradict_each_other_are_refused_by_their_place(o
     assert "$.payload.duration_sec: expected the 99999 ms" in said["message"]
 
 
-async def test_a_letter_that_is_handed_out_again_counts_its_retries(ops: Caller) -> None:
+async def test_redelivered_letter_counts_its_retries(ops: Caller) -> None:
     await read_json(ops.post("", result(message_id="m1", retry_count=2)), 201)
     await read_json(ops.post("", result("T-2", message_id="m2")), 201)
     for attempt in range(1, 4):
@@ -229,7 +229,7 @@ FITS = {"name": "x", "count": 1.5, "is_sure": False, "way": 1.0, "api-key": SECR
 
 
 @pytest.mark.parametrize("way", ["answer", "send"])
-async def test_an_answer_that_does_not_fit_what_was_asked_is_refused_with_every_problem(ops: Caller, way: str) -> None:
+async def test_invalid_answer_is_rejected_with_every_problem(ops: Caller, way: str) -> None:
     ends = {"sender_id": "CA", "recipient_id": "HUMAN", "task_id": "T-1", "timestamp": WHEN}
     asked = needs_input_letter(**ends, requested_inputs=ASKED, message_id="ask-1")  # type: ignore[arg-type]
     await read_json(ops.post("", write_letter(asked)), 201)
@@ -267,14 +267,14 @@ async def test_an_answer_that_does_not_fit_what_was_asked_is_refused_with_every_
     assert answered["letter"]["payload"]["result"]["inputs"] == {**FITS, "way": 1.0, "api-key": "***"}
 
 
-async def test_the_path_of_an_artifact_is_data_like_any_other(ops: Caller) -> None:
+async def test_artifact_path_is_data_over_http(ops: Caller) -> None:
     for path in ("/etc/passwd", "../../x"):
         await read_json(ops.post("", result(f"T-{len(path)}", artifacts=[{"type": "file", "path": path}])), 201)
     paths = [held["letter"]["payload"]["result"]["artifacts"][0]["path"] for held in await ops.receive("ARCH")]
     assert paths == ["/etc/passwd", "../../x"]
 
 
-async def test_another_letter_of_the_same_id_is_a_conflict(ops: Caller) -> None:
+async def test_different_letter_with_the_same_id_is_a_conflict(ops: Caller) -> None:
     await read_json(ops.post("", result(message_id="m1")), 201)
     assert await read_error_code(ops.post("", result(message_id="m1", output="other")), 409) == "letter_conflict"
 
@@ -290,7 +290,7 @@ async def test_another_letter_of_the_same_id_is_a_conflict(ops: Caller) -> None:
         ("/dead/dead_nothing/resend", {}, 404),
     ],
 )
-async def test_what_cannot_be_asked_is_refused(ops: Caller, path: str, body: Any, status: int) -> None:
+async def test_invalid_requests_are_rejected(ops: Caller, path: str, body: Any, status: int) -> None:
     async with ops.post(path, body) as answer:
         assert answer.status == status
 
@@ -298,9 +298,7 @@ async def test_what_cannot_be_asked_is_refused(ops: Caller, path: str, body: Any
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_request_for_input_is_answered_by_whoever_holds_it_and_secrets_are_stars_to_all_others(
-    ops: Caller, tmp_path: Path
-) -> None:
+async def test_holder_answers_a_request_and_secrets_are_masked_for_others(ops: Caller, tmp_path: Path) -> None:
     request = needs_input_letter(
         sender_id="CA",
         recipient_id="HUMAN",
@@ -349,7 +347,7 @@ class Stream:
                 return found
 
 
-async def test_a_stream_tells_what_arrives_and_goes_on_where_it_was_cut(ops: Caller) -> None:
+async def test_stream_sends_arrivals_and_resumes_after_a_cut(ops: Caller) -> None:
     await read_json(ops.post("", result("BEFORE")), 201)
     async with ops.get("/inbox/ARCH/stream") as answer:
         assert answer.content_type == "text/event-stream"
@@ -371,7 +369,7 @@ async def test_a_stream_tells_what_arrives_and_goes_on_where_it_was_cut(ops: Cal
     )
 
 
-async def test_a_server_that_stops_ends_its_streams(tmp_path: Path) -> None:
+async def test_server_shutdown_ends_its_streams(tmp_path: Path) -> None:
     async with run_test_server(tmp_path) as server:
         answer = await server.client.get(f"{MAIL}/inbox/ARCH/stream")
         waiting = asyncio.create_task(server.client.post(f"{MAIL}/inbox/ARCH/receive", json={"wait_s": 30}))
@@ -384,9 +382,7 @@ async def test_a_server_that_stops_ends_its_streams(tmp_path: Path) -> None:
 # --- who sees what ---------------------------------------------------------------------------------------------------
 
 
-async def test_another_team_sees_nothing_and_is_told_the_same_as_of_what_is_not_there(
-    server: ServerFixture, ops: Caller
-) -> None:
+async def test_another_team_gets_not_found(server: ServerFixture, ops: Caller) -> None:
     sent = await read_json(ops.post("", result(message_id="m1")), 201)
     (held,) = await ops.receive("ARCH")
     await read_json(ops.post("", {**EXAMPLES["complete"], "type": "done"}), 422)
@@ -410,9 +406,7 @@ async def test_another_team_sees_nothing_and_is_told_the_same_as_of_what_is_not_
         assert (await read_json(other.post("", result(message_id="m1", output="mine")), 201))["is_new"]
 
 
-async def test_a_key_of_an_agent_speaks_as_that_agent_and_reads_its_mailbox_alone(
-    server: ServerFixture, ops: Caller
-) -> None:
+async def test_agent_key_is_limited_to_its_agent_and_mailbox(server: ServerFixture, ops: Caller) -> None:
     bot = Caller(server, await server.make_key("bot", scopes=("mail", "agent:CA"), team_id="ops"))
     await read_json(bot.post("", result()), 201)
     assert await read_error_code(bot.post("", result(sender_id="WA")), 403) == "sender_mismatch"
@@ -434,7 +428,7 @@ async def test_a_key_of_an_agent_speaks_as_that_agent_and_reads_its_mailbox_alon
     assert len((await read_json(bot.get("/tasks/T-1")))["letters"]) == 1
 
 
-async def test_without_the_scope_or_a_key_there_is_no_mail(server: ServerFixture) -> None:
+async def test_mail_requires_scope_and_key(server: ServerFixture) -> None:
     chat = Caller(server, await server.make_key("ada", scopes=("chat",), team_id="ops"))
     assert await read_error_code(chat.get(""), 403) == "missing_scope"
     assert await read_error_code(Caller(server, {}).get(""), 401) == "unauthorized"
@@ -443,9 +437,7 @@ async def test_without_the_scope_or_a_key_there_is_no_mail(server: ServerFixture
 # --- one graph -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_letter_leads_to_its_conversation_calls_spend_and_evaluations(
-    server: ServerFixture, ops: Caller
-) -> None:
+async def test_letter_response_contains_session_calls_spend_and_evaluations(server: ServerFixture, ops: Caller) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops", title="The report")
     server.fake.say("The report is written.")
     await server.agent.ask(session.id, "Write the report")
@@ -466,13 +458,13 @@ async def test_a_letter_leads_to_its_conversation_calls_spend_and_evaluations(
     assert seen["letter"]["letter_id"] == "m1"
 
 
-async def test_the_schema_is_served_to_anybody(server: ServerFixture) -> None:
+async def test_schema_is_public(server: ServerFixture) -> None:
     async with server.client.get(f"{MAIL}/schema") as answer:
         assert answer.status == 200
         assert await answer.read() == published_schema()
 
 
-def test_every_route_of_mail_is_on_its_page() -> None:
+def test_every_mail_route_is_documented() -> None:
     rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "mail.md").read_text("utf-8"), flags=re.MULTILINE)
     shown = [part for row in rows for part in re.findall(r"`(?:(?:GET|POST) )?([^`]+)`", row)]
     for one in endpoints():

@@ -25,9 +25,7 @@ async def looked(ops: Caller, recipient: str = "ARCH") -> dict[str, dict[str, An
     return {one["task_id"]: one for one in found["letters"]}
 
 
-async def test_a_letter_says_who_has_it_when_it_is_tried_again_and_what_it_waits_for(
-    server: ServerFixture, ops: Caller
-) -> None:
+async def test_letter_response_contains_lease_retry_and_dependencies(server: ServerFixture, ops: Caller) -> None:
     now = server.store.clock()
     for task in ("T-1", "T-2", "T-3"):
         await read_json(ops.post("", result(task)), 201)
@@ -51,14 +49,14 @@ async def test_a_letter_says_who_has_it_when_it_is_tried_again_and_what_it_waits
     assert [one["waits_for"] for one in thread["letters"]] == [["T-9"]]
 
 
-async def test_a_mailbox_says_when_its_last_letter_came(server: ServerFixture, ops: Caller) -> None:
+async def test_mailbox_reports_its_newest_letter(server: ServerFixture, ops: Caller) -> None:
     before = server.store.clock()
     await read_json(ops.post("", result()), 201)
     (box,) = (await read_json(ops.get("")))["mailboxes"]
     assert datetime.fromisoformat(box["newest_at"]) >= before
 
 
-async def test_one_letter_is_taken_by_its_id_and_the_others_stay(ops: Caller) -> None:
+async def test_receive_by_id_leaves_other_letters(ops: Caller) -> None:
     for task in ("T-1", "T-2"):
         await read_json(ops.post("", result(task)), 201)
     second = (await looked(ops))["T-2"]["letter_id"]
@@ -68,7 +66,7 @@ async def test_one_letter_is_taken_by_its_id_and_the_others_stay(ops: Caller) ->
     assert [one["letter"]["task_id"] for one in await ops.receive("ARCH")] == ["T-1"]
 
 
-async def test_a_letter_behind_another_of_its_task_is_not_taken_before_it(ops: Caller) -> None:
+async def test_receive_by_id_respects_task_order(ops: Caller) -> None:
     await read_json(ops.post("", result("T-1", output="first")), 201)
     behind = (await read_json(ops.post("", result("T-1", output="second")), 201))["letter_id"]
     assert await ops.receive("ARCH", letter_id=behind) == []
@@ -78,7 +76,7 @@ async def test_a_letter_behind_another_of_its_task_is_not_taken_before_it(ops: C
 # --- dead letters ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_dead_letter_shows_what_came_without_what_is_sensitive(server: ServerFixture, ops: Caller) -> None:
+async def test_dead_letter_shows_its_bytes_redacted(server: ServerFixture, ops: Caller) -> None:
     asked = [{"id": "key", "type": "string", "description": "d", "sensitive": True, "default": SECRET}]
     ends = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "T-1", "timestamp": WHEN}
     await read_json(ops.post("", write_letter(needs_input_letter(**ends, requested_inputs=asked))), 201)
@@ -104,7 +102,7 @@ async def test_a_dead_letter_shows_what_came_without_what_is_sensitive(server: S
             assert await read_error_code(stranger.get(f"/dead/{one['id']}"), 404) == "not_found"
 
 
-async def test_an_agent_sees_the_dead_letters_of_its_own_alone(server: ServerFixture, ops: Caller) -> None:
+async def test_agent_key_lists_only_its_own_dead_letters(server: ServerFixture, ops: Caller) -> None:
     await read_json(ops.post("", result()), 201)
     (held,) = await ops.receive("ARCH")
     given_up = {"lease": held["lease"], "error_class": "not_retryable"}
@@ -119,7 +117,7 @@ async def test_an_agent_sees_the_dead_letters_of_its_own_alone(server: ServerFix
 # --- trends ----------------------------------------------------------------------------------------------------------
 
 
-async def test_trends_are_of_all_together_and_of_each_and_of_one_team_alone(server: ServerFixture, ops: Caller) -> None:
+async def test_trends_cover_all_and_each_group_of_one_team(server: ServerFixture, ops: Caller) -> None:
     nothing = await read_json(ops.get("/trends"))
     assert nothing == {"by": "agent", "step": "hour", "groups": []}
     for number, agent in enumerate(("CA", "CA", "CB")):
@@ -144,9 +142,7 @@ def large(task_id: str, size: int = 300_000) -> bytes:
     return result(task_id, context={"note": "x" * size})
 
 
-async def test_a_mailbox_is_read_in_pages_that_are_bounded_by_size_and_none_is_missed(
-    ops: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_mailbox_pages_are_bounded_by_size_and_complete(ops: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
     tasks = [f"T-{at}" for at in range(5)]
     for task in tasks:
@@ -163,7 +159,7 @@ async def test_a_mailbox_is_read_in_pages_that_are_bounded_by_size_and_none_is_m
         assert seen == order
 
 
-async def test_the_letters_of_a_task_go_on_behind_a_cursor(ops: Caller) -> None:
+async def test_task_letters_continue_after_a_cursor(ops: Caller) -> None:
     ids = [(await read_json(ops.post("", result(output=f"{at}")), 201))["letter_id"] for at in range(3)]
     first = await read_json(ops.get("/tasks/T-1?limit=2"))
     rest = await read_json(ops.get(f"/tasks/T-1?limit=2&cursor={first['cursor']}"))
@@ -172,13 +168,11 @@ async def test_the_letters_of_a_task_go_on_behind_a_cursor(ops: Caller) -> None:
 
 
 @pytest.mark.parametrize("path", ["/inbox/ARCH", "/tasks/T-1"])
-async def test_a_cursor_that_is_none_is_refused(ops: Caller, path: str) -> None:
+async def test_invalid_cursor_is_rejected(ops: Caller, path: str) -> None:
     assert await read_error_code(ops.get(f"{path}?cursor=x"), 400) == "invalid_cursor"
 
 
-async def test_letters_that_do_not_fit_into_an_answer_stay_for_the_next_receiver(
-    ops: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_letters_beyond_the_response_size_stay_available(ops: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
     tasks = [f"T-{at}" for at in range(4)]
     for task in tasks:
@@ -210,7 +204,7 @@ async def test_large_letters_are_converted_off_the_event_loop(ops: Caller, monke
     assert threading.get_ident() not in threads
 
 
-async def test_a_letter_that_asks_for_too_many_inputs_is_refused(ops: Caller) -> None:
+async def test_letter_with_too_many_inputs_is_rejected(ops: Caller) -> None:
     def letter(count: int) -> bytes:
         inputs = [{"id": f"i{at}", "type": "string", "description": "x"} for at in range(count)]
         given = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "T-1", "timestamp": WHEN}

@@ -23,7 +23,7 @@ _JSON = {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate", "/api/v1/mail/evaluate"])
-async def test_a_lone_surrogate_and_nan_are_refused_with_a_clear_text(chat_server: ServerFixture, path: str) -> None:
+async def test_surrogate_and_nan_are_rejected_with_a_clear_message(chat_server: ServerFixture, path: str) -> None:
     async with chat_server.client.post(path, data=POISON, headers=_JSON) as answer:
         assert answer.status == 400
         told = (await answer.json())["error"]
@@ -31,7 +31,7 @@ async def test_a_lone_surrogate_and_nan_are_refused_with_a_clear_text(chat_serve
     assert re.fullmatch(r"line 1 column \d+: NaN is not JSON", told["message"])
 
 
-async def test_what_is_refused_is_kept_among_the_dead_letters(chat_server: ServerFixture) -> None:
+async def test_rejected_letters_are_stored_as_dead_letters(chat_server: ServerFixture) -> None:
     assert (
         await read_error_code(chat_server.client.post("/api/v1/mail", data=POISON, headers=_JSON), 400)
         == "invalid_json"
@@ -41,7 +41,7 @@ async def test_what_is_refused_is_kept_among_the_dead_letters(chat_server: Serve
 
 
 @pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate"])
-async def test_no_mutated_letter_makes_the_server_fail(
+async def test_mutated_letters_cause_no_server_error(
     chat_server: ServerFixture, path: str, chance: random.Random
 ) -> None:
     statuses: Counter[int] = Counter()

@@ -143,7 +143,7 @@ async def _things(server: ServerFixture, ann: dict[str, str]) -> Theirs:
     return Theirs("ARCH", "anns-letter", "T-1", dead["id"], held["lease"])
 
 
-def test_every_kind_of_id_and_every_body_is_known_here() -> None:
+def test_every_id_and_body_is_covered() -> None:
     known = set(Theirs.__struct_fields__)
     for one in routes():
         assert set(re.findall(r"\{(\w+)", one.path)) <= known, one.path
@@ -151,7 +151,7 @@ def test_every_kind_of_id_and_every_body_is_known_here() -> None:
     assert len(list(routes())) >= 18
 
 
-async def test_what_is_anns_teams_is_not_there_for_another(ground: Ground) -> None:
+async def test_mail_of_a_team_is_not_found_by_another(ground: Ground) -> None:
     theirs = msgspec.structs.asdict(ground.theirs)
     for one in routes():
         for who, headers in ground.strangers.items():
@@ -167,7 +167,7 @@ async def test_what_is_anns_teams_is_not_there_for_another(ground: Ground) -> No
     assert len(await ground.server.state.mail.for_team(team_id="red").dead_letters()) == 1
 
 
-async def test_letters_of_others_in_the_team_are_not_there_for_a_key_of_one_agent(ground: Ground) -> None:
+async def test_letters_of_other_agents_are_not_found_by_an_agent_key(ground: Ground) -> None:
     """How tasks went, and how much is waiting, is the whole team's."""
     theirs = msgspec.structs.asdict(ground.theirs)
     agent = await ground.server.make_key("bot", ("mail", "agent:WA"), team_id="red")
@@ -180,7 +180,7 @@ async def test_letters_of_others_in_the_team_are_not_there_for_a_key_of_one_agen
                 assert status == 404, one.path
 
 
-async def test_each_of_these_is_answered_to_ann(ground: Ground) -> None:
+async def test_every_request_succeeds_for_its_owner(ground: Ground) -> None:
     """Else a refusal of the others would say nothing."""
     theirs = msgspec.structs.asdict(ground.theirs)
     for one in sorted(routes(), key=lambda one: one.name in ENDS):

@@ -28,7 +28,7 @@ async def remote(server: ServerFixture, **key: Any) -> RemoteMail:
     return RemoteMail(server.base_url, key=headers["Authorization"].removeprefix("Bearer "), wait_s=2)
 
 
-async def test_letters_are_sent_once_and_come_out_of_a_loop(keyed_server: ServerFixture) -> None:
+async def test_remote_letters_are_sent_once_and_iterated(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail:
         for number in range(5):
             receipt = await mail.send(result(f"T-{number}", message_id=f"m{number}"))
@@ -45,7 +45,7 @@ async def test_letters_are_sent_once_and_come_out_of_a_loop(keyed_server: Server
     assert {one.state for one in states} == {"done"}
 
 
-async def test_a_loop_that_waits_gets_what_is_sent_later(keyed_server: ServerFixture) -> None:
+async def test_remote_loop_receives_later_letters(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail, mail.mailbox("ARCH") as mailbox:
         waiting = asyncio.create_task(mailbox.__anext__())
         await asyncio.sleep(0.1)
@@ -53,7 +53,7 @@ async def test_a_loop_that_waits_gets_what_is_sent_later(keyed_server: ServerFix
         assert (await asyncio.wait_for(waiting, 10)).letter_id == "late"
 
 
-async def test_what_raises_is_tried_again_and_what_is_in_hand_is_kept(keyed_server: ServerFixture) -> None:
+async def test_remote_failure_is_retried_and_lease_renewed(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail:
         await mail.send(result(message_id="m1"))
 
@@ -70,7 +70,7 @@ async def test_what_raises_is_tried_again_and_what_is_in_hand_is_kept(keyed_serv
         assert (standing.state, standing.attempts) == ("ready", 1)
 
 
-async def test_a_request_is_answered_and_its_secret_opened_by_whoever_asked(keyed_server: ServerFixture) -> None:
+async def test_remote_answer_is_decrypted_by_the_requester(keyed_server: ServerFixture) -> None:
     request = needs_input_letter(
         sender_id="CA",
         recipient_id="HUMAN",
@@ -90,7 +90,7 @@ async def test_a_request_is_answered_and_its_secret_opened_by_whoever_asked(keye
         assert not await answer.ack()
 
 
-async def test_what_the_server_refuses_is_an_error_with_its_code(keyed_server: ServerFixture) -> None:
+async def test_server_rejection_raises_with_its_code(keyed_server: ServerFixture) -> None:
     async with await remote(keyed_server) as mail:
         await mail.send(result(message_id="m1"))
         with pytest.raises(ConflictError) as conflict:
@@ -122,7 +122,7 @@ def said(held: RemoteDelivery) -> dict[str, Any]:
     }
 
 
-async def test_a_server_that_comes_back_is_found_again_and_one_that_does_not_is_an_error(tmp_path: Path) -> None:
+async def test_unreachable_server_is_retried_and_then_an_error(tmp_path: Path) -> None:
     async with run_test_server(tmp_path) as server:
         port = int(server.base_url.rpartition(":")[2])
     async with RemoteMail(f"http://127.0.0.1:{port}") as mail:

@@ -1,79 +1,151 @@
-"""What a call is: whom to ask, what, how long to wait and how often to try; and the journal of how it went.
+"""A call to a provider: its values, its URL and its headers. Nothing here does I/O.
 
-Values only; nothing here waits or opens anything. The one rule: a call can be made again, so it is never changed.
+A call is immutable, since it may be sent several times. The API key is only in one header and never in the URL, which
+logs and proxies store.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
+from dragoman import dialects
 from dragoman.adapter import Adapter, RequestContext
-from dragoman.exchange import Fault
+from dragoman.catalog import Provider
+from dragoman.exchange import ErrorClass, Fault
 from dragoman.settings import Endpoint
+from dragoman.wire.http_endpoint import BEARER, HttpEndpoint
+
+_VERSION: Final = re.compile(r"/v\d\w*(?=/)")
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait, in seconds. None of them counts the time that the one who reads the stream takes."""
+    """Timeouts in seconds. The time that the consumer of a stream needs does not count."""
 
-    connect_s: float = 10.0  # for the connection
-    first_byte_s: float = 180.0  # of a stream, from the request to the first byte of the answer
-    silence_s: float = 60.0  # between two pieces of a stream
-    whole_s: float = 1800.0  # for the answer from its first try to its end
+    connect_s: float = 10.0  # to connect
+    first_byte_s: float = 180.0  # of a stream, from the request to the first byte of the response
+    silence_s: float = 60.0  # between two chunks of a stream
+    whole_s: float = 1800.0  # from the first attempt to the end of the response
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How often to try again, and how long to wait before."""
+    """Number of retries and the delays before them."""
 
-    max_retries: int = 2  # after the first try
-    first_wait_s: float = 1.0  # doubled for each further one
+    max_retries: int = 2  # after the first attempt
+    first_wait_s: float = 1.0  # doubles with each retry
     longest_wait_s: float = 30.0
-    jitter: float = 0.25  # more or less, so that many do not come back at once
-    max_retry_after_s: float = 60.0  # a provider that asks for more patience gets none: the fault says how long
+    jitter: float = 0.25  # random share added or subtracted
+    max_retry_after_s: float = 60.0  # a longer delay requested by the provider ends the call; the fault contains it
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is taken, in bytes after decompression."""
+    """Maximum sizes in bytes, after decompression."""
 
-    answer_bytes: int = 64 * 2**20  # whole
-    stream_bytes: int = 256 * 2**20  # streamed
-    line_bytes: int = 16 * 2**20  # one line of a stream, which is one event; a picture comes in one
-    error_bytes: int = 256 * 2**10  # the text of a failure; what is beyond is not read
+    answer_bytes: int = 64 * 2**20  # a complete reply
+    stream_bytes: int = 256 * 2**20  # a streamed reply
+    line_bytes: int = 16 * 2**20  # one line of a stream, which is one event and may contain an image
+    error_bytes: int = 256 * 2**10  # an error response; the rest is not read
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to ask.
+    """One request to a provider.
 
-    ``wire`` is what ``adapter.to_wire`` wrote, with ``Options(stream=True)`` if it is to be streamed and without if
-    not; the client refuses to make a call that asks for the other one.
+    ``wire`` is the output of ``adapter.to_wire``, written with ``Options(stream=True)`` for ``Client.stream`` and
+    without for ``Client.send``; a mismatch raises ``ValueError``.
     """
 
-    endpoint: Endpoint  # where, and with which key
-    adapter: Adapter  # how it is spoken
-    wire: Any  # what is asked
-    context: RequestContext  # whose answer it will be
+    endpoint: Endpoint  # URL and API key
+    adapter: Adapter  # dialect and model
+    wire: Any  # the request
+    context: RequestContext  # ids of the reply
     timeouts: Timeouts = Timeouts()
     retries: Retries = Retries()
-    on_retry: Callable[[Fault, float], None] | None = None  # told why, and how many seconds are waited
+    on_retry: Callable[[Fault, float], None] | None = None  # called with the fault and the delay in seconds
 
 
 class CallLog:
-    """How a call went. Give a fresh one to ``send`` or ``stream``; it is filled in as things happen."""
+    """The course of a call. Pass a new one to ``send`` or ``stream``, which fills it."""
 
     __slots__ = ("attempts", "first_byte_ms", "headers", "latency_ms", "request_id", "retries", "status")
 
     def __init__(self) -> None:
-        self.attempts = 0  # tries so far
-        self.retries: list[tuple[Fault, float]] = []  # each one that failed and was made again, and the wait after it
-        self.status: int | None = None  # of the last answer
-        self.request_id: str | None = None  # what the provider calls the request
-        self.headers: dict[str, str] = {}  # the last answer's, as far as they tell of limits and of the request
-        self.first_byte_ms: int | None = None  # from the last try to its first byte
-        self.latency_ms: int | None = None  # from the first try to the end
+        self.attempts = 0
+        self.retries: list[tuple[Fault, float]] = []  # each retried fault, with the delay after it
+        self.status: int | None = None  # of the last response
+        self.request_id: str | None = None  # assigned by the provider
+        self.headers: dict[str, str] = {}  # rate limits and ids of the last response
+        self.first_byte_ms: int | None = None  # from the last attempt to its first byte
+        self.latency_ms: int | None = None  # from the first attempt to the end
 
     @property
     def retry_count(self) -> int:
-        """How often it was tried again."""
+        """Number of retries."""
         return max(0, self.attempts - 1)
+
+
+class NetworkError(Exception):
+    """The connection failed. The client converts it to a fault; it never leaves this package."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.code)
+        self.fault = fault
+
+
+def network_fault(code: str, message: str, *, retryable: bool = True) -> Fault:
+    """Return the fault of a failed connection."""
+    return Fault(code=code, message=message, error_class=ErrorClass.NETWORK, retryable=retryable)
+
+
+# --- URL and headers -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def get_http_endpoint(dialect: str) -> HttpEndpoint:
+    """Return the HTTP endpoint of a dialect."""
+    endpoint = getattr(dialects.load(dialect), "HTTP", None)
+    if not isinstance(endpoint, HttpEndpoint):
+        raise LookupError(f"the dialect {dialect!r} has no HTTP endpoint")
+    return endpoint
+
+
+def build_url(endpoint: Endpoint, model: str, *, stream: bool) -> str:
+    """Return the URL of a request."""
+    http_endpoint = get_http_endpoint(endpoint.provider.dialect)
+    path = (http_endpoint.stream_path if stream else None) or http_endpoint.path
+    version = _VERSION.match(path)  # some base URLs contain it as well
+    base = endpoint.base_url.removesuffix(version[0]) if version else endpoint.base_url
+    return base + path.replace("{model}", quote(model.removeprefix("models/"), safe=""))
+
+
+def build_headers(endpoint: Endpoint, *, stream: bool) -> dict[str, str]:
+    """Return the headers of a request. Headers of the user override the others."""
+    http_endpoint = get_http_endpoint(endpoint.provider.dialect)
+    headers = {
+        "accept": http_endpoint.stream_type if stream else "application/json",
+        "content-type": "application/json",
+        "user-agent": "dragoman",
+        **dict(http_endpoint.headers),
+    }
+    if stream:
+        headers["accept-encoding"] = "identity"  # compression delays the chunks of a stream
+    if endpoint.key is not None:
+        name = get_key_header(endpoint.provider, is_token=endpoint.is_token)
+        secret = endpoint.key.reveal()
+        headers[name] = f"Bearer {secret}" if name == BEARER else secret
+    return headers | {name.lower(): value for name, value in endpoint.headers.items()}
+
+
+def get_key_header(provider: Provider, *, is_token: bool = False) -> str:
+    """Return the name of the header that contains the API key."""
+    return BEARER if is_token else provider.key_header or get_http_endpoint(provider.dialect).key_header
+
+
+def is_stream_request(dialect: str, wire: Any) -> bool | None:
+    """Whether a request asks for a stream; none if the dialect has no field for it."""
+    has_field = get_http_endpoint(dialect).has_stream_field and isinstance(wire, dict)
+    return wire.get("stream") is True if has_field else None

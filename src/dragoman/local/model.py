@@ -1,6 +1,6 @@
-"""The embedded model, from the side of the one who asks it: started once, awaited, ended.
+"""Starts and stops the process of the embedded model.
 
-The one rule: whoever starts the process keeps its standard input open; when that closes, the process ends.
+Invariant: the parent keeps the standard input of the process open; when it closes, the process ends.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dragoman.settings import find_missing_packages
 
 NAME: Final = "smollm2-135m"
 _LOG_LINES: Final = 5
-_START_S: Final = 120.0  # a slow disk and a busy machine included
+_START_TIMEOUT_S: Final = 120.0  # enough for a slow disk and a busy machine
 
 
 class LocalModel:
-    """The embedded model. It runs from the first ``base_url`` to ``close``, and is shared by everybody in between."""
+    """The embedded model. It runs from the first ``base_url`` to ``close``; all callers share it."""
 
     def __init__(self, *, threads: int = 1, context_tokens: int = 8192) -> None:
         self._arguments = [str(threads), str(context_tokens)]
@@ -36,14 +36,14 @@ class LocalModel:
         await self.close()
 
     async def base_url(self) -> str:
-        """Where it listens, once it is ready. ``SettingsError`` if the extra is missing or it cannot start."""
+        """Return the base URL of the running server; ``SettingsError`` if it cannot start."""
         async with self._start_lock:
             if self._address is None or self._process is None or self._process.poll() is not None:
                 self._address = await asyncio.to_thread(self._start)
         return self._address
 
     async def close(self) -> None:
-        """End it, if it runs."""
+        """Stop the process if it runs."""
         process, self._process, self._address = self._process, None, None
         if process is not None:
             await asyncio.to_thread(_stop, process)
@@ -57,12 +57,12 @@ class LocalModel:
                 remedy=f"Run: {' && '.join(missing_packages.values())}",
                 code="missing_package",
             )
-        if self._process is not None:  # it died
+        if self._process is not None:  # it crashed
             _stop(self._process)
         with tempfile.TemporaryFile() as log:
             command = [sys.executable, "-m", "dragoman.local.llama_process", *self._arguments]
             pipe = subprocess.PIPE
-            # In a session of its own: a Ctrl-C in the terminal is for the one who started it.
+            # A session of its own: Ctrl-C in the terminal interrupts only the parent.
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)
             self._process = process
             address = _read_address(process)
@@ -74,9 +74,9 @@ class LocalModel:
 
 
 def _read_address(process: subprocess.Popen[bytes]) -> str:
-    """What it says when it is ready; nothing if it ends before, or is ended because it takes too long."""
+    """Return the first line of output; empty if the process ends or times out before."""
     assert process.stdout is not None
-    timer = threading.Timer(_START_S, process.kill)
+    timer = threading.Timer(_START_TIMEOUT_S, process.kill)
     timer.start()
     try:
         return process.stdout.readline().decode().strip()
@@ -96,4 +96,4 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _read_last_lines(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode("utf-8", "replace").strip().splitlines()
-    return " / ".join(lines[-_LOG_LINES:]) or "it gave no reason"
+    return " / ".join(lines[-_LOG_LINES:]) or "no output"

@@ -1,21 +1,21 @@
-"""Where models are reached, with which key, and what a person has chosen: from arguments, variables, a file, a keyring.
+"""Configuration: endpoints, API keys and choices, from arguments, variables, a file and the keyring.
 
     settings = load()                                the environment and the file, read once
-    settings.catalog                                 the built-in rows with the file's laid over them
-    settings.endpoint("openai")                      where to call, with which key, and where each of these came from
-    settings.endpoint("openai", api_key=…)           an argument comes before everything else
-    settings.has_key("openai")                       whether there is a key at all
-    settings.access_source("openai")                    what it can be called with, or none
-    settings.default_model, .store, .workspace       each a ``Setting``: its value, and where it came from
+    settings.catalog                                 the built-in catalog with the rows of the file
+    settings.endpoint("openai")                      URL and API key, each with its origin
+    settings.endpoint("openai", api_key=…)           an argument overrides every other source
+    settings.has_key("openai")                       whether an API key exists
+    settings.access_source("openai")                 origin of the access, or none
+    settings.default_model, .store, .workspace       each a ``Setting``: a value and its origin
 
-For each thing the first place that has it counts: the argument, the environment, the file, the keyring, the row of the
-catalog. The keyring comes late because it may have to ask a person. It can take a while, so code that must not wait
-calls ``endpoint`` in a thread. The model that is embedded (``local:``) has an address only while it runs: see
-``dragoman.local``, and give it as ``base_url``.
+The first source with a value wins: the argument, the environment, the file, the keyring, the catalog row. The keyring
+may ask a person and block, so call ``endpoint`` in a thread where that matters. The embedded model (``local:``) has a
+URL only while it runs: see ``dragoman.local``, and pass it as ``base_url``.
 
-The file is ``~/.config/dragoman/config.toml``, under ``XDG_CONFIG_HOME`` if that is set, or what ``DRAGOMAN_CONFIG``
-names. It may hold keys, so one that others can read is refused. The one rule: a key is never shown, logged or raised;
-of a long one the last four characters are, so that people can tell which it is.
+The file is ``~/.config/dragoman/config.toml``, or below ``XDG_CONFIG_HOME``, or the value of ``DRAGOMAN_CONFIG``. It
+may contain API keys, so a file that others can read is rejected.
+
+Invariant: an API key is never shown, logged or raised; at most its last four characters are.
 """
 
 from __future__ import annotations

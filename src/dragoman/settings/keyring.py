@@ -1,4 +1,4 @@
-"""The system's keyring, by the package of the extra ``keyring``. It may have to ask a person, and so take a while."""
+"""The system keyring, through the package of the extra ``keyring``. It may ask a person, and so block."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KEYRING_NAME: Final = "dragoman"
 
 
 def system_keyring(provider_key: str) -> str | None:
-    """The key that the system's keyring has for a provider; none if there is no keyring, or no package for it."""
+    """Return the key of a provider; none without a keyring or without the package."""
     try:
-        import keyring  # noqa: PLC0415  an extra, and slow to load
+        import keyring  # noqa: PLC0415  an extra, and slow to import
         from keyring.errors import KeyringError, NoKeyringError  # noqa: PLC0415
     except ImportError:
         return None
@@ -30,13 +30,13 @@ def system_keyring(provider_key: str) -> str | None:
 
 
 def store_key(provider: Provider, key: str) -> None:
-    """Put a key into the system's keyring."""
+    """Store a key in the keyring."""
     secret = validate_key(key, "argument")
     _update_keyring(lambda keyring: keyring.set_password(KEYRING_NAME, provider.key, secret.reveal()))
 
 
 def delete_key(provider: Provider) -> bool:
-    """Take a key out of the system's keyring; whether it was there."""
+    """Delete a key from the keyring; false if there is none."""
 
     def delete(keyring: Any) -> bool:
         exists = keyring.get_password(KEYRING_NAME, provider.key) is not None
@@ -53,7 +53,7 @@ def _update_keyring(change: Callable[[Any], Any]) -> Any:
         from keyring.errors import KeyringError  # noqa: PLC0415
     except ImportError:
         raise SettingsError(
-            "the package for it is not installed",
+            "the package is not installed",
             where="keyring",
             remedy="Run: pip install 'dragoman[keyring]'",
             code="missing_package",
@@ -64,6 +64,6 @@ def _update_keyring(change: Callable[[Any], Any]) -> Any:
         raise SettingsError(
             f"it cannot be written ({type(error).__name__})",
             where="keyring",
-            remedy="Unlock it, or keep the key in a variable or the configuration file",
+            remedy="Unlock it, or store the key in a variable or in the configuration file",
             code="keyring_failed",
         ) from None

