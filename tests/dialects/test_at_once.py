@@ -111,7 +111,7 @@ def test_the_short_way_for_words_gives_what_the_long_one_does(name: str, monkeyp
     ]
     short = [events_of(dialect, [data], framing) for data, framing in streams]
     bytes_of_short = [written(dialect, *events) for events in short]
-    monkeypatch.setattr(type(dialect.stream_reader()), "decode_text_delta", lambda _reader, _data: None)
+    monkeypatch.setattr(type(dialect.stream_reader()), "read_delta", lambda _reader, _delta: None)
     monkeypatch.setattr(type(dialect.stream_writer()), "set_text_template", lambda *_: None)
     assert [events_of(dialect, [data], framing) for data, framing in streams] == short
     assert [written(dialect, *events) for events in short] == bytes_of_short

@@ -11,8 +11,6 @@ import msgspec
 import pytest
 
 from dragoman import dialects
-from dragoman.dialects.anthropic import stream_reader as anthropic_reader
-from dragoman.dialects.openai_chat import stream_reader as chat_reader
 from dragoman.event import (
     MessageComplete,
     MessageStart,
@@ -222,59 +220,32 @@ def one_by_one(data: bytes) -> list[bytes]:
     return [(f"event: {f.event}\n".encode() if f.event else b"") + b"data: " + f.data + b"\n\n" for f in frames]
 
 
-def told(dialect: ModuleType, pieces: list[bytes]) -> bytes:
+def encode_events(dialect: ModuleType, pieces: list[bytes]) -> bytes:
     """All that the events say, notes included."""
     return json.dumps([msgspec.to_builtins(event) for event in events_of(dialect, pieces)], sort_keys=True).encode()
 
 
-def test_streams_of_anthropic_are_read_alike_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialect = dialects.load("anthropic")
-    streams = [one_by_one(data) for data in recorded("anthropic")]
-    short, ways = [told(dialect, pieces) for pieces in streams], []
-    taken = anthropic_reader.StreamReader._read_event
-
-    def counted(reader: Any, data: bytes, events: list[StreamEvent]) -> bool:
-        ways.append(data)
-        return taken(reader, data, events)
-
-    monkeypatch.setattr(anthropic_reader.StreamReader, "_read_event", counted)
-    assert [told(dialect, pieces) for pieces in streams] == short
-    assert len(ways) < sum(map(len, streams)) / 2  # else it is not worth its lines
-    monkeypatch.setattr(anthropic_reader.StreamReader, "_read_block_delta", lambda *_: False)
-    monkeypatch.setattr(anthropic_reader, "_make_start_notes", anthropic_reader._make_any_start_notes)
-    assert [told(dialect, pieces) for pieces in streams] == short
+def skip_fast_path(dialect: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(dialect.stream_reader()), "read_delta", lambda *_: None)
 
 
-def test_streams_of_chat_completions_are_read_alike_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialect = dialects.load("openai_chat")
-    streams = [one_by_one(data) for data in recorded("openai_chat")]
-    seen = {"bytes": 0, "types": 0, "long": 0}
-    looks = {
-        "bytes": (chat_reader.Pattern, "find_text"),
-        "types": (chat_reader.StreamReader, "_read_repeat"),
-        "long": (chat_reader.StreamReader, "_read_event"),
-    }
+def test_the_fast_path_reads_recorded_streams_like_the_general_path(
+    dialect: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [one_by_one(data) for data in recorded(dialect.NAME)]
+    reader = type(dialect.stream_reader())
+    read_event, general = reader.read_event, []
+
+    def count(*args: Any) -> None:
+        general.append(args)
+        read_event(*args)
+
     with monkeypatch.context() as patch:
-        for way, (cls, name) in looks.items():
-            patch.setattr(cls, name, counting(getattr(cls, name), seen, way))
-        short = [told(dialect, pieces) for pieces in streams]
-    assert seen["bytes"] > 5_000  # else they are not worth their lines
-    assert seen["types"] > 3_000
-    assert seen["long"] < sum(map(len, streams)) / 2
-    monkeypatch.setattr(chat_reader.Pattern, "learn", lambda *_: None)
-    assert [told(dialect, pieces) for pieces in streams] == short
-    monkeypatch.setattr(chat_reader.StreamReader, "_learn_pattern", lambda *_: None)
-    monkeypatch.setattr(chat_reader, "_make_plain_start_notes", lambda *_: None)
-    assert [told(dialect, pieces) for pieces in streams] == short
-
-
-def counting(function: Any, seen: dict[str, int], way: str) -> Any:
-    def counted(*args: Any) -> Any:
-        made = function(*args)
-        seen[way] += bool(made) or way == "long"
-        return made
-
-    return counted
+        patch.setattr(reader, "read_event", count)
+        fast = [encode_events(dialect, pieces) for pieces in streams]
+    assert len(general) < sum(map(len, streams)) / 2  # most events take the fast path
+    skip_fast_path(dialect, monkeypatch)
+    assert [encode_events(dialect, pieces) for pieces in streams] == fast
 
 
 CHUNK = {
@@ -320,10 +291,10 @@ def test_a_chunk_that_says_something_else_is_looked_at_closely(
     end = {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (*chunks, end)]
     dialect = dialects.load("openai_chat")
-    short = told(dialect, pieces)
-    monkeypatch.setattr(chat_reader.StreamReader, "_learn_pattern", lambda *_: None)
-    assert told(dialect, pieces) == short
-    assert told(dialect, [b"".join(pieces)]) == short
+    short = encode_events(dialect, pieces)
+    skip_fast_path(dialect, monkeypatch)
+    assert encode_events(dialect, pieces) == short
+    assert encode_events(dialect, [b"".join(pieces)]) == short
 
 
 @pytest.mark.parametrize(
@@ -354,6 +325,6 @@ def test_an_event_with_something_else_in_it_is_read_alike_either_way(
     words = b"".join(written(dialect, TextDelta(0, "Hi."), TextDelta(0, "Ho."), USAGE, ENDED)).split(b"\n\n")
     pieces = [piece + b"\n\n" for piece in words if piece]
     pieces.insert(3, b"event: content_block_delta\ndata: " + event + b"\n\n")
-    short = told(dialect, pieces)
-    monkeypatch.setattr(anthropic_reader.StreamReader, "_read_block_delta", lambda *_: False)
-    assert told(dialect, pieces) == short
+    short = encode_events(dialect, pieces)
+    skip_fast_path(dialect, monkeypatch)
+    assert encode_events(dialect, pieces) == short

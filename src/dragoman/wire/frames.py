@@ -75,16 +75,16 @@ class SseSplitter:
         return frames
 
     def single_event(self, data: bytes) -> bytes | None:
-        """The data of the event, if these bytes are exactly one and look like the last one; else they are to be fed."""
-        start = len(self._prefix)
+        """Return the data of the one event in these bytes, if it has the form of the last event."""
+        prefix = self._prefix
         if (
-            self._is_idle
-            and data.find(b"\n", start) == len(data) - 2
-            and data.startswith(self._prefix)
-            and data[-1] == _NEWLINE
+            data[-2:] == b"\n\n"
+            and data.startswith(prefix)
+            and data.find(b"\n", len(prefix)) == len(data) - 2
             and _CARRIAGE_RETURN not in data
+            and self._is_idle
         ):
-            return data[start:-2]
+            return data[len(prefix) : -2]
         return None
 
     def close(self) -> list[Frame]:
@@ -136,7 +136,6 @@ class SseSplitter:
             self._event_line = (line, self._event)
 
 
-_NEWLINE: Final = 10
 _CARRIAGE_RETURN: Final = 13
 _MARK: Final = b"\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the very end may be half of a CRLF

@@ -1,21 +1,25 @@
-"""Reading a stream whose events are JSON objects: what is the same whatever they say.
+"""Base class of the stream readers of all dialects: bytes in, events out.
 
-    class StreamReader(FrameReader):
-        def take(self, wire, name, events)      one object, and the name of its event where the framing has one
-        def words(self, data)                   the next words of a text that goes on, if an event is nothing but that
-        def decoded(self, data)                 the object in an event, where a dialect has to look more closely
+    class StreamReader(BaseStreamReader):
+        delta_type = _Delta                           struct of an event that only adds text to an open block
+        def read_delta(self, delta)                   its event, or None if the general path has to read it
+        def read_event(self, wire, name, events)      the general path: append the events of one decoded object
+        def decode_event(self, data)                  the object in an event; only where JSON needs a closer look
+        def end_stream(self, events, *, is_done)      the last events of a stream that ends without a MessageComplete
+        def read_trailing(self, data)                 an event that follows the MessageComplete
 
-``take`` appends events, and a ``MessageComplete`` as the last of them. It raises ``FormatError`` for what is out of
-order. Everything else is done here: an object that is none, a page in place of a stream, a stream that was cut, and
-what comes after the end. ``MessageComplete`` is handed out when nothing can follow it any more, so that it can name
-what followed.
+The fast path of every dialect: while ``expects_delta`` is set, the base decodes an event as ``delta_type`` first.
+``read_event`` raises ``EventOrderError`` or ``FormatError`` for an event that the protocol does not allow. The base
+handles the rest: events that are not JSON objects, a page instead of a stream, a cut stream, data after the end, and
+exceptions.
 
-The one rule: any split of the bytes gives the same events, and no damage looks like a proper end.
+Invariants: any split of the bytes yields the same events. A damaged stream never ends with a MessageComplete.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -23,11 +27,255 @@ from dragoman.errors import FormatError, JsonError
 from dragoman.event import MessageComplete, StreamError, StreamEvent
 from dragoman.jsontext import describe_unexpected, log_unexpected, storage_problem
 from dragoman.message import ProviderRaw
-from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redact, stream_error
-from dragoman.wire.frames import Frame, FramingError, make_splitter
+from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, stream_error
+from dragoman.wire.frames import Frame, FramingError, SseSplitter, make_splitter
 
+SKIP: Final = object()  # returned by ``decode_event`` for an event that is a repetition
 _MAX_TAIL_BYTES: Final = 4096
+_MAX_TRAILING_CHARACTERS: Final = 4096
 _DONE_MARKERS: Final = (b"[DONE]", b'"[DONE]"')
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
+
+
+class EventOrderError(Exception):
+    """An event that the protocol does not allow at this place."""
+
+
+_EVENT_ERRORS: Final = (EventOrderError, FormatError, ValueError, RecursionError)
+
+
+class BaseStreamReader:
+    """Reads frames of JSON objects and appends events. ``feed`` and ``close`` never raise."""
+
+    delta_type: ClassVar[Any] = None
+    ends_at_once: ClassVar[bool] = False  # emit MessageComplete when it is read instead of when the stream is closed
+    _delta_decoder: ClassVar[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
+
+    def __init_subclass__(cls) -> None:
+        if cls.delta_type is not None:
+            cls._delta_decoder = msgspec.json.Decoder(cls.delta_type)
+
+    def __init__(self, dialect: str, framing: str) -> None:
+        self._dialect = dialect
+        self._splitter = make_splitter(framing)
+        self._single_event = self._splitter.single_event if isinstance(self._splitter, SseSplitter) else _no_event
+        self._decode_delta = self._delta_decoder.decode
+        self._has_lines = framing == "ndjson"
+        self._head: bytes | None = b""  # the first bytes, until an event is recognized
+        self._is_foreign = False  # the bytes are not a stream; the rest of the first kilobyte is awaited
+        self._end: MessageComplete | None = None
+        self._trailing = TrailingData(dialect)
+        self._is_over = False
+        self.expects_delta = False
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """Return the events that these bytes complete."""
+        events: list[StreamEvent] = []
+        try:
+            if self.expects_delta and (single := self._single_event(data)) is not None:
+                try:
+                    event = self.read_delta(self._decode_delta(single))
+                except _DECODE_ERRORS:
+                    event = None
+                if event is not None:
+                    return [event]
+            if not self._is_over:
+                self.read_bytes(data, events)
+        except Exception as error:  # noqa: BLE001  events read before it stand
+            self._abort(error, events)
+        return events
+
+    def close(self) -> list[StreamEvent]:
+        """Return the last events; a fault if the stream ended too early."""
+        events: list[StreamEvent] = []
+        try:
+            if not self._is_over:
+                self._finish(events)
+        except Exception as error:  # noqa: BLE001  events read before it stand
+            self._abort(error, events)
+        self._stop()
+        return events
+
+    # --- what a dialect implements
+
+    def read_delta(self, delta: Any) -> StreamEvent | None:  # noqa: ARG002
+        """Return the event of a decoded ``delta_type``; ``None`` if the general path has to read it."""
+        return None
+
+    def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+        """Append the events of one object. ``name`` is the name of the frame, if the framing has one."""
+        raise NotImplementedError
+
+    def decode_event(self, data: bytes) -> Any:
+        """Return the value in an event or ``SKIP``. Invalid JSON raises a ``DecodeError`` or a ``JsonError``."""
+        return msgspec.json.decode(data)
+
+    def end_stream(self, events: list[StreamEvent], *, is_done: bool) -> None:
+        """Append the end of a stream without a MessageComplete, at ``[DONE]`` or at the end of the bytes."""
+        events.append(early_end(self._dialect, None, b"") if is_done else self._early_end())
+
+    def read_trailing(self, data: bytes) -> None:
+        """Keep an event that follows the MessageComplete."""
+        self._trailing.add(_to_text(data[:_MAX_TAIL_BYTES]))
+
+    def handle_framing_error(self, error: FramingError, events: list[StreamEvent]) -> None:
+        """Append the fault for bytes that are not a frame."""
+        self._fail(stream_error(self._dialect, "bad_event", str(error)), events)
+
+    def mark_recognized(self) -> None:
+        """Note that the bytes are a stream of this dialect."""
+        self._head = None
+
+    # --- bytes and frames
+
+    def read_bytes(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[: HEAD_BYTES - len(self._head)]
+        if not self._is_foreign:
+            self._read_frames(self._splitter.feed(data), events)
+        if self._is_foreign and len(self._head or b"") == HEAD_BYTES:
+            self._fail_as_foreign(events)
+
+    def _read_frames(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
+        try:
+            for frame in frames:
+                if not self.expects_delta or not self._read_delta(frame.data, events):
+                    self._read_frame(frame, events)
+                if self._is_over or self._is_foreign:
+                    break
+        except FramingError as error:
+            if self._end is None:
+                self.handle_framing_error(error, events)
+
+    def _read_delta(self, data: bytes, events: list[StreamEvent]) -> bool:
+        """Fast path: append the event of a plain delta; ``False`` if it is anything else."""
+        try:
+            delta = self._decode_delta(data)
+        except _DECODE_ERRORS:
+            return False
+        event = self.read_delta(delta)
+        if event is None:
+            return False
+        events.append(event)
+        return True
+
+    def _read_frame(self, frame: Frame, events: list[StreamEvent]) -> None:
+        data = frame.data if self._head is None else frame.data.removeprefix(BYTE_ORDER_MARK)
+        if not self._has_lines:
+            self._head = None
+        if data.strip() in _DONE_MARKERS:
+            self.handle_done(events)
+        else:
+            self._read_object(data, frame.event, events)
+        self._note_end(events)
+
+    def _read_object(self, data: bytes, name: str | None, events: list[StreamEvent]) -> None:
+        try:
+            wire = self._decode(data)
+            if wire is SKIP:
+                return
+            if self._end is not None:
+                self.read_trailing(data)
+            elif wire is None:
+                self._handle_invalid_event(data, events)
+            else:
+                self.read_event(wire, name, events)
+        except _EVENT_ERRORS as error:
+            self._fail_for(error, events)
+
+    def _decode(self, data: bytes) -> Any:
+        try:
+            wire = self.decode_event(data)
+        except (JsonError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return wire if type(wire) is dict or wire is SKIP else None
+
+    def _handle_invalid_event(self, data: bytes, events: list[StreamEvent]) -> None:
+        start = data.lstrip()
+        if self._head is not None and (start[:1] == b"<" or start == b"{"):
+            self._is_foreign = True
+            return
+        tail = _to_text(data[:_MAX_TAIL_BYTES])
+        self._fail(stream_error(self._dialect, "bad_event", "an event is not a JSON object", tail=tail), events)
+
+    # --- the end
+
+    def handle_done(self, events: list[StreamEvent]) -> None:
+        """End the stream at ``[DONE]``."""
+        self._head = None
+        if self._end is None:
+            self._end_stream(events, is_done=True)
+        elif not self.ends_at_once:
+            self._complete(events)
+
+    def _end_stream(self, events: list[StreamEvent], *, is_done: bool) -> None:
+        try:
+            self.end_stream(events, is_done=is_done)
+        except _EVENT_ERRORS as error:
+            self._fail_for(error, events)
+
+    def _note_end(self, events: list[StreamEvent]) -> None:
+        """Hold back a MessageComplete until nothing can follow it; stop after a StreamError."""
+        last = events[-1] if events else None
+        if isinstance(last, StreamError):
+            self._stop()
+        elif isinstance(last, MessageComplete) and self._end is None:
+            self._end = last
+            self.expects_delta = False
+            events.pop()
+            if self.ends_at_once:
+                events.append(self._final_event(last))
+
+    def _finish(self, events: list[StreamEvent]) -> None:
+        if not self._is_foreign:
+            self._read_frames(self._splitter.close(), events)
+        if self._is_over:
+            return
+        if self._is_foreign:
+            self._fail_as_foreign(events)
+        elif self._end is None:
+            self._end_stream(events, is_done=False)
+            self._note_end(events)
+        if self._end is not None and not self.ends_at_once:
+            self._complete(events)
+
+    def _complete(self, events: list[StreamEvent]) -> None:
+        if self._end is not None:
+            events.append(self._final_event(self._end))
+        self._stop()
+
+    def _final_event(self, end: MessageComplete) -> MessageComplete:
+        return end.replace(provider_raw=self._trailing.add_to(end.provider_raw))
+
+    def _early_end(self) -> StreamError:
+        head, tail = self._head, self._splitter.tail
+        if self._has_lines and tail.removeprefix(BYTE_ORDER_MARK)[:1] == b"{":
+            head = None  # the first line, cut
+        return early_end(self._dialect, head, tail)
+
+    def _fail_as_foreign(self, events: list[StreamEvent]) -> None:
+        self._fail(early_end(self._dialect, self._head, b""), events)
+
+    def _fail_for(self, error: Exception, events: list[StreamEvent]) -> None:
+        if isinstance(error, ValueError | RecursionError):
+            self._fail(stream_error(self._dialect, "bad_event", storage_problem(error)[1]), events)
+        else:
+            self._fail(stream_error(self._dialect, "protocol_violation", str(error)), events)
+
+    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
+        if self._end is None:  # a complete message cannot fail any more
+            events.append(error)
+            self._stop()
+
+    def _abort(self, error: Exception, events: list[StreamEvent]) -> None:
+        log_unexpected(error)
+        events.append(stream_error(self._dialect, "bad_event", describe_unexpected(error)))
+        self._stop()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self.expects_delta = False
 
 
 class EventReader:
@@ -74,150 +322,8 @@ class EventReader:
         events.append(stream_error(self._dialect, "bad_event", describe_unexpected(error)))
 
 
-class BaseStreamReader(EventReader):
-    """Events in frames, each of which is a JSON object."""
-
-    def __init__(self, dialect: str, framing: str) -> None:
-        self._dialect = dialect
-        self._splitter = make_splitter(framing)
-        self._is_line_based = framing == "ndjson"
-        self._head: bytes | None = b""  # how it begins, as long as nothing has been understood
-        self._is_foreign = False  # no stream at all, and its first kilobyte is not there yet
-        self._end: MessageComplete | None = None
-        self._trailing = TrailingData(dialect)
-        self._is_over = False
-
-    def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
-        """One object of the stream."""
-        raise NotImplementedError
-
-    def decode_text_delta(self, _data: bytes) -> StreamEvent | None:
-        """The next words of a text that goes on; ``None`` if there is anything else to see. A short way, for most."""
-        return None
-
-    def decode_event(self, data: bytes) -> Any:
-        """The value in an event. What is no JSON is a ``DecodeError`` of msgspec, or a ``JsonError``."""
-        return msgspec.json.decode(data)
-
-    def read(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Append the events that these bytes complete."""
-        if self._is_over:
-            return
-        if self._head is not None and len(self._head) < HEAD_BYTES:
-            self._head += data[: HEAD_BYTES - len(self._head)]
-        try:
-            if not self._is_foreign:
-                self._read_frames(self._splitter.feed(data), events)
-        except FramingError as error:
-            self._fail(stream_error(self._dialect, "bad_event", str(error)), events)
-        if self._is_foreign and len(self._head or b"") == HEAD_BYTES:
-            self._fail_as_foreign(events)
-
-    def finish(self, events: list[StreamEvent]) -> None:
-        """Append the events at the end of the stream; a fault, if it ended too early."""
-        if not self._is_over and not self._is_foreign:
-            self._read_frames(self._splitter.close(), events)
-        if self._is_over:
-            return
-        if self._end is not None:
-            self._complete(events)
-        elif self._is_foreign:
-            self._fail_as_foreign(events)
-        else:
-            self._fail(self._early_end(), events)
-
-    def mark_recognized(self) -> None:
-        """What comes is a stream of this dialect."""
-        self._head = None
-
-    def _read_frames(self, frames: Any, events: list[StreamEvent]) -> None:
-        for frame in frames:
-            delta = self.decode_text_delta(frame.data) if self._head is None and self._end is None else None
-            if delta is not None:
-                events.append(delta)
-                continue
-            self._read_frame(frame, events)
-            if self._is_over or self._is_foreign:
-                break
-
-    def _read_frame(self, frame: Frame, events: list[StreamEvent]) -> None:
-        data = frame.data.removeprefix(BYTE_ORDER_MARK) if self._head is not None else frame.data
-        if data.strip() in _DONE_MARKERS:
-            self._handle_done(events)
-        elif self._end is not None:
-            self._trailing.add(_to_text(data[:_MAX_TAIL_BYTES]))
-        else:
-            wire = self._decode_object(data)
-            if wire is None:
-                self._handle_invalid_event(data, events)
-            else:
-                self._read_object(wire, frame.event, events)
-
-    def _decode_object(self, data: bytes) -> dict[str, Any] | None:
-        try:
-            wire = self.decode_event(data)
-        except (JsonError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        return wire if isinstance(wire, dict) else None
-
-    def _read_object(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
-        new_events: list[StreamEvent] = []
-        try:
-            self.read_event(wire, name, new_events)
-        except FormatError as error:
-            new_events.append(stream_error(self._dialect, "protocol_violation", str(error)))
-        except (ValueError, RecursionError) as error:
-            new_events.append(stream_error(self._dialect, "bad_event", storage_problem(error)[1]))
-        if new_events and isinstance(new_events[-1], MessageComplete):
-            self._end = new_events.pop()  # type: ignore[assignment]
-        self._is_over = bool(new_events) and isinstance(new_events[-1], StreamError)
-        events.extend(new_events)
-
-    def _handle_invalid_event(self, data: bytes, events: list[StreamEvent]) -> None:
-        start = data.lstrip()
-        if self._head is not None and self._is_line_based and (start[:1] == b"<" or start == b"{"):
-            self._is_foreign = True
-            return
-        tail = _to_text(data[:_MAX_TAIL_BYTES])
-        self._fail(stream_error(self._dialect, "bad_event", "an event that is not a JSON object", tail=tail), events)
-
-    def _handle_done(self, events: list[StreamEvent]) -> None:
-        if self._end is not None:
-            self._complete(events)
-        else:
-            self.mark_recognized()
-            self._fail(early_end(self._dialect, None, b""), events)
-
-    def _complete(self, events: list[StreamEvent]) -> None:
-        if self._end is not None:
-            events.append(self._end.replace(provider_raw=self._trailing.add_to(self._end.provider_raw)))
-        self._is_over = True
-
-    def _early_end(self) -> StreamError:
-        head, tail = self._head, self._splitter.tail
-        if self._is_line_based and tail.removeprefix(BYTE_ORDER_MARK)[:1] == b"{":
-            head = None  # the first line, cut
-        return early_end(self._dialect, head, tail)
-
-    def _fail_as_foreign(self, events: list[StreamEvent]) -> None:
-        head = redact(self._head or b"")
-        message = "something else came instead of a stream"
-        self._fail(stream_error(self._dialect, "bad_content_type", message, head=head), events)
-
-    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
-        events.append(error)
-        self._is_over = True
-
-
-def _to_text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
-
-
-_MAX_CHARACTERS: Final = 4096
-
-
 class TrailingData:
-    """What came late in one stream."""
+    """Text that follows the end of one answer: at most 4,096 characters are kept, and one warning is logged."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -225,15 +331,23 @@ class TrailingData:
         self._is_logged = False
 
     def add(self, text: str) -> None:
-        """Keep some of it, and say so once."""
+        """Keep the text as far as there is room, and log the first one."""
         if not self._is_logged:
             import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
             log = logging.getLogger("dragoman.stream")
-            log.warning("%s: what came after the end of an answer is no part of it", self._dialect)
+            log.warning("%s: data after the end of an answer is ignored", self._dialect)
         self._is_logged = True
-        self._text = (self._text + text)[:_MAX_CHARACTERS]
+        self._text = (self._text + text)[:_MAX_TRAILING_CHARACTERS]
 
     def add_to(self, raw: ProviderRaw | None) -> ProviderRaw | None:
-        """The notes about the answer, with what came late."""
+        """Return the notes about the answer with the trailing text."""
         return {"dialect": self._dialect, **(raw or {}), "late": self._text} if self._text else raw
+
+
+def _no_event(_data: bytes) -> None:
+    """Stand in for ``SseSplitter.single_event`` where a framing has no such test."""
+
+
+def _to_text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

@@ -75,8 +75,29 @@ class _OpenCall:
         self.pieces: list[str] = []
 
 
+class _TextContent(msgspec.Struct, forbid_unknown_fields=True):
+    text: str = ""
+    thinking: str = ""
+
+
+class _TextMessage(msgspec.Struct, forbid_unknown_fields=True):
+    content: _TextContent
+
+
+class _TextMessageDelta(msgspec.Struct, forbid_unknown_fields=True):
+    message: _TextMessage
+
+
+class _TextDeltaEvent(msgspec.Struct, forbid_unknown_fields=True):
+    type: Literal["content-delta"]
+    index: int
+    delta: _TextMessageDelta
+
+
 class StreamReader(BaseStreamReader):
     """Convert the bytes of a stream to events, and collect the whole reply without its text for the residue."""
+
+    delta_type = _TextDeltaEvent
 
     def __init__(self, framing: str | None = None) -> None:
         super().__init__(NAME, framing or "sse")
@@ -94,7 +115,6 @@ class StreamReader(BaseStreamReader):
 
     def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
         """Read one event."""
-        self.mark_recognized()
         kind = wire.get("type") or name
         if kind == "error" or (kind is None and isinstance(wire.get("message"), str)):
             events.append(StreamError(read_error(None, {}, wire)))
@@ -105,17 +125,12 @@ class StreamReader(BaseStreamReader):
         if self._message is None and kind != "message-start":
             raise FormatError(f"{kind} before message-start", where="event")
         handler(self, wire, events)
+        self.expects_delta = bool(self._open_parts)
 
-    def decode_text_delta(self, data: bytes) -> StreamEvent | None:
-        """Return the delta of an event that only continues an open text."""
-        if not self._open_parts:
-            return None
-        try:
-            event = _TEXT_DELTA_DECODER.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        place, part = self._open_parts.get(event.index), self._parts.get(event.index, {})
-        text, thought = event.delta.message.content.text, event.delta.message.content.thinking
+    def read_delta(self, delta: _TextDeltaEvent) -> StreamEvent | None:
+        """Return the event for more text of a part that already has some."""
+        place, part = self._open_parts.get(delta.index), self._parts.get(delta.index, {})
+        text, thought = delta.delta.message.content.text, delta.delta.message.content.thinking
         if place is None:
             return None
         if text and not thought and part.get("type") == "text" and part["text"]:
@@ -272,28 +287,6 @@ _HANDLERS: Final[dict[str, Callable[[StreamReader, dict[str, Any], list[StreamEv
     "citation-start": StreamReader._read_citation,
     "message-end": StreamReader._read_message_end,
 }
-
-
-class _TextContent(msgspec.Struct, forbid_unknown_fields=True):
-    text: str = ""
-    thinking: str = ""
-
-
-class _TextMessage(msgspec.Struct, forbid_unknown_fields=True):
-    content: _TextContent
-
-
-class _TextMessageDelta(msgspec.Struct, forbid_unknown_fields=True):
-    message: _TextMessage
-
-
-class _TextDeltaEvent(msgspec.Struct, forbid_unknown_fields=True):
-    type: Literal["content-delta"]
-    index: int
-    delta: _TextMessageDelta
-
-
-_TEXT_DELTA_DECODER: Final = msgspec.json.Decoder(_TextDeltaEvent)
 
 
 def _default_start(form: str | None) -> dict[str, Any]:

@@ -66,8 +66,23 @@ _REPEATED_FIELDS: Final = ("model", "created_at")
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
+class _TextMessage(msgspec.Struct, forbid_unknown_fields=True):
+    role: Literal["assistant"]
+    content: str
+    thinking: str = ""
+
+
+class _TextLine(msgspec.Struct, forbid_unknown_fields=True):
+    message: _TextMessage
+    done: bool
+    model: str = ""
+    created_at: str = ""
+
+
 class StreamReader(BaseStreamReader):
     """Convert the bytes of a stream to events, and collect the whole reply without its text for the residue."""
+
+    delta_type = _TextLine
 
     def __init__(self, framing: str | None = None) -> None:
         super().__init__(NAME, framing or "ndjson")
@@ -76,17 +91,10 @@ class StreamReader(BaseStreamReader):
         self._indexes: dict[str, int] = {}
         self._builder = MessageBuilder()
 
-    def decode_text_delta(self, data: bytes) -> StreamEvent | None:
-        """Return the delta of a line that only continues an open text."""
-        message = self._message
-        if not message.get("content") and not message.get("thinking"):
-            return None
-        try:
-            line = _TEXT_LINE_DECODER.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        text, thought = line.message.content, line.message.thinking
-        if line.done or message.get("role") != "assistant":
+    def read_delta(self, delta: _TextLine) -> StreamEvent | None:
+        """Return the event for more text of a block that already has some."""
+        message, text, thought = self._message, delta.message.content, delta.message.thinking
+        if delta.done or message.get("role") != "assistant":
             return None
         if text and not thought and message.get("content"):
             return TextDelta(self._indexes["content"], text)
@@ -118,6 +126,7 @@ class StreamReader(BaseStreamReader):
             events.append(MessageStart(text_or_none(wire.get("model")), _start_notes(wire)))
         if wire.get("message") is not None:
             self._read_message(expect_object(wire["message"], "message"), events)
+            self.expects_delta = bool(self._message.get("content") or self._message.get("thinking"))
         if wire.get("done") is True:
             reply = reply_from({**wire, "message": self._message})
             if reply.usage is not None:
@@ -186,22 +195,6 @@ def _start_notes(wire: dict[str, Any]) -> ProviderRaw | None:
 def _default_start(model: str | None) -> dict[str, Any]:
     model_field = {"model": model} if model is not None else {}
     return {**model_field, "created_at": PLACEHOLDER_TIME, "message": {"role": "assistant"}}
-
-
-class _TextMessage(msgspec.Struct, forbid_unknown_fields=True):
-    role: Literal["assistant"]
-    content: str
-    thinking: str = ""
-
-
-class _TextLine(msgspec.Struct, forbid_unknown_fields=True):
-    message: _TextMessage
-    done: bool
-    model: str = ""
-    created_at: str = ""
-
-
-_TEXT_LINE_DECODER: Final = msgspec.json.Decoder(_TextLine)
 
 
 class _RawFunction(msgspec.Struct):

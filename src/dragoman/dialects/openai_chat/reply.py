@@ -153,7 +153,8 @@ def make_reply(
         content=tuple(blocks),
         stop_reason=stop_reason,
         stop_sequence=stop_sequence,
-        **({"usage": read_usage(body), "model": text_or_none(body.get("model"))} | fields),
+        usage=fields["usage"] if "usage" in fields else read_usage(body),
+        model=fields["model"] if "model" in fields else text_or_none(body.get("model")),
         fault=fault,
     )
     marked = _mark_unusable(reply)  # how it will be written

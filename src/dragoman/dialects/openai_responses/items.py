@@ -14,6 +14,7 @@ from dragoman.dialects.openai_responses.blocks import split_text
 from dragoman.errors import JsonError
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import ProviderRaw
+from dragoman.wire.stream_reader import EventOrderError
 
 EMPTY_PARTS: Final[dict[str, dict[str, Any]]] = {
     "response.output_text.delta": {"type": "output_text", "text": ""},
@@ -66,10 +67,6 @@ class Item:
         return text
 
 
-class ViolationError(Exception):
-    """An event that cannot come here."""
-
-
 class SequenceNumbers:
     """The sequence numbers so far: the highest one, and those that were left out."""
 
@@ -91,7 +88,7 @@ class SequenceNumbers:
             return False
         if number <= self._highest:
             if any(number in gap for gap in self._gaps):
-                raise ViolationError(f"event {number} came after event {self._highest}")
+                raise EventOrderError(f"event {number} came after event {self._highest}")
             return True
         self._first = None
         if number > self._highest + 1:

@@ -31,7 +31,6 @@ from dragoman.dialects.openai_responses.items import (
     EMPTY_PARTS,
     Item,
     SequenceNumbers,
-    ViolationError,
     decode_event,
     index_or_zero,
     is_same_json,
@@ -40,7 +39,6 @@ from dragoman.dialects.openai_responses.items import (
     replace_notes,
 )
 from dragoman.dialects.openai_responses.reply import default_reply, make_reply
-from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
     MessageComplete,
@@ -55,84 +53,34 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import expect_object, storage_problem, text_or_none
+from dragoman.jsontext import expect_object, text_or_none
 from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
-from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
-from dragoman.wire.frames import FramingError, make_splitter
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import diff, make_notes
-from dragoman.wire.stream_reader import EventReader, TrailingData
-
-_MAX_TAIL_BYTES: Final = 4096
+from dragoman.wire.stream_reader import SKIP, BaseStreamReader, EventOrderError
 
 
-class StreamReader(EventReader):
+class StreamReader(BaseStreamReader):
     """Bytes in, events out."""
 
-    _dialect = NAME
-
     def __init__(self, framing: str | None = None) -> None:
-        self._splitter = make_splitter(framing or "sse")
-        self._head: bytes | None = b""  # what came before the first event
+        super().__init__(NAME, framing or "sse")
         self._builder = MessageBuilder()
         self._numbers = SequenceNumbers()
         self._items: list[Item] = []  # in the order of their places
         self._open: dict[int, Item] = {}  # those that are not done, by their place
         self._blocks = 0  # how many there are so far
         self._is_started = False
-        self._end: MessageComplete | None = None
-        self._trailing = TrailingData(NAME)  # what came after it
-        self._is_over = False
 
-    def read(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Append the events that these bytes complete."""
-        if self._is_over:
-            return
-        if self._head is not None and len(self._head) < HEAD_BYTES:
-            self._head += data[:HEAD_BYTES]
-        try:
-            for frame in self._splitter.feed(data):
-                self._read_frame(frame.data, events)
-        except FramingError as error:
-            self._fail(stream_error(NAME, "bad_event", str(error)), events)
-
-    def finish(self, events: list[StreamEvent]) -> None:
-        """Append the events at the end of the stream; a fault, if it ended too early."""
-        if not self._is_over:
-            for frame in self._splitter.close():
-                self._read_frame(frame.data, events)
-        if self._end is not None:
-            self._complete(self._end, events)
-        elif not self._is_over:
-            self._fail(early_end(NAME, self._head, self._splitter.tail), events)
-
-    def _read_frame(self, data: bytes, events: list[StreamEvent]) -> None:
-        self._head = None
-        if self._is_over:
-            return
-        if data.strip() == b"[DONE]":
-            if self._end is not None:
-                self._complete(self._end, events)
-            else:
-                self._fail(early_end(NAME, None, b""), events)
-            return
+    def decode_event(self, data: bytes) -> Any:
+        """Return the event; ``SKIP`` if its sequence number shows that it is a repetition."""
         wire = decode_event(data)
-        try:
-            if isinstance(wire, dict) and self._numbers.is_repeat(wire.get("sequence_number"), data):
-                return
-            if self._end is not None:
-                self._trailing.add(data[:_MAX_TAIL_BYTES].decode("utf-8", "backslashreplace"))
-            elif isinstance(wire, dict):
-                self._read_event(wire, events)
-            else:
-                tail = data[:_MAX_TAIL_BYTES].decode("utf-8", "backslashreplace")
-                self._fail(stream_error(NAME, "bad_event", "an event that is not a JSON object", tail=tail), events)
-        except (ViolationError, FormatError) as problem:
-            self._fail(stream_error(NAME, "protocol_violation", str(problem)), events)
-        except (ValueError, RecursionError) as error:
-            self._fail(stream_error(NAME, "bad_event", storage_problem(error)[1]), events)
+        if isinstance(wire, dict) and self._numbers.is_repeat(wire.get("sequence_number"), data):
+            return SKIP
+        return wire
 
-    def _read_event(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def read_event(self, wire: dict[str, Any], _name: str | None, events: list[StreamEvent]) -> None:
+        """Append the events of one event; unknown types are ignored."""
         kind = wire.get("type")
         if kind is None and wire.get("error"):
             kind = "error"
@@ -140,21 +88,11 @@ class StreamReader(EventReader):
         if handler is not None:
             handler(self, wire, events)
 
-    def _complete(self, end: MessageComplete, events: list[StreamEvent]) -> None:
-        """The end, when nothing can follow it any more."""
-        events.append(end.replace(provider_raw=self._trailing.add_to(end.provider_raw)))
-        self._end, self._is_over = None, True
-
-    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
-        if self._end is None:  # after the end nothing can fail
-            events.append(error)
-            self._is_over = True
-
     # The response
 
     def _start_response(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._is_started:
-            raise ViolationError("response.created came a second time")
+            raise EventOrderError("response.created came a second time")
         response = expect_object(wire.get("response"), "response.created")
         self._is_started = True
         model = text_or_none(response.get("model"))
@@ -165,24 +103,24 @@ class StreamReader(EventReader):
     def _end_response(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         response = expect_object(wire.get("response"), str(wire.get("type")))
         if not self._is_started:
-            raise ViolationError("the response ends before it began")
+            raise EventOrderError("the response ends before it began")
         output = response.get("output")
         revisions = self._compare_output(output if isinstance(output, list) else [], events)
         for item in list(self._open.values()):
             if response.get("status") == "completed":
-                raise ViolationError(f"the response ends while item {item.place} is open")
+                raise EventOrderError(f"the response ends while item {item.place} is open")
             if item.kind != "function_call":
                 self._finish_item(item, partial_item(item), events)
         reply = make_reply(response, [item.wire for item in self._items], revisions)
         if reply.usage is not None:
             events.append(UsageUpdate(reply.usage))
         if reply.fault is not None:
-            self._fail(StreamError(reply.fault, reply.provider_raw), events)
+            events.append(StreamError(reply.fault, reply.provider_raw))
         else:
-            self._end = MessageComplete(reply.stop_reason, None, reply.provider_raw)
+            events.append(MessageComplete(reply.stop_reason, None, reply.provider_raw))
 
     def _read_error(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        self._fail(StreamError(read_error(None, {}, wire)), events)
+        events.append(StreamError(read_error(None, {}, wire)))
 
     # Items
 
@@ -207,7 +145,7 @@ class StreamReader(EventReader):
             item.indexes.append(self._blocks)
             self._blocks += 1
         if not 0 <= part < len(item.indexes):
-            raise ViolationError(f"part {part} of item {item.place} cannot begin here")
+            raise EventOrderError(f"part {part} of item {item.place} cannot begin here")
         return item.indexes[part]
 
     def _add_item(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -215,7 +153,7 @@ class StreamReader(EventReader):
         if type(place) is not int:
             place = self._last_place + 1
         if not self._is_started or place <= self._last_place:
-            raise ViolationError(f"item {place} cannot begin here")
+            raise EventOrderError(f"item {place} cannot begin here")
         self._start_item(place, expect_object(wire.get("item"), "response.output_item.added"), events)
 
     def _end_item(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -234,13 +172,13 @@ class StreamReader(EventReader):
             matches = [item for item in self._open.values() if str(item_id) in item_names(item.wire)]
             match = next(reversed(matches or list(self._open.values())), None)
         if match is None:
-            raise ViolationError(f"{wire.get('type')} for item {place}, which is not open")
+            raise EventOrderError(f"{wire.get('type')} for item {place}, which is not open")
         return match
 
     def _finish_item(self, item: Item, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         """The item is complete: pass on what is missing of it, and its residue."""
         if str(wire.get("type", "message")) != item.kind:
-            raise ViolationError(f"item {item.place} began as {item.kind} and ended as {wire.get('type')}")
+            raise EventOrderError(f"item {item.place} began as {item.kind} and ended as {wire.get('type')}")
         item.wire = wire
         if item.kind == "message" and len(item.parts) < len(item.pieces):
             item.wire = partial_item(item)
@@ -286,7 +224,7 @@ class StreamReader(EventReader):
             self._emit_notes(item, events)
             return
         if item.kind == "function_call" and not is_same_json(wire.get("arguments"), item.wire["arguments"]):
-            raise ViolationError(f"the response repeats other arguments for item {item.place}")
+            raise EventOrderError(f"the response repeats other arguments for item {item.place}")
         name = item.wire.get("id")
         if isinstance(name, str):
             revisions[name] = diff(item.wire, wire)
@@ -330,7 +268,7 @@ class StreamReader(EventReader):
             return
         emitted = item.get_text(part)
         if not text.startswith(emitted):
-            raise ViolationError(f"the pieces of item {item.place} do not add up to its text")
+            raise EventOrderError(f"the pieces of item {item.place} do not add up to its text")
         item.pending_surrogates.pop(part, None)
         self._emit_text(item, part, text[len(emitted) :], events)
 
@@ -370,7 +308,7 @@ class StreamReader(EventReader):
             return
         part, start = item.part_number(wire), wire.get("part")
         if part in item.pieces:
-            raise ViolationError(f"part {part} of item {item.place} begins a second time")
+            raise EventOrderError(f"part {part} of item {item.place} begins a second time")
         text = part_text(start)
         if isinstance(start, dict) and text is not None:
             item.started_parts[part] = {**start, "refusal" if start.get("type") == "refusal" else "text": ""}
@@ -387,7 +325,7 @@ class StreamReader(EventReader):
         item, text = self._open_item(wire), wire.get("delta")
         part = item.part_number(wire)
         if item.kind != "message" or part in item.closed_parts or not isinstance(text, str):
-            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none there")
+            raise EventOrderError(f"{wire.get('type')} for item {item.place}, which takes none there")
         if part not in item.pieces:
             item.started_parts.setdefault(part, EMPTY_PARTS[str(wire.get("type"))])
         self._emit_text(item, part, text, events)
@@ -401,7 +339,7 @@ class StreamReader(EventReader):
         """More of a summary or of the reasoning itself, whichever came first; the parts of it are one text."""
         item, text = self._open_item(wire), wire.get("delta")
         if item.kind != "reasoning" or not isinstance(text, str):
-            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
+            raise EventOrderError(f"{wire.get('type')} for item {item.place}, which takes none")
         if self._select_thinking_part(item, wire, events):
             self._emit_text(item, 0, text, events)
 
@@ -420,9 +358,9 @@ class StreamReader(EventReader):
             return False
         last = len(item.closed_parts) - 1
         if part < last:
-            raise ViolationError(f"part {part} of item {item.place} goes on after the next one began")
+            raise EventOrderError(f"part {part} of item {item.place} goes on after the next one began")
         if part - last > _MAX_NEW_PARTS:
-            raise ViolationError(f"part {part} of item {item.place} cannot begin here")
+            raise EventOrderError(f"part {part} of item {item.place} cannot begin here")
         for number in range(last + 1, part + 1):
             if number > 0:
                 self._separate_thinking(item, events)
@@ -457,7 +395,7 @@ class StreamReader(EventReader):
     def _add_input(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         item, text = self._open_item(wire), wire.get("delta")
         if item.kind != "function_call" or 0 in item.closed_parts or not isinstance(text, str):
-            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
+            raise EventOrderError(f"{wire.get('type')} for item {item.place}, which takes none")
         if item.call_id is None:
             item.pieces.setdefault(0, []).append(text)
         else:
@@ -477,12 +415,12 @@ class StreamReader(EventReader):
             item.pending_surrogates.pop(0, None)
             self._emit_text(item, 0, text[len(emitted) :], events)
         elif not is_same_json(text, emitted):
-            raise ViolationError(f"the pieces of item {item.place} do not add up to its arguments")
+            raise EventOrderError(f"the pieces of item {item.place} do not add up to its arguments")
 
     def _end_call(self, item: Item, events: list[StreamEvent]) -> None:
         self._start_call(item, events)
         if item.call_id is None or not all(isinstance(item.wire.get(key), str) for key in _CALL_KEYS):
-            raise ViolationError(f"the call of item {item.place} has no name, no id or no arguments")
+            raise EventOrderError(f"the call of item {item.place} has no name, no id or no arguments")
         self._emit_rest_of_input(item, item.wire["arguments"], events)
         if item.wire.get("status") == "incomplete" and is_input(item.get_text(0)):
             return  # it was cut off, although what came of it can be read: without an end it counts as cut off
