@@ -191,7 +191,7 @@ def test_a_writer_does_not_keep_the_words(dialect: ModuleType) -> None:
     writer.feed(MessageStart("m"))
     for number in range(1_000):
         writer.feed(TextDelta(0, f"word {number} "))
-    kept = str([vars(writer), *(vars(block) for block in writer._opened.values())])
+    kept = str([vars(writer), *(vars(block) for block in writer._wire_blocks.values())])
     assert "word" not in kept.replace("words", "")
     assert len(kept) < 4_000
 
