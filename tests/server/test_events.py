@@ -6,7 +6,7 @@ from typing import Any
 
 from dragoman.bus import Event
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
-from dragoman.server.audit import MAX_EVENTS, WINDOW_S, AuditLog
+from dragoman.server.admin.audit import MAX_EVENTS, WINDOW_S, AuditLog
 from tests.server.conftest import ServerFixture
 from tests.server.test_threads import API, make_message, make_thread
 

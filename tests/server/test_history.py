@@ -28,7 +28,7 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.server.chat.rows import to_history_row
+from dragoman.server.chat.history import to_history_row
 from dragoman.store import Row, Store
 from dragoman.store.finding import CallInfo
 from dragoman.store.message_rows import from_micros

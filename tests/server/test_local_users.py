@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.exchange import SideEffects
-from dragoman.server.auth import peer, principal
+from dragoman.server.auth import local_access, principal
 from dragoman.tools import ToolRegistry, tool
 from tests.server.conftest import ServerFixture
 from tests.server.raw import RawClient, RawResponse
@@ -122,7 +122,7 @@ async def look() -> str:
 async def test_where_nobody_tells_who_calls_the_token_is_needed_only_for_tools(
     chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (peer, principal):
+    for module in (local_access, principal):
         monkeypatch.setattr(module, "can_find_users", lambda: False)
     async with RawClient(chat_server.base_url) as client:
         assert (await client.get(ME)).status == 200
@@ -157,9 +157,11 @@ def test_a_socket_that_its_process_has_closed_is_nobodys(
 ) -> None:
     table = tmp_path / "tcp"
     table.write_text(f"  sl  local_address rem_address   st\n{row}")
-    monkeypatch.setattr(peer, "_TABLES", (table, tmp_path / "missing"))
-    monkeypatch.setattr(peer, "_to_kernel_hex", lambda packed: packed[::-1].hex().upper())  # as on most machines
-    assert peer.find_uid(("127.0.0.1", 50_000), ("127.0.0.1", 8_000)) == uid
+    monkeypatch.setattr(local_access, "_TABLES", (table, tmp_path / "missing"))
+    monkeypatch.setattr(
+        local_access, "_to_kernel_hex", lambda packed: packed[::-1].hex().upper()
+    )  # as on most machines
+    assert local_access.find_uid(("127.0.0.1", 50_000), ("127.0.0.1", 8_000)) == uid
 
 
 @pytest.mark.parametrize(

@@ -233,10 +233,10 @@ def test_keys_are_demanded_wherever_others_can_come_from(given: dict[str, Any], 
 def test_the_first_run_imports_no_library(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
-        "from dragoman.server.config import ServeOptions\n"
-        "from dragoman.server.server import opened_doors\n"
+        "from dragoman.server.config import ServerConfig\n"
+        "from dragoman.server.server import open_app_state\n"
         "async def main():\n"
-        "    async with opened_doors(ServeOptions(store=f'sqlite:///{sys.argv[1]}/chats.db', port=0)) as doors:\n"
+        "    async with open_app_state(ServerConfig(store=f'sqlite:///{sys.argv[1]}/chats.db', port=0)) as doors:\n"
         "        loaded = set(sys.modules)\n"
         "        await doors.store.create_session('s1')\n"
         "        doors.agent.priced(doors.agent.model_named('sonnet'), TokenUsage(input_tokens=1, output_tokens=1), doors.store.clock(), 1)\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.auth import peer, principal
+from dragoman.server.auth import local_access, principal
 from tests.strict import call, say, think
 from tests.web.conftest import Visitor
 from tests.web.ground import README, Site
@@ -71,7 +71,7 @@ async def test_the_first_message_is_answered_as_it_arrives_with_a_receipt(visito
 async def test_another_user_of_the_machine_opens_the_page_with_the_token(
     visitor: Visitor, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (peer, principal):  # with tools on, as here, everybody then needs the token
+    for module in (local_access, principal):  # with tools on, as here, everybody then needs the token
         monkeypatch.setattr(module, "can_find_users", lambda: False)
     site.fakes["anthropic"].say("Welcome.")
     await visitor.open(f"?token={site.doors.token.text}#/")

@@ -145,7 +145,7 @@ def serve(
         raise InputError("the server is not installed", remedy="pip install 'dragoman[server]'")
     arguments = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
     options = config_from(arguments, store, keys.load())
-    from dragoman.server.server import serve as serve_until_stopped  # noqa: PLC0415
+    from dragoman.server.supervisor import serve as serve_until_stopped  # noqa: PLC0415
 
     serve_until_stopped(options, _print_address)
 

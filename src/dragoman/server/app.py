@@ -26,13 +26,14 @@ from dragoman.server.admin import health, metrics
 from dragoman.server.admin.counters import Counters
 from dragoman.server.auth import me
 from dragoman.server.auth.principal import Principal, authenticate, get_principal
-from dragoman.server.chat import attachments, history, messages, threads
+from dragoman.server.chat import attachments, costs, export, history, messages, models, swap, threads
 from dragoman.server.config import base_path
 from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.http.http_errors import ApiError, error_response, not_found_error
+from dragoman.server.http.requests import app_state
 from dragoman.server.mail import evaluations
-from dragoman.server.state import AppState, app_state
+from dragoman.server.state import AppState
 
 MODULES: Final = (
     me,
@@ -41,7 +42,11 @@ MODULES: Final = (
     history,
     threads,
     attachments,
+    models,
     messages,
+    swap,
+    costs,
+    export,
     runs,
     mail,
     evaluations,

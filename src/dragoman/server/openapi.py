@@ -19,7 +19,7 @@ import dragoman
 from dragoman.server.config import address
 from dragoman.server.http.endpoint import Body, Endpoint, Media
 from dragoman.server.http.http_errors import ErrorBody
-from dragoman.server.state import app_state
+from dragoman.server.http.requests import app_state
 
 _REFS: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::[a-z]+)?\}")

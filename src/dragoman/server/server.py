@@ -1,24 +1,15 @@
-"""Serving: from options to a server that listens, and back to nothing when it is told to stop.
-
-The one rule: what was opened is closed in the opposite order, and running turns are given their time first.
-"""
+"""DOC"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import importlib
 import logging
 import math
-import multiprocessing
-import multiprocessing.process
-import signal
 import socket
-import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +20,8 @@ from dragoman import settings as keys
 from dragoman.attachments import open_attachments
 from dragoman.errors import SettingsError
 from dragoman.mail import Mail
-from dragoman.server.admin.counters import Counters, Table, make_shared_table
 from dragoman.server.app import make_app
-from dragoman.server.auth.local_token import LocalToken
-from dragoman.server.auth.peer import can_find_users
 from dragoman.server.config import ServerConfig, address, default_attachments_url, private_paths
-from dragoman.server.http import access_log
 from dragoman.server.http.connection_limits import make_protocol
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.runs import RunRegistry
@@ -47,9 +34,8 @@ from dragoman.tools.shell import run_command
 from dragoman.turn import Agent
 
 DEFAULT_PORT: Final = 8000
-_PR_SET_DUMPABLE: Final = 4
-_PORT_ATTEMPTS: Final = 10  # which are tried when nobody named one
-_SHUTDOWN_MARGIN_S: Final = 5  # for what is to be written after the last turn has ended
+_PORT_ATTEMPTS: Final = 10  # consecutive ports that are tried if none is configured
+SHUTDOWN_MARGIN_S: Final = 5  # for writes after the last turn has ended
 _log: Final = logging.getLogger("dragoman.server")
 
 
@@ -188,7 +174,7 @@ class ChatServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,  # nobody is believed about who calls or where we are
                 timeout_keep_alive=math.ceil(config.keep_alive_s),
-                timeout_graceful_shutdown=math.ceil(config.grace_s) + _SHUTDOWN_MARGIN_S,
+                timeout_graceful_shutdown=math.ceil(config.grace_s) + SHUTDOWN_MARGIN_S,
             )
         )
         self.app_state = state
@@ -222,89 +208,6 @@ async def run_server(
         await task
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
-
-
-def print_addresses(own: str, others: str | None) -> None:
-    """Print where the server is, and where for other users of this machine."""
-    print(f"Dragoman is at {own}", *([f"For other users of this machine: {others}"] if others else []), sep="\n")
-
-
-def serve(config: ServerConfig, announce: Callable[[str, str | None], None] = print_addresses) -> None:
-    """Serve until somebody says stop.
-
-    ``say`` is told the address once the server listens, and the one for other users of this machine, if they have one.
-    """
-    listener, config = bind_socket(config)
-    token = LocalToken()
-    if run_command.name in config.tool:
-        hide_environment()
-    try:
-        asyncio.run(_validate_config(config))
-        announce(*addresses(config, token))
-        if config.workers == 1:
-            run_worker(config, listener, token.text)
-        else:
-            _supervise(config, listener, token.text)
-    finally:
-        listener.close()
-
-
-def addresses(config: ServerConfig, token: LocalToken) -> tuple[str, str | None]:
-    """Where the server's own user reaches it, and where other users of this machine do without a key."""
-    url = address(config)
-    if config.requires_keys:
-        return url, None
-    if can_find_users():
-        return url, token.url(url)
-    return (token.url(url) if config.tool or config.mcp else url), None
-
-
-async def _validate_config(config: ServerConfig) -> None:
-    """Whether this can be served at all, found out before somebody relies on it."""
-    attachments_url(config)
-    async with open_store(config.store) as store:
-        make_workspace(config, store, keys.load())
-        if not config.requires_keys:
-            return
-        now = store.clock()
-        if not any(key.is_valid(now) for key in await store.keys.list()):
-            raise SettingsError(
-                "others could reach this server, and nobody has a key",
-                where=f"{config.host} port {config.port}",
-                remedy="Make a key with dragoman keys create, or listen on 127.0.0.1",
-                code="no_keys",
-            )
-
-
-def run_worker(
-    config: ServerConfig, listener: socket.socket, token: str | None = None, table: Table | None = None, index: int = 0
-) -> None:
-    """Serve in this process. ``table`` has the counts of all workers, ``place`` is which of them this one is."""
-    access_log.configure(config.log_level)
-    if run_command.name in config.tool:
-        hide_environment()
-    raise_file_limit()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run_worker(config, listener, token, Counters(table, index)))
-
-
-async def _run_worker(config: ServerConfig, listener: socket.socket, token: str | None, counters: Counters) -> None:
-    async with open_app_state(config) as state:
-        state.token = LocalToken(token)
-        state.counters = counters
-        freeze_loaded_objects()
-        server = ChatServer(state)
-        with _stop_on_signals(server), _stop_with_parent(server):
-            await server._serve([listener])
-
-
-def hide_environment() -> None:
-    """Close the environment and the memory of this process in ``/proc`` to commands that run as the same user."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
 def load_libraries() -> None:
     """Import what the first run would import on the event loop, which would hold it for about 200 ms."""
     for name in ("aiohttp", "genai_prices.data", "genai_prices.data_units", "jsonschema_rs", "re2"):
@@ -329,74 +232,3 @@ def raise_file_limit() -> None:
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems say unlimited, and mean less
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop  # noqa: PLC0415  which is not for every system
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
-@contextlib.contextmanager
-def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Stop a server when the process is told to; when it is told twice, at once."""
-    previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
-    """Stop a worker when the process that looks after it has died: nobody would stop it otherwise."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        yield
-        return
-
-    def stop() -> None:
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(NotImplementedError):  # not every system has loops that look at such a handle
-        loop.add_reader(parent.sentinel, stop)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(NotImplementedError):
-            loop.remove_reader(parent.sentinel)
-
-
-def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> None:
-    """Keep as many processes serving as were asked for, until this one is told to stop."""
-    spawn = multiprocessing.get_context("spawn")
-    stop_event = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop_event.set())
-
-    table = make_shared_table(config.workers)
-
-    def start_worker(index: int) -> multiprocessing.process.BaseProcess:
-        process = spawn.Process(target=run_worker, args=(config, listener, token, table, index))
-        process.start()
-        return process
-
-    access_log.configure(config.log_level)
-    workers = [start_worker(index) for index in range(config.workers)]
-    while not stop_event.wait(0.2):
-        for place, process in enumerate(workers):
-            if not process.is_alive():
-                _log.error("a worker ended with %s and is begun again", process.exitcode, extra={"worker": process.pid})
-                stop_event.wait(1)  # one that cannot begin must not keep the machine busy
-                workers[place] = start_worker(place)
-    for process in workers:
-        process.terminate()
-    for process in workers:
-        process.join(config.grace_s + 2 * _SHUTDOWN_MARGIN_S)
-        if process.is_alive():
-            process.kill()
-            process.join()

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 from dragoman.attachments import Attachments
 from dragoman.mail import Mail
+from dragoman.server.admin.audit import AuditLog
 from dragoman.server.admin.counters import Counters
-from dragoman.server.audit import AuditLog
 from dragoman.server.auth.api_keys import KeyRing, load_peppers
-from dragoman.server.auth.local_token import LocalToken
+from dragoman.server.auth.local_access import LocalToken
 from dragoman.server.config import ServerConfig
 from dragoman.store import Store
 from dragoman.turn import Agent
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
     from dragoman.server.runs import RunRegistry
 
 
@@ -39,9 +37,3 @@ class AppState:
         self.audit = AuditLog(agent.bus)
         self.counters = Counters()  # of this worker alone, unless it is given the table that all of them share
         self.token = LocalToken()  # of other users of this machine, where there are no keys
-
-
-def app_state(request: Request) -> AppState:
-    """What all requests share."""
-    state: AppState = request.app.state.dragoman
-    return state

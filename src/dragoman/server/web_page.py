@@ -21,11 +21,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.server.auth.local_token import PARAMETER, cookie_name
+from dragoman.server.auth.local_access import PARAMETER, cookie_name
 from dragoman.server.auth.principal import get_peer_uid
 from dragoman.server.http.endpoint import Endpoint, Media, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
-from dragoman.server.state import app_state
+from dragoman.server.http.requests import app_state
 
 _PAGE: Final = "index.html"
 _IMMUTABLE: Final = "public, max-age=31536000, immutable"

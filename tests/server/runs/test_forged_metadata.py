@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock
-from dragoman.server.chat.rows import RESERVED_FIELDS
+from dragoman.server.chat.history import RESERVED_FIELDS
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import event_types, post_run, run_input, user
 from tests.server.runs.test_runs import drop

@@ -16,8 +16,8 @@ import pytest
 from dragoman.errors import StorageError
 from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, MessageStatus, TextBlock
-from dragoman.server.runs.continuing import _require_same_text
 from dragoman.server.runs.run_input import InputMessage, TextPart
+from dragoman.server.runs.turn_request import _require_same_text
 from dragoman.tools import tool
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, SSE, event_types, parse_events, post_error, post_run, run_input, user
@@ -533,7 +533,7 @@ async def test_a_run_that_cannot_be_told_is_ended_when_the_store_works_again(
     async with slow_run(chat_server) as (slow, given):
         fail_store(chat_server, monkeypatch, 8)  # and the end cannot be told either
         slow.may_end.set()
-        while chat_server.state.runs._live_runs:
+        while chat_server.state.runs._publishers:
             await asyncio.sleep(0.01)
         await chat_server.state.runs._send_heartbeat()
         status, told = await get_events(chat_server, given["threadId"], "0")
@@ -544,7 +544,7 @@ async def test_a_thread_that_is_deleted_ends_its_run(chat_server: ServerFixture)
     async with slow_run(chat_server) as (slow, given):
         await chat_server.store.delete_session(given["threadId"])
         slow.may_end.set()
-        while chat_server.state.runs._live_runs:
+        while chat_server.state.runs._publishers:
             await asyncio.sleep(0.01)
     assert await get_events(chat_server, given["threadId"]) == (404, "not_found")
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 import dragoman
 from dragoman.server.http.endpoint import Endpoint
-from dragoman.server.state import app_state
+from dragoman.server.http.requests import app_state
 
 _TIMEOUT_S: Final = 5.0
 

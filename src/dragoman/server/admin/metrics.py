@@ -20,12 +20,11 @@ import dragoman
 from dragoman.mail.evaluation import RESOURCES
 from dragoman.mail.metrics import AgentMetrics, MailMetrics, Metrics, ModelMetrics, Performance, get_metrics
 from dragoman.server.admin.counters import RUN_ENDS, HttpMeasures, RunMeasures, WorkerMeasures
-from dragoman.server.auth.principal import get_principal
-from dragoman.server.auth.scopes import ADMIN
+from dragoman.server.auth.principal import ADMIN, get_principal
 from dragoman.server.http.endpoint import Endpoint, Media
-from dragoman.server.http.responses import get_owners, json_response
+from dragoman.server.http.requests import app_state
+from dragoman.server.http.responses import json_response
 from dragoman.server.mail.access import SCOPE, mail_team
-from dragoman.server.state import app_state
 from dragoman.store import Totals
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ async def show_metrics(request: Request) -> Response:
     """Measure, and tell it as it was asked for."""
     state, principal = app_state(request), get_principal(request)
     measures = await get_metrics(state.store, mail_team(principal))
-    totals = await state.store.costs.totals("model", owners=get_owners(principal))
+    totals = await state.store.costs.totals("model", owners=principal.owners)
     mail_health = await state.mail.health()
     delivery = msgspec.convert(mail_health, DeliveryMeasures)
     result = _combine(measures, _cost_measures(totals), delivery, state.counters.this_worker(), state.store.clock())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -24,18 +25,20 @@ import msgspec
 
 from dragoman.errors import FormatError, UnknownSessionError
 from dragoman.ids import ids_for_owner
-from dragoman.server.auth.local_token import cookie_name
-from dragoman.server.auth.peer import PEER, Peer, can_find_users
-from dragoman.server.auth.scopes import SCOPES
+from dragoman.server.auth.local_access import PEER, Peer, can_find_users, cookie_name
 from dragoman.server.config import ServerConfig, is_loopback
 from dragoman.server.http.http_errors import ApiError, not_found_error
-from dragoman.server.state import app_state
-from dragoman.store import Session, Store
+from dragoman.server.http.requests import app_state
+from dragoman.store import Owners, Session, Store
 from dragoman.store.types import LOCAL_USER
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+TOOLS: Final = "tools"
+ADMIN: Final = "admin"
+SCOPES: Final = frozenset(("chat", TOOLS, "history:write", "mail", ADMIN))
+_AGENT: Final = re.compile(r"agent:[A-Za-z0-9_.:-]{1,128}")
 _PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
@@ -54,9 +57,19 @@ class Principal(msgspec.Struct, frozen=True):
             return session.user_id in (None, LOCAL_USER)
         return session.user_id == self.user_id and session.team_id == self.team_id
 
+    @property
+    def owners(self) -> Owners:
+        """The owner filter of store queries."""
+        return Owners(self.user_id, self.team_id, is_everywhere=self.is_local)
+
     def session_ids(self, thread_id: str) -> tuple[str, ...]:
         """The ids that their session of that name may have: the name, or another where somebody else's has it."""
         return ids_for_owner(thread_id, self.user_id, self.team_id)
+
+
+def is_scope(name: str) -> bool:
+    """Whether there is such a scope."""
+    return name in SCOPES or _AGENT.fullmatch(name) is not None
 
 
 LOCAL: Final = Principal(LOCAL_USER, None, None, SCOPES, True)

@@ -24,9 +24,8 @@ from dragoman.server.config import address
 from dragoman.server.http.endpoint import Endpoint, Media, Query
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.multipart import read_form
-from dragoman.server.http.requests import text_param, validate_id
+from dragoman.server.http.requests import app_state, text_param, validate_id
 from dragoman.server.http.responses import json_response
-from dragoman.server.state import app_state
 
 _RANGE_HEADER: Final = re.compile(r"(?i:bytes)=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})")  # only one part
 _DEFAULT_GROUP: Final = "unsorted"  # where a file is that was uploaded for no thread or run yet

@@ -1,24 +1,86 @@
-"""Another model for a thread: what it would be told, and the swap itself.
+"""Continue a thread with another model: preview the swap, and make it.
 
-    plan = await planned(doors, session, "sonnet", "strict")      nothing is changed
-    session = await swapped(doors, session, "sonnet", "strict")   or a refusal that says what stands in the way
+    plan = await plan_thread_swap(state, session, "sonnet", "strict")      changes no data
+    session = await swap_thread(state, session, "sonnet", "strict")        or an error with the reasons
 
-The one rule: a swap does what the plan said, on terms that hold for every later turn of the thread.
+A swap follows its plan; its policy holds for every later turn of the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
 from dragoman.bus.event_types.system_events import FeedbackImplicit
-from dragoman.handoff import Policy, SwapPlan, plan_swap
-from dragoman.ids import ToolIds
-from dragoman.message import Message
+from dragoman.handoff import BlockPlan, Policy, SwapPlan, plan_swap
+from dragoman.ids import ToolIds, name_from_id
+from dragoman.message import (
+    Message,
+)
+from dragoman.server.auth.principal import get_owned_session
+from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import ApiError
+from dragoman.server.http.requests import app_state, text_param
+from dragoman.server.http.responses import json_response
 from dragoman.server.state import AppState
 from dragoman.store import Session, Store
 from dragoman.turn.image_policy import describe_images, image_describer, swap_model
 from dragoman.turn.swap import emit_swap_rejection
+
+_THREAD: Final = "/api/v1/agent/threads/{id}"
+
+
+class SwapPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a swap would do; nothing is changed."""
+
+    thread_id: str
+    model: str
+    is_possible: bool
+    blockers: tuple[str, ...]  # for people: what stands in the way, and the ways out
+    fits: bool
+    estimated_input_tokens: int
+    first_turn_usd: str | None
+    kept: int  # blocks that the model is told as they are
+    blocks: list[BlockPlan]  # those that it is not told, or told otherwise
+
+
+async def preview_swap(request: Request) -> Response:
+    """What would become of a thread if another model went on with it."""
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    name, policy = text_param(request, "model", max_length=200), _policy_param(request)
+    return json_response(_swap_preview(session, await plan_thread_swap(state, session, name, policy)))
+
+
+def _policy_param(request: Request) -> Policy:
+    match text_param(request, "policy", "strict", max_length=20):
+        case "strict":
+            return "strict"
+        case "placeholder":
+            return "placeholder"
+        case "describe":
+            return "describe"
+        case _:
+            raise ApiError(422, "invalid_parameter", "policy is strict, placeholder or describe.")
+
+
+def _swap_preview(session: Session, plan: SwapPlan) -> SwapPreview:
+    changed_blocks = [block for block in plan.blocks if block.outcome != "kept"]
+    return SwapPreview(
+        thread_id=name_from_id(session.id),
+        model=plan.model,
+        is_possible=plan.is_possible,
+        blockers=plan.blockers,
+        fits=plan.fits,
+        estimated_input_tokens=plan.estimated_input_tokens,
+        first_turn_usd=None if plan.first_turn_usd is None else f"{plan.first_turn_usd:f}",
+        kept=len(plan.blocks) - len(changed_blocks),
+        blocks=changed_blocks,
+    )
 
 
 async def plan_thread_swap(state: AppState, session: Session, name: str, policy: Policy) -> SwapPlan:
@@ -60,3 +122,24 @@ async def swap_thread(state: AppState, session: Session, name: str, policy: Poli
 async def load_history(store: Store, session: Session) -> list[Message]:
     """Every message of a session."""
     return [row.message async for row in store.history(session.id)]
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        f"{_THREAD}/preflight",
+        preview_swap,
+        name="preflight",
+        summary="What would become of a thread if another model went on with it",
+        scope="chat",
+        responses={200: SwapPreview},
+        query=(
+            Query("model", summary="The model, by its id or an alias", required=True),
+            Query(
+                "policy",
+                {"type": "string", "enum": ["strict", "placeholder", "describe"]},
+                "What becomes of a picture that it cannot see",
+            ),
+        ),
+    ),
+)

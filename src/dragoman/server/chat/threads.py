@@ -6,6 +6,8 @@ and whatever lists or searches several asks the store for the caller's alone.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
@@ -19,18 +21,19 @@ from dragoman.errors import CorruptDataError, UnknownMessageError
 from dragoman.handoff import Policy
 from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import Principal, find_session, find_thread, get_owned_session, get_principal
-from dragoman.server.chat.history import MAX_PAGE_SIZE, day_param
-from dragoman.server.chat.rows import client_message_id, message_text
+from dragoman.server.chat.history import MAX_PAGE_SIZE, client_message_id, day_param, message_text
 from dragoman.server.chat.swap import swap_thread
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
-from dragoman.server.http.requests import int_param, json_body, parse_as, text_param
-from dragoman.server.http.responses import get_owners, json_response, make_cursor, parse_cursor
-from dragoman.server.state import AppState, app_state
+from dragoman.server.http.requests import app_state, int_param, json_body, parse_as, text_param
+from dragoman.server.http.responses import json_response
+from dragoman.server.state import AppState
 from dragoman.store import Hit, Session, Store
 from dragoman.turn.events import make_session_end
 from dragoman.turn.image_policy import swap_model
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DIGEST_BYTES: Final = 12  # bytes that tell a cursor that was changed
 _PAGE_SIZE: Final = 30
 _SNIPPET_LENGTH: Final = 160  # characters
 _SEARCH_LIMIT: Final = 20
@@ -109,7 +112,7 @@ async def list_threads(request: Request) -> Response:
     limit = int_param(request, "limit", default=_PAGE_SIZE, maximum=MAX_PAGE_SIZE)
     cursor = text_param(request, "cursor", None)
     before = await _resolve_cursor(store, principal, cursor) if cursor is not None else None
-    sessions = await store.list_sessions_of(get_owners(principal), before=before, limit=limit + 1)
+    sessions = await store.list_sessions_of(principal.owners, before=before, limit=limit + 1)
     page, has_more = sessions[:limit], len(sessions) > limit
     threads = [await describe_thread(request, session) for session in page]
     next_cursor = make_cursor(principal, page[-1]) if has_more else None
@@ -121,6 +124,34 @@ async def _resolve_cursor(store: Store, principal: Principal, cursor: str) -> tu
     at, name = parse_cursor(principal, cursor)
     session = await find_thread(store, principal, name)
     return at, name if session is None else session.id
+
+
+def make_cursor(principal: Principal, session: Session) -> str:
+    """Where the list goes on behind a session."""
+    micros = (session.updated_at - _EPOCH) // timedelta(microseconds=1)
+    position = msgspec.json.encode((micros, name_from_id(session.id)))
+    return base64.urlsafe_b64encode(_digest(principal, position) + position).rstrip(b"=").decode()
+
+
+def parse_cursor(principal: Principal, text: str) -> tuple[datetime, str]:
+    """The time and the name of a session that a cursor holds."""
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        digest, position = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+        is_valid = base64.urlsafe_b64encode(data).rstrip(b"=").decode() == text and digest == _digest(
+            principal, position
+        )
+        micros, name = msgspec.json.decode(position, type=tuple[int, str]) if is_valid else (None, "")
+    except (ValueError, msgspec.MsgspecError):
+        micros, name = None, ""
+    if micros is None:
+        raise ApiError(400, "invalid_cursor", "The cursor was changed, or is not yours. Begin again without one.")
+    return _EPOCH + timedelta(microseconds=micros), name
+
+
+def _digest(principal: Principal, position: bytes) -> bytes:
+    owner = msgspec.json.encode((principal.user_id, principal.team_id))
+    return hashlib.sha256(owner + b"\0" + position).digest()[:_DIGEST_BYTES]
 
 
 async def get_thread(request: Request) -> Response:
@@ -215,7 +246,7 @@ async def delete_thread(request: Request) -> Response:
     state, principal = app_state(request), get_principal(request)
     session = await get_owned_session(request, request.path_params["id"])
     end_event = await make_session_end(state.store, session)
-    await delete_with_files(state.store, session.id, get_owners(principal), state.attachments)
+    await delete_with_files(state.store, session.id, principal.owners, state.attachments)
     state.agent.bus.try_emit(end_event, session_id=session.id)
     return Response(status_code=204)
 
@@ -238,7 +269,7 @@ async def search_messages(request: Request) -> Response:
         session_id=thread_id,
         role=text_param(request, "role", None, max_length=20),
         model=_model_param(state, text_param(request, "model", None, max_length=200)),
-        owners=get_owners(principal),
+        owners=principal.owners,
         since=time_param(request, "from"),
         until=_end_of_day(until) if until is not None and "T" not in request.query_params["to"] else until,
         limit=limit + 1,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from dragoman.server.auth.peer import PEER, Peer
+from dragoman.server.auth.local_access import PEER, Peer
 from dragoman.server.http.http_errors import ErrorBody, ErrorDetail
 
 MAX_HEAD_BYTES: Final = 16 * 1024

@@ -12,7 +12,7 @@ never after it was read.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -21,11 +21,20 @@ from dragoman.jsontext import REQUEST, read_json
 from dragoman.offload import run_off_loop
 from dragoman.server.http.http_errors import ApiError
 
+if TYPE_CHECKING:
+    from dragoman.server.state import AppState
+
 MAX_JSON_BYTES: Final = REQUEST.max_bytes or 0
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")
 _REQUIRED: Final[Any] = object()
 T = TypeVar("T")
+
+
+def app_state(request: Request) -> AppState:
+    """The state that all requests share."""
+    state: AppState = request.app.state.dragoman
+    return state
 
 
 async def json_body(request: Request, *, max_bytes: int = MAX_JSON_BYTES) -> Any:

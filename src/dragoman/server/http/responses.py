@@ -11,23 +11,14 @@ what is listed is asked for by its owner in any case.
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
-from dragoman.ids import name_from_id
 from dragoman.offload import run_off_loop
-from dragoman.server.auth.principal import Principal
-from dragoman.server.http.http_errors import ApiError
-from dragoman.store import Owners, Session
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DIGEST_BYTES: Final = 12  # bytes that tell a cursor that was changed
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -46,34 +37,20 @@ def _bytes_response(data: bytes, status: int = 200, headers: Mapping[str, str] |
     )
 
 
-def get_owners(principal: Principal) -> Owners:
-    """Whose sessions a caller may see, as a store is asked for them."""
-    return Owners(principal.user_id, principal.team_id, is_everywhere=principal.is_local)
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+# Line ends to some readers of lines, though not to JSON: escaped, they are what they are to everybody.
+_LINE_ENDS: Final = {ord("\u2028"): "\\u2028", ord("\u2029"): "\\u2029", ord("\u0085"): "\\u0085"}
+_TYPE: Final = re.compile(r'\{"type":"([A-Z_]+)"')
 
 
-def make_cursor(principal: Principal, session: Session) -> str:
-    """Where the list goes on behind a session."""
-    micros = (session.updated_at - _EPOCH) // timedelta(microseconds=1)
-    position = msgspec.json.encode((micros, name_from_id(session.id)))
-    return base64.urlsafe_b64encode(_digest(principal, position) + position).rstrip(b"=").decode()
+def encode_event(event: dict[str, Any]) -> str:
+    """An event as one line of JSON that no reader of lines cuts. Its type comes first."""
+    text = msgspec.json.encode(event).decode()
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
-def parse_cursor(principal: Principal, text: str) -> tuple[datetime, str]:
-    """The time and the name of a session that a cursor holds."""
-    try:
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        digest, position = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-        is_valid = base64.urlsafe_b64encode(data).rstrip(b"=").decode() == text and digest == _digest(
-            principal, position
-        )
-        micros, name = msgspec.json.decode(position, type=tuple[int, str]) if is_valid else (None, "")
-    except (ValueError, msgspec.MsgspecError):
-        micros, name = None, ""
-    if micros is None:
-        raise ApiError(400, "invalid_cursor", "The cursor was changed, or is not yours. Begin again without one.")
-    return _EPOCH + timedelta(microseconds=micros), name
-
-
-def _digest(principal: Principal, position: bytes) -> bytes:
-    owner = msgspec.json.encode((principal.user_id, principal.team_id))
-    return hashlib.sha256(owner + b"\0" + position).digest()[:_DIGEST_BYTES]
+def encode_frame(number: int, text: str) -> bytes:
+    """An event with its number, as a frame."""
+    match = _TYPE.match(text)
+    event_line = f"event: {match[1]}\n" if match else ""
+    return f"id: {number}\n{event_line}data: {text}\n\n".encode()

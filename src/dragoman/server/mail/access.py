@@ -16,8 +16,7 @@ from dragoman.letters.records import personal_team
 from dragoman.mail import Mail
 from dragoman.server.auth.principal import Principal, get_owned_session, get_principal
 from dragoman.server.http.http_errors import ApiError, not_found_error
-from dragoman.server.http.requests import MAX_JSON_BYTES, read_body
-from dragoman.server.state import app_state
+from dragoman.server.http.requests import MAX_JSON_BYTES, app_state, read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -36,7 +36,7 @@ from dragoman.redaction import redact
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
-from dragoman.server.http.requests import int_param, parse_as, text_param
+from dragoman.server.http.requests import app_state, int_param, parse_as, text_param
 from dragoman.server.http.responses import json_response
 from dragoman.server.mail.access import (
     SCOPE,
@@ -46,7 +46,6 @@ from dragoman.server.mail.access import (
     require_sender,
     resolve_evaluator,
 )
-from dragoman.server.state import app_state
 from dragoman.store import Evaluation
 from dragoman.turn.events import evaluation_events
 

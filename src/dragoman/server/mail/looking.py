@@ -19,11 +19,10 @@ from dragoman.ids import name_from_id
 from dragoman.letters.records import DeadLetter, StoredLetter
 from dragoman.mail.graph import Spend, letter_graph
 from dragoman.server.auth.principal import get_principal
-from dragoman.server.chat.history import to_history_rows
-from dragoman.server.chat.rows import HistoryRow
+from dragoman.server.chat.history import HistoryRow, to_history_rows
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import not_found_error
-from dragoman.server.http.requests import int_param, text_param
+from dragoman.server.http.requests import app_state, int_param, text_param
 from dragoman.server.http.responses import json_response, large_json_response
 from dragoman.server.mail.access import SCOPE, key_agents, linked_session, team_mail
 from dragoman.server.mail.evaluations import EvaluationResponse, to_evaluation_response
@@ -40,7 +39,6 @@ from dragoman.server.mail.types import (
     to_dead_letter_response,
     to_letter_response,
 )
-from dragoman.server.state import app_state
 from dragoman.store.mailbox.mail_store import LetterStatus
 from dragoman.store.message_rows import to_micros
 from dragoman.store.types import ToolCallStatus

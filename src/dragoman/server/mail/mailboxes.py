@@ -31,12 +31,11 @@ from dragoman.mail.metrics import MailboxMetrics
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import ApiError
-from dragoman.server.http.requests import int_param, json_body, parse_as, text_param
+from dragoman.server.http.requests import app_state, int_param, json_body, parse_as, text_param
 from dragoman.server.http.responses import json_response, large_json_response
 from dragoman.server.mail.access import SCOPE, key_agents, require_mailbox, team_mail
 from dragoman.server.mail.letter_page import SLICE, count_within_size, read_page
 from dragoman.server.mail.types import JsonObject, Letters, encode_masked, invalid_cursor_error, letters_response
-from dragoman.server.state import app_state
 from dragoman.store.mailbox.mail_store import LetterStatus
 
 _PATH: Final = "/api/v1/mail/inbox/{recipient}"

@@ -19,11 +19,10 @@ from dragoman.offload import run_off_loop
 from dragoman.server.auth.principal import authenticate
 from dragoman.server.http.endpoint import Endpoint, EventStream, Query
 from dragoman.server.http.http_errors import ApiError
-from dragoman.server.http.requests import text_param
+from dragoman.server.http.requests import app_state, text_param
+from dragoman.server.http.responses import KEEP_ALIVE
 from dragoman.server.mail.access import SCOPE, require_mailbox, team_mail
 from dragoman.server.mail.types import to_letter_response
-from dragoman.server.runs.framing import KEEP_ALIVE
-from dragoman.server.state import app_state
 from dragoman.store.mailbox.mail_store import LetterStatus
 
 _PAGE: Final = 16  # letters that are read from the store at once

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.message import ContentBlock, ImageSource, Message
-from dragoman.server.chat.rows import application_fields
+from dragoman.server.chat.history import application_fields
 from dragoman.server.runs.agui_encoder import parts_to_text
 from dragoman.store import Session, Store
 from dragoman.transcripts.ag_ui import write_messages

@@ -16,12 +16,11 @@ from dragoman.offload import LARGE, run_off_loop
 from dragoman.server.auth.principal import get_owned_session, get_principal
 from dragoman.server.http.endpoint import Endpoint, EventStream, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
-from dragoman.server.http.requests import json_bytes, text_param, validate_id
-from dragoman.server.runs.beginning import RunRequest, run_in_progress_error
-from dragoman.server.runs.framing import KEEP_ALIVE, encode_frame
+from dragoman.server.http.requests import app_state, json_bytes, text_param, validate_id
+from dragoman.server.http.responses import KEEP_ALIVE, encode_frame
 from dragoman.server.runs.input_schema import RunAgentInput
+from dragoman.server.runs.registry import RunRequest, run_in_progress_error
 from dragoman.server.runs.run_input import RunInput, parse_run_input
-from dragoman.server.state import app_state
 from dragoman.store.runs import Run, RunEvent
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -21,10 +22,9 @@ from dragoman.errors import SchemaSizeError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.jsontext import validate_json
 from dragoman.schema_limits import SchemaSize, shorten_name
-from dragoman.server.chat.rows import application_fields
+from dragoman.server.chat.history import application_fields
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import parse_as, validate_id
-from dragoman.server.runs.field_names import to_camel_case
 from dragoman.tools.schema_compat import to_portable_schema
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
@@ -425,3 +425,60 @@ def decode_file(file: FilePart, where: str) -> bytes:
     except (binascii.Error, ValueError):
         code = "invalid_image" if file.kind == "image" else "invalid_file"
         raise ApiError(422, code, f"{where} is not base64.") from None
+
+
+_Names = Mapping[str, str]
+
+
+def _snake_to_camel(*camel: str) -> _Names:
+    """The snake case spelling of each of these names, and the name."""
+    return {"".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name): name for name in camel}
+
+
+_INPUT: Final = _snake_to_camel("threadId", "runId", "parentRunId", "protocolVersion", "forwardedProps")
+_MESSAGE: Final = _snake_to_camel("toolCallId", "toolCalls", "encryptedValue", "activityType", "subagentRunId")
+_PART: Final = _snake_to_camel("mimeType")
+_RESUME: Final = _snake_to_camel("interruptId")
+
+
+def to_camel_case(value: Any) -> Any:
+    """A RunAgentInput in camel case. What is not one is left as it is, to be refused by its reader."""
+    if not isinstance(value, dict):
+        return value
+    result = _rename_fields(value, _INPUT, "")
+    for name, rename in (("messages", _rename_message), ("resume", _rename_resume)):
+        if isinstance(result.get(name), list):
+            result = {**result, name: [rename(item, f"{name}[{at}].") for at, item in enumerate(result[name])]}
+    return result
+
+
+def _rename_message(value: Any, where: str) -> Any:
+    message = _rename_fields(value, _MESSAGE, where)
+    if isinstance(message, dict) and isinstance(message.get("content"), list):
+        parts = [_rename_part(part, f"{where}content[{at}].") for at, part in enumerate(message["content"])]
+        message = {**message, "content": parts}
+    return message
+
+
+def _rename_part(value: Any, where: str) -> Any:
+    part = _rename_fields(value, _PART, where)
+    if isinstance(part, dict) and isinstance(part.get("source"), dict):
+        part = {**part, "source": _rename_fields(part["source"], _PART, f"{where}source.")}
+    return part
+
+
+def _rename_resume(value: Any, where: str) -> Any:
+    return _rename_fields(value, _RESUME, where)
+
+
+def _rename_fields(value: Any, names: _Names, where: str) -> Any:
+    """An object whose snake case fields are renamed; the same one if it has none."""
+    if not isinstance(value, dict) or names.keys().isdisjoint(value):
+        return value
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        name = names.get(key, key)
+        if name in result and result[name] != item:
+            raise ApiError(422, "invalid_request", f"{where}{name} and {where}{key} differ. Send one of them.")
+        result[name] = item
+    return result

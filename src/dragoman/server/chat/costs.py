@@ -1,0 +1,185 @@
+"""The cost of a thread, with a receipt for each answer, and the caller's usage by day and by model."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.errors import FormatError, UnknownPriceError
+from dragoman.ids import name_from_id
+from dragoman.pricing import ReceiptLine, receipt
+from dragoman.server.auth.principal import get_owned_session, get_principal
+from dragoman.server.chat.history import (
+    day_param,
+    seq_param,
+    usage_to_json,
+)
+from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.requests import app_state, int_param
+from dragoman.server.http.responses import json_response
+from dragoman.server.state import AppState
+from dragoman.store import Session, Store, Totals
+from dragoman.store.types import PricedCall, total_usd
+
+_RECEIPT_LIMIT: Final = 200
+_THREAD: Final = "/api/v1/agent/threads/{id}"
+_DATE: Final = {"type": "string", "format": "date"}
+
+
+class CostTotal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a group of answers consumed and cost."""
+
+    group: str | None  # the model, or the day in UTC
+    messages: int
+    input_tokens: int
+    cached_input_tokens: int
+    cache_creation_input_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    cost_usd: str | None  # of the answers that have a price; null if none has one
+    unpriced: int  # answers for which no price was known: what they cost is not in the sum
+
+
+class ReceiptResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one answer cost, and how that comes about."""
+
+    seq: int
+    model: str | None
+    cost_usd: str | None  # null if no price was known
+    state: Literal["priced", "unpriced"]
+    usage: dict[str, Any]
+    lines: tuple[ReceiptLine, ...]  # none where the prices of then are not known any more
+    timestamp: datetime
+
+
+class ThreadCostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a thread has cost. What it shares with the thread that it was forked from was paid there."""
+
+    thread_id: str
+    total_usd: str | None  # of the answers that have a price; null if none has one
+    unpriced: int  # answers for which no price was known
+    by_model: list[CostTotal]
+    receipts: list[ReceiptResponse]
+    has_more: bool
+    limit: int
+
+
+class CostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the caller has consumed, deleted threads included."""
+
+    total_usd: str | None  # of the answers that have a price; null if none has one
+    unpriced: int  # answers for which no price was known
+    by_day: list[CostTotal]
+    by_model: list[CostTotal]
+
+
+async def get_thread_cost(request: Request) -> Response:
+    """What a thread has cost, by model and by answer."""
+    state = app_state(request)
+    session = await get_owned_session(request, request.path_params["id"])
+    limit = int_param(request, "limit", default=_RECEIPT_LIMIT, maximum=1_000)
+    calls, has_more = await _read_priced_calls(state.store, session, seq_param(request, "afterSeq") or 0, limit)
+    totals = await state.store.costs.totals("model", session=session.id)
+    body = ThreadCostResponse(
+        thread_id=name_from_id(session.id),
+        total_usd=_format_usd(total_usd(totals)),
+        unpriced=sum(total.unpriced for total in totals),
+        by_model=[_cost_total(total) for total in totals],
+        receipts=[_receipt_response(state, call) for call in calls],
+        has_more=has_more,
+        limit=limit,
+    )
+    return json_response(body)
+
+
+async def _read_priced_calls(store: Store, session: Session, after: int, limit: int) -> tuple[list[PricedCall], bool]:
+    calls: list[PricedCall] = []
+    async for call in store.costs.calls(session=session.id, after_seq=after):
+        if len(calls) == limit:
+            return calls, True
+        calls.append(call)
+    return calls, False
+
+
+def _receipt_response(state: AppState, call: PricedCall) -> ReceiptResponse:
+    lines: tuple[ReceiptLine, ...] = ()
+    try:
+        current = receipt(state.agent.price_table, call.model or "", call.usage, call.created_at)
+        lines = current.lines if current.total_usd == call.usage.amount_usd else ()
+    except (UnknownPriceError, FormatError):
+        pass
+    return ReceiptResponse(
+        seq=call.seq,
+        model=call.model,
+        cost_usd=_format_usd(call.usage.amount_usd),
+        state=call.usage.state,
+        usage=usage_to_json(call.usage),
+        lines=lines,
+        timestamp=call.created_at,
+    )
+
+
+async def get_cost(request: Request) -> Response:
+    """What the caller has consumed, by day and by model."""
+    store, owners = app_state(request).store, get_principal(request).owners
+    since, until = day_param(request, "from"), day_param(request, "to")
+    first, last = (None if day is None else day.isoformat() for day in (since, until))
+    by_day = await store.costs.totals("day", owners=owners, since=first, until=last)
+    by_model = await store.costs.totals("model", owners=owners, since=first, until=last)
+    body = CostResponse(
+        total_usd=_format_usd(total_usd(by_day)),
+        unpriced=sum(total.unpriced for total in by_day),
+        by_day=[_cost_total(total) for total in by_day],
+        by_model=[_cost_total(total) for total in by_model],
+    )
+    return json_response(body)
+
+
+def _format_usd(amount: Decimal | None) -> str | None:
+    return None if amount is None else f"{amount:f}"
+
+
+def _cost_total(totals: Totals) -> CostTotal:
+    return CostTotal(
+        group=totals.group,
+        messages=totals.messages,
+        input_tokens=totals.input_tokens,
+        cached_input_tokens=totals.cached_input_tokens,
+        cache_creation_input_tokens=totals.cache_creation_input_tokens,
+        output_tokens=totals.output_tokens,
+        reasoning_tokens=totals.reasoning_tokens,
+        cost_usd=_format_usd(totals.amount_usd),
+        unpriced=totals.unpriced,
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        f"{_THREAD}/cost",
+        get_thread_cost,
+        name="thread_cost",
+        summary="What a thread has cost, by model and by answer",
+        scope="chat",
+        responses={200: ThreadCostResponse},
+        query=(
+            Query("limit", {"type": "integer", "minimum": 1}, "At most so many receipts, 1000 if it is more"),
+            Query("afterSeq", {"type": "integer", "minimum": 0}, "Those behind this place"),
+        ),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/agent/cost",
+        get_cost,
+        name="cost",
+        summary="What the caller has consumed, by day and by model",
+        scope="chat",
+        responses={200: CostResponse},
+        query=(Query("from", _DATE, "From this day on, in UTC"), Query("to", _DATE, "Before this day")),
+    ),
+)

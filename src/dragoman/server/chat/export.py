@@ -1,0 +1,99 @@
+"""``GET /threads/{id}/export``: a thread as Markdown, HTML or JSON.
+
+Markdown and HTML are rendered in a thread; JSON is streamed page by page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from dragoman import renderers
+from dragoman.ids import name_from_id
+from dragoman.message import (
+    Message,
+)
+from dragoman.server.auth.principal import get_owned_session
+from dragoman.server.chat.messages import with_client_name
+from dragoman.server.chat.swap import load_history
+from dragoman.server.http.endpoint import Endpoint, Media, Query
+from dragoman.server.http.http_errors import ApiError
+from dragoman.server.http.requests import app_state, text_param
+from dragoman.store import Session, Store
+from dragoman.value import identity
+
+_PAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
+_SUFFIXES: Final = {"markdown": "md", "html": "html", "json": "json"}
+_MEDIA_TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
+_THREAD: Final = "/api/v1/agent/threads/{id}"
+
+
+async def export_thread(request: Request) -> Response:
+    """A thread as a file: a page for people, or every message in the canonical format."""
+    session = await get_owned_session(request, request.path_params["id"])
+    format_name = text_param(request, "format", "json", max_length=20)
+    if format_name not in _SUFFIXES:
+        raise ApiError(422, "unknown_format", f"There are {', '.join(_SUFFIXES)}.")
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", name_from_id(session.id))[:100]
+    headers = {
+        "content-disposition": f'attachment; filename="{name}.{_SUFFIXES[format_name]}"',
+        "content-security-policy": _PAGE_POLICY,
+        "cache-control": "no-store",
+    }
+    store = app_state(request).store
+    if format_name == "json":
+        return StreamingResponse(_stream_json(store, session), media_type=_MEDIA_TYPES[format_name], headers=headers)
+    data = await asyncio.to_thread(_render_page, format_name, session, await load_history(store, session))
+    return Response(data, media_type=_MEDIA_TYPES[format_name], headers=headers)
+
+
+def _render_page(format_name: str, session: Session, history: Sequence[Message]) -> bytes:
+    history = [with_client_name(message) for message in history]
+    about = renderers.About.from_messages(history, session.title)
+    return (
+        renderers.write_head(format_name, about.title)
+        + renderers.write_conversation(format_name, history, about)
+        + renderers.write_foot(format_name)
+    )
+
+
+async def _stream_json(store: Store, session: Session) -> AsyncIterator[bytes]:
+    """One document, a page of it at a time."""
+    head = {
+        "id": name_from_id(session.id),
+        "title": session.title,
+        "model": session.active_model,
+        "created_at": session.created_at,
+    }
+    yield b'{"thread":' + msgspec.json.encode(head) + b',"messages":['
+    comma = b""
+    async for row in store.history(session.id):
+        yield comma + identity(with_client_name(row.message))
+        comma = b","
+    yield b"]}\n"
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        f"{_THREAD}/export",
+        export_thread,
+        name="export_thread",
+        summary="A thread as a file",
+        scope="chat",
+        responses={
+            200: (
+                Media("text/markdown", {"type": "string"}),
+                Media("text/html", {"type": "string"}),
+                {"type": "object"},
+            )
+        },
+        query=(Query("format", {"type": "string", "enum": list(_SUFFIXES)}, "json unless it is given"),),
+    ),
+)

@@ -1,0 +1,94 @@
+"""``GET /models``: the available models, their capabilities and prices."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.catalog import Model
+from dragoman.errors import UnknownPriceError
+from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.requests import app_state
+from dragoman.server.http.responses import json_response
+from dragoman.server.state import AppState
+
+
+class ModelResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A model that may be named."""
+
+    id: str
+    name: str  # what its provider calls it
+    provider: str
+    aliases: tuple[str, ...]
+    is_configured: bool  # whether it can be called from here
+    is_default: bool  # whether it answers when nobody chose
+    context_tokens: int
+    output_tokens: int
+    images: bool
+    documents: bool
+    audio: bool
+    tools: bool
+    thinking: bool
+    input_usd: str | None  # for a million tokens; none if no price is known
+    output_usd: str | None
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The models that are known; those that can be called come first."""
+
+    models: list[ModelResponse]
+    default: str | None
+
+
+async def list_models(request: Request) -> Response:
+    """The models that are known."""
+    state = app_state(request)
+    agent = state.agent
+    default_model = agent.registry.find(agent.default_model) if agent.default_model else None
+    default_id = default_model.id if default_model is not None else None
+    responses = [_model_response(state, model, default_id) for model in agent.settings.catalog.models.values()]
+    responses.sort(key=lambda one: (not one.is_default, not one.is_configured))
+    return json_response(ModelList(models=responses, default=default_id))
+
+
+def _model_response(state: AppState, model: Model, default_id: str | None) -> ModelResponse:
+    capabilities, (input_usd, output_usd) = model.capabilities, _prices(state, model)
+    return ModelResponse(
+        id=model.id,
+        name=model.name,
+        provider=model.provider,
+        aliases=state.agent.registry.aliases_of(model.id),
+        is_configured=state.agent.registry.is_configured(model),
+        is_default=model.id == default_id,
+        context_tokens=capabilities.max_context_tokens,
+        output_tokens=capabilities.max_output_tokens,
+        images=capabilities.supports_images,
+        documents=capabilities.supports_documents,
+        audio=capabilities.supports_audio,
+        tools=capabilities.supports_tools,
+        thinking=capabilities.supports_thinking,
+        input_usd=input_usd,
+        output_usd=output_usd,
+    )
+
+
+def _prices(state: AppState, model: Model) -> tuple[str | None, str | None]:
+    try:
+        rates = state.agent.price_table.price(model.id, state.agent.clock()).rates
+    except UnknownPriceError:
+        return None, None
+    return f"{rates.input_per_mtok_usd:f}", f"{rates.output_per_mtok_usd:f}"
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/api/v1/agent/models",
+        list_models,
+        name="list_models",
+        summary="The models that may be named, and which of them can be called",
+        scope="chat",
+        responses={200: ModelList},
+    ),
+)
