@@ -1,11 +1,17 @@
-"""DOC"""
+"""The chat server of one process: bind a socket, open the shared state, and serve requests until shutdown.
+
+    listener, config = bind_socket(ServerConfig(store="sqlite:///chats.db"))
+    async with open_app_state(config) as state, run_server(state, listener): ...
+
+``supervisor.serve`` does the same for the command line, with one or more processes. Invariant: resources are closed in
+the opposite order of their opening, after active turns had their grace period.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
-import importlib
 import logging
 import math
 import socket
@@ -20,6 +26,7 @@ from dragoman import settings as keys
 from dragoman.attachments import open_attachments
 from dragoman.errors import SettingsError
 from dragoman.mail import Mail
+from dragoman.redaction import redact
 from dragoman.server.app import make_app
 from dragoman.server.config import ServerConfig, address, default_attachments_url, private_paths
 from dragoman.server.http.connection_limits import make_protocol
@@ -31,6 +38,7 @@ from dragoman.store import Store, open_store
 from dragoman.tools import Workspace
 from dragoman.tools.exposure import load_tools
 from dragoman.tools.shell import run_command
+from dragoman.toolschema import value_problems
 from dragoman.turn import Agent
 
 DEFAULT_PORT: Final = 8000
@@ -40,21 +48,23 @@ _log: Final = logging.getLogger("dragoman.server")
 
 
 def bind_socket(config: ServerConfig) -> tuple[socket.socket, ServerConfig]:
-    """A socket that listens where the options say, and the options with the port that it got."""
+    """A listening socket, and the configuration with its port."""
     first = DEFAULT_PORT if config.port is None else config.port
     for port in (first, *(range(first + 1, first + _PORT_ATTEMPTS) if config.port is None else ())):
         try:
             listener = _open_listener(config.host, port)
         except OSError as error:
-            message = f"it cannot listen at {config.host} port {port}: {error.strerror or error}"
+            message = f"cannot listen on {config.host} port {port}: {error.strerror or error}"
             continue
         return listener, msgspec.structs.replace(config, port=listener.getsockname()[1])
-    raise SettingsError(message, remedy="Choose another --port, or end what listens there", code="cannot_listen")
+    raise SettingsError(message, remedy="Choose another --port, or stop the program that uses it", code="cannot_listen")
 
 
 def _open_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
+    sock = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio sets TCP_NODELAY only for a named TCP
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host.strip("[]"), port))
@@ -70,12 +80,11 @@ def _open_listener(host: str, port: int) -> socket.socket:
 async def open_app_state(
     config: ServerConfig, settings: Settings | None = None, **agent_options: Any
 ) -> AsyncIterator[AppState]:
-    """What all requests share, open while the block lasts. ``of_agent`` are further options of the agent."""
+    """The state that all requests share, open while the block lasts."""
     effective = settings or keys.load()
     if config.model is not None:
         effective = msgspec.structs.replace(effective, default_model=Setting(config.model, "--model"))
     async with contextlib.AsyncExitStack() as stack:
-        await asyncio.to_thread(load_libraries)
         store = await stack.enter_async_context(open_store(config.store, strict=effective.is_strict))
         location = attachments_url(config)
         attachments = await stack.enter_async_context(open_attachments(location, base_url=address(config)))
@@ -84,10 +93,11 @@ async def open_app_state(
             "system_prompt": config.system,
             "tools": tools,
             "workspace": make_workspace(config, store, effective),
-            "pause_for_approval": True,  # whoever is asked may be gone
+            "pause_for_approval": True,  # the client may be disconnected
             **agent_options,
         }
         agent = await stack.enter_async_context(Agent(store, settings=effective, **agent_fields))
+        await asyncio.to_thread(load_libraries, agent)
         state = AppState(store, agent, attachments, config)
         if config.nats:
             state.mail = await stack.enter_async_context(_open_nats_mail(store, config))
@@ -98,9 +108,10 @@ async def open_app_state(
 
 
 def make_workspace(config: ServerConfig, store: Store, settings: Settings) -> Workspace | None:
-    """The folder in which tools work, without the server's own files; none without tools.
+    """The folder in which tools work, without the server's own files; ``None`` without tools.
 
-    File tools leave these files out. A command reads whatever lies in the folder, so there must be none of them in it.
+    File tools skip the server's own files. A command can read every file of the folder, so with ``run_command`` the
+    folder must not contain any of them.
     """
     if not config.tool and not config.mcp:
         return None
@@ -112,15 +123,15 @@ def make_workspace(config: ServerConfig, store: Store, settings: Settings) -> Wo
     raise SettingsError(
         f"run_command could read the server's own {exposed_path}",
         where=f"workspace {workspace.root}",
-        remedy="Choose another --workspace, keep the file elsewhere (--store, --attachments, --keys-file), or leave out"
+        remedy="Choose another --workspace, move the file (--store, --attachments, --keys-file), or omit"
         " --tool run_command",
         code="unsafe_workspace",
     )
 
 
 def _open_nats_mail(store: Store, config: ServerConfig) -> Mail:
-    """Mail that brokers carry between stores."""
-    from dragoman.mail.broker_access import BrokerAccess  # noqa: PLC0415  only who has a broker needs it
+    """Mail that NATS transports between stores."""
+    from dragoman.mail.broker_access import BrokerAccess  # noqa: PLC0415  only used with a broker
     from dragoman.mail.nats import NatsTransport  # noqa: PLC0415  an extra
 
     access = BrokerAccess(
@@ -145,21 +156,21 @@ def _open_nats_mail(store: Store, config: ServerConfig) -> Mail:
 
 
 def attachments_url(config: ServerConfig) -> str:
-    """Where attachments are kept: where somebody said, else beside the file of the store."""
+    """The URL of the attachment storage: the configured one, else a folder beside the SQLite file of the store."""
     if config.attachments is not None:
         return config.attachments
     default_url = default_attachments_url(config.store)
     if default_url is None:
         raise SettingsError(
-            "there is no place for attachments",
-            remedy="Name one with --attachments: file:///folder, s3://bucket/prefix or supabase://host/bucket",
+            "no storage for attachments is configured",
+            remedy="Set --attachments to file:///folder, s3://bucket/prefix or supabase://host/bucket",
             code="missing_attachments",
         )
     return default_url
 
 
 class ChatServer(uvicorn.Server):
-    """A server that gives running turns their time before it ends."""
+    """A uvicorn server that gives active turns a grace period at shutdown."""
 
     def __init__(self, state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> None:
         config = state.config
@@ -172,7 +183,7 @@ class ChatServer(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 server_header=False,
-                proxy_headers=False,  # nobody is believed about who calls or where we are
+                proxy_headers=False,  # headers do not change the caller or the address
                 timeout_keep_alive=math.ceil(config.keep_alive_s),
                 timeout_graceful_shutdown=math.ceil(config.grace_s) + SHUTDOWN_MARGIN_S,
             )
@@ -180,7 +191,7 @@ class ChatServer(uvicorn.Server):
         self.app_state = state
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, let running turns end, then close what is left. Who is told twice does not wait."""
+        """Stop accepting, wait for active turns, then close. A second signal ends the wait."""
         close_task = asyncio.create_task(self.app_state.runs.close(self.app_state.config.grace_s))
         await super().shutdown(sockets)
         while not close_task.done() and not self.force_exit:
@@ -196,7 +207,7 @@ class ChatServer(uvicorn.Server):
 async def run_server(
     state: AppState, listener: socket.socket, extra_endpoints: tuple[Endpoint, ...] = ()
 ) -> AsyncIterator[ChatServer]:
-    """A server that answers in this loop while the block lasts."""
+    """Serve requests in this event loop while the block lasts."""
     server = ChatServer(state, extra_endpoints)
     task = asyncio.create_task(server._serve([listener]))
     while not server.started and not task.done():
@@ -208,27 +219,29 @@ async def run_server(
         await task
 
 
-def load_libraries() -> None:
-    """Import what the first run would import on the event loop, which would hold it for about 200 ms."""
-    for name in ("aiohttp", "genai_prices.data", "genai_prices.data_units", "jsonschema_rs", "re2"):
-        importlib.import_module(name)
+def load_libraries(agent: Agent) -> None:
+    """Import the libraries that the first run needs. On the event loop the imports would block it for about 200 ms."""
+    agent.client.transport()
+    agent.price_table.knows("openai:gpt-4o")
+    redact("a text")
+    value_problems({"type": "object"}, {})
 
 
 def freeze_loaded_objects() -> None:
-    """Have the garbage collector pass over what is loaded at the start, and for as long as the process lives.
+    """Exclude the objects that exist now from garbage collection.
 
-    A full collection stops every thread, and takes a time that grows with the number of objects it looks at.
+    A full collection stops every thread, for a time that grows with the number of objects.
     """
     gc.collect()
     gc.freeze()
 
 
 def raise_file_limit() -> None:
-    """Use as many open files as this process may have: each stream is one, and the call behind it another."""
+    """Allow as many open files as the system permits: each stream and each provider call uses one."""
     try:
-        import resource  # noqa: PLC0415  which is not for every system
+        import resource  # noqa: PLC0415  not on every system
     except ImportError:
         return
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems say unlimited, and mean less
+    with contextlib.suppress(ValueError, OSError):  # some systems report no limit, and have one
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
