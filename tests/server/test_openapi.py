@@ -74,7 +74,7 @@ def test_generators_of_clients_can_read_the_document() -> None:
 
     said = make_document(endpoints())
     look(said, "#")
-    pairs = said["components"]["schemas"]["Found"]["properties"]["highlights"]["items"]
+    pairs = said["components"]["schemas"]["SearchHit"]["properties"]["highlights"]["items"]
     assert pairs == {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
 
 

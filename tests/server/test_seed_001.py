@@ -308,7 +308,7 @@ async def test_a_run_with_a_tool_tells_its_stages(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         return f"created {title}"
 
-    async with run_test_server(tmp_path, of_agent={"tools": [calendar_create_event]}) as server:
+    async with run_test_server(tmp_path, agent_options={"tools": [calendar_create_event]}) as server:
         server.fake.call("calendar_create_event", {"title": "tea"})
         server.fake.say("It is in the calendar.")
         await post_run(server, run_input("Tea at five", threadId="t", runId="run_1"))

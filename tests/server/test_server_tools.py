@@ -83,11 +83,11 @@ def test_serve_refuses_to_start_where_it_cannot_keep_its_files_apart(tmp_path: P
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or os.geteuid() != 0, reason="only root on Linux can become another user"
 )
-@pytest.mark.parametrize(("hide", "read"), [("", "1"), ("serving.hide_environment()", "0")])
+@pytest.mark.parametrize(("hide", "read"), [("", "1"), ("supervisor.hide_environment()", "0")])
 def test_a_command_cannot_read_the_environment_of_the_server_in_proc(hide: str, read: str) -> None:
     program = (
         "import ctypes, os, subprocess\n"
-        "from dragoman.server import serving\n"
+        "from dragoman.server import supervisor\n"
         "os.setgroups([]), os.setgid(61001), os.setuid(61001)\n"
         "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"  # as a process is that never was another user
         f"{hide}\n"

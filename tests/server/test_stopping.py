@@ -43,7 +43,7 @@ def _input(run: str) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def run_blocking_server(folder: Path, grace_s: float) -> AsyncIterator[tuple[ServerFixture, BlockingTool]]:
     waiting = BlockingTool()
-    async with run_test_server(folder, grace_s=grace_s, of_agent={"tools": [waiting.tool]}) as server:
+    async with run_test_server(folder, grace_s=grace_s, agent_options={"tools": [waiting.tool]}) as server:
         server.fake.call("wait")
         server.fake.say("I have waited.")
         yield server, waiting

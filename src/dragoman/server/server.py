@@ -221,8 +221,9 @@ async def run_server(
 
 def load_libraries(agent: Agent) -> None:
     """Import the libraries that the first run needs. On the event loop the imports would block it for about 200 ms."""
-    agent.client.transport()
-    agent.price_table.knows("openai:gpt-4o")
+    import dragoman.client.transport  # noqa: PLC0415, F401  with aiohttp
+
+    agent.price_table.has_price("openai:gpt-4o")
     redact("a text")
     value_problems({"type": "object"}, {})
 

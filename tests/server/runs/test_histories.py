@@ -89,13 +89,13 @@ async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event
 
         monkeypatch.setattr(module, name, note)
 
-    for module, name in ((turn_request, "read_messages"), (start, "facts_of"), (answering, "_written")):
+    for module, name in ((turn_request, "read_messages"), (start, "collect_facts"), (answering, "_write_request")):
         watch(module, name)
     chat_server.fake.say("Yes.")
     parts = [{"type": "text", "text": "a"}] * 250
     told = await post_run(chat_server, run_input(*[user(parts, f"m{at}") for at in range(4)], threadId="t"))
     assert told[-1]["type"] == "RUN_FINISHED"
-    assert sorted(threads) == ["_written", "facts_of", "read_messages"]
+    assert sorted(threads) == ["_write_request", "collect_facts", "read_messages"]
     assert threading.get_ident() not in threads.values()
 
 

@@ -32,7 +32,7 @@ async def delete_database(name: str) -> str:
 
 @pytest.fixture
 def deleting_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
-    made = run_test_server(tmp_path, of_agent={"tools": [delete_database]})
+    made = run_test_server(tmp_path, agent_options={"tools": [delete_database]})
     yield runner.run(made.__aenter__())
     runner.run(made.__aexit__(None, None, None))
 
