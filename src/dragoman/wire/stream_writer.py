@@ -1,26 +1,27 @@
-"""Writing a stream event by event: what is the same whatever the wire says.
+"""Base class of the stream writers of all dialects: events in, bytes out.
 
-    class StreamWriter(EventWriter):
-        begun(start)                    the message begins
-        text(index, text, raw)          more words of a text; the first ones open it
-        thinking(index, text, raw)      the same for reasoning
-        call_begun(start)               a call; then its input, and its end
-        call_input(index, text)
-        call_ended(end)
-        whole(index, block)             a block that comes in one piece
-        completed(end, usage)           the proper end
-        failed(error)                   the end of what has failed
+    class StreamWriter(BaseStreamWriter):
+        write_start(start)                  the message starts
+        write_text(index, text, raw)        more text; the first one opens the block
+        write_thinking(index, text, raw)    the same for reasoning
+        write_call_start(start)             a call; then its input, and its end
+        write_call_input(index, text)
+        write_call_end(end)
+        write_block(index, block)           a block that arrives whole
+        write_end(end, usage)               the message is complete
+        write_failure(error)                the message failed
 
-Each gives the bytes for what it is told, and may say with ``grows`` how the next words are to be written. Here is seen
-to it that they are called in order and only while the message goes on, that a character is written whole whose halves
-came apart, and that the end waits for what was consumed.
+Each returns bytes. With ``set_text_template`` a dialect sets the bytes around the next deltas of a block; the base then
+writes these deltas itself. The base checks the order of events as ``fold`` does, joins surrogate pairs that two deltas
+split, and writes the end when the usage is known.
 
-The one rule: events that do not fold to a finished reply never give a stream that looks finished.
+Invariant: events that do not fold to a finished reply never yield a stream that looks finished.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, ClassVar, Final
 
 from dragoman.event import (
     BlockComplete,
@@ -36,6 +37,7 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import StopReason
+from dragoman.jsontext import has_lone_surrogate, join_surrogates
 from dragoman.message import ContentBlock, ProviderRaw, TokenUsage
 from dragoman.wire.faults import early_end, stream_error
 from dragoman.wire.frames import json_text
@@ -46,72 +48,77 @@ _CLOSED: Final = "closed call"
 class BaseStreamWriter:
     """Events in, bytes out."""
 
-    can_end_with_open_call = False  # whether the wire can end at the limit while a call is open
+    open_call_stop_reasons: ClassVar[Collection[StopReason]] = ()  # with which the wire can end while a call is open
+    starts_before_failure: ClassVar[bool] = True  # whether a failure is written after the start of a message
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
-        self._block_kinds: dict[int, Any] = {}  # what each block is: the kind of its events
+        self._block_kinds: dict[int, Any] = {}  # by index: the type of the event that opened the block
         self._pending_surrogates: dict[int, str] = {}
-        self._has_lone_surrogate = False  # half of a character stood alone
+        self._has_lone_surrogate = False
         self._is_started = False
-        self._template_key: tuple[type, int, ProviderRaw | None] | None = None  # the deltas that only add words
+        self._template_key: tuple[type, int, ProviderRaw | None] | None = None  # the deltas that the template writes
         self._template: tuple[bytes, bytes] = (b"", b"")
         self._usage: TokenUsage | None = None
         self._end: MessageComplete | None = None
         self._is_over = False
 
+    # --- what a dialect implements
+
     def write_start(self, start: MessageStart) -> bytes:
-        """The message begins."""
+        """Write the start of the message."""
         raise NotImplementedError
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """More words of a text."""
+        """Write more text of a block."""
         raise NotImplementedError
 
     def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """More reasoning."""
+        """Write more reasoning."""
         raise NotImplementedError
 
     def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
-        """The same, for a wire that says a signature while it goes on: the whole delta, and the words to write."""
+        """Write more reasoning, on a wire with signatures: the delta, and its text with surrogate pairs joined."""
         return self.write_thinking(delta.index, text, delta.provider_raw)
 
     def write_call_start(self, start: ToolUseStart) -> bytes:
-        """A call begins."""
+        """Write the start of a call."""
         raise NotImplementedError
 
     def write_call_input(self, index: int, text: str) -> bytes:
-        """More of the input of a call."""
+        """Write more input of a call."""
         raise NotImplementedError
 
     def write_call_end(self, end: ToolUseEnd) -> bytes:
-        """A call is complete."""
+        """Write the end of a call."""
         raise NotImplementedError
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:
-        """A block in one piece."""
+        """Write a whole block."""
         raise NotImplementedError
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
-        """The proper end of the message."""
+        """Write the end of a complete message."""
         raise NotImplementedError
 
     def write_failure(self, error: StreamError) -> bytes:
-        """The end of a message that has failed."""
+        """Write the end of a failed message."""
         raise NotImplementedError
 
     @property
     def usage(self) -> TokenUsage | None:
-        """What was consumed, as far as it is known."""
+        """The last usage."""
         return self._usage
 
     def set_text_template(self, kind: type, index: int, raw: ProviderRaw | None, template: tuple[bytes, bytes]) -> None:
-        """More words of this block, if they come next, are written between these bytes: most events are such."""
+        """Set the bytes before and after the text of the next deltas of this kind and block."""
         if not self._pending_surrogates:
             self._template_key, self._template = (kind, index, raw), template
 
+    # --- events
+
     def feed(self, event: StreamEvent) -> bytes:
-        """The bytes for one event, as far as the wire can say it by itself."""
+        """Return the bytes that the wire has for one event."""
         kind = type(event)
         if self._template_key is not None and (kind is TextDelta or kind is ThinkingDelta):
             data = self._fill_template(event)  # type: ignore[arg-type]
@@ -120,8 +127,16 @@ class BaseStreamWriter:
         self._template_key = None
         return self._write_event(event)
 
+    def close(self) -> bytes:
+        """Return the last bytes: the end, if it waits for the usage, or a failure if there is no end."""
+        if self._is_over:
+            return b""
+        if self._end is not None:
+            return self._finish()
+        return self._fail(early_end(self._dialect, None, b""))
+
     def _fill_template(self, delta: TextDelta | ThinkingDelta) -> bytes | None:
-        """The next words of a block that grows; ``None`` if there is more to do."""
+        """Fast path: write a delta with the template; ``None`` if it needs the general path."""
         kind, index, raw = self._template_key or (None, -1, None)
         if delta.index != index or type(delta) is not kind or not delta.text or delta.provider_raw not in (None, raw):
             return None
@@ -149,14 +164,6 @@ class BaseStreamWriter:
         if problem is not None:
             return start + self._fail(stream_error(self._dialect, "protocol_violation", problem))
         return start + self._write_in_order(event)
-
-    def close(self) -> bytes:
-        """What is still owed: the end, if it waited, or that there was none."""
-        if self._is_over:
-            return b""
-        if self._end is not None:
-            return self._finish()
-        return self._fail(early_end(self._dialect, None, b""))
 
     def _write_in_order(self, event: StreamEvent) -> bytes:
         match event:
@@ -186,58 +193,51 @@ class BaseStreamWriter:
         return self.write_end(self._end, self._usage)
 
     def _fail(self, error: StreamError) -> bytes:
-        start = b"" if self._is_started else self.write_start(MessageStart())
-        self._is_started = self._is_over = True
+        needs_start = not self._is_started and self.starts_before_failure
+        start = self.write_start(MessageStart()) if needs_start else b""
+        self._is_over = True
         return start + self.write_failure(error)
 
     def _order_problem(self, event: StreamEvent) -> str | None:
-        """What an event breaks of the order of events; the same that ``fold`` finds."""
+        """Return what is wrong with the place of an event; the rules are those of ``fold``."""
         match event:
             case TextDelta(index) | ThinkingDelta(index):
                 if self._block_kinds.setdefault(index, type(event)) is not type(event):
                     return f"a delta for block {index}, which is another block"
             case ToolUseStart(index) | BlockComplete(index):
                 if index in self._block_kinds:
-                    return f"block {index} begins a second time"
+                    return f"block {index} starts a second time"
                 self._block_kinds[index] = type(event)
             case ToolUseInputDelta(index) | ToolUseEnd(index):
                 if self._block_kinds.get(index) is not ToolUseStart:
-                    return f"input for block {index}, which is no open tool call"
+                    return f"input for block {index}, which is not an open tool call"
                 if isinstance(event, ToolUseEnd):
                     self._block_kinds[index] = _CLOSED
             case MessageStart():
-                return "the message begins a second time"
+                return "the message starts a second time"
         return None
 
     def _end_problem(self) -> StreamError | None:
-        """Why a message cannot be ended as complete although it was told to be; the same that ``fold`` finds."""
+        """Return why a message cannot end as complete; the rules are those of ``fold``."""
         reason = self._end.stop_reason if self._end is not None else None
         if self._end is not None and reason is StopReason.ERROR:
-            message = "the provider ended the answer as failed and did not say why"
+            message = "the provider ended the answer as failed without a reason"
             fault = stream_error(self._dialect, "unexplained_error", message).fault
             return StreamError(fault, self._end.provider_raw)
         if self._pending_surrogates or self._has_lone_surrogate:
-            return stream_error(self._dialect, "bad_event", "half of a character in a text")
+            return stream_error(self._dialect, "bad_event", "a text contains a lone surrogate")
         if set(self._block_kinds) != set(range(len(self._block_kinds))):
-            return stream_error(self._dialect, "protocol_violation", "a block is missing between the others")
-        may_be_open = self.can_end_with_open_call and reason is StopReason.MAX_TOKENS
-        if ToolUseStart in self._block_kinds.values() and not may_be_open:
+            return stream_error(self._dialect, "protocol_violation", "a block index is missing")
+        if ToolUseStart in self._block_kinds.values() and reason not in self.open_call_stop_reasons:
             return stream_error(self._dialect, "tool_input_truncated", "a call was cut off")
         return None
 
     def _join_text(self, index: int, text: str) -> str:
-        """The text as far as its characters are whole. Half of one waits for the other half."""
-        text = self._pending_surrogates.pop(index, "") + text if self._pending_surrogates else text
-        try:
-            text.encode()
+        """Return the text with surrogate pairs joined; a high surrogate at its end waits for the next delta."""
+        if text.isascii() and not self._pending_surrogates:
             return text
-        except UnicodeEncodeError:
-            if "\ud800" <= text[-1] <= "\udbff":
-                self._pending_surrogates[index], text = text[-1], text[:-1]
-            units = text.encode("utf-16-le", "surrogatepass")
-            joined = units.decode("utf-16-le", "ignore")
-            self._has_lone_surrogate = self._has_lone_surrogate or joined.encode("utf-16-le") != units
-            return joined
-
-
-__all__ = ["BaseStreamWriter"]
+        text = self._pending_surrogates.pop(index, "") + text
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self._pending_surrogates[index], text = text[-1], text[:-1]
+        self._has_lone_surrogate = self._has_lone_surrogate or has_lone_surrogate(text)
+        return join_surrogates(text)

@@ -327,7 +327,7 @@ def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> S
 class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream. A part is open until another block starts; citations come last."""
 
-    can_end_with_open_call = True
+    open_call_stop_reasons = (StopReason.MAX_TOKENS,)
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):

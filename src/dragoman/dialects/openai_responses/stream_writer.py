@@ -8,7 +8,7 @@ The one rule: a message that did not end properly is never written as one that d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from dragoman.dialects.openai_responses.blocks import (
@@ -35,7 +35,6 @@ from dragoman.event import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
-    UsageUpdate,
     fold,
     mark_unusable,
 )
@@ -51,17 +50,13 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from dragoman.wire.faults import stream_error
 from dragoman.wire.frames import sse_frame
 from dragoman.wire.residue import apply_diff, diff, get_notes
+from dragoman.wire.stream_writer import BaseStreamWriter
 
 _CUT_CALL: Final = Fault(code="tool_input_truncated", message="a call was cut off", retryable=True)
 
 Frames = list[dict[str, Any]]
-
-
-class _OrderError(Exception):
-    """An event that cannot come here."""
 
 
 class _Block:
@@ -71,8 +66,6 @@ class _Block:
         self.kind = kind
         self.address = address  # its address; none if this wire cannot say it
         self.events: list[StreamEvent] = []
-        self.pending_surrogate = ""  # of a character, the other half of which is still to come
-        self.has_lone_surrogate = False  # half of a character stood alone
         self.is_open = True
         self.has_ended = False  # of a call: that its end was said
         self.part = -1  # of reasoning: the one that grows
@@ -90,17 +83,6 @@ class _Block:
         if isinstance(self.block, ToolUseBlock):
             call, reason = self.block, "the output limit came before its input"
             self._block = InvalidToolUseBlock(call.id, call.name, "", reason, call.provider_raw)
-
-    def join_text(self, text: str) -> str:
-        """What can be written of a text now: half a character waits for the other half."""
-        if text.isascii() and not self.pending_surrogate:
-            return text
-        text = self.pending_surrogate + text
-        self.pending_surrogate = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        units = text[: len(text) - len(self.pending_surrogate)].encode("utf-16-le", "surrogatepass")
-        joined = units.decode("utf-16-le", "ignore")
-        self.has_lone_surrogate = self.has_lone_surrogate or joined.encode("utf-16-le") != units
-        return joined
 
     @property
     def block(self) -> ContentBlock:
@@ -125,82 +107,70 @@ def _keep_input_text(block: ContentBlock, events: list[StreamEvent]) -> ContentB
     return block.replace(provider_raw={"dialect": NAME, "residue": residue} if residue else None)
 
 
-class StreamWriter:
+class StreamWriter(BaseStreamWriter):
     """Events in, bytes out."""
+
+    open_call_stop_reasons = tuple(StopReason)
+    starts_before_failure = False
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
+        super().__init__(NAME)
         self._number = 0
         self._start: MessageStart | None = None
-        self._hint: ProviderRaw = {}  # what this dialect knew at the start
-        self._wire_blocks: list[_Block] = []  # in the order in which they began
-        self._blocks: dict[int, _Block] = {}  # by their index
-        self._current: list[_Block] = []  # of the message item, or the reasoning, that grows
+        self._hint: ProviderRaw = {}  # the notes of this dialect about the start
+        self._wire_blocks: list[_Block] = []  # in the order in which they started
+        self._blocks: dict[int, _Block] = {}  # by index
+        self._current: list[_Block] = []  # of the message item or the reasoning item that is open
         self._places = 0
-        self._usage: TokenUsage | None = None
-        self._end: MessageComplete | None = None
-        self._is_over = False
 
-    def feed(self, event: StreamEvent) -> bytes:
-        """The bytes for one event."""
+    def write_start(self, start: MessageStart) -> bytes:
+        """Write ``response.created``."""
+        return self._write(self._start_response, start)
+
+    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+        """Write more text."""
+        return self._write(self._add_text, TextDelta(index, text, raw))
+
+    def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
+        """Write more reasoning of this dialect; other reasoning is never written."""
+        return self._write(self._add_text, delta.replace(text=text))
+
+    def write_call_start(self, start: ToolUseStart) -> bytes:
+        """Write the start of a call."""
+        return self._write(self._start_call, start)
+
+    def write_call_input(self, index: int, text: str) -> bytes:
+        """Write more arguments of a call."""
+        return self._write(self._add_input, ToolUseInputDelta(index, text))
+
+    def write_call_end(self, end: ToolUseEnd) -> bytes:
+        """Write the end of a call."""
+        return self._write(self._end_call, end)
+
+    def write_block(self, index: int, block: ContentBlock) -> bytes:
+        """Write a whole block."""
+        return self._write(self._add_whole_block, BlockComplete(index, block))
+
+    def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:  # noqa: ARG002  it is in self.usage
+        """Write the event that ends the response and repeats all of it."""
+        return self._write(self._end_response, end)
+
+    def write_failure(self, error: StreamError) -> bytes:
+        """Write ``response.failed``; ``error`` if the response has not started."""
+        return self._write(self._fail_response, error)
+
+    def _write(self, step: Callable[[Any, Frames], None], event: StreamEvent) -> bytes:
         frames: Frames = []
-        if not self._is_over:
-            try:
-                self._write_event(event, frames)
-            except _OrderError as problem:
-                self._fail(stream_error(NAME, "protocol_violation", str(problem)), frames)
-        return self._encode_frames(frames)
-
-    def close(self) -> bytes:
-        """What is still owed; a failure, if the message had not ended."""
-        frames: Frames = []
-        if self._end is not None and not self._is_over:
-            self._end_response(self._end, frames)
-        elif not self._is_over:
-            self._fail(stream_error(NAME, "stream_incomplete", "the stream ended before the response did"), frames)
-        return self._encode_frames(frames)
-
-    def _encode_frames(self, frames: Frames) -> bytes:
+        step(event, frames)
         first, self._number = self._number, self._number + len(frames)
         numbered = enumerate(frames, first)
         return b"".join(sse_frame({**wire, "sequence_number": number}, wire["type"]) for number, wire in numbered)
 
-    def _write_event(self, event: StreamEvent, frames: Frames) -> None:
-        if self._end is not None:  # what counts after the end is what it consumed
-            if isinstance(event, UsageUpdate):
-                self._usage = event.usage
-                self._end_response(self._end, frames)
-            return
-        if self._start is None and not isinstance(event, MessageStart | StreamError):
-            self._start_response(MessageStart(), frames)
-        match event:
-            case MessageStart():
-                self._start_response(event, frames)
-            case TextDelta() | ThinkingDelta():
-                self._write_text(event, frames)
-            case ToolUseStart():
-                self._start_call(event, frames)
-            case ToolUseInputDelta():
-                self._write_input(event, frames)
-            case ToolUseEnd():
-                self._end_call(event, frames)
-            case BlockComplete():
-                self._write_block(event, frames)
-            case UsageUpdate():
-                self._usage = event.usage
-            case MessageComplete():
-                self._end = event
-                if self._usage is not None or event.stop_reason is StopReason.ERROR:
-                    self._end_response(event, frames)
-            case StreamError():
-                self._fail(event, frames)
-
     # The response
 
     def _start_response(self, start: MessageStart, frames: Frames) -> None:
-        if self._start is not None:
-            raise _OrderError("the message begins a second time")
         self._start, self._hint = start, get_notes(start.provider_raw, NAME)
         default = default_reply(Reply(stop_reason=StopReason.UNKNOWN, model=start.model))
         wire = apply_diff(default, self._hint.get("residue"))
@@ -212,10 +182,6 @@ class StreamWriter:
         frames.append({"type": "response.in_progress", "response": response})
 
     def _end_response(self, end: MessageComplete, frames: Frames) -> None:
-        problem = self._end_problem(end)
-        if problem is not None:
-            self._fail(problem, frames)
-            return
         open_calls = [block for block in self._wire_blocks if block.is_open and block.kind is ToolUseStart]
         cut_calls = [block for block in open_calls if not block.has_ended or end.stop_reason is StopReason.MAX_TOKENS]
         for block in cut_calls:
@@ -230,20 +196,9 @@ class StreamWriter:
             self._close_call(block, frames, is_cut=block in cut_calls)
         kind = status if status in ("incomplete", "failed") else "completed"
         frames.append({"type": f"response.{kind}", "response": wire})
-        self._is_over = True
 
-    def _end_problem(self, end: MessageComplete) -> StreamError | None:
-        if end.stop_reason is StopReason.ERROR:
-            return stream_error(NAME, "unexplained_error", "the answer ended as failed, and nobody said why")
-        if any(block.pending_surrogate or block.has_lone_surrogate for block in self._wire_blocks):
-            return stream_error(NAME, "bad_event", "half of a character in a text")
-        if set(self._blocks) != set(range(len(self._blocks))):
-            return stream_error(NAME, "protocol_violation", "a block is missing between the others")
-        return None
-
-    def _fail(self, error: StreamError, frames: Frames) -> None:
+    def _fail_response(self, error: StreamError, frames: Frames) -> None:
         fault = error.fault
-        self._is_over = True
         if self._start is None:
             fields = {"code": provider_code(fault), "message": fault.message, "param": None}
             frames.append({"type": "error", **fields})
@@ -303,20 +258,17 @@ class StreamWriter:
 
     # Words
 
-    def _write_text(self, event: TextDelta | ThinkingDelta, frames: Frames) -> None:
+    def _add_text(self, event: TextDelta | ThinkingDelta, frames: Frames) -> None:
         block = self._blocks.get(event.index)
-        if block is not None and block.kind is not type(event):
-            raise _OrderError(f"words for block {event.index}, which is another block")
         if block is None or (event.text and not block.is_open and block.address is not None):
             block = self._open_block(event, block, frames)
         if block.address is None:
             return
         block.add(event)
-        text = block.join_text(event.text)
         if block.kind is ThinkingDelta:
-            self._write_thinking(block, text, event.provider_raw, frames)
-        elif text:
-            frames.append(_text_delta(block, text))
+            self._write_thinking(block, event.text, event.provider_raw, frames)
+        elif event.text:
+            frames.append(_text_delta(block, event.text))
 
     def _open_block(self, event: TextDelta | ThinkingDelta, previous: _Block | None, frames: Frames) -> _Block:
         """A block begins. Words for one that is done already stand in an item of their own."""
@@ -418,30 +370,21 @@ class StreamWriter:
     # Calls
 
     def _start_call(self, event: ToolUseStart, frames: Frames) -> None:
-        if event.index in self._blocks:
-            raise _OrderError(f"block {event.index} begins a second time")
         opening = ToolUseBlock(event.id, event.name, {}, event.provider_raw)
         wire = write_items([opening], Role.ASSISTANT, None, is_ignorable)[0]
         address = self._start_item(wire, frames, arguments="")
         self._add_block(event.index, _Block(ToolUseStart, address)).add(event)
 
-    def _write_input(self, event: ToolUseInputDelta, frames: Frames) -> None:
-        block = self._open_call(event.index)
+    def _add_input(self, event: ToolUseInputDelta, frames: Frames) -> None:
+        block, text = self._blocks[event.index], event.partial_json
         block.add(event)
-        text = block.join_text(event.partial_json)
         if text:
             block.at += len(text.strip())
             frames.append({"type": "response.function_call_arguments.delta", **(block.address or {}), "delta": text})
 
-    def _open_call(self, index: int) -> _Block:
-        block = self._blocks.get(index)
-        if block is None or block.kind is not ToolUseStart or block.has_ended:
-            raise _OrderError(f"block {index} is no open tool call")
-        return block
-
     def _end_call(self, event: ToolUseEnd, frames: Frames) -> None:
         """A call is complete; but whether it has no input, or the limit came before it, only the end can say."""
-        block = self._open_call(event.index)
+        block = self._blocks[event.index]
         block.add(event)
         block.has_ended = True
         if block.at or self._hint:
@@ -458,9 +401,7 @@ class StreamWriter:
 
     # What comes whole
 
-    def _write_block(self, event: BlockComplete, frames: Frames) -> None:
-        if event.index in self._blocks:
-            raise _OrderError(f"block {event.index} begins a second time")
+    def _add_whole_block(self, event: BlockComplete, frames: Frames) -> None:
         block = event.block
         if unsupported_reason(block, Role.ASSISTANT) is not None:
             self._add_block(event.index, _Block(BlockComplete, None))
