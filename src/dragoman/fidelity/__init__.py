@@ -11,8 +11,7 @@ Invariant: a result is based on reading the target's wire back, not on what a di
 
 from dragoman.fidelity.cases import CASES, Case, Dialect, make_sample, native_samples
 from dragoman.fidelity.comparison import Finding, compare_requests
-from dragoman.fidelity.conversations import transcript_dialects
-from dragoman.fidelity.measure import Cell, Shortfall, Tally, make_cells, measure_conversion
+from dragoman.fidelity.measure import Cell, Shortfall, Tally, make_cells, measure_conversion, transcript_dialects
 
 __all__ = [
     "CASES",

@@ -1,28 +1,34 @@
-"""The measuring: every ordered pair of dialects, on constructed requests and on any others that are given.
+"""Measure every ordered pair of dialects on constructed requests, and given requests one by one.
 
-    cells(dialects)                  one cell for each case, from each dialect to each other and to itself
-    measure_conversion(request, target)     what becomes of everything in a request, or in an answer
-    Tally                            findings, counted
+    make_cells(dialects)                  a cell per case, from each dialect to each other and to itself
+    measure_conversion(request, target)   findings for everything in a request or reply
+    Tally                                 findings, counted
+    transcript_dialects()                 transcript formats, measured like dialects with messages only
 
-The one rule: nothing is counted as said that was not read back from the target's wire.
+Invariant: a value counts as kept only if it was read back from the target's wire.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any, Final, Literal
 
 import msgspec
 
-from dragoman.exchange import Reply, Request, Written
+from dragoman.exchange import Loss, Options, Reply, Request, Written
 from dragoman.fidelity.cases import CASES, Case, Dialect, make_sample, supports_case
-from dragoman.fidelity.comparison import Finding, compare_requests
+from dragoman.fidelity.comparison import Finding, collect_options, compare_requests
 from dragoman.fidelity.reply_comparison import compare_replies
-from dragoman.wire.residue import diff
+from dragoman.transcripts import FORMATS
+from dragoman.wire.residue import diff, foreign_options
 
 Verdict = Literal["exact", "kept", "changed", "loss", "silent", "n/a"]
 _WORST_FIRST: Final[tuple[Literal["silent", "loss", "changed", "kept"], ...]] = ("silent", "loss", "changed", "kept")
+_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_A_MESSAGE: Final = "a transcript contains only messages"
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -130,3 +136,39 @@ class Tally:
                 self.notes[(*key, finding.note)] += 1
             if finding.outcome == "silent":
                 self.shortfalls.append(Shortfall(record, source, target, finding.kind, finding.note, finding.place))
+
+
+# --- transcript formats -----------------------------------------------------------------------------------------------
+
+
+def transcript_dialects() -> tuple[TranscriptDialect, ...]:
+    """Return all transcript formats."""
+    return tuple(TranscriptDialect(module) for module in FORMATS.values())
+
+
+class TranscriptDialect:
+    """A transcript format that reads and writes the messages of requests. Everything else in a request is a loss."""
+
+    GROUPS: Final = ("Blocks",)  # its groups of cases
+
+    def __init__(self, module: ModuleType) -> None:
+        self.NAME: str = module.NAME
+        self._module = module
+
+    def read_request(self, wire: Any) -> Request:
+        """Return the messages as a request without other fields."""
+        return Request(model=None, messages=self._module.read_messages(wire, session_id="", created_at=_TIME))
+
+    def write_request(self, request: Request) -> Written:
+        """Write the messages; report everything else as a loss."""
+        written: Written = self._module.write_messages(request.messages)
+        return Written(written.wire, (*written.losses, *self._request_losses(request)))
+
+    def message_part(self, request: Request) -> Request:
+        """Return the part of a request that a transcript can contain."""
+        return request.replace(model=None, tools=(), options=Options(), provider_raw=None)
+
+    def _request_losses(self, request: Request) -> Iterator[Loss]:
+        names = ["tool" for _ in request.tools]
+        for name in (*names, *collect_options(request), *foreign_options(request, self.NAME)):
+            yield Loss("", "", name, self.NAME, _NOT_A_MESSAGE)

@@ -13,7 +13,8 @@ from dragoman.dialects.cohere.blocks import NAME, RECORDING_NAMES
 from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.cohere.reply import read_reply, write_reply
 from dragoman.dialects.cohere.request import read_request, write_request
-from dragoman.dialects.cohere.stream import stream_reader, stream_writer
+from dragoman.dialects.cohere.stream_reader import stream_reader
+from dragoman.dialects.cohere.stream_writer import stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v2/chat")

@@ -141,3 +141,8 @@ def _default_usage(usage: TokenUsage) -> dict[str, Any]:
         tokens["reasoning_tokens"] = usage.reasoning_tokens
     wire: dict[str, Any] = {"tokens": tokens}
     return {**wire, "cached_tokens": usage.cached_input_tokens} if usage.cached_input_tokens else wire
+
+
+def default_start(form: str | None) -> dict[str, Any]:
+    """Write the fields of a reply that are known at its start."""
+    return {"id": PLACEHOLDER_ID, "message": default_message("assistant", (), form)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.key_case import NAME
-from dragoman.dialects.gemini.schema import from_json_schema, to_json_schema
+from dragoman.dialects.gemini.tool_definitions import from_json_schema, to_json_schema
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 from dragoman.jsontext import integer_or_none, number_or_none, text_or_none, text_tuple
 

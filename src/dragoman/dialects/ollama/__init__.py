@@ -13,7 +13,8 @@ from dragoman.dialects.ollama.blocks import NAME
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import read_reply, write_reply
 from dragoman.dialects.ollama.request import read_request, write_request
-from dragoman.dialects.ollama.stream import stream_reader, stream_writer
+from dragoman.dialects.ollama.stream_reader import stream_reader
+from dragoman.dialects.ollama.stream_writer import stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/api/chat", stream_type="application/x-ndjson")

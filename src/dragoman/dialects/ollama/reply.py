@@ -30,6 +30,7 @@ from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls
 
 STOP_REASONS: Final = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
 PLACEHOLDER_TIME: Final = "1970-01-01T00:00:00Z"  # required by the API; a reply has no time
+REPEATED_FIELDS: Final = ("model", "created_at")  # of every line of a stream
 _UNUSABLE: Final = {  # faults of replies with a normal done reason, and that reason
     "tool_input_truncated": "length",
     "tool_input_invalid": "stop",
@@ -123,3 +124,9 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
         input_tokens=counts.read(body, "prompt_eval_count"), output_tokens=counts.read(body, "eval_count")
     )
     return counts.drop_impossible(token_usage)
+
+
+def default_start(model: str | None) -> dict[str, Any]:
+    """Write the fields of a reply that are known at its start."""
+    model_field = {"model": model} if model is not None else {}
+    return {**model_field, "created_at": PLACEHOLDER_TIME, "message": {"role": "assistant"}}
