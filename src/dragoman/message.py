@@ -236,6 +236,8 @@ ContentBlock = (
     | OpaqueBlock
     | UnknownBlock
 )
+CallBlock = ToolUseBlock | InvalidToolUseBlock
+MediaBlock = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 
 
 def blocks_from(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:

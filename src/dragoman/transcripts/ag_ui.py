@@ -18,14 +18,13 @@ import msgspec
 
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
-from dragoman.jsontext import expect_list, expect_object
+from dragoman.jsontext import expect_list, expect_object, text_or_none
 from dragoman.message import (
-    AudioBlock,
+    CallBlock,
     ContentBlock,
-    DocumentBlock,
-    ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
+    MediaBlock,
     Message,
     OpaqueBlock,
     ProviderRaw,
@@ -36,24 +35,29 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
     UnknownBlock,
-    VideoBlock,
 )
 from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
     LossCollector,
     TranscriptReader,
+    add_notes,
     add_residue,
     apply_notes,
     extra_fields,
-    get_notes,
     get_wire_id,
+    is_list_of,
+    make_medium,
     make_notes,
+    media_kind,
     message_notes,
+    own_fields,
     read_transcript,
+    unsupported_reason,
     wire_ids,
-    with_notes,
+    write_with_notes,
 )
+from dragoman.wire.residue import get_notes
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "ag_ui"
@@ -73,20 +77,12 @@ _PIECE_FIELDS: Final = (
     "empty",
     "blank",
 )  # fields under our key about a wire message instead of a message
-_Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
-_MEDIA: Final[dict[str, type[_Medium]]] = {
-    "image": ImageBlock,
-    "audio": AudioBlock,
-    "video": VideoBlock,
-    "document": DocumentBlock,
-}
 _UNKNOWN_TYPES: Final = {
     "image": "image/*",
     "audio": "audio/*",
     "video": "video/*",
     "document": "application/octet-stream",
 }
-_Call = ToolUseBlock | InvalidToolUseBlock
 _Thought = ThinkingBlock | RedactedThinkingBlock
 
 
@@ -95,10 +91,12 @@ _Thought = ThinkingBlock | RedactedThinkingBlock
 
 def looks_like(wire: Any) -> bool:
     """Return whether a value may be a list of AG-UI messages: with a role and an id, without type and parts."""
-    return isinstance(wire, list) and bool(wire) and all(isinstance(item, dict) and _is_message(item) for item in wire)
+    return is_list_of(wire, _is_message)
 
 
-def _is_message(item: dict[str, Any]) -> bool:
+def _is_message(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
     has_identity = isinstance(item.get("id"), str) and isinstance(item.get("role"), str)
     return has_identity and item["role"] in _ROLES and not item.keys() & {"type", "parts", "data", "kind", "tool_calls"}
 
@@ -128,18 +126,11 @@ def _check_message(item: dict[str, Any], where: str) -> None:
         raise FormatError("a message needs an id", where=f"{where}.id")
 
 
-def _own_fields(item: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the object under our key, if any."""
-    metadata = item.get("metadata")
-    fields = metadata.get(KEY) if isinstance(metadata, dict) else None
-    return fields if isinstance(fields, dict) else None
-
-
 def _is_same_message(before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Return whether two wire messages are one message: by their marks, or as reasoning followed by text."""
     if _ROLES[before["role"]] is not _ROLES[after["role"]]:
         return False
-    first, second = _own_fields(before), _own_fields(after)
+    first, second = own_fields(before.get("metadata")), own_fields(after.get("metadata"))
     if first is None and second is None:
         has_content = after.get("content") is not None or bool(after.get("toolCalls"))
         return before["role"] == "reasoning" and after["role"] in ("assistant", "reasoning") and has_content
@@ -156,17 +147,15 @@ def _read_group(group: list[tuple[str, dict[str, Any]]], reader: TranscriptReade
     reader.path = group[0][0]
     main_index = _main_index(item["role"] for _, item in group)
     main = group[main_index][1]
-    own_fields = _own_fields(main)
-    extra = (
-        None if own_fields is None else {key: value for key, value in own_fields.items() if key not in _PIECE_FIELDS}
-    )
+    own = own_fields(main.get("metadata"))
+    extra = None if own is None else {key: value for key, value in own.items() if key not in _PIECE_FIELDS}
     pieces = [_read_piece(item, where, reader) for where, item in group]
     message = reader.make_message(
         _ROLES[main["role"]], [block for piece in pieces for block in piece], wire_id=main["id"], extra=extra
     )
     form = _get_form(main)
     if form is not None:
-        message = with_notes(message, {"dialect": NAME, **message_notes(message, NAME), "form": form})
+        message = add_notes(message, NAME, form=form)
     blocks: list[ContentBlock] = []
     for index, (_, item) in enumerate(group):
         if index == main_index:
@@ -195,7 +184,7 @@ def _add_piece_notes(
     message: Message, blocks: list[ContentBlock], index: int, item: dict[str, Any]
 ) -> Iterator[ContentBlock]:
     """Yield the blocks of a secondary wire message; the first one keeps its residue."""
-    notes: dict[str, Any] = {"joined": True} if _own_fields(item) is None else {}
+    notes: dict[str, Any] = {"joined": True} if own_fields(item.get("metadata")) is None else {}
     if item["id"] != f"{get_wire_id(message)}.{index}":
         notes["id"] = item["id"]
     piece_notes = make_notes(NAME, _default_piece(message, tuple(blocks), index, notes), item, **notes)
@@ -217,7 +206,9 @@ def _read_piece(item: dict[str, Any], where: str, reader: TranscriptReader) -> l
             return [_read_thinking(item, _expect_text(content, where))]
         case "system" | "developer":
             text = _expect_text(content, where)
-            return [] if not text and (_own_fields(item) or {}).get("empty") is True else [TextBlock(text)]
+            return (
+                [] if not text and (own_fields(item.get("metadata")) or {}).get("empty") is True else [TextBlock(text)]
+            )
         case "tool":
             return [_read_result(item, where, reader)]
         case "user":
@@ -233,7 +224,9 @@ def _read_piece(item: dict[str, Any], where: str, reader: TranscriptReader) -> l
 def _read_assistant_text(item: dict[str, Any], where: str, *, beside_calls: bool) -> list[ContentBlock]:
     """Return the text of an assistant message. Empty text beside calls is ignored: some clients add it."""
     content = item.get("content")
-    if content is None or (content == "" and beside_calls and (_own_fields(item) or {}).get("blank") is not True):
+    if content is None or (
+        content == "" and beside_calls and (own_fields(item.get("metadata")) or {}).get("blank") is not True
+    ):
         return []
     return [TextBlock(_expect_text(content, where))]
 
@@ -246,7 +239,7 @@ def _expect_text(content: Any, where: str) -> str:
 
 def _read_thinking(item: dict[str, Any], text: str) -> _Thought:
     encrypted = item.get("encryptedValue")
-    if (_own_fields(item) or {}).get("redacted") is True and isinstance(encrypted, str):
+    if (own_fields(item.get("metadata")) or {}).get("redacted") is True and isinstance(encrypted, str):
         return RedactedThinkingBlock(encrypted)
     return ThinkingBlock(text, encrypted if isinstance(encrypted, str) else None)
 
@@ -266,7 +259,7 @@ def _read_part(part: dict[str, Any]) -> ContentBlock:
     return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), part, form=form))
 
 
-def _match_part(part: dict[str, Any]) -> TextBlock | _Medium | None:
+def _match_part(part: dict[str, Any]) -> TextBlock | MediaBlock | None:
     metadata = part.get("metadata")
     filename = metadata.get("filename") if isinstance(metadata, dict) else None
     match part:
@@ -274,12 +267,14 @@ def _match_part(part: dict[str, Any]) -> TextBlock | _Medium | None:
             return TextBlock(text)
         case {"type": "image" | "audio" | "video" | "document" as kind, "source": dict(wire_source)}:
             source = _read_source(wire_source)
-            stated_type = wire_source.get("mimeType")
-            return None if source is None else _make_medium(kind, source, stated_type, filename)
+            stated_type = text_or_none(wire_source.get("mimeType"))
+            if source is None:
+                return None
+            return make_medium(kind, source, _UNKNOWN_TYPES[kind] if stated_type is None else stated_type, filename)
         case {"type": "binary", "mimeType": str(media_type), "data": str(data)}:
-            return _make_medium(_media_kind(media_type), ImageSource("base64", data), media_type, part.get("filename"))
+            return make_medium(media_kind(media_type), ImageSource("base64", data), media_type, part.get("filename"))
         case {"type": "binary", "mimeType": str(media_type), "url": str(url)}:
-            return _make_medium(_media_kind(media_type), ImageSource("url", url), media_type, part.get("filename"))
+            return make_medium(media_kind(media_type), ImageSource("url", url), media_type, part.get("filename"))
         case _:
             return None
 
@@ -296,20 +291,7 @@ def _read_source(wire_source: dict[str, Any]) -> ImageSource | None:
             return None  # a file of another provider
 
 
-def _media_kind(media_type: str) -> str:
-    """Return the kind of a retired ``binary`` part, as the protocol's clients do."""
-    prefix = media_type.partition("/")[0]
-    return prefix if prefix in ("image", "audio", "video") else "document"
-
-
-def _make_medium(kind: str, source: ImageSource, stated_type: Any, name: Any) -> _Medium:
-    media_type = stated_type if isinstance(stated_type, str) else _UNKNOWN_TYPES[kind]
-    if kind == "document":
-        return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
-    return _MEDIA[kind](source, media_type)
-
-
-def _read_call(value: Any, where: str, reader: TranscriptReader) -> _Call:
+def _read_call(value: Any, where: str, reader: TranscriptReader) -> CallBlock:
     call = expect_object(value, where)
     function = expect_object(call.get("function"), f"{where}.function")
     wire_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
@@ -321,9 +303,9 @@ def _read_call(value: Any, where: str, reader: TranscriptReader) -> _Call:
     assert isinstance(arguments, str)
     our_id = reader.call_id(wire_id)
     value, problem = read_arguments(arguments)
-    stated_problem = (_own_fields(call) or {}).get("invalid")
+    stated_problem = (own_fields(call.get("metadata")) or {}).get("invalid")
     problem = stated_problem if isinstance(stated_problem, str) else problem
-    block: _Call = ToolUseBlock(our_id, name, value)
+    block: CallBlock = ToolUseBlock(our_id, name, value)
     if problem is not None:
         block = InvalidToolUseBlock(our_id, name, arguments, problem)
     note = wire_id if wire_id != our_id else None
@@ -357,7 +339,11 @@ def write_messages(messages: Iterable[Message]) -> Written:
 
 
 def _would_join(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    return _own_fields(before) is None and _own_fields(after) is None and _is_same_message(before, after)
+    return (
+        own_fields(before.get("metadata")) is None
+        and own_fields(after.get("metadata")) is None
+        and _is_same_message(before, after)
+    )
 
 
 def _write_message(message: Message, collector: LossCollector, call_wire_ids: dict[str, str]) -> list[dict[str, Any]]:
@@ -368,7 +354,12 @@ def _write_message(message: Message, collector: LossCollector, call_wire_ids: di
         message, message.content, lambda block: _unsupported_reason(block, message.role)
     )
     if message.role is Role.TOOL:
-        blocks = tuple(_supported_result(block, message, collector, call_wire_ids) for block in blocks)
+        blocks = tuple(
+            collector.supported_result(
+                message, block, lambda inner: _unsupported_reason(inner, Role.USER), call_wire_ids
+            )
+            for block in blocks
+        )
     if message.role is Role.TOOL and not blocks:
         collector.add_loss(message, "message", "a tool message without a result")
         return []
@@ -381,35 +372,12 @@ def _write_message(message: Message, collector: LossCollector, call_wire_ids: di
     ]
 
 
-def _supported_result(
-    block: ContentBlock, message: Message, collector: LossCollector, call_wire_ids: dict[str, str]
-) -> ContentBlock:
-    assert isinstance(block, ToolResultBlock)
-    content = collector.supported_blocks(message, block.content, lambda inner: _unsupported_reason(inner, Role.USER))
-    notes = get_notes(block.provider_raw, NAME)
-    if "id" not in notes and block.tool_use_id in call_wire_ids:
-        notes = {"dialect": NAME, **notes, "id": call_wire_ids[block.tool_use_id]}
-    return block.replace(content=content, provider_raw=notes or None)
-
-
 def _unsupported_reason(block: ContentBlock, role: Role) -> str | None:
     """Return why a message of a role cannot carry a block; ``None`` if it can."""
-    match block:
-        case TextBlock() if role is not Role.TOOL:
-            return None
-        case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
-            return None if role is Role.ASSISTANT else f"not supported in a message of the role {role}"
-        case ToolResultBlock():
-            return None if role is Role.TOOL else f"not supported in a message of the role {role}"
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            return None if role is Role.USER else f"media are not supported in a message of the role {role}"
-        case OpaqueBlock(dialect=dialect, wire=wire):
-            if dialect != NAME:
-                return f"a block of {dialect}"
-            fits = wire.get("role") == "activity" if role is Role.ASSISTANT else role is Role.USER
-            return None if fits else f"not supported in a message of the role {role}"
-        case _:
-            return "a block type of a newer version" if not isinstance(block, TextBlock) else "not a result"
+    if not isinstance(block, OpaqueBlock) or block.dialect != NAME:
+        return unsupported_reason(block, role, NAME)
+    fits = block.wire.get("role") == "activity" if role is Role.ASSISTANT else role is Role.USER
+    return None if fits else f"not supported in a message of the role {role}"
 
 
 def _split_message(message: Message) -> list[tuple[ContentBlock, ...]]:
@@ -423,8 +391,8 @@ def _split_message(message: Message) -> list[tuple[ContentBlock, ...]]:
     for block in blocks:
         if (
             pieces
-            and isinstance(block, _Call)
-            and isinstance(pieces[-1][-1], _Call | TextBlock)
+            and isinstance(block, CallBlock)
+            and isinstance(pieces[-1][-1], CallBlock | TextBlock)
             and not _starts_piece(block)
         ):
             pieces[-1].append(block)
@@ -516,7 +484,7 @@ def _default_piece_wire(role: Role, wire_id: str, blocks: tuple[ContentBlock, ..
 
 def _default_text(blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
     fields: dict[str, Any] = {"content": blocks[0].text} if blocks and isinstance(blocks[0], TextBlock) else {}
-    calls = [_write_call(block) for block in blocks if isinstance(block, _Call)]
+    calls = [_write_call(block) for block in blocks if isinstance(block, CallBlock)]
     return {**fields, "toolCalls": calls} if calls else fields
 
 
@@ -536,10 +504,8 @@ def _default_content(blocks: tuple[ContentBlock, ...], form: str | None) -> Any:
     return [_write_part(block) for block in blocks]
 
 
-def _write_part(block: ContentBlock) -> dict[str, Any]:
-    notes = get_notes(getattr(block, "provider_raw", None), NAME)
-    wire: dict[str, Any] = apply_notes(_default_part(block, notes.get("form")), notes)
-    return wire
+def _write_part(block: ContentBlock) -> Any:
+    return write_with_notes(block, NAME, lambda notes: _default_part(block, notes.get("form")))
 
 
 def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
@@ -548,7 +514,7 @@ def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
             return {"type": "text", "text": text}
         case OpaqueBlock(wire=wire):
             return wire
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+        case _ if isinstance(block, MediaBlock):
             name = getattr(block, "name", None)
             if form == "binary":
                 data_field = {"data" if block.source.kind == "base64" else "url": block.source.data}
@@ -560,7 +526,7 @@ def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
             raise AssertionError(f"{block.type} is not a part")
 
 
-def _default_source(block: _Medium) -> dict[str, Any]:
+def _default_source(block: MediaBlock) -> dict[str, Any]:
     source, media_type = block.source, block.media_type
     type_field = {} if media_type == _UNKNOWN_TYPES[block.type] else {"mimeType": media_type}
     match source.kind:
@@ -572,13 +538,11 @@ def _default_source(block: _Medium) -> dict[str, Any]:
             return {"type": "file", "value": source.data, "provider": _FILE_PROVIDER, **type_field}
 
 
-def _write_call(block: _Call) -> dict[str, Any]:
-    notes = get_notes(block.provider_raw, NAME)
-    wire: dict[str, Any] = apply_notes(_default_call(block, notes.get("id")), notes)
-    return wire
+def _write_call(block: CallBlock) -> Any:
+    return write_with_notes(block, NAME, lambda notes: _default_call(block, notes.get("id")))
 
 
-def _default_call(block: _Call, wire_id: str | None) -> dict[str, Any]:
+def _default_call(block: CallBlock, wire_id: str | None) -> dict[str, Any]:
     if isinstance(block, ToolUseBlock):
         text, metadata = msgspec.json.encode(block.input).decode(), {}
     else:

@@ -31,10 +31,12 @@ from dragoman.ids import ALPHABET, derive_ulid, ulid
 from dragoman.jsontext import OWN, expect_object, read_json, storage_problem, validate_json
 from dragoman.message import (
     AudioBlock,
+    CallBlock,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
-    InvalidToolUseBlock,
+    ImageSource,
+    MediaBlock,
     Message,
     MessageMetadata,
     OpaqueBlock,
@@ -44,11 +46,9 @@ from dragoman.message import (
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
-    ToolUseBlock,
     UnknownBlock,
     VideoBlock,
 )
-from dragoman.rules import CALL
 from dragoman.wire import losses, residue
 from dragoman.wire.message_builder import tool_id_for
 from dragoman.wire.residue import get_notes
@@ -61,6 +61,12 @@ _EMPTY_FIELDS: Final = tuple(
     for name in MessageMetadata.__struct_fields__
     if name not in ("provider_raw", "parent_tool_use_id")
 )
+MEDIA_BLOCKS: Final[dict[str, type[MediaBlock]]] = {
+    "image": ImageBlock,
+    "audio": AudioBlock,
+    "video": VideoBlock,
+    "document": DocumentBlock,
+}
 KNOWN_ROLES: Final = frozenset(Role)  # other roles are of a newer version
 _SEPARATE_FIELDS: Final = ("session_id", "role", "content")  # expressed by the format, or passed by the caller
 
@@ -157,6 +163,11 @@ def read_transcript(
     return tuple(reader.messages)
 
 
+def is_list_of(wire: Any, predicate: Callable[[Any], bool]) -> bool:
+    """Return whether a value is a list with at least one item, and all items match."""
+    return isinstance(wire, list) and bool(wire) and all(map(predicate, wire))
+
+
 def parse_wire(wire: Any) -> Any:
     """Return the value, or the parsed JSON text."""
     if not isinstance(wire, bytes | str):
@@ -203,9 +214,20 @@ def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
     return msgspec.structs.replace(message, metadata=metadata)
 
 
+def add_notes(message: Message, name: str, **notes: Any) -> Message:
+    """Return the message with these notes added to its own."""
+    return with_notes(message, {"dialect": name, **message_notes(message, name), **notes}) if notes else message
+
+
 def message_notes(message: Message, name: str) -> ProviderRaw:
     """Return the notes of a format about a message."""
     return get_notes(message.metadata.provider_raw, name)
+
+
+def write_with_notes(block: ContentBlock, name: str, write_default: Callable[[ProviderRaw], Any]) -> Any:
+    """Write a block with a function of its notes, and apply the notes to the result."""
+    notes = get_notes(getattr(block, "provider_raw", None), name)
+    return apply_notes(write_default(notes), notes)
 
 
 def _key_order(rebuilt: Any, wire: Any) -> dict[str, Any] | None:
@@ -238,6 +260,12 @@ def _apply_order(value: Any, order: dict[str, Any] | None) -> Any:
 def get_wire_id(message: Message) -> str:
     """Return the id of a message in the format."""
     return message.metadata.message_id or message.id
+
+
+def own_fields(container: Any) -> dict[str, Any] | None:
+    """Return the object under our key, if any."""
+    fields = container.get(KEY) if isinstance(container, dict) else None
+    return fields if isinstance(fields, dict) else None
 
 
 def extra_fields(
@@ -309,6 +337,22 @@ def _first_result_id(message: Message) -> str | None:
     return first.tool_use_id if isinstance(first, ToolResultBlock) else None
 
 
+# --- media -----------------------------------------------------------------------------------------------------------
+
+
+def media_kind(media_type: str) -> str:
+    """Return the block type for a media type."""
+    prefix = media_type.partition("/")[0]
+    return prefix if prefix in MEDIA_BLOCKS else "document"
+
+
+def make_medium(kind: str, source: ImageSource, media_type: str, name: Any = None) -> MediaBlock:
+    """Return a media block; only a document has a name."""
+    if kind == "document":
+        return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
+    return MEDIA_BLOCKS[kind](source, media_type)
+
+
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
@@ -317,11 +361,11 @@ def unsupported_reason(block: ContentBlock, role: Role, name: str) -> str | None
     match block:
         case TextBlock() if role is not Role.TOOL:
             return None
-        case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
+        case _ if isinstance(block, CallBlock | ThinkingBlock | RedactedThinkingBlock):
             return None if role is Role.ASSISTANT else f"not supported in a message of the role {role}"
         case ToolResultBlock():
             return None if role is Role.TOOL else f"not supported in a message of the role {role}"
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+        case _ if isinstance(block, MediaBlock):
             return None if role is Role.USER else f"media are not supported in a message of the role {role}"
         case OpaqueBlock(dialect=dialect):
             return None if dialect == name and role is not Role.TOOL else f"a block of {dialect}"
@@ -329,6 +373,19 @@ def unsupported_reason(block: ContentBlock, role: Role, name: str) -> str | None
             return "a tool message contains only results"
         case _:
             return "a block type of a newer version"
+
+
+def unsupported_item_reason(block: ContentBlock, name: str) -> str | None:
+    """Return why a prompt or a result cannot contain a block, where workspace files are not supported."""
+    match block:
+        case TextBlock():
+            return None
+        case OpaqueBlock(dialect=dialect):
+            return None if dialect == name else f"a block of {dialect}"
+        case _ if isinstance(block, MediaBlock):
+            return "a workspace file that others cannot read" if block.source.kind == "file_ref" else None
+        case _:
+            return "this format has no such part"
 
 
 class LossCollector:
@@ -352,6 +409,21 @@ class LossCollector:
             self.add_loss(message, block.type, "fields of a newer version")
         return supported
 
+    def supported_result(
+        self,
+        message: Message,
+        result: ContentBlock,
+        find_reason: Callable[[ContentBlock], str | None],
+        call_wire_ids: dict[str, str],
+    ) -> ToolResultBlock:
+        """Return a result with its supported blocks, and with the wire id of its call if it has none."""
+        assert isinstance(result, ToolResultBlock)
+        content = self.supported_blocks(message, result.content, find_reason)
+        notes = get_notes(result.provider_raw, self.name)
+        if "id" not in notes and result.tool_use_id in call_wire_ids:
+            notes = {"dialect": self.name, **notes, "id": call_wire_ids[result.tool_use_id]}
+        return result.replace(content=content, provider_raw=notes or None)
+
     def add_loss(self, message: Message, block_type: str, reason: str) -> None:
         """Add a loss."""
         self.losses.append(Loss(message.session_id, message.id, block_type, self.name, reason))
@@ -363,24 +435,5 @@ def _has_no_unknown_fields(value: Any) -> bool:
 
 def wire_ids(messages: Iterable[Message], name: str) -> dict[str, str]:
     """Return the wire id of each call by our id, for results that only have our id."""
-    calls = (block for message in messages for block in message.content if isinstance(block, CALL))
+    calls = (block for message in messages for block in message.content if isinstance(block, CallBlock))
     return {call.id: notes["id"] for call in calls if "id" in (notes := get_notes(call.provider_raw, name))}
-
-
-__all__ = [
-    "KEY",
-    "KNOWN_ROLES",
-    "LossCollector",
-    "TranscriptReader",
-    "add_residue",
-    "apply_notes",
-    "extra_fields",
-    "get_notes",
-    "get_wire_id",
-    "make_notes",
-    "message_notes",
-    "parse_wire",
-    "read_transcript",
-    "wire_ids",
-    "with_notes",
-]

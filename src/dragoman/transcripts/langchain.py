@@ -17,15 +17,16 @@ from typing import Any, Final
 
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
-from dragoman.jsontext import count_or_zero, expect_list, expect_object
+from dragoman.jsontext import count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import (
     NOT_RECORDED,
-    AudioBlock,
+    CallBlock,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
+    MediaBlock,
     Message,
     OpaqueBlock,
     RedactedThinkingBlock,
@@ -35,26 +36,29 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
     Usage,
-    VideoBlock,
 )
 from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
     LossCollector,
     TranscriptReader,
+    add_notes,
     add_residue,
     apply_notes,
     extra_fields,
-    get_notes,
     get_wire_id,
+    is_list_of,
+    make_medium,
     make_notes,
     message_notes,
+    own_fields,
     read_transcript,
     unsupported_reason,
     wire_ids,
-    with_notes,
+    write_with_notes,
 )
 from dragoman.wire.counts import drop_impossible_counts
+from dragoman.wire.residue import get_notes
 
 NAME: Final = "langchain"
 _TYPES: Final = {Role.USER: "human", Role.ASSISTANT: "ai", Role.SYSTEM: "system", Role.TOOL: "tool"}
@@ -67,21 +71,12 @@ _ROLES: Final = {
 }
 _OPAQUE_TYPES: Final = ("chat", "function", "remove", "ChatMessageChunk", "FunctionMessageChunk")
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
-_Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
-_MEDIA: Final[dict[str, type[_Medium]]] = {
-    "image": ImageBlock,
-    "audio": AudioBlock,
-    "video": VideoBlock,
-    "file": DocumentBlock,
-}
-_TYPE_NAMES: Final = {kind: name for name, kind in _MEDIA.items()}
 _UNKNOWN_TYPES: Final = {
     "image": "image/*",
     "audio": "audio/*",
     "video": "video/*",
     "file": "application/octet-stream",
 }
-_Call = ToolUseBlock | InvalidToolUseBlock
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -89,7 +84,7 @@ _Call = ToolUseBlock | InvalidToolUseBlock
 
 def looks_like(wire: Any) -> bool:
     """Return whether a value may be a list of LangChain messages: each has a known type, and data or content."""
-    return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
+    return is_list_of(wire, _is_message)
 
 
 def _is_message(item: Any) -> bool:
@@ -114,15 +109,21 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> Message:
     where = reader.path if is_flat else f"{reader.path}.data"
     data = expect_object(item if is_flat else item["data"], where)
     if kind in _OPAQUE_TYPES:
-        message = reader.make_message(Role.ASSISTANT, [OpaqueBlock(NAME, item)], extra=_own_fields(data))
-        return add_residue(_add_notes(message, {"form": "whole"}), item, item, NAME)
+        message = reader.make_message(
+            Role.ASSISTANT, [OpaqueBlock(NAME, item)], extra=own_fields(data.get("response_metadata"))
+        )
+        return add_residue(add_notes(message, NAME, form="whole"), item, item, NAME)
     if not isinstance(kind, str) or kind not in _ROLES:
         types = ", ".join([*_ROLES, *_OPAQUE_TYPES])
         raise FormatError(f"expected one of the types {types}, not {kind!r}", where=f"{reader.path}.type")
     role = _ROLES[kind]
     blocks = _read_blocks(role, data, where, reader)
     message = reader.make_message(
-        role, blocks, wire_id=data.get("id"), extra=_own_fields(data), **_read_metadata(role, data)
+        role,
+        blocks,
+        wire_id=data.get("id"),
+        extra=own_fields(data.get("response_metadata")),
+        **_read_metadata(role, data),
     )
     notes: dict[str, Any] = {"flat": True} if is_flat else {}
     if kind != _TYPES[role]:
@@ -132,21 +133,8 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> Message:
         notes["provider"] = True
     if isinstance(data.get("content"), list) and _is_plain_text(message, _content_blocks(message)):
         notes["list"] = True
-    message = _add_notes(message, notes)
+    message = add_notes(message, NAME, **notes)
     return add_residue(message, _default_message(message), item, NAME)
-
-
-def _add_notes(message: Message, notes: dict[str, Any]) -> Message:
-    if not notes:
-        return message
-    return with_notes(message, {"dialect": NAME, **message_notes(message, NAME), **notes})
-
-
-def _own_fields(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the object under our key, if any."""
-    metadata = data.get("response_metadata")
-    fields = metadata.get(KEY) if isinstance(metadata, dict) else None
-    return fields if isinstance(fields, dict) else None
 
 
 def _read_blocks(role: Role, data: dict[str, Any], where: str, reader: TranscriptReader) -> list[ContentBlock]:
@@ -215,7 +203,7 @@ def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, 
             return _match_medium(part) if role is Role.USER else (None, None)
 
 
-def _match_medium(part: dict[str, Any]) -> tuple[_Medium | None, str | None]:
+def _match_medium(part: dict[str, Any]) -> tuple[MediaBlock | None, str | None]:
     """Return a medium in LangChain's current or earlier fields, or in a provider's."""
     match part:
         case {"type": "image_url", "image_url": str(url) | {"url": str(url)}}:
@@ -240,13 +228,11 @@ def _match_medium(part: dict[str, Any]) -> tuple[_Medium | None, str | None]:
             return None, None
 
 
-def _make_medium(kind: str, source: ImageSource, part: dict[str, Any]) -> _Medium:
-    stated_type, extras = part.get("mime_type"), part.get("extras")
-    media_type = stated_type if isinstance(stated_type, str) else _UNKNOWN_TYPES[kind]
-    if kind != "file":
-        return _MEDIA[kind](source, media_type)
+def _make_medium(kind: str, source: ImageSource, part: dict[str, Any]) -> MediaBlock:
+    stated_type, extras = text_or_none(part.get("mime_type")), part.get("extras")
+    media_type = _UNKNOWN_TYPES[kind] if stated_type is None else stated_type
     name = extras.get("filename") if isinstance(extras, dict) else None
-    return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
+    return make_medium("document" if kind == "file" else kind, source, media_type, name)
 
 
 def _read_result(
@@ -264,7 +250,9 @@ def _read_result(
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _read_calls(data: dict[str, Any], key: str, where: str, reader: TranscriptReader) -> list[tuple[str | None, _Call]]:
+def _read_calls(
+    data: dict[str, Any], key: str, where: str, reader: TranscriptReader
+) -> list[tuple[str | None, CallBlock]]:
     """Return the calls of one of the two lists, each with its LangChain id."""
     wire_calls = data.get(key)
     calls = [] if wire_calls is None else expect_list(wire_calls, f"{where}.{key}")
@@ -274,14 +262,14 @@ def _read_calls(data: dict[str, Any], key: str, where: str, reader: TranscriptRe
     ]
 
 
-def _read_call(call: dict[str, Any], where: str, reader: TranscriptReader) -> tuple[str | None, _Call]:
+def _read_call(call: dict[str, Any], where: str, reader: TranscriptReader) -> tuple[str | None, CallBlock]:
     wire_id, name, args, error = call.get("id"), call.get("name"), call.get("args"), call.get("error")
     if not isinstance(wire_id, str | None) or not isinstance(name, str | None):
         raise FormatError("the id and the name of a call must be text", where=where)
     if type(args) is not dict and not isinstance(args, str | None):
         raise FormatError("the input of a call must be an object, or text if it is invalid", where=f"{where}.args")
     our_id = reader.call_id(wire_id or "")
-    block: _Call
+    block: CallBlock
     if type(args) is dict:
         block = ToolUseBlock(our_id, name or "", args)
     else:
@@ -291,7 +279,7 @@ def _read_call(call: dict[str, Any], where: str, reader: TranscriptReader) -> tu
     return wire_id, block.replace(provider_raw=make_notes(NAME, _default_call(block, note), call, id=note))
 
 
-def _place_calls(blocks: list[ContentBlock], calls: list[tuple[str | None, _Call]]) -> list[ContentBlock]:
+def _place_calls(blocks: list[ContentBlock], calls: list[tuple[str | None, CallBlock]]) -> list[ContentBlock]:
     """Return the blocks with each call at its position in the list, and the other calls at the end."""
     unplaced, result = list(calls), list[ContentBlock]()
     for block in blocks:
@@ -304,7 +292,7 @@ def _place_calls(blocks: list[ContentBlock], calls: list[tuple[str | None, _Call
     return [*result, *(call for _, call in unplaced)]
 
 
-def _refers_to(block: ContentBlock, call: tuple[str | None, _Call]) -> bool:
+def _refers_to(block: ContentBlock, call: tuple[str | None, CallBlock]) -> bool:
     match block:
         case OpaqueBlock(wire={"type": "tool_call" | "tool_use" as kind, "id": str(wire_id), **rest}):
             call_input = rest.get("args" if kind == "tool_call" else "input")
@@ -315,7 +303,7 @@ def _refers_to(block: ContentBlock, call: tuple[str | None, _Call]) -> bool:
             return False
 
 
-def _add_place_notes(call: _Call, part: dict[str, Any]) -> _Call:
+def _add_place_notes(call: CallBlock, part: dict[str, Any]) -> CallBlock:
     """Return the call with the residue of the part that marks its position."""
     notes = get_notes(call.provider_raw, NAME)
     raw = make_notes(NAME, _default_place(call, part["type"], notes.get("id")), part, form=part["type"]) or {}
@@ -323,7 +311,7 @@ def _add_place_notes(call: _Call, part: dict[str, Any]) -> _Call:
     return call.replace(provider_raw={"dialect": NAME, **notes, "place": place})
 
 
-def _default_place(call: _Call, form: str, wire_id: str | None) -> dict[str, Any]:
+def _default_place(call: CallBlock, form: str, wire_id: str | None) -> dict[str, Any]:
     if isinstance(call, InvalidToolUseBlock):
         return _default_call(call, wire_id)
     if form == "tool_use":
@@ -331,24 +319,22 @@ def _default_place(call: _Call, form: str, wire_id: str | None) -> dict[str, Any
     return {"type": "tool_call", "id": wire_id or call.id, "name": call.name, "args": call.input}
 
 
-def _write_place(call: _Call) -> dict[str, Any]:
+def _write_place(call: CallBlock) -> dict[str, Any]:
     notes = get_notes(call.provider_raw, NAME)
     place = notes.get("place", {})
     wire: dict[str, Any] = apply_notes(_default_place(call, place.get("form", "tool_call"), notes.get("id")), place)
     return wire
 
 
-def _default_call(call: _Call, wire_id: str | None) -> dict[str, Any]:
+def _default_call(call: CallBlock, wire_id: str | None) -> dict[str, Any]:
     our_id = wire_id or call.id
     if isinstance(call, ToolUseBlock):
         return {"name": call.name, "args": call.input, "id": our_id, "type": "tool_call"}
     return {"type": "invalid_tool_call", "id": our_id, "name": call.name, "args": call.input_text, "error": call.reason}
 
 
-def _write_call(call: _Call) -> dict[str, Any]:
-    notes = get_notes(call.provider_raw, NAME)
-    wire: dict[str, Any] = apply_notes(_default_call(call, notes.get("id")), notes)
-    return wire
+def _write_call(call: CallBlock) -> Any:
+    return write_with_notes(call, NAME, lambda notes: _default_call(call, notes.get("id")))
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
@@ -458,15 +444,10 @@ def _write_message(message: Message, collector: LossCollector, call_wire_ids: di
     if not blocks:
         collector.add_loss(message, "message", "a tool message without a result")
         return []
-    result = blocks[0]
-    assert isinstance(result, ToolResultBlock)
-    content = collector.supported_blocks(
-        message, result.content, lambda inner: unsupported_reason(inner, Role.USER, NAME)
+    result = collector.supported_result(
+        message, blocks[0], lambda inner: unsupported_reason(inner, Role.USER, NAME), call_wire_ids
     )
-    notes = get_notes(result.provider_raw, NAME)
-    if "id" not in notes and result.tool_use_id in call_wire_ids:
-        notes = {"dialect": NAME, **notes, "id": call_wire_ids[result.tool_use_id]}
-    return [_write_with_notes(message.replace(content=(result.replace(content=content, provider_raw=notes or None),)))]
+    return [_write_with_notes(message.replace(content=(result,)))]
 
 
 def _write_with_notes(message: Message) -> dict[str, Any]:
@@ -507,7 +488,7 @@ def _default_rest(message: Message) -> dict[str, Any]:
     """Write the fields that only assistant and tool messages have."""
     match message.content:
         case _ if message.role is Role.ASSISTANT:
-            calls = [block for block in message.content if isinstance(block, _Call)]
+            calls = [block for block in message.content if isinstance(block, CallBlock)]
             return {
                 "tool_calls": [_write_call(call) for call in calls if isinstance(call, ToolUseBlock)],
                 "invalid_tool_calls": [_write_call(call) for call in calls if isinstance(call, InvalidToolUseBlock)],
@@ -541,11 +522,11 @@ def _content_blocks(message: Message) -> Sequence[ContentBlock]:
 
 def _rank(block: ContentBlock) -> int:
     """Return the sort rank: calls without a position follow other blocks, invalid calls are last."""
-    return 0 if _has_place(block) or not isinstance(block, _Call) else 1 if isinstance(block, ToolUseBlock) else 2
+    return 0 if _has_place(block) or not isinstance(block, CallBlock) else 1 if isinstance(block, ToolUseBlock) else 2
 
 
 def _has_place(block: ContentBlock) -> bool:
-    return isinstance(block, _Call) and "place" in get_notes(block.provider_raw, NAME)
+    return isinstance(block, CallBlock) and "place" in get_notes(block.provider_raw, NAME)
 
 
 def _is_plain_text(message: Message, inner: Sequence[ContentBlock]) -> bool:
@@ -570,10 +551,9 @@ def _default_content(message: Message) -> Any:
 
 
 def _write_part(block: ContentBlock) -> Any:
-    if isinstance(block, _Call):
+    if isinstance(block, CallBlock):
         return _write_place(block)
-    notes = get_notes(getattr(block, "provider_raw", None), NAME)
-    return apply_notes(_default_part(block, notes.get("form")), notes)
+    return write_with_notes(block, NAME, lambda notes: _default_part(block, notes.get("form")))
 
 
 def _default_part(block: ContentBlock, form: str | None) -> Any:
@@ -591,14 +571,18 @@ def _default_part(block: ContentBlock, form: str | None) -> Any:
             return {"type": "redacted_thinking", "data": data}
         case OpaqueBlock(wire=wire):
             return wire
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+        case _ if isinstance(block, MediaBlock):
             return _default_medium(block, form)
         case _:
             raise AssertionError(f"{block.type} is not a part")
 
 
-def _default_medium(block: _Medium, form: str | None) -> dict[str, Any]:
-    kind, source, media_type = _TYPE_NAMES[type(block)], block.source, block.media_type
+def _default_medium(block: MediaBlock, form: str | None) -> dict[str, Any]:
+    kind, source, media_type = (
+        "file" if isinstance(block, DocumentBlock) else block.type,
+        block.source,
+        block.media_type,
+    )
     if form == "image_url":
         url = source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
         return {"type": "image_url", "image_url": {"url": url}}

@@ -24,12 +24,11 @@ from dragoman.exchange import Written
 from dragoman.jsontext import OWN, count_or_zero, expect_list, expect_object, read_json, text_or_none
 from dragoman.message import (
     NOT_RECORDED,
-    AudioBlock,
+    CallBlock,
     ContentBlock,
-    DocumentBlock,
-    ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
+    MediaBlock,
     Message,
     MessageStatus,
     OpaqueBlock,
@@ -40,21 +39,27 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
     Usage,
-    VideoBlock,
 )
 from dragoman.transcripts.base import (
     KEY,
+    MEDIA_BLOCKS,
     LossCollector,
     TranscriptReader,
+    add_notes,
     add_residue,
     apply_notes,
     extra_fields,
-    get_notes,
+    is_list_of,
+    make_medium,
     make_notes,
+    media_kind,
     message_notes,
+    own_fields,
     read_transcript,
+    unsupported_item_reason,
     wire_ids,
     with_notes,
+    write_with_notes,
 )
 from dragoman.wire.counts import drop_impossible_counts
 from dragoman.wire.residue import fingerprint
@@ -72,14 +77,7 @@ _OTHER_ROLES: Final = {  # role names of providers
     "function": Role.TOOL,
 }
 _WHOLE: Final = "whole"  # under our key: the wire message is one message
-_Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
-_MEDIA: Final[dict[str, type[_Medium]]] = {
-    "image": ImageBlock,
-    "audio": AudioBlock,
-    "video": VideoBlock,
-    "document": DocumentBlock,
-}
-_MODALITIES: Final = {cls: modality for modality, cls in _MEDIA.items()}
+_MODALITIES: Final = {cls: modality for modality, cls in MEDIA_BLOCKS.items()}
 _UNKNOWN_TYPES: Final = {
     "image": "image/*",
     "audio": "audio/*",
@@ -88,7 +86,6 @@ _UNKNOWN_TYPES: Final = {
 }
 _URL_TYPES: Final = ("image-url", "audio-url", "video-url", "document-url")  # earlier parts of pydantic-ai
 _RESULT_TYPES: Final = ("text", "blob", "uri", "binary", *_URL_TYPES)  # parts of a tool result
-_Call = ToolUseBlock | InvalidToolUseBlock
 _Wire = dict[str, Any]
 
 
@@ -96,7 +93,7 @@ def looks_like(wire: Any) -> bool:
     """Return whether a value may be messages of traces: they have a role and parts, but no id or kind."""
     if isinstance(wire, dict):
         return any(attribute in wire for attribute in _ATTRIBUTES)
-    return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
+    return is_list_of(wire, _is_message)
 
 
 def _is_message(item: Any) -> bool:
@@ -133,16 +130,16 @@ def _read_span(span: _Wire, reader: TranscriptReader) -> None:
             _read_attribute(attribute, span, reader)
             if len(reader.messages) > start:
                 form = "text" if isinstance(span[attribute], str) else "list"
-                reader.messages[start] = _add_note(reader.messages[start], "attribute", [attribute, form])
+                reader.messages[start] = add_notes(reader.messages[start], NAME, attribute=[attribute, form])
     reader.path = "$"
     if not reader.messages:
         message = reader.make_message(Role.SYSTEM, ())
-        reader.messages.append(_add_note(message, "attribute", ["", ""]))  # a span without messages
-    first = reader.messages[0] = _add_note(reader.messages[0], "span", {})
+        reader.messages.append(add_notes(message, NAME, attribute=["", ""]))  # a span without messages
+    first = reader.messages[0] = add_notes(reader.messages[0], NAME, span={})
     default = _default_span(reader.messages, _WriteContext(reader.messages))
     raw = make_notes(NAME, default, span) or {}
     span_notes = {name: raw[name] for name in ("residue", "order") if name in raw}
-    reader.messages[0] = _add_note(first, "span", span_notes)
+    reader.messages[0] = add_notes(first, NAME, span=span_notes)
 
 
 def _read_attribute(attribute: str, span: _Wire, reader: TranscriptReader) -> None:
@@ -194,10 +191,6 @@ def _read_usage(span: _Wire) -> Usage | None:
     return drop_impossible_counts(usage, NAME)
 
 
-def _add_note(message: Message, name: str, note: Any) -> Message:
-    return with_notes(message, {"dialect": NAME, **message_notes(message, NAME), name: note})
-
-
 def _read_item(
     item: _Wire, where: str, reader: TranscriptReader, metadata_fields: dict[str, Any] | None = None
 ) -> None:
@@ -211,7 +204,7 @@ def _read_item(
         reader.path = f"{where}.parts[{index}]"
         blocks.append(_read_part(expect_object(part, reader.path), role, reader))
     reader.path = where
-    start, extra = len(reader.messages), _own_fields(item)
+    start, extra = len(reader.messages), (own_fields(item) or {})
     runs = [(role, blocks)] if extra.get(_WHOLE) is True else list(_split_runs(role, blocks))
     for number, (run_role, run_blocks) in enumerate(runs):
         reader.messages.append(
@@ -231,11 +224,11 @@ def _make_message(
     *,
     is_first: bool,
 ) -> Message:
-    extra = {name: value for name, value in _own_fields(item).items() if name != _WHOLE}
+    extra = {name: value for name, value in (own_fields(item) or {}).items() if name != _WHOLE}
     metadata_fields: dict[str, Any] = answer_metadata if role is Role.ASSISTANT else {}
     if item.get("finish_reason") == "error":
         metadata_fields = {**metadata_fields, "status": MessageStatus.ERROR}
-    has_extra = is_first and (extra or _WHOLE in _own_fields(item))
+    has_extra = is_first and (extra or _WHOLE in (own_fields(item) or {}))
     message = reader.make_message(role, blocks, extra=extra if has_extra else None, **metadata_fields)
     notes = dict(message_notes(message, NAME))
     if not is_first:
@@ -251,11 +244,6 @@ def _metadata_fingerprint(message: Message) -> str:
     return fingerprint(
         msgspec.to_builtins([metadata.model, metadata.provider, metadata.usage and repr(metadata.usage)])
     )
-
-
-def _own_fields(value: _Wire) -> _Wire:
-    fields = value.get(KEY)
-    return fields if isinstance(fields, dict) else {}
 
 
 def _split_runs(role: Role, blocks: Iterable[ContentBlock]) -> Iterator[tuple[Role, list[ContentBlock]]]:
@@ -294,10 +282,10 @@ def _match_part(part: _Wire, role: Role, reader: TranscriptReader, notes: dict[s
             return TextBlock(_get_text(part, reader))
         case {"type": "reasoning" | "thinking" as kind}:
             notes["form"] = kind if kind == "thinking" else None
-            own_fields = _own_fields(part)
-            if isinstance(own_fields.get("redacted"), str):
-                return RedactedThinkingBlock(own_fields["redacted"])
-            return ThinkingBlock(_get_text(part, reader), text_or_none(own_fields.get("signature")))
+            own = own_fields(part) or {}
+            if isinstance(own.get("redacted"), str):
+                return RedactedThinkingBlock(own["redacted"])
+            return ThinkingBlock(_get_text(part, reader), text_or_none(own.get("signature")))
         case {"type": "tool_call"}:
             return _read_call(part, reader, notes)
         case {"type": "tool_call_response"}:
@@ -316,14 +304,14 @@ def _get_text(part: _Wire, reader: TranscriptReader) -> str:
     return content
 
 
-def _read_call(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -> _Call:
+def _read_call(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -> CallBlock:
     name, wire_id, arguments = part.get("name"), part.get("id"), part.get("arguments")
     if not isinstance(name, str):
         raise FormatError("a call needs the name of its tool", where=f"{reader.path}.name")
     call_id = reader.call_id(wire_id if isinstance(wire_id, str) else reader.path)
     if isinstance(wire_id, str) and wire_id != call_id:
         notes["id"] = wire_id
-    reason = _own_fields(part).get("reason")
+    reason = (own_fields(part) or {}).get("reason")
     if isinstance(reason, str) and isinstance(arguments, str):
         return InvalidToolUseBlock(call_id, name, arguments, reason)
     match arguments:
@@ -351,7 +339,7 @@ def _read_result(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -
     key = "result" if "response" not in part and "result" in part else "response"
     notes["key"] = key if key == "result" else None
     blocks, notes["form"] = _read_response(part.get(key), reader) if key in part else ((), "absent")
-    return ToolResultBlock(call_id, blocks, _own_fields(part).get("is_error") is True)
+    return ToolResultBlock(call_id, blocks, (own_fields(part) or {}).get("is_error") is True)
 
 
 def _read_response(response: Any, reader: TranscriptReader) -> tuple[tuple[ContentBlock, ...], str | None]:
@@ -372,7 +360,7 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _read_medium(part: _Wire, notes: dict[str, Any]) -> _Medium | None:
+def _read_medium(part: _Wire, notes: dict[str, Any]) -> MediaBlock | None:
     match part:
         case {"type": "blob", "content": str(data)}:
             source, media_type = ImageSource("base64", data), part.get("mime_type")
@@ -387,17 +375,11 @@ def _read_medium(part: _Wire, notes: dict[str, Any]) -> _Medium | None:
         case _:
             return None
     stated_type = text_or_none(media_type)
-    stated_modality, prefix = part.get("modality"), (stated_type or "").partition("/")[0]
-    modality = (
-        stated_modality
-        if isinstance(stated_modality, str) and stated_modality in _MEDIA
-        else prefix
-        if prefix in _MEDIA
-        else "document"
-    )
-    block = _MEDIA[modality](source, _UNKNOWN_TYPES[modality] if stated_type is None else stated_type)
-    name = _own_fields(part).get("name")
-    return block.replace(name=name) if isinstance(block, DocumentBlock) and isinstance(name, str) else block
+    modality = part.get("modality")
+    if not isinstance(modality, str) or modality not in MEDIA_BLOCKS:
+        modality = media_kind(stated_type or "")
+    media_type = _UNKNOWN_TYPES[modality] if stated_type is None else stated_type
+    return make_medium(modality, source, media_type, (own_fields(part) or {}).get("name"))
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -497,40 +479,29 @@ def _supported_blocks(message: Message, context: _WriteContext) -> Iterator[Cont
         message, message.content, lambda block: _unsupported_reason(block, message.role)
     ):
         if isinstance(block, ToolResultBlock):
-            yield block.replace(content=context.supported_blocks(message, block.content, _unsupported_result_reason))
+            yield block.replace(
+                content=context.supported_blocks(
+                    message, block.content, lambda inner: unsupported_item_reason(inner, NAME)
+                )
+            )
         else:
             yield block
 
 
 def _unsupported_reason(block: ContentBlock, role: Role) -> str | None:
     match block:
-        case TextBlock() | ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock() | InvalidToolUseBlock():
+        case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
             return None
-        case ToolResultBlock():
-            return None
-        case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock() if role is Role.ASSISTANT:
+        case _ if isinstance(block, MediaBlock) and role is Role.ASSISTANT:
             return "media of an assistant are opaque in this format"
         case _:
-            return _unsupported_result_reason(block)
-
-
-def _unsupported_result_reason(block: ContentBlock) -> str | None:
-    match block:
-        case TextBlock():
-            return None
-        case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
-            return "a workspace file that others cannot read" if source.kind == "file_ref" else None
-        case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block of {dialect}"
-        case _:
-            return "this format has no such part"
+            return unsupported_item_reason(block, NAME)
 
 
 def _write_part(block: ContentBlock, call_wire_ids: dict[str, str]) -> _Wire:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = get_notes(getattr(block, "provider_raw", None), NAME)
-    wire: _Wire = apply_notes(_default_part(block, notes, call_wire_ids), notes)
+    wire: _Wire = write_with_notes(block, NAME, lambda notes: _default_part(block, notes, call_wire_ids))
     return wire
 
 
@@ -554,7 +525,7 @@ def _default_part(block: ContentBlock, notes: dict[str, Any], call_wire_ids: dic
         case ToolResultBlock(tool_use_id):
             wire_id = notes.get("id", call_wire_ids.get(tool_use_id, tool_use_id))
             return {"type": "tool_call_response", "id": wire_id} | _default_response(block, notes, call_wire_ids)
-        case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
+        case _ if isinstance(block, MediaBlock):
             return _default_medium(block, notes.get("form"))
         case _:
             raise TypeError(f"{type(block).__name__} is not a part")
@@ -595,7 +566,7 @@ def _parse_json(text: str) -> Any:
         return text
 
 
-def _default_medium(block: _Medium, form: str | None) -> _Wire:
+def _default_medium(block: MediaBlock, form: str | None) -> _Wire:
     modality, source = _MODALITIES[type(block)], block.source
     if form in _URL_TYPES and source.kind == "url" and block.media_type == _UNKNOWN_TYPES[modality]:
         return {"type": form, "url": source.data}
@@ -605,8 +576,8 @@ def _default_medium(block: _Medium, form: str | None) -> _Wire:
     type_fields = {"mime_type": stated_type, "modality": modality}
     data_field = {"content": source.data} if source.kind == "base64" else {"uri": source.data}
     name = getattr(block, "name", None)
-    own_fields = {} if name is None else {KEY: {"name": name}}
-    return {"type": "blob" if source.kind == "base64" else "uri", **type_fields, **data_field, **own_fields}
+    own = {} if name is None else {KEY: {"name": name}}
+    return {"type": "blob" if source.kind == "base64" else "uri", **type_fields, **data_field, **own}
 
 
 __all__ = ["NAME", "looks_like", "read_messages", "write_messages"]

@@ -23,12 +23,11 @@ from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import (
-    AudioBlock,
+    CallBlock,
     ContentBlock,
-    DocumentBlock,
-    ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
+    MediaBlock,
     Message,
     OpaqueBlock,
     RedactedThinkingBlock,
@@ -37,24 +36,29 @@ from dragoman.message import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    VideoBlock,
 )
 from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
+    MEDIA_BLOCKS,
     LossCollector,
     TranscriptReader,
+    add_notes,
     add_residue,
     apply_notes,
     extra_fields,
-    get_notes,
     get_wire_id,
+    is_list_of,
+    make_medium,
     make_notes,
+    media_kind,
     message_notes,
+    own_fields,
     read_transcript,
     unsupported_reason,
-    with_notes,
+    write_with_notes,
 )
+from dragoman.wire.residue import get_notes
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "vercel"
@@ -70,9 +74,6 @@ _ORPHAN_RESULT_TYPE: Final = "data-dragoman-result"
 _DENIED_TEXT: Final = "Tool call execution denied."  # the SDK's text for the model
 _FILE_SCHEME: Final = "dragoman:"  # the URL scheme of workspace files
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
-_Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
-_MEDIA: Final[dict[str, type[_Medium]]] = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
-_Call = ToolUseBlock | InvalidToolUseBlock
 _Result = tuple[Message, ToolResultBlock]
 
 
@@ -96,7 +97,7 @@ class _Step(msgspec.Struct):
 
 def looks_like(wire: Any) -> bool:
     """Return whether a value may be a list of UI messages: they have an id, one of three roles, and typed parts."""
-    return isinstance(wire, list) and bool(wire) and all(_is_message(item) for item in wire)
+    return is_list_of(wire, _is_message)
 
 
 def _is_message(item: Any) -> bool:
@@ -131,7 +132,7 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> None:
     draft = _Draft([])
     orphan_result = _read_orphan_result(parts, reader) if role == "assistant" else None
     if orphan_result is not None:
-        extra = _own_fields(item.get("metadata"))
+        extra = own_fields(item.get("metadata"))
         draft.steps.append(reader.make_message(Role.TOOL, [orphan_result], wire_id=item["id"], extra=extra))
         reader.messages.append(add_residue(draft.steps[0], _default_message(draft), item, NAME))
         return
@@ -158,7 +159,7 @@ def _split_steps(parts: list[dict[str, Any]]) -> list[_Step]:
 
 
 def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: TranscriptReader) -> None:
-    role, own_fields = _ROLES[item["role"]], _own_fields(item.get("metadata"))
+    role, own = _ROLES[item["role"]], own_fields(item.get("metadata"))
     blocks: list[ContentBlock] = []
     answers: list[tuple[int, ToolResultBlock, dict[str, Any] | None]] = []
     for part in step.parts:
@@ -169,10 +170,10 @@ def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: Transcr
         block, answer = call
         blocks.append(block)
         if answer is not None:
-            result_fields = _own_fields(part.get("resultProviderMetadata"))
+            result_fields = own_fields(part.get("resultProviderMetadata"))
             order = (result_fields or {}).get("order")
             answers.append((order if type(order) is int else len(answers), answer, result_fields))
-    if (own_fields or {}).get("empty") is True:
+    if (own or {}).get("empty") is True:
         blocks = []
     _add_step(item, step, blocks, draft, reader)
     step_message = draft.steps[-1]
@@ -197,34 +198,23 @@ def _add_step(
     item: dict[str, Any], step: _Step, blocks: list[ContentBlock], draft: _Draft, reader: TranscriptReader
 ) -> None:
     """Add the message of a step; the first one has the wire id, the others are noted as a part of it."""
-    own_fields = _own_fields(item.get("metadata"))
+    own = own_fields(item.get("metadata"))
     notes: dict[str, Any] = {}
     if step.number == 0:
-        extra = (
-            None
-            if own_fields is None
-            else {key: value for key, value in own_fields.items() if key not in _MESSAGE_FIELDS}
-        )
+        extra = None if own is None else {key: value for key, value in own.items() if key not in _MESSAGE_FIELDS}
         message = reader.make_message(_ROLES[item["role"]], blocks, wire_id=item["id"], extra=extra)
         if step.start is not None:
             notes["starts"] = step.start
     else:
-        steps = (own_fields or {}).get("steps")
+        steps = (own or {}).get("steps")
         extra = steps.get(str(step.number)) if isinstance(steps, dict) else None
         message = reader.make_message(_ROLES[item["role"]], blocks, extra=extra if isinstance(extra, dict) else None)
         notes["part_of"] = item["id"]
         if step.start != _STEP:
             notes["starts"] = step.start
-    if notes:
-        message = with_notes(message, {"dialect": NAME, **message_notes(message, NAME), **notes})
+    message = add_notes(message, NAME, **notes)
     draft.steps.append(message)
     reader.messages.append(message)
-
-
-def _own_fields(metadata: Any) -> dict[str, Any] | None:
-    """Return the object under our key, if any."""
-    fields = metadata.get(KEY) if isinstance(metadata, dict) else None
-    return fields if isinstance(fields, dict) else None
 
 
 def _read_part(part: dict[str, Any], role: Role) -> ContentBlock:
@@ -258,18 +248,11 @@ def _read_thinking(part: dict[str, Any], text: str) -> tuple[ContentBlock, str |
     return ThinkingBlock(text), None
 
 
-def _read_file(part: dict[str, Any], media_type: str, url: str) -> _Medium:
-    own_fields, name = _own_fields(part.get("providerMetadata")) or {}, part.get("filename")
-    kind = own_fields.get("type") if own_fields.get("type") in (*_MEDIA, "document") else _media_kind(media_type)
-    source = ImageSource("url", url) if own_fields.get("url") is True else _read_url(url, media_type)
-    if kind == "document":
-        return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
-    return _MEDIA[str(kind)](source, media_type)
-
-
-def _media_kind(media_type: str) -> str:
-    prefix = media_type.partition("/")[0]
-    return prefix if prefix in _MEDIA else "document"
+def _read_file(part: dict[str, Any], media_type: str, url: str) -> MediaBlock:
+    own, name = own_fields(part.get("providerMetadata")) or {}, part.get("filename")
+    kind = own.get("type") if own.get("type") in MEDIA_BLOCKS else media_kind(media_type)
+    source = ImageSource("url", url) if own.get("url") is True else _read_url(url, media_type)
+    return make_medium(str(kind), source, media_type, name)
 
 
 def _read_url(url: str, media_type: str) -> ImageSource:
@@ -285,7 +268,7 @@ def _read_url(url: str, media_type: str) -> ImageSource:
 # --- calls and results -----------------------------------------------------------------------------------------------
 
 
-def _read_call(part: dict[str, Any], reader: TranscriptReader) -> tuple[_Call, ToolResultBlock | None] | None:
+def _read_call(part: dict[str, Any], reader: TranscriptReader) -> tuple[CallBlock, ToolResultBlock | None] | None:
     """Return a call and its result, if any; ``None`` if it is not a call, or one that the provider executed."""
     kind, wire_id, state = part.get("type"), part.get("toolCallId"), part.get("state")
     name = part.get("toolName") if kind == "dynamic-tool" else str(kind).removeprefix("tool-")
@@ -304,9 +287,9 @@ def _read_call(part: dict[str, Any], reader: TranscriptReader) -> tuple[_Call, T
     return block, _make_result(part, our_id, state)
 
 
-def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> _Call:
+def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> CallBlock:
     value, raw = part.get("input"), part.get("rawInput")
-    stated_reason = (_own_fields(part.get("callProviderMetadata")) or {}).get("invalid")
+    stated_reason = (own_fields(part.get("callProviderMetadata")) or {}).get("invalid")
     if type(value) is dict and state != "input-streaming" and not isinstance(stated_reason, str):
         return ToolUseBlock(our_id, name, value)
     if isinstance(stated_reason, str) and isinstance(value, str):
@@ -324,12 +307,12 @@ def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> _Cal
 
 
 def _make_result(part: dict[str, Any], our_id: str, state: str) -> ToolResultBlock | None:
-    own_fields = _own_fields(part.get("resultProviderMetadata")) or {}
+    own = own_fields(part.get("resultProviderMetadata")) or {}
     match state:
         case "output-available":
-            return _read_output(part.get("output"), our_id, in_parts=own_fields.get("parts") is True)
+            return _read_output(part.get("output"), our_id, in_parts=own.get("parts") is True)
         case "output-error":
-            parts = own_fields.get("parts")
+            parts = own.get("parts")
             blocks = _read_blocks(parts) if isinstance(parts, list) else None
             return ToolResultBlock(our_id, blocks or (TextBlock(part.get("errorText", "")),), is_error=True)
         case "output-denied":
@@ -360,10 +343,10 @@ def _read_orphan_result(parts: list[dict[str, Any]], reader: TranscriptReader) -
 def _default_orphan_result(answer: ToolResultBlock) -> dict[str, Any]:
     """Write a result without a call, or a second result, as a data part."""
     wire_id = get_notes(answer.provider_raw, NAME).get("id", answer.tool_use_id)
-    output_fields, own_fields = _default_output(answer)
+    output_fields, own = _default_output(answer)
     return {
         "type": _ORPHAN_RESULT_TYPE,
-        "data": {"toolCallId": wire_id, "state": _result_state(answer, ""), **output_fields, **own_fields},
+        "data": {"toolCallId": wire_id, "state": _result_state(answer, ""), **output_fields, **own},
     }
 
 
@@ -386,10 +369,10 @@ def _read_blocks(parts: list[Any]) -> tuple[ContentBlock, ...] | None:
 
 def _add_call_notes(block: ContentBlock, part: dict[str, Any], draft: _Draft) -> ContentBlock:
     """Return the block; a call with the residue of its part."""
-    if not isinstance(block, _Call):
+    if not isinstance(block, CallBlock):
         return block
     notes = {key: note for key, note in get_notes(block.provider_raw, NAME).items() if key != "dialect"}
-    order = _own_fields(part.get("resultProviderMetadata")) or {}
+    order = own_fields(part.get("resultProviderMetadata")) or {}
     default = _default_call(block, draft.results.get(block.id), order.get("order"))
     return block.replace(provider_raw=make_notes(NAME, default, part, **notes))
 
@@ -421,7 +404,7 @@ def _draft_message(message: Message, drafts: list[_Draft], calls: dict[str, _Dra
             drafts[-1].steps.append(supported)
         else:
             drafts.append(_Draft([supported]))
-        calls.update((block.id, drafts[-1]) for block in blocks if isinstance(block, _Call))
+        calls.update((block.id, drafts[-1]) for block in blocks if isinstance(block, CallBlock))
 
 
 def _continues_draft(message: Message, draft: _Draft) -> bool:
@@ -455,7 +438,7 @@ def _draft_result(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
 
 
 def _belongs_to_step(result: ToolResultBlock, step: Message) -> bool:
-    return any(isinstance(block, _Call) and block.id == result.tool_use_id for block in step.content)
+    return any(isinstance(block, CallBlock) and block.id == result.tool_use_id for block in step.content)
 
 
 def _write_draft(draft: _Draft) -> dict[str, Any]:
@@ -493,10 +476,10 @@ def _default_step(step: Message, number: int, draft: _Draft) -> Iterator[dict[st
     start = message_notes(step, NAME).get("starts", _STEP if number else None)
     if start is not None:
         yield start
-    calls = [block.id for block in step.content if isinstance(block, _Call) and block.id in draft.results]
+    calls = [block.id for block in step.content if isinstance(block, CallBlock) and block.id in draft.results]
     answered_calls = [call for call in draft.results if call in calls]
     for block in step.content:
-        if isinstance(block, _Call):
+        if isinstance(block, CallBlock):
             order = answered_calls.index(block.id) if block.id in answered_calls and answered_calls != calls else None
             notes = get_notes(block.provider_raw, NAME)
             yield apply_notes(_default_call(block, draft.results.get(block.id), order), notes)
@@ -504,7 +487,7 @@ def _default_step(step: Message, number: int, draft: _Draft) -> Iterator[dict[st
             yield _write_part(block)
 
 
-def _default_call(call: _Call, result: _Result | None, order: int | None) -> dict[str, Any]:
+def _default_call(call: CallBlock, result: _Result | None, order: int | None) -> dict[str, Any]:
     """Write a call and its result, if any, as one part."""
     notes = get_notes(call.provider_raw, NAME)
     name_fields = (
@@ -531,27 +514,27 @@ def _result_state(answer: ToolResultBlock | None, default: str) -> str:
 
 def _default_result(result: _Result, order: int | None) -> dict[str, Any]:
     message, answer = result
-    own_fields = extra_fields(message, NAME, has_id=False) or {}
+    own = extra_fields(message, NAME, has_id=False) or {}
     if order is not None:
-        own_fields["order"] = order
+        own["order"] = order
     wire, output_own_fields = _default_output(answer)
-    own_fields |= output_own_fields
-    return {**wire, "resultProviderMetadata": {KEY: own_fields}} if own_fields else wire
+    own |= output_own_fields
+    return {**wire, "resultProviderMetadata": {KEY: own}} if own else wire
 
 
 def _default_output(answer: ToolResultBlock) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the output of a result, and the fields under our key."""
     wire: dict[str, Any] = {}
-    own_fields: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     match answer.content:
         case (TextBlock(text),) if not _has_notes(answer.content[0]):
             wire["errorText" if answer.is_error else "output"] = _output_value(text, answer)
         case blocks if answer.is_error:
             wire["errorText"] = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
-            own_fields["parts"] = [_write_part(block) for block in blocks]
+            own["parts"] = [_write_part(block) for block in blocks]
         case blocks:
-            wire["output"], own_fields["parts"] = [_write_part(block) for block in blocks], True
-    return wire, own_fields
+            wire["output"], own["parts"] = [_write_part(block) for block in blocks], True
+    return wire, own
 
 
 def _has_notes(block: ContentBlock) -> bool:
@@ -566,10 +549,8 @@ def _output_value(text: str, answer: ToolResultBlock) -> Any:
     return text if problem is not None else value.get("value")
 
 
-def _write_part(block: ContentBlock) -> dict[str, Any]:
-    notes = get_notes(getattr(block, "provider_raw", None), NAME)
-    wire: dict[str, Any] = apply_notes(_default_part(block, notes.get("form")), notes)
-    return wire
+def _write_part(block: ContentBlock) -> Any:
+    return write_with_notes(block, NAME, lambda notes: _default_part(block, notes.get("form")))
 
 
 def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
@@ -583,7 +564,7 @@ def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
             return {"type": "reasoning", "text": "", **_provider_metadata(block, form, "redactedData", data)}
         case OpaqueBlock(wire=wire):
             return wire
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+        case _ if isinstance(block, MediaBlock):
             return _default_file(block)
         case _:
             raise AssertionError(f"{block.type} is not a part")
@@ -597,7 +578,7 @@ def _provider_metadata(
     return {"providerMetadata": {"anthropic" if is_anthropic else KEY: {name: value}}}
 
 
-def _default_file(block: _Medium) -> dict[str, Any]:
+def _default_file(block: MediaBlock) -> dict[str, Any]:
     source, media_type = block.source, block.media_type
     match source.kind:
         case "base64":
@@ -606,12 +587,12 @@ def _default_file(block: _Medium) -> dict[str, Any]:
             url = source.data
         case _:
             url = _FILE_SCHEME + quote(source.data)
-    own_fields: dict[str, Any] = {}
-    if _media_kind(media_type) != block.type:
-        own_fields["type"] = block.type
+    own: dict[str, Any] = {}
+    if media_kind(media_type) != block.type:
+        own["type"] = block.type
     if source.kind == "url" and url.startswith(("data:", _FILE_SCHEME)):
-        own_fields["url"] = True
+        own["url"] = True
     name = getattr(block, "name", None)
     name_field = {} if name is None else {"filename": name}
-    metadata = {"providerMetadata": {KEY: own_fields}} if own_fields else {}
+    metadata = {"providerMetadata": {KEY: own}} if own else {}
     return {"type": "file", "mediaType": media_type, **name_field, "url": url, **metadata}

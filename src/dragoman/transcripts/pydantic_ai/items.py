@@ -2,7 +2,6 @@
 
     read_item(item) -> block        known fields and residue; an unknown item becomes an opaque block
     write_item(block) -> item       the item again
-    unsupported_reason(block)       why a block cannot be an item
 
 A file is URL-safe base64 or a URL. A file that was uploaded to a provider is opaque. The media type of the bytes
 determines the block type; for a URL, the kind of the item does.
@@ -25,18 +24,18 @@ from dragoman.message import (
     DocumentBlock,
     ImageBlock,
     ImageSource,
+    MediaBlock,
     OpaqueBlock,
     TextBlock,
     VideoBlock,
 )
-from dragoman.transcripts.base import apply_notes, get_notes, make_notes
+from dragoman.transcripts.base import make_notes, write_with_notes
 from dragoman.transcripts.pydantic_ai.shapes import NAME, Wire
 
-Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 _TO_URLSAFE: Final = str.maketrans("+/", "-_")
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
-_BY_TYPE: Final[dict[str, type[Medium]]] = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
-_BY_KIND: Final[dict[str, type[Medium]]] = {
+_BY_TYPE: Final[dict[str, type[MediaBlock]]] = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
+_BY_KIND: Final[dict[str, type[MediaBlock]]] = {
     "image-url": ImageBlock,
     "audio-url": AudioBlock,
     "video-url": VideoBlock,
@@ -105,7 +104,7 @@ def file_digests(items: Any) -> list[str]:
     return sorted({file_digest(item) for item in listed_items if is_file(item, None)})
 
 
-def _match_item(item: Wire, notes: dict[str, Any]) -> TextBlock | Medium | None:
+def _match_item(item: Wire, notes: dict[str, Any]) -> TextBlock | MediaBlock | None:
     match item:
         case {"kind": "text-content" | "structured-content" as kind, "content": str(text)}:
             notes["form"] = kind
@@ -125,7 +124,7 @@ def _match_item(item: Wire, notes: dict[str, Any]) -> TextBlock | Medium | None:
             return None
 
 
-def _with_identifier(block: Medium, item: Wire) -> Medium:
+def _with_identifier(block: MediaBlock, item: Wire) -> MediaBlock:
     """Return the block; a document with a custom identifier as its name."""
     identifier = item.get("identifier")
     if (
@@ -140,24 +139,11 @@ def _with_identifier(block: Medium, item: Wire) -> Medium:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def unsupported_reason(block: ContentBlock) -> str | None:
-    """Return why a block cannot be an item; ``None`` if it can."""
-    match block:
-        case TextBlock():
-            return None
-        case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
-            return "a workspace file that others cannot read" if source.kind == "file_ref" else None
-        case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block of {dialect}"
-        case _:
-            return "this format has no such item"
-
-
 def changed_reason(block: ContentBlock) -> str | None:
     """Return what reading back changes about a medium whose bytes are kept; ``None`` if nothing."""
     if isinstance(block, DocumentBlock) and block.name == "":
         return "an empty name is dropped; the document is kept"
-    if not isinstance(block, Medium) or block.source.kind != "base64":
+    if not isinstance(block, MediaBlock) or block.source.kind != "base64":
         return None
     if type(block) is not _BY_TYPE.get(block.media_type.partition("/")[0], DocumentBlock):
         return "the media type determines the block type; the bytes are kept"
@@ -170,8 +156,7 @@ def write_item(block: ContentBlock) -> Any:
     """Write an item."""
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = get_notes(getattr(block, "provider_raw", None), NAME)
-    return apply_notes(_default_item(block, notes), notes)
+    return write_with_notes(block, NAME, lambda notes: _default_item(block, notes))
 
 
 def _default_item(block: ContentBlock, notes: dict[str, Any]) -> Any:
@@ -210,7 +195,7 @@ def _default_text(text: str, form: str | None) -> Any:
             return text
 
 
-def _default_identifier(block: Medium) -> str:
+def _default_identifier(block: MediaBlock) -> str:
     """Return the identifier that the package derives from a file."""
     data = block.source.data.encode()
     if block.source.kind == "base64":

@@ -34,10 +34,11 @@ from dragoman.message import (
 from dragoman.transcripts.base import (
     KEY,
     TranscriptReader,
+    add_notes,
     apply_notes,
-    get_notes,
     make_notes,
     message_notes,
+    unsupported_item_reason,
     with_notes,
 )
 from dragoman.transcripts.pydantic_ai.items import (
@@ -46,7 +47,6 @@ from dragoman.transcripts.pydantic_ai.items import (
     is_file,
     read_item,
     read_value,
-    unsupported_reason,
     write_item,
 )
 from dragoman.transcripts.pydantic_ai.shapes import (
@@ -71,6 +71,7 @@ from dragoman.transcripts.pydantic_ai.write_context import (
     read_extra,
     read_own_extra,
 )
+from dragoman.wire.residue import get_notes
 
 _RECORD_PARTS: Final = (  # parts without content for the model
     "tool-availability-delta",
@@ -122,17 +123,13 @@ def read_request(wire: Wire, where: str, state: ReadState) -> None:
         "new": True if start and messages[start - 1].role is not Role.ASSISTANT else None,
     }
     request_notes = {name: note for name, note in notes.items() if note is not None}
-    messages[start] = _add_note(messages[start], "request", request_notes)
+    messages[start] = add_notes(messages[start], NAME, request=request_notes)
     context = WriteContext()
     context.instructions = previous_instructions
     raw = make_notes(NAME, _default_request(messages[start:], context), wire) or {}
     wire_notes = {name: raw[name] for name in ("residue", "order") if name in raw}
-    messages[start] = _add_note(messages[start], "request", {**request_notes, **wire_notes})
+    messages[start] = add_notes(messages[start], NAME, request={**request_notes, **wire_notes})
     state.instructions = previous_instructions if instructions is None else instructions
-
-
-def _add_note(message: Message, name: str, note: Any) -> Message:
-    return with_notes(message, {"dialect": NAME, **message_notes(message, NAME), name: note})
 
 
 class _RequestReader:
@@ -186,7 +183,7 @@ class _RequestReader:
         if len(self._reader.messages) == start:
             self.add_message(Role.SYSTEM, (), _INSTRUCTIONS, {"form": "empty"})  # a request without messages
         elif self._pending_records:
-            self._reader.messages[-1] = _add_note(self._reader.messages[-1], "after", self._pending_records)
+            self._reader.messages[-1] = add_notes(self._reader.messages[-1], NAME, after=self._pending_records)
 
     def _read_message_at(self, parts: list[Any], index: int) -> int:
         """Read the message that starts with a part; return its number of parts."""
@@ -467,10 +464,14 @@ def _unsupported_instruction_reason(block: ContentBlock) -> str | None:
     return None if isinstance(block, TextBlock) else "a system prompt must be text"
 
 
+def _unsupported_reason(block: ContentBlock) -> str | None:
+    return unsupported_item_reason(block, NAME)
+
+
 def _tool_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
     for block in context.supported_blocks(message, message.content, lambda _: None):
         if isinstance(block, ToolResultBlock):
-            supported = context.supported_blocks(message, block.content, unsupported_reason)
+            supported = context.supported_blocks(message, block.content, _unsupported_reason)
             _add_change_losses(supported, message, context)
             notes = get_notes(block.provider_raw, NAME)
             yield apply_notes(_default_result(block.replace(content=supported), when, notes, context.calls), notes)
@@ -498,7 +499,7 @@ def _blocks_with_parts(
     message: Message, when: str, context: WriteContext
 ) -> Iterator[tuple[Wire | None, ContentBlock]]:
     """Yield each supported block, and its own part if it is one."""
-    blocks = context.supported_blocks(message, message.content, unsupported_reason)
+    blocks = context.supported_blocks(message, message.content, _unsupported_reason)
     _add_change_losses(blocks, message, context)
     open_speech: Wire | None = None
     for block in blocks:

@@ -15,6 +15,7 @@ from dragoman.errors import FormatError
 from dragoman.jsontext import count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import (
     NOT_RECORDED,
+    CallBlock,
     ContentBlock,
     InvalidToolUseBlock,
     Message,
@@ -32,10 +33,10 @@ from dragoman.transcripts.base import (
     TranscriptReader,
     add_residue,
     apply_notes,
-    get_notes,
     make_notes,
     message_notes,
     with_notes,
+    write_with_notes,
 )
 from dragoman.transcripts.pydantic_ai.shapes import (
     NAME,
@@ -67,7 +68,6 @@ _STATES: Final = {
     MessageStatus.CANCELLED: "interrupted",
     MessageStatus.ERROR: "interrupted",
 }
-Call = ToolUseBlock | InvalidToolUseBlock
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _match_part(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> 
             return None
 
 
-def _read_call(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> Call:
+def _read_call(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> CallBlock:
     name, args, wire_id = part.get("tool_name"), part.get("args"), part.get("tool_call_id")
     if not isinstance(name, str):
         raise FormatError("a call needs the name of its tool", where=f"{reader.path}.tool_name")
@@ -290,8 +290,7 @@ def _add_reason_losses(blocks: Iterable[ContentBlock], message: Message, context
 def _write_part(block: ContentBlock, provider: str | None) -> Wire:
     if isinstance(block, OpaqueBlock):
         return block.wire
-    notes = get_notes(getattr(block, "provider_raw", None), NAME)
-    wire: Wire = apply_notes(_default_part(block, notes, provider), notes)
+    wire: Wire = write_with_notes(block, NAME, lambda notes: _default_part(block, notes, provider))
     return wire
 
 

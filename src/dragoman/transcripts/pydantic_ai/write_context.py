@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
-from dragoman.transcripts.base import KEY, KNOWN_ROLES, LossCollector, extra_fields, get_notes
+from dragoman.transcripts.base import KEY, KNOWN_ROLES, LossCollector, extra_fields
 from dragoman.transcripts.pydantic_ai.shapes import NAME, Wire
+from dragoman.wire.residue import get_notes
 
 
 class CallInfo(NamedTuple):
