@@ -28,7 +28,6 @@ from dragoman.event import (
     MessageStart,
     StreamError,
     StreamEvent,
-    TextDelta,
     ThinkingDelta,
     ToolUseEnd,
     ToolUseInputDelta,
@@ -36,7 +35,7 @@ from dragoman.event import (
     UsageUpdate,
     fold,
 )
-from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
+from dragoman.exchange import Fault, Reply, StopReason
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -47,6 +46,7 @@ from dragoman.message import (
 )
 from dragoman.wire.frames import json_line, sse_frame
 from dragoman.wire.residue import apply_diff, get_notes
+from dragoman.wire.stream_writer import BaseStreamWriter
 
 _Part = dict[str, Any]
 _EMPTY_TEXT: Final[_Part] = {"text": ""}
@@ -69,123 +69,45 @@ class _OpenCall:
         return fold((self.start, text, self.end or ToolUseEnd(self.start.index))).content[0]
 
 
-class StreamWriter:
+class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream."""
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse", "json-array"):
             raise LookupError(f"{NAME} streams are server-sent events or one JSON array, not {framing!r}")
+        super().__init__(NAME)
         self._is_array = framing == "json-array"
         self._has_items = False  # whether the array has an item
         self._model: str | None = None
         self._repeated_fields: _Part = {}  # fields that every chunk repeats
         self._content: _Part = {"role": "model"}
         self._candidate: _Part = {"index": 0}
-        self._usage: TokenUsage | None = None
         self._is_usage_written = True
-        self._kinds: dict[int, type[StreamEvent]] = {}  # the event type that opened each block
         self._calls: dict[int, _OpenCall] = {}
         self._pending_parts: dict[int, list[_Part]] = {}  # parts that wait for an earlier call
         self._native_thinking: set[int] = set()  # reasoning blocks of this dialect
-        self._halves: dict[int, str] = {}  # high surrogates that wait for the low one
         self._has_content = False
-        self._fault: Fault | None = None
-        self._end: Reply | None = None
-        self._is_over = False
+        self._fault: Fault | None = None  # of an invalid call
+        self._last_reply: Reply | None = None
 
     def feed(self, event: StreamEvent) -> bytes:
-        """Return the bytes for one event."""
-        if self._is_over:
+        """Return the bytes for one event; the end does not wait for usage, which may follow in a chunk of its own."""
+        if self._last_reply is not None:
             return self._write_late_usage(event)
-        match event:
-            case MessageStart():
-                return self._start(event)
-            case UsageUpdate(usage):  # written with the next chunk
-                self._usage, self._is_usage_written = usage, False
-                return b""
-            case MessageComplete():
-                return self._complete(event)
-            case StreamError(fault, raw):
-                return self._fail(fault, raw)
-        self._fault = self._fault or self._find_violation(event)
-        if self._fault is not None:
-            return b""  # ignore events after a violation
-        self._pending_parts.setdefault(event.index, []).extend(self._to_parts(event))
-        return self._write_ready()
+        if isinstance(event, UsageUpdate):
+            self._is_usage_written = False  # written with the next chunk
+        elif isinstance(event, StreamError):
+            self._fault = None
+        data = super().feed(event)
+        return data + super().close() if isinstance(event, MessageComplete) else data
 
     def close(self) -> bytes:
         """Return the remaining bytes: an error if the message is incomplete, and the end of the array."""
-        data = b"" if self._is_over else self._fail(self._fault or _fold_fault(), None)
+        data = super().close()
         return data + b"]" if self._is_array else data
 
-    # --- the parts of an event ---------------------------------------------------------------------------------------
-
-    def _to_parts(self, event: StreamEvent) -> list[_Part]:
-        match event:
-            case TextDelta(index, text, None):
-                complete_text = self._join_surrogates(index, text)
-                return [{"text": complete_text}] if complete_text else []
-            case TextDelta(index, text, raw):
-                return _part_if_any(TextBlock(self._join_surrogates(index, text), raw))
-            case ThinkingDelta(index, text, signature, raw):
-                if get_notes(raw, NAME):
-                    self._native_thinking.add(index)
-                if index not in self._native_thinking:  # reasoning of other providers is never written
-                    return []
-                return _part_if_any(
-                    ThinkingBlock(self._join_surrogates(index, text), signature, raw or NATIVE_THINKING)
-                )
-            case ToolUseStart(index):
-                self._calls[index] = _OpenCall(event)
-            case ToolUseInputDelta(index, fragment):
-                self._calls[index].fragments.append(fragment)
-            case ToolUseEnd(index):
-                return self._end_call(index, event)
-            case BlockComplete(_, block):
-                return self._block_parts(block)
-        return []
-
-    def _end_call(self, index: int, end: ToolUseEnd) -> list[_Part]:
-        self._calls[index].end = end
-        if self._calls[index].has_no_input():  # the end of the message shows whether it was truncated
-            return []
-        return self._block_parts(self._calls.pop(index).to_block())
-
-    def _block_parts(self, block: ContentBlock) -> list[_Part]:
-        if isinstance(block, InvalidToolUseBlock):
-            self._fault = self._fault or _fold_fault(BlockComplete(0, block), MessageComplete(StopReason.TOOL_USE))
-            return []
-        return [] if unsupported_reason(block) is not None else [write_part(block)]
-
-    def _join_surrogates(self, index: int, text: str) -> str:
-        """Return the text without a trailing high surrogate, which waits for its low surrogate."""
-        if text.isascii() and index not in self._halves:
-            return text
-        text = self._halves.pop(index, "") + text
-        if "\ud800" <= text[-1:] <= "\udbff":
-            self._halves[index], text = text[-1], text[:-1]
-        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
-        if joined.encode("utf-16-le") != text.encode("utf-16-le", "surrogatepass"):
-            self._fault = self._fault or _HALF_CHARACTER
-        return joined
-
-    def _find_violation(self, event: StreamEvent) -> Fault | None:
-        """Return the fault of an event that is out of order, as ``fold`` would find it."""
-        kind = ToolUseStart if isinstance(event, ToolUseInputDelta | ToolUseEnd) else type(event)
-        index: int = event.index  # type: ignore[union-attr]
-        opened_by = self._kinds.get(index)
-        if isinstance(event, ToolUseInputDelta | ToolUseEnd):
-            is_right = index in self._calls and self._calls[index].end is None
-        elif isinstance(event, ToolUseStart | BlockComplete):
-            is_right = opened_by is None
-        else:
-            is_right = opened_by in (None, kind)
-        self._kinds.setdefault(index, kind)
-        return None if is_right else _make_violation(f"{event.type} for block {index}, which is not open for it")
-
-    # --- chunks ------------------------------------------------------------------------------------------------------
-
-    def _start(self, start: MessageStart) -> bytes:
+    def write_start(self, start: MessageStart) -> bytes:
+        """Write nothing: every chunk repeats the fields of the start."""
         notes = get_notes(start.provider_raw, NAME)
         reply = Reply(stop_reason=StopReason.UNKNOWN, model=start.model)
         wire = apply_diff(default_rest(reply, {**notes, "unsaid": True}), notes.get("residue"))
@@ -197,9 +119,88 @@ class StreamWriter:
         self._candidate = {"index": first["index"]} if "index" in first else {}
         return b""
 
-    def _write_ready(self, *, is_end: bool = False) -> bytes:
+    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+        """Write text."""
+        return self._add_text(index, TextBlock(text, raw))
+
+    def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
+        """Write native reasoning."""
+        if get_notes(delta.provider_raw, NAME):
+            self._native_thinking.add(delta.index)
+        if delta.index not in self._native_thinking:
+            return b""
+        return self._add_text(delta.index, ThinkingBlock(text, delta.signature, delta.provider_raw or NATIVE_THINKING))
+
+    def write_call_start(self, start: ToolUseStart) -> bytes:
+        """Write nothing: calls are written complete."""
+        self._calls[start.index] = _OpenCall(start)
+        return b""
+
+    def write_call_input(self, index: int, text: str) -> bytes:
+        """Write nothing: calls are written complete."""
+        self._calls[index].fragments.append(text)
+        return b""
+
+    def write_call_end(self, end: ToolUseEnd) -> bytes:
+        """Write the call; without input, the end of the message shows whether it was truncated."""
+        self._calls[end.index].end = end
+        if self._calls[end.index].has_no_input():
+            return b""
+        return self.write_block(end.index, self._calls.pop(end.index).to_block())
+
+    def write_block(self, index: int, block: ContentBlock) -> bytes:
+        """Write a complete block, if the API supports it."""
+        if isinstance(block, InvalidToolUseBlock):
+            self._fault = self._fault or _fold_fault(BlockComplete(0, block), MessageComplete(StopReason.TOOL_USE))
+            return b""
+        return self._add_parts(index, [] if unsupported_reason(block) is not None else [write_part(block)])
+
+    def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
+        """Write the last chunk: calls without input, finish reason and usage."""
+        if self._calls and end.stop_reason is StopReason.MAX_TOKENS:
+            start = next(iter(self._calls.values())).start
+            return self.write_failure(StreamError(_fold_fault(start.replace(index=0), end)))
+        if self._fault is not None:
+            return self.write_failure(StreamError(self._fault))
+        calls, self._calls = self._calls, {}
+        data = b"".join([self.write_block(index, calls[index].to_block()) for index in sorted(calls)])
+        raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # required here
+        reply = Reply(stop_reason=end.stop_reason, usage=usage, model=self._model, provider_raw=raw or None)
+        return data + self._write_last(reply)
+
+    def write_failure(self, error: StreamError) -> bytes:
+        """Write a failure as a finish reason if there is one, else as an error in place of the last chunk."""
+        fault, raw = self._fault or error.fault, error.provider_raw
+        if self._end is not None:
+            raw = raw or self._end.provider_raw
+            open_call = next((call for call in self._calls.values() if call.end is None), None)
+            if open_call is not None and self._fault is None:
+                fault = _fold_fault(open_call.start.replace(index=0), self._end)
+        self._calls.clear()
+        data = self._write_ready()
+        reply = Reply(stop_reason=StopReason.ERROR, fault=fault, usage=self.usage, model=self._model, provider_raw=raw)
+        if self._has_content or fault.code != "empty_response":
+            reply = drop_finish_reason(reply)
+        if write_finish_reason(reply, get_notes(reply.provider_raw, NAME)) is not None:
+            return data + self._write_last(reply)
+        if not self._is_usage_written:
+            data += self._write_frame({**self._pending_usage(), **self._repeated_fields})
+        return data + self._write_frame(write_error(fault).wire)
+
+    def _add_text(self, index: int, block: TextBlock | ThinkingBlock) -> bytes:
+        part = write_part(block)
+        has_content = part.get("text") or part.keys() - {"text", "thought"}
+        return self._add_parts(index, [part] if has_content else [])
+
+    def _add_parts(self, index: int, parts: list[_Part]) -> bytes:
+        if self._fault is not None:
+            return b""  # ignore blocks after an invalid call
+        self._pending_parts.setdefault(index, []).extend(parts)
+        return self._write_ready()
+
+    def _write_ready(self) -> bytes:
         """Return the chunks of all blocks that do not wait for a call."""
-        limit = min(self._calls, default=None) if not is_end else None
+        limit = min(self._calls, default=None)
         ready = sorted(index for index in self._pending_parts if limit is None or index < limit)
         return b"".join([self._write_chunk(part) for index in ready for part in self._pending_parts.pop(index)])
 
@@ -210,10 +211,10 @@ class StreamWriter:
 
     def _pending_usage(self) -> _Part:
         """Return usage that no chunk has contained yet."""
-        if self._usage is None or self._is_usage_written:
+        if self.usage is None or self._is_usage_written:
             return {}
         self._is_usage_written = True
-        return {"usageMetadata": default_usage(self._usage, 0)}
+        return {"usageMetadata": default_usage(self.usage, 0)}
 
     def _write_frame(self, wire: _Part) -> bytes:
         if not self._is_array:
@@ -221,46 +222,8 @@ class StreamWriter:
         separator, self._has_items = b",\n" if self._has_items else b"[", True
         return separator + json_line(wire)
 
-    # --- the end -----------------------------------------------------------------------------------------------------
-
-    def _complete(self, end: MessageComplete) -> bytes:
-        fault = self._fault or self._find_end_fault(end)
-        if fault is not None:
-            return self._fail(fault, end.provider_raw)
-        for index in sorted(self._calls):
-            self._pending_parts.setdefault(index, []).extend(self._block_parts(self._calls[index].to_block()))
-        data = self._write_ready(is_end=True)
-        raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # required here
-        return data + self._write_last(
-            Reply(stop_reason=end.stop_reason, usage=self._usage, model=self._model, provider_raw=raw or None)
-        )
-
-    def _find_end_fault(self, end: MessageComplete) -> Fault | None:
-        """Return a fault that no event reported. An empty message is visible as such."""
-        if end.stop_reason is StopReason.ERROR:
-            return _fold_fault(end)
-        if self._halves:
-            return _HALF_CHARACTER
-        if set(self._kinds) != set(range(len(self._kinds))):
-            return _make_violation("a block index is missing")
-        is_limit = end.stop_reason is StopReason.MAX_TOKENS
-        open_call = next((call for call in self._calls.values() if is_limit or call.end is None), None)
-        return _fold_fault(open_call.start.replace(index=0), end) if open_call is not None else None
-
-    def _fail(self, fault: Fault, raw: ProviderRaw | None) -> bytes:
-        data = self._write_ready(is_end=True)
-        reply = Reply(stop_reason=StopReason.ERROR, fault=fault, usage=self._usage, model=self._model, provider_raw=raw)
-        if self._has_content or fault.code != "empty_response":
-            reply = drop_finish_reason(reply)
-        if write_finish_reason(reply, get_notes(reply.provider_raw, NAME)) is not None:
-            return data + self._write_last(reply)
-        if not self._is_usage_written:
-            data += self._write_frame({**self._pending_usage(), **self._repeated_fields})
-        self._is_over = True
-        return data + self._write_frame(write_error(fault).wire)
-
     def _write_last(self, reply: Reply) -> bytes:
-        self._end, self._is_over, self._is_usage_written = reply, True, True
+        self._last_reply, self._is_usage_written = reply, True
         return self._write_frame({**self._repeated_fields, **self._last_response(reply)})
 
     def _last_response(self, reply: Reply) -> _Part:
@@ -270,17 +233,10 @@ class StreamWriter:
 
     def _write_late_usage(self, event: StreamEvent) -> bytes:
         """Write usage that arrives after the end; other events are ignored."""
-        if self._end is None or not isinstance(event, UsageUpdate):
+        if self._last_reply is None or not isinstance(event, UsageUpdate):
             return b""
-        wire = self._last_response(self._end.replace(usage=event.usage))
+        wire = self._last_response(self._last_reply.replace(usage=event.usage))
         return self._write_frame({"usageMetadata": wire["usageMetadata"], **self._repeated_fields})
-
-
-_HALF_CHARACTER: Final = Fault(code="bad_event", message="a lone surrogate in a text", retryable=True)
-
-
-def _make_violation(message: str) -> Fault:
-    return Fault(code="protocol_violation", message=message, error_class=ErrorClass.SERVER_ERROR, retryable=True)
 
 
 def _fold_fault(*events: StreamEvent) -> Fault:
@@ -288,12 +244,6 @@ def _fold_fault(*events: StreamEvent) -> Fault:
     fault = fold(events).fault
     assert fault is not None
     return fault
-
-
-def _part_if_any(block: TextBlock | ThinkingBlock) -> list[_Part]:
-    """Return the part of a text in a list, or an empty list if it has no content."""
-    part = write_part(block)
-    return [part] if part.get("text") or part.keys() - {"text", "thought"} else []
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
