@@ -151,7 +151,7 @@ def _read_group(group: list[tuple[str, dict[str, Any]]], reader: TranscriptReade
     extra = None if own is None else {key: value for key, value in own.items() if key not in _PIECE_FIELDS}
     pieces = [_read_piece(item, where, reader) for where, item in group]
     message = reader.make_message(
-        _ROLES[main["role"]], [block for piece in pieces for block in piece], wire_id=main["id"], extra=extra
+        _ROLES[main["role"]], [block for piece in pieces for block in piece], wire_id=main["id"], own_extra=extra
     )
     form = _get_form(main)
     if form is not None:

@@ -94,13 +94,13 @@ class TranscriptReader:
         blocks: Iterable[ContentBlock],
         *,
         wire_id: Any = None,
-        extra: Any = None,
+        own_extra: Any = None,
         **metadata_fields: Any,
     ) -> Message:
         """Create a message without adding it to ``messages``; the caller adds notes about its residue.
 
-        ``wire_id`` is the id in the format, ``extra`` the object under ``KEY``, ``metadata_fields`` metadata that the
-        format expresses in its own fields.
+        ``wire_id`` is the id in the format, ``own_extra`` the object under ``KEY``, ``metadata_fields`` metadata that
+        the format expresses in its own fields.
         """
         content = tuple(blocks)
         message_id = self._next_id()
@@ -110,21 +110,21 @@ class TranscriptReader:
             metadata_fields.setdefault("message_id", wire_id)
         if role is Role.TOOL and content and isinstance(content[0], ToolResultBlock):
             metadata_fields.setdefault("parent_tool_use_id", content[0].tool_use_id)
-        if extra is not None:
-            return self._make_from_extra(extra, message_id, role, content, metadata_fields)
+        if own_extra is not None:
+            return self._make_from_extra(own_extra, message_id, role, content, metadata_fields)
         defaults = {"id": message_id, "at": self._created_at.isoformat()}
         metadata = MessageMetadata(**metadata_fields, provider_raw={"dialect": self.name, "given": defaults})
         return Message(message_id, self._session_id, role, content, metadata, self._created_at)
 
     def _make_from_extra(
         self,
-        extra: Any,
+        own_extra: Any,
         message_id: str,
         role: Role,
         content: tuple[ContentBlock, ...],
         metadata_fields: dict[str, Any],
     ) -> Message:
-        fields = {"id": message_id, "created_at": self._created_at.isoformat(), **expect_object(extra, self.path)}
+        fields = {"id": message_id, "created_at": self._created_at.isoformat(), **expect_object(own_extra, self.path)}
         extra_metadata = expect_object(fields.pop("metadata", {}), self.path)
         wire = {**fields, "session_id": self._session_id, "role": str(role), "content": [], "metadata": extra_metadata}
         try:

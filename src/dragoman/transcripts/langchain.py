@@ -110,7 +110,7 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> Message:
     data = expect_object(item if is_flat else item["data"], where)
     if kind in _OPAQUE_TYPES:
         message = reader.make_message(
-            Role.ASSISTANT, [OpaqueBlock(NAME, item)], extra=own_fields(data.get("response_metadata"))
+            Role.ASSISTANT, [OpaqueBlock(NAME, item)], own_extra=own_fields(data.get("response_metadata"))
         )
         return add_residue(add_notes(message, NAME, form="whole"), item, item, NAME)
     if not isinstance(kind, str) or kind not in _ROLES:
@@ -122,7 +122,7 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> Message:
         role,
         blocks,
         wire_id=data.get("id"),
-        extra=own_fields(data.get("response_metadata")),
+        own_extra=own_fields(data.get("response_metadata")),
         **_read_metadata(role, data),
     )
     notes: dict[str, Any] = {"flat": True} if is_flat else {}

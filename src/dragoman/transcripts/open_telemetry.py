@@ -229,7 +229,7 @@ def _make_message(
     if item.get("finish_reason") == "error":
         metadata_fields = {**metadata_fields, "status": MessageStatus.ERROR}
     has_extra = is_first and (extra or _WHOLE in (own_fields(item) or {}))
-    message = reader.make_message(role, blocks, extra=extra if has_extra else None, **metadata_fields)
+    message = reader.make_message(role, blocks, own_extra=extra if has_extra else None, **metadata_fields)
     notes = dict(message_notes(message, NAME))
     if not is_first:
         notes["joined"] = True

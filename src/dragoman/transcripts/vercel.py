@@ -133,7 +133,7 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> None:
     orphan_result = _read_orphan_result(parts, reader) if role == "assistant" else None
     if orphan_result is not None:
         extra = own_fields(item.get("metadata"))
-        draft.steps.append(reader.make_message(Role.TOOL, [orphan_result], wire_id=item["id"], extra=extra))
+        draft.steps.append(reader.make_message(Role.TOOL, [orphan_result], wire_id=item["id"], own_extra=extra))
         reader.messages.append(add_residue(draft.steps[0], _default_message(draft), item, NAME))
         return
     for step in _split_steps(parts) if role == "assistant" else [_Step(0, None, parts)]:
@@ -183,7 +183,7 @@ def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: Transcr
             if result_fields is None
             else {key: value for key, value in result_fields.items() if key not in _RESULT_FIELDS}
         )
-        message = reader.make_message(Role.TOOL, [answer], extra=extra)
+        message = reader.make_message(Role.TOOL, [answer], own_extra=extra)
         reader.messages.append(message)
         draft.results[answer.tool_use_id] = (message, answer)
     blocks_with_notes = [
@@ -202,13 +202,15 @@ def _add_step(
     notes: dict[str, Any] = {}
     if step.number == 0:
         extra = None if own is None else {key: value for key, value in own.items() if key not in _MESSAGE_FIELDS}
-        message = reader.make_message(_ROLES[item["role"]], blocks, wire_id=item["id"], extra=extra)
+        message = reader.make_message(_ROLES[item["role"]], blocks, wire_id=item["id"], own_extra=extra)
         if step.start is not None:
             notes["starts"] = step.start
     else:
         steps = (own or {}).get("steps")
         extra = steps.get(str(step.number)) if isinstance(steps, dict) else None
-        message = reader.make_message(_ROLES[item["role"]], blocks, extra=extra if isinstance(extra, dict) else None)
+        message = reader.make_message(
+            _ROLES[item["role"]], blocks, own_extra=extra if isinstance(extra, dict) else None
+        )
         notes["part_of"] = item["id"]
         if step.start != _STEP:
             notes["starts"] = step.start

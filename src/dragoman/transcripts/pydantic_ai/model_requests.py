@@ -164,7 +164,7 @@ class _RequestReader:
             if value is not None
         }
         self._first_metadata = {}
-        message = self._reader.make_message(role, blocks, extra=extra, **metadata_fields)
+        message = self._reader.make_message(role, blocks, own_extra=extra, **metadata_fields)
         if extra is None or "created_at" not in extra:
             message = message.replace(created_at=when or self._sent_at)
         raw = dict(message_notes(message, NAME))

@@ -81,7 +81,7 @@ def read_response(wire: Wire, where: str, reader: TranscriptReader) -> None:
         reader.path = f"{where}.parts[{index}]"
         blocks.append(_read_part(expect_object(part, reader.path), provider, reader))
     reader.path = where
-    message = reader.make_message(Role.ASSISTANT, blocks, extra=read_own_extra(wire), **_read_metadata(wire))
+    message = reader.make_message(Role.ASSISTANT, blocks, own_extra=read_own_extra(wire), **_read_metadata(wire))
     message = message.replace(created_at=parse_time(wire.get("timestamp")) or message.created_at)
     notes = {
         "dialect": NAME,
