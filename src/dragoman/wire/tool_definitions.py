@@ -12,8 +12,11 @@ The one rule: an input that is no JSON object is never replaced by an empty one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+import msgspec
 
 from dragoman.errors import JsonError
 from dragoman.exchange import Loss, OpaqueTool, Reply, SideEffects, StopReason, ToolDefinition
@@ -24,6 +27,7 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 Tool = ToolDefinition | OpaqueTool
 ToolWriter = Callable[[ToolDefinition], dict[str, Any]]
 UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # what only we find wrong
+MAX_BRACKETS: Final = 64  # in JSON that is shallow for certain
 EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # the schema of a tool that came without one
 
 
@@ -100,3 +104,20 @@ def is_unusable(reply: Reply, dialect: str) -> bool:
         return False
     invalid_calls = (block for block in reply.content if isinstance(block, InvalidToolUseBlock))
     return all(get_notes(block.provider_raw, dialect) for block in invalid_calls)
+
+
+def is_shallow_json(value: dict[str, Any]) -> bool:
+    """Whether a parsed object is certainly not nested too deeply to be stored; ``False`` means that it may be."""
+    try:
+        data = _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return _has_few_brackets(data)
+
+
+@functools.lru_cache(maxsize=1024)  # a conversation sends the same schemas in every turn
+def _has_few_brackets(data: bytes) -> bool:
+    return data.count(b"{") + data.count(b"[") <= MAX_BRACKETS
+
+
+_encode: Final = msgspec.json.Encoder().encode

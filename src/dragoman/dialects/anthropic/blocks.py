@@ -31,48 +31,20 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.value import unvalidated
 from dragoman.wire.message_builder import MessageBuilder
-from dragoman.wire.plainness import is_encodable, is_json
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 NAME: Final = "anthropic"
-_text: Final = unvalidated(TextBlock)
-_tool_use: Final = unvalidated(ToolUseBlock)
-_thinking: Final = unvalidated(ThinkingBlock)
 _DOCUMENT_TYPES: Final = ("application/pdf", "text/plain")
 
 
 def read_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
     """A block as we know it, with what is left over; else the whole of it, opaque."""
-    plain = _read_plain_block(wire, builder)
-    if plain is not None:
-        return plain
     block = _read_known_block(wire, builder)
     if block is None:
         return OpaqueBlock(NAME, wire)
-    return block.replace(provider_raw=block_notes(block, wire))
-
-
-def _read_plain_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock | None:
-    """What most blocks are, read the short way: our fields say all of it, so there is nothing to note but an id."""
-    kind, size = wire.get("type"), len(wire)
-    if kind == "text" and size == 2:
-        text = wire.get("text")
-        return _text(text) if type(text) is str and is_encodable(text) else None
-    if kind == "tool_use" and size == 4:
-        provider_id, name, value = wire.get("id"), wire.get("name"), wire.get("input")
-        if type(provider_id) is not str or type(name) is not str or type(value) is not dict:
-            return None
-        if not provider_id or not provider_id.isascii() or not name.isascii() or not is_json(value):
-            return None
-        call_id = builder.call_id(provider_id)
-        return _tool_use(call_id, name, value, {"dialect": NAME, "id": provider_id} if provider_id != call_id else None)
-    if kind == "thinking" and size == 3:
-        text, signature = wire.get("thinking"), wire.get("signature")
-        if type(text) is str and type(signature) is str and is_encodable(text) and signature.isascii():
-            return _thinking(text, signature, {"dialect": NAME, "own": True})
-    return None
+    raw = block_notes(block, wire)
+    return block if raw is None else block.replace(provider_raw=raw)
 
 
 def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None:
@@ -143,15 +115,7 @@ def _default_result(result: ToolResultBlock, provider_id: str | None, form: str 
 
 def write_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     """The blocks of a message as they stand on the wire, but for those that it cannot carry: these are losses."""
-    wire = []
-    for block in message.content:
-        if type(block) is TextBlock and block.provider_raw is None:
-            wire.append({"type": "text", "text": block.text})
-        elif (plain := _write_plain_block(block)) is not None:
-            wire.append(plain)
-        elif not _add_losses(block, message, losses):
-            wire.append(write_block(block))
-    return wire
+    return [write_block(block) for block in message.content if not _add_losses(block, message, losses)]
 
 
 def _add_losses(block: ContentBlock, message: Message, losses: list[Loss]) -> bool:
@@ -162,44 +126,6 @@ def _add_losses(block: ContentBlock, message: Message, losses: list[Loss]) -> bo
         if reason is not None:
             losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
     return unsupported_reason(block) is not None
-
-
-def _write_plain_block(block: ContentBlock) -> dict[str, Any] | None:
-    """What most blocks are, written the short way: words, a call, a result in words, with nothing noted but an id."""
-    if type(block) is ToolUseBlock:
-        provider_id = _plain_call_id(block.provider_raw, block.id)
-        if provider_id is not None:
-            return {"type": "tool_use", "id": provider_id, "name": block.name, "input": block.input}
-    elif type(block) is ToolResultBlock:
-        provider_id = _plain_call_id(block.provider_raw, block.tool_use_id)
-        if provider_id is not None:
-            return _write_plain_result(block, provider_id)
-    elif type(block) is TextBlock and not get_notes(block.provider_raw, NAME):
-        return {"type": "text", "text": block.text}
-    return None
-
-
-def _plain_call_id(raw: ProviderRaw | None, tool_use_id: str) -> str | None:
-    """What the call is called on this wire, if that is all that was noted."""
-    if raw is None or raw.get("dialect") != NAME:
-        return format_default_id(tool_use_id)
-    return raw.get("id") if len(raw) == 2 else None
-
-
-def _write_plain_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] | None:
-    content = []
-    for part in result.content:
-        if type(part) is not TextBlock or (part.provider_raw is not None and part.provider_raw.get("dialect") == NAME):
-            return None
-        content.append({"type": "text", "text": part.text})
-    wire: dict[str, Any] = {
-        "type": "tool_result",
-        "tool_use_id": provider_id,
-        "content": content,
-    }
-    if result.is_error:
-        wire["is_error"] = True
-    return wire
 
 
 def unsupported_reason(block: ContentBlock) -> str | None:

@@ -12,11 +12,10 @@ from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
-from dragoman.value import unvalidated
-from dragoman.wire.counts import MAX_CALL_TOKENS, Counts
+from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, fault_loss
-from dragoman.wire.residue import apply_diff, fingerprint, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 STOP_REASONS: Final = {
     "end_turn": StopReason.END_TURN,
@@ -28,14 +27,8 @@ STOP_REASONS: Final = {
     "compaction": StopReason.PAUSED,
     "model_context_window_exceeded": StopReason.MAX_TOKENS,
 }
-_PLAIN_STOP_REASONS: Final = {"end_turn": StopReason.END_TURN, "tool_use": StopReason.TOOL_USE}
 _DEFAULT_ID: Final = "msg_dragoman"
-_DEFAULT_ID_HASH: Final = fingerprint(_DEFAULT_ID)
-_COUNTS: Final = {"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"}
-_COUNTS_AND_TIER: Final = {*_COUNTS, "service_tier"}
 _TIERS: Final = ("standard", "priority", "batch")  # the tiers that an answer can name
-_reply: Final = unvalidated(Reply)
-_usage: Final = unvalidated(TokenUsage)
 _STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
 
 
@@ -60,9 +53,6 @@ def _mark_cut_call(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
 
 def make_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply:
     """The reply around its content, not judged yet. What is noted is the difference to how it will be written."""
-    plain = _read_plain_reply(body, content)
-    if plain is not None:
-        return plain
     usage = body.get("usage")
     reply = Reply(
         content=content,
@@ -73,50 +63,6 @@ def make_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply
     )
     rest = {key: value for key, value in body.items() if key != "content"}
     return reply.replace(provider_raw=make_notes(NAME, default_reply(mark_unusable(reply)), rest))
-
-
-def _read_plain_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply | None:
-    """What most answers are, read the short way: all that our fields do not say is its id."""
-    usage, provider_id, model = body.get("usage"), body.get("id"), body.get("model")
-    if len(body) != 8 or body.get("type") != "message" or body.get("role") != "assistant" or not content:
-        return None
-    if type(usage) is not dict or type(provider_id) is not str or type(model) is not str:
-        return None
-    word = body.get("stop_reason")
-    stop_reason = _PLAIN_STOP_REASONS.get(word) if type(word) is str else None
-    token_usage = _read_plain_usage(usage)
-    if stop_reason is None or token_usage is None or body.get("stop_sequence", "") is not None:
-        return None
-    if token_usage.service_tier is not None and token_usage.service_tier not in _TIERS:
-        return None
-    if not provider_id.isascii() or not model.isascii() or provider_id == _DEFAULT_ID:
-        return None
-    return _reply(
-        content=content,
-        stop_reason=stop_reason,
-        usage=token_usage,
-        model=model,
-        provider_raw={"dialect": NAME, "residue": {"in": {"id": {"is": provider_id, "was": _DEFAULT_ID_HASH}}}},
-    )
-
-
-def _read_plain_usage(wire: dict[str, Any]) -> TokenUsage | None:
-    tier = wire.get("service_tier")
-    if wire.keys() != (_COUNTS if tier is None else _COUNTS_AND_TIER) or not (tier is None or type(tier) is str):
-        return None
-    fresh, cached = wire["input_tokens"], wire["cache_read_input_tokens"]
-    created, output = wire["cache_creation_input_tokens"], wire["output_tokens"]
-    if not type(fresh) is type(cached) is type(created) is type(output) is int:
-        return None
-    if min(fresh, cached, created, output) < 0 or max(fresh, cached, created, output) > MAX_CALL_TOKENS:
-        return None
-    return _usage(
-        input_tokens=fresh,
-        output_tokens=output,
-        cached_input_tokens=cached,
-        cache_creation_input_tokens=created,
-        service_tier=tier,
-    )
 
 
 _SUPPORTED: Final = SupportedDetails(
@@ -151,9 +97,6 @@ _SERVER_TOOLS: Final = {"web_search_requests": "web_search", "web_fetch_requests
 
 
 def read_usage(wire: dict[str, Any]) -> TokenUsage:
-    plain = _read_plain_usage(wire)
-    if plain is not None:
-        return plain
     creation = wire.get("cache_creation")
     details = wire.get("output_tokens_details")
     server = wire.get("server_tool_use")

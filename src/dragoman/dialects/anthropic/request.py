@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from dragoman.dialects.anthropic import fast_path
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, write_blocks
 from dragoman.errors import FormatError
 from dragoman.exchange import (
@@ -89,8 +90,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
         losses.append(Loss("", "", "reasoning", NAME, "what another model began cannot be continued with reasoning"))
     if system:
         wire["system"] = _write_system(system, losses)
-    tools = write_tools(request.tools, _default_tool, NAME, losses)
-    if tools:
+    if request.tools and (tools := write_tools(request.tools, _default_tool, NAME, losses)):
         wire["tools"] = tools
     losses.extend(foreign_option_losses(request, NAME))
     return Written({**notes.get("empty", {}), **wire, **options}, tuple(losses))
@@ -138,7 +138,7 @@ def _is_in_list(message: Message) -> bool:
 
 
 def _write_system(messages: list[Message], losses: list[Loss]) -> Any:
-    blocks = [block for message in messages for block in write_blocks(message, losses)]
+    blocks = [block for message in messages for block in _write_blocks(message, losses)]
     if len(messages) == 1 and len(blocks) == 1:
         notes = get_notes(messages[0].metadata.provider_raw, NAME)
         if notes.get("form") != "hoisted" and set(blocks[0]) == {"type", "text"}:
@@ -161,7 +161,10 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
             result = read_result(group[0], builder)
             builder.add(Role.TOOL, [result], raw, parent_id=result.tool_use_id)
         else:
-            blocks = [read_block(expect_object(item, f"{where}.content"), builder) for item in group]
+            blocks = [
+                fast_path.read_block(item, builder) or read_block(expect_object(item, f"{where}.content"), builder)
+                for item in group
+            ]
             builder.add(Role(role), blocks, raw)
 
 
@@ -200,7 +203,7 @@ def _write_messages(messages: Sequence[Message], losses: list[Loss]) -> list[dic
     for message in messages:
         role, raw = message.role, message.metadata.provider_raw
         notes = _NO_NOTES if raw is None else get_notes(raw, NAME)
-        blocks = write_blocks(message, losses)
+        blocks = _write_blocks(message, losses)
         if blocks or not message.content:  # else nothing of it can be said here; the losses name it
             may_join = notes or (role is _TOOL and previous is not None and previous.role is _TOOL)
             if may_join and wire and wire[-1]["role"] == "user" and _is_joined(previous, message, notes):
@@ -210,6 +213,11 @@ def _write_messages(messages: Sequence[Message], losses: list[Loss]) -> list[dic
                 wire.append(_apply_message_notes(wire_message, notes) if notes else wire_message)
         previous = message
     return wire
+
+
+def _write_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+    blocks = fast_path.write_blocks(message)
+    return write_blocks(message, losses) if blocks is None else blocks
 
 
 def _needs_missing_thinking(wire: list[dict[str, Any]]) -> bool:

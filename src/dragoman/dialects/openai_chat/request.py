@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from dragoman.dialects.openai_chat import fast_path
 from dragoman.dialects.openai_chat.blocks import (
     ABSENT,
     LEGACY_ID,
@@ -23,7 +24,6 @@ from dragoman.dialects.openai_chat.blocks import (
     unsupported_reason,
     write_part,
 )
-from dragoman.dialects.openai_chat.plain import read_messages, read_plain_options, read_plain_tool
 from dragoman.dialects.openai_chat.quirks import apply_quirks, apply_wire_quirks
 from dragoman.errors import FormatError
 from dragoman.exchange import (
@@ -64,9 +64,11 @@ _SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # parts of a request
 def read_request(body: dict[str, Any]) -> Request:
     """A request as Chat Completions takes it."""
     builder = MessageBuilder()
-    read_messages(expect_list(body.get("messages"), "$.messages"), builder, _read_message)
+    for index, message in enumerate(expect_list(body.get("messages"), "$.messages")):
+        if not fast_path.read_message(message, builder):
+            _read_message(message, f"$.messages[{index}]", builder)
     messages, tools = tuple(builder.messages), _read_tools(body)
-    plain = read_plain_options(body)
+    plain = fast_path.read_options(body)
     if plain is not None:
         raw = {"dialect": NAME, "spelled": plain[1]} if plain[1] else None
         return Request(model=body.get("model"), messages=messages, tools=tools, options=plain[0], provider_raw=raw)
@@ -188,7 +190,7 @@ def _default_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[s
 
 def _read_tools(body: dict[str, Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
     tools = [
-        read_plain_tool(tool) or read_tool(expect_object(tool, "$.tools"), NAME)
+        fast_path.read_tool(tool) or read_tool(expect_object(tool, "$.tools"), NAME)
         for tool in expect_list(body.get("tools") or [], "$.tools")
     ]
     functions = expect_list(body.get("functions") or [], "$.functions")

@@ -1,0 +1,93 @@
+"""Fast path for requests: blocks with nothing beyond the canonical fields and, of a call, the id of the provider.
+
+    read_block(wire, builder) -> block       ``None``: the general path has to read it
+    write_blocks(message) -> wire blocks     ``None``: the general path has to write the message
+
+Only ``request.py`` enters it. Invariant: its results are equal to those of the general path; a test compares them on
+recorded traffic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dragoman.dialects.anthropic.blocks import NAME
+from dragoman.ids import format_default_id
+from dragoman.message import ContentBlock, Message, ProviderRaw, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from dragoman.value import unvalidated
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.tool_definitions import is_shallow_json
+
+_text: Final = unvalidated(TextBlock)
+_tool_use: Final = unvalidated(ToolUseBlock)
+_thinking: Final = unvalidated(ThinkingBlock)
+
+
+def read_block(wire: Any, builder: MessageBuilder) -> ContentBlock | None:
+    """Read a text, a call or signed thinking without further keys."""
+    if type(wire) is not dict:
+        return None
+    kind, size = wire.get("type"), len(wire)
+    if kind == "text" and size == 2:
+        text = wire.get("text")
+        return _text(text) if type(text) is str else None
+    if kind == "tool_use" and size == 4:
+        provider_id, name, value = wire.get("id"), wire.get("name"), wire.get("input")
+        if type(provider_id) is not str or type(name) is not str or type(value) is not dict:
+            return None
+        if not provider_id or not is_shallow_json(value):
+            return None
+        call_id = builder.call_id(provider_id)
+        return _tool_use(call_id, name, value, {"dialect": NAME, "id": provider_id} if provider_id != call_id else None)
+    if kind == "thinking" and size == 3:
+        text, signature = wire.get("thinking"), wire.get("signature")
+        if type(text) is str and type(signature) is str:
+            return _thinking(text, signature, {"dialect": NAME, "own": True})
+    return None
+
+
+def write_blocks(message: Message) -> list[dict[str, Any]] | None:
+    """Write texts, calls, and results that contain texts only."""
+    wire = []
+    for block in message.content:
+        plain = _write_block(block)
+        if plain is None:
+            return None
+        wire.append(plain)
+    return wire
+
+
+def _write_block(block: ContentBlock) -> dict[str, Any] | None:
+    kind = type(block)
+    if kind is TextBlock:
+        return {"type": "text", "text": block.text} if _is_foreign(block.provider_raw) else None  # type: ignore[union-attr]
+    if kind is ToolUseBlock:
+        provider_id = _call_id(block.provider_raw, block.id)  # type: ignore[union-attr]
+        if provider_id is not None:
+            return {"type": "tool_use", "id": provider_id, "name": block.name, "input": block.input}  # type: ignore[union-attr]
+    elif kind is ToolResultBlock:
+        provider_id = _call_id(block.provider_raw, block.tool_use_id)  # type: ignore[union-attr]
+        if provider_id is not None:
+            return _write_result(block, provider_id)  # type: ignore[arg-type]
+    return None
+
+
+def _is_foreign(raw: ProviderRaw | None) -> bool:
+    return raw is None or raw.get("dialect") != NAME
+
+
+def _call_id(raw: ProviderRaw | None, tool_use_id: str) -> str | None:
+    """Return the id of the call on this wire, if the notes contain nothing else."""
+    if _is_foreign(raw):
+        return format_default_id(tool_use_id)
+    return raw.get("id") if raw is not None and len(raw) == 2 else None
+
+
+def _write_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] | None:
+    content = []
+    for part in result.content:
+        if type(part) is not TextBlock or not _is_foreign(part.provider_raw):
+            return None
+        content.append({"type": "text", "text": part.text})
+    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id, "content": content}
+    return {**wire, "is_error": True} if result.is_error else wire
