@@ -7,9 +7,10 @@ from collections.abc import Generator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
-from dragoman.errors import ConflictError, LetterError, UnknownLetterError
+from dragoman.errors import ConflictError, FormatError, LetterError, UnknownLetterError
 from dragoman.letters import read_stored_letter, write_letter
 from dragoman.mail import POSTMASTER, AckResult, DeadLetter, Mail, RetryRule
 from dragoman.mail.mail import MAX_DEPENDENCIES
@@ -512,3 +513,39 @@ async def test_two_stores_on_one_database_deliver_each_letter_once(shared_place:
         assert len(first) == 7
         assert not set(ids(first)) & set(ids(second))
         assert len(first) + len(second) == 20
+
+
+async def test_letter_is_posted_and_acknowledged_once(mail: Mail) -> None:
+    assert (await mail.send(result("T1", to="A", message_id="L1"))).state == "ready"
+    (delivery,) = await mail.receive("A")
+    assert (await delivery.ack()).is_first
+    assert not (await delivery.ack()).is_first
+    assert not (await mail.send(result("T1", to="A", message_id="L1"))).is_new
+    with pytest.raises(ConflictError, match="another letter of that id"):
+        await mail.send(result("T2", to="A", message_id="L1"))
+
+
+async def test_letter_behind_another_waits_and_its_dependents_follow(mail: Mail) -> None:
+    await mail.send(failure("T2", to="B", message_id="waits", depends_on=["T1"]))
+    await mail.send(result("T1", to="A", message_id="first", status="failed"))
+    assert (await mail.send(result("T1", to="A", message_id="second"))).state == "behind"
+    (one,) = await mail.receive("A", limit=5)
+    await one.ack()
+    (two,) = await mail.receive("A", limit=5)
+    assert (two.letter_id, [each.letter_id for each in await mail.receive("B")]) == ("second", ["waits"])
+
+
+async def test_lost_lease_cannot_acknowledge(mail: Mail, clock: Clock) -> None:
+    await mail.send(result("T1", to="A", message_id="L1"))
+    (lost,) = await mail.receive("A", lease_s=1)
+    await pass_time(mail.store, clock, seconds=2)
+    (held,) = await mail.receive("A")
+    with pytest.raises(ConflictError, match="other hands"):
+        await lost.ack()
+    assert (await held.ack()).is_first
+
+
+async def test_name_that_an_engine_cannot_store_is_rejected(mail: Mail) -> None:
+    posted = to_stored(result("T1", to="A", message_id="L1"), mail.encryptor)
+    with pytest.raises(FormatError, match="NUL"):
+        await mail.store.mail.post(msgspec.structs.replace(posted, task_id="T\0"))

@@ -337,8 +337,7 @@ class OperationCounter:
         self.statements, self.rows = 0, 0
         self._session_id = session_id
         read = store._read
-        for name in ("_read", "_read_inline"):
-            monkeypatch.setattr(store, name, lambda operation: read(self._counted(operation)))
+        monkeypatch.setattr(store, "_read", lambda operation: read(self._counted(operation)))
 
     def _counted(self, operation: Any) -> Generator[Any, Any, Any]:
         steps = iter(operation)

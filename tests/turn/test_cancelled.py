@@ -138,18 +138,12 @@ async def watched(folder: Path, **given: Any) -> AsyncIterator[Watched]:
 
 @pytest.mark.parametrize("again_after", [(), (1,), (1, 2, 3)], ids=["once", "twice", "again and again"])
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize(("disk", "waits"), [("quick", 5), ("slow", 10)])
 async def test_a_turn_may_be_cancelled_wherever_it_waits(
     again_after: tuple[int, ...],
     *,
     streamed: bool,
-    disk: str,
-    waits: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if disk == "slow":  # so that it is written to in the writer's thread, and waited for
-        monkeypatch.setattr("dragoman.store.engines.sqlite._QUICK_S", 0.0)
     async with watched(tmp_path, stream=streamed) as it:
         at = 0
         is_stopped = True
@@ -161,7 +155,7 @@ async def test_a_turn_may_be_cancelled_wherever_it_waits(
                 await it.check()
             except (AssertionError, DragomanError) as error:
                 raise AssertionError(f"cancelled at wait {at}: {error}") from error
-        assert at > waits
+        assert at > 10  # every write is a wait
 
 
 async def test_a_turn_may_be_left_at_every_event(tmp_path: Path) -> None:

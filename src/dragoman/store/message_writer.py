@@ -28,7 +28,7 @@ from dragoman.store.message_reader import unknown_message
 from dragoman.store.message_rows import Columns, columns_from, message_hash, to_micros
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.row_hash import check_row, row_hash
-from dragoman.store.sessions import TOUCH, listed_at, lock_session, touch_arguments
+from dragoman.store.sessions import TOUCH, lock_session, touch_arguments
 from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, optional_column_text, record_result
 
 _CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock)
@@ -125,25 +125,6 @@ def append_messages(
             (session_id, *(key_columns := (idempotency_key, fingerprint, *seqs, at)), row_hash(*key_columns)),
         )
     return places
-
-
-def single_row(session_id: str, end: SessionEnd, draft: Draft, now: datetime) -> tuple[Any, ...] | None:
-    """The row of a message at the end of its session, and the time, if that is all that is to be written of it."""
-    message, columns = draft.message, draft.columns
-    metadata = message.metadata
-    if (
-        columns.id <= end[1]
-        or "\0" in columns.id  # which is refused there, and so is a role that a newer version made up
-        or "\0" in columns.role
-        or columns.blobs
-        or message.role is Role.TOOL
-        or metadata.usage is not None
-        or metadata.user_message_attachments is not None
-        or (message.role is Role.ASSISTANT and any(isinstance(block, _CALL_BLOCKS) for block in message.content))
-    ):
-        return None
-    at = to_micros(now)
-    return (*_message_values(session_id, end[0] + 1, columns), at, listed_at(at))
 
 
 def _are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:

@@ -41,26 +41,12 @@ class VolatileOperation(Operation[Result]):
     """An operation whose effect need not survive a power cut, such as acquiring a lease. It is committed unsynced."""
 
 
-class BulkOperation(Operation[Result]):
-    """An operation of many statements, which never runs on an event loop."""
-
-
 def operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, Operation[Result]]:
     """Decorate a generator function so that a call returns an ``Operation``."""
 
     @functools.wraps(steps)
     def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> Operation[Result]:
         return Operation(functools.partial(steps, *arguments, **kwargs))
-
-    return wrapper
-
-
-def bulk_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, BulkOperation[Result]]:
-    """Decorate a generator function so that a call returns a ``BulkOperation``."""
-
-    @functools.wraps(steps)
-    def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> BulkOperation[Result]:
-        return BulkOperation(functools.partial(steps, *arguments, **kwargs))
 
     return wrapper
 

@@ -40,7 +40,6 @@ from dragoman.store.archive import exporter, verification
 from dragoman.store.attached import AttachmentRefs
 from dragoman.store.blobs import Blobs, FolderBlobs
 from dragoman.store.costs import CostStore
-from dragoman.store.engines import single_statement
 from dragoman.store.entries import EntryStore
 from dragoman.store.evaluations import EvaluationStore
 from dragoman.store.finding import CallInfo
@@ -131,10 +130,6 @@ class Store:
         """Run an operation that changes nothing, on one consistent view."""
         raise NotImplementedError
 
-    async def _read_inline(self, operation: Operation[Result]) -> Result:
-        """The same for what is found with a few steps, which an engine may do without changing threads."""
-        return await self._read(operation)
-
     async def _write(self, operation: Operation[Result]) -> Result:
         """Run an operation in a transaction of its own, and return when it is safe."""
         raise NotImplementedError
@@ -142,18 +137,6 @@ class Store:
     async def _write_index(self, operation: Operation[Result]) -> Result:
         """The same for the index for searching, which says nothing of its own."""
         return await self._write(operation)
-
-    def _may_write_at_once(self) -> bool:
-        """Whether an engine may run a statement here and now, without keeping anybody waiting."""
-        return False
-
-    def _are_others_due(self) -> bool:
-        """Whether others have waited for long while the task that asks wrote at once."""
-        return False
-
-    def _write_at_once(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
-        """The rows of one statement (see ``at_once``) as a transaction of its own; ``None`` if nothing was done."""
-        raise NotImplementedError
 
     async def open(self) -> None:
         """Open and check everything; ``StoreUnusableError`` if it would not be safe."""
@@ -212,7 +195,7 @@ class Store:
 
     async def get_session(self, session_id: str) -> Session:
         """The session of that id, or ``UnknownSessionError``."""
-        return await self._read_inline(sessions.get_session(session_id))
+        return await self._read(sessions.get_session(session_id))
 
     async def list_sessions(
         self,
@@ -312,12 +295,6 @@ class Store:
             await reject_violations(self, session_id, own_messages)
         drafts = await run_off_loop(_estimate_size(own_messages), message_writer.drafts_from, own_messages)
         now = self.clock()
-        if len(drafts) == 1 and idempotency_key is None:
-            if self._are_others_due():
-                await asyncio.sleep(0)
-            seq = self._put_at_end(session_id, drafts[0], expected_seq, now)
-            if seq is not None:
-                return [Row(seq, own_messages[0])]
         places = await self._store_messages(
             drafts,
             lambda drafts: message_writer.append_messages(
@@ -335,19 +312,6 @@ class Store:
             self.search_index.schedule()
             return [Row(seq, message) for seq, message in zip(places.seqs, own_messages, strict=True)]
         return await self._to_rows(await self._read(message_reader.read_at(session_id, places.seqs)))
-
-    def _put_at_end(self, session_id: str, draft: Draft, expected_seq: int | None, now: datetime) -> int | None:
-        """The place of a message that could be put at the end of its session in one step; else nothing was done."""
-        end = self._ends.get(session_id)
-        if end is None or expected_seq not in (None, end[0]) or not self._may_write_at_once():
-            return None
-        row = message_writer.single_row(session_id, end, draft, now)
-        if row is None or self._write_at_once(single_statement.PUT, row) is None:
-            return None
-        self._ends[session_id] = end[0] + 1, draft.columns.id
-        self.mark.acknowledge(session_id, end[0] + 1, draft.columns.id)
-        self.search_index.schedule()
-        return end[0] + 1
 
     def _remember_end(self, session_id: str, end: SessionEnd) -> None:
         if len(self._ends) >= _MAX_ENDS:
@@ -386,25 +350,25 @@ class Store:
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
         """The messages behind a place, in order: the next page."""
-        return await self._read_page(
-            message_reader.read_page_after(session_id, after_seq, limit, self._message_cache), limit
+        return await self._to_rows(
+            await self._read(message_reader.read_page_after(session_id, after_seq, limit, self._message_cache))
         )
 
     async def read_before(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
         """The messages before a place, in order: the page before."""
-        return await self._read_page(
-            message_reader.read_page_before(session_id, before_seq, limit, self._message_cache), limit
+        return await self._to_rows(
+            await self._read(message_reader.read_page_before(session_id, before_seq, limit, self._message_cache))
         )
 
     async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
         """The newest messages, in order."""
-        return await self._read_page(
-            message_reader.read_page_before(session_id, None, limit, self._message_cache), limit
+        return await self._to_rows(
+            await self._read(message_reader.read_page_before(session_id, None, limit, self._message_cache))
         )
 
     async def get_message(self, session_id: str, message_id: str) -> Row:
         """The message of that id, or ``UnknownMessageError``."""
-        (row,) = await self._to_rows([await self._read_inline(message_reader.get_message(session_id, message_id))])
+        (row,) = await self._to_rows([await self._read(message_reader.get_message(session_id, message_id))])
         return row
 
     async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
@@ -423,20 +387,20 @@ class Store:
         Messages stand in the order of their times unless they were brought from elsewhere. Where they do not, it is a
         place whose message was said before, and the next one was not.
         """
-        return await self._read_inline(finding.seq_before(session_id, to_micros(when)))
+        return await self._read(finding.seq_before(session_id, to_micros(when)))
 
     async def find_message(self, session_id: str, name: str) -> Row:
         """The message of that id, or the newest one that a client knows by that name, or ``UnknownMessageError``."""
-        (row,) = await self._to_rows([await self._read_inline(finding.find_message(self.engine, session_id, name))])
+        (row,) = await self._to_rows([await self._read(finding.find_message(self.engine, session_id, name))])
         return row
 
     async def count_messages(self, session_id: str, role: Role) -> int:
         """How many messages of a role were stored in a session itself, without those that it shares as a fork."""
-        return await self._read_inline(finding.count_messages(session_id, role))
+        return await self._read(finding.count_messages(session_id, role))
 
     async def find_calls(self, session_id: str, call_ids: Sequence[str]) -> dict[str, CallInfo]:
         """What is known of these calls of a history."""
-        return await self._read_inline(finding.find_calls(session_id, call_ids)) if call_ids else {}
+        return await self._read(finding.find_calls(session_id, call_ids)) if call_ids else {}
 
     async def list_sessions_of(
         self, owners: Owners, *, before: tuple[datetime, str] | None = None, limit: int = 50
@@ -447,9 +411,6 @@ class Store:
     async def find_attachment_refs(self, session_id: str, owners: Owners, prefix: str) -> AttachmentRefs:
         """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""
         return await self._read(attached.find_attachment_refs(session_id, owners, prefix))
-
-    async def _read_page(self, page: Operation[list[MessageRow | Row]], limit: int) -> list[Row]:
-        return await self._to_rows(await (self._read_inline if limit <= SMALL_PAGE else self._read)(page))
 
     async def _store_messages(
         self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]
@@ -543,7 +504,7 @@ class Store:
 
     async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
         """What each provider calls the calls of a session; ``dragoman.ids.ToolIds`` takes these."""
-        return tuple(await self._read_inline(tool_call_rows.tool_ids(session_id)))
+        return tuple(await self._read(tool_call_rows.tool_ids(session_id)))
 
     async def save_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
         """Remember what providers call the calls of a session: provider, our id, their id."""

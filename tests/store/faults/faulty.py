@@ -8,51 +8,42 @@ from typing import Any
 
 from dragoman.store import Store, open_store
 from dragoman.store.engines import sqlite
+from dragoman.store.engines.sqlite_jobs import resolve, transaction
+from dragoman.store.engines.write_scheduler import WriteScheduler
 
 _WAIT_S = 0.01
 
 
-class _InTheThread(sqlite._Writer):
-    """Writes nothing where it was asked for."""
-
-    def committed_here(self, asked: list[Any]) -> None:
-        return None
-
-    def done_here(self, sql: str, arguments: Sequence[Any]) -> None:
-        return None
-
-
-class _Eager(_InTheThread):
+class _EarlyAcknowledgement(WriteScheduler):
     """Acknowledges when everything is written, and commits a little later."""
 
-    def work(self) -> None:
-        is_over = False
-        while not is_over:
-            jobs, is_over = self._collect_jobs(self._jobs.get())
-            with self._lock.hold(), sqlite._transaction(self._connection):
-                for operation, loop, future in jobs:
-                    sqlite._deliver(loop, [(future, self._run_in_savepoint(operation))])
+    def run(self) -> None:
+        is_last = False
+        while not is_last:
+            jobs, is_last = self._next_group()
+            with self._lock.hold(), transaction(self._connection):
+                resolve(jobs, [self._run_in_savepoint(job.operation) for job in jobs])
                 time.sleep(_WAIT_S)
         self._connection.close()
         self._lock.close()
 
 
-class _Late(_InTheThread):
-    """Commits, and acknowledges a little later: allowed, and the worst for those who ask again carelessly."""
+class _LateAcknowledgement(WriteScheduler):
+    """Commits, and acknowledges a little later: allowed, and the worst case for clients that retry carelessly."""
 
-    def _committed(self, asked: list[Any], *, wait: bool = True) -> list[Any] | None:
-        outcomes = super()._commit(asked, wait=wait)
+    def _commit(self, operations: Sequence[Any]) -> list[Any]:
+        outcomes = super()._commit(operations)
         time.sleep(_WAIT_S)
         return outcomes
 
 
 def open_eager(url: str) -> Store:
-    sqlite._Writer = _Eager  # type: ignore[misc]
+    sqlite.WriteScheduler = _EarlyAcknowledgement  # type: ignore[misc]
     return open_store(url)
 
 
 def open_late(url: str) -> Store:
-    sqlite._Writer = _Late  # type: ignore[misc]
+    sqlite.WriteScheduler = _LateAcknowledgement  # type: ignore[misc]
     return open_store(url)
 
 

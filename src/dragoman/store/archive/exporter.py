@@ -31,7 +31,7 @@ from dragoman.message import Message
 from dragoman.store import entries, evaluations, trace
 from dragoman.store.message_rows import UNKNOWN_TIME, columns_from, from_micros, to_micros
 from dragoman.store.message_writer import BlobCollectedError, Draft, append_messages, check_usage
-from dragoman.store.operation import Rows, Statement, bulk_operation, operation
+from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.retention import blob_gc, deletion
 from dragoman.store.sessions import create_session, get_session
 from dragoman.store.tool_call_rows import cancel_tool_call, insert_tool_ids, tool_calls, tool_ids
@@ -509,7 +509,7 @@ async def _store_section(store: Store, file: IO[bytes], section: _Section) -> No
             gone_at |= await blob_gc.await_deletion(store, error)
 
 
-@bulk_operation
+@operation
 def _insert_section(
     store: Store, file: IO[bytes], section: _Section, gone_at: dict[str, int]
 ) -> Generator[Statement, Rows, None]:

@@ -212,13 +212,6 @@ _SELECT_HELD_LOCKED: Final = (  # whoever puts a letter into the mailbox, or tak
 )
 
 
-ACKNOWLEDGE: Final = (  # for whoever holds it, if no other one of its task is open
-    f"UPDATE inbox SET state = 'done', lease = NULL, ended_at = ? WHERE {LETTER_KEY} AND lease = ? AND ended_at IS NULL"
-    " AND NOT EXISTS (SELECT 1 FROM inbox AS e WHERE e.recipient_id = inbox.recipient_id AND e.team_id = inbox.team_id"
-    " AND e.task_id = inbox.task_id AND e.ended_at IS NULL AND e.letter_id <> inbox.letter_id) RETURNING 1"
-)
-
-
 def _get_held(key: Key, lease: str) -> Generator[Statement, Rows, tuple[Any, ...] | None]:
     """The row of a letter that somebody holds; nothing if it is done, ``ConflictError`` if it is in other hands."""
     return _check_lease(lease, key, (yield _SELECT_HELD, key))

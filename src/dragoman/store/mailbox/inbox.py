@@ -34,7 +34,7 @@ from dragoman.store.mailbox.letters import (
     to_row,
 )
 from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import Operation, Rows, Statement, operation, validate_arguments
+from dragoman.store.operation import Operation, Rows, Statement, operation
 
 _NEXT_NUMBER: Final = (
     "INSERT INTO mailboxes (recipient_id, team_id, last_number) VALUES (?, ?, ?)"
@@ -69,16 +69,6 @@ _BATCH_FROM: Final = 2  # from here on, several at a time are quicker
 def post(stored: StoredLetter, now: datetime, *, via_transport: bool) -> Operation[Receipt]:
     """Take a letter; the same again changes nothing."""
     return Operation(lambda: post_letter(stored, now, via_transport=via_transport))
-
-
-def to_single_row(stored: StoredLetter, now: datetime) -> tuple[Any, ...] | None:
-    """The row of a letter and what it says of its task, if that is all that there is to be written of it."""
-    if stored.needs or stored.sealed:
-        return None
-    return (
-        *validate_arguments(to_row(stored, now)),
-        dependencies.get_task_state(stored) if dependencies.is_result(stored) else None,
-    )
 
 
 def post_letter(stored: StoredLetter, now: datetime, *, via_transport: bool) -> Generator[Statement, Rows, Receipt]:

@@ -12,7 +12,6 @@ only while the machine runs.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +30,6 @@ from dragoman.letters.records import (
     StoredLetter,
 )
 from dragoman.offload import run_off_loop
-from dragoman.store.engines import single_statement
 from dragoman.store.mailbox import arrivals, delivery, inbox, letters
 from dragoman.store.mailbox.delivery import Effect
 from dragoman.store.mailbox.letters import Key, get_key
@@ -80,14 +78,7 @@ class MailStore:
 
     async def post(self, stored: StoredLetter, *, via_transport: bool = False) -> Receipt:
         """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
-        store, now = self._store, self._store.clock()
-        if store._are_others_due():
-            await asyncio.sleep(0)
-        if not via_transport and store._may_write_at_once():
-            row = inbox.to_single_row(stored, now)
-            if row is not None and store._write_at_once(single_statement.POST, row) is not None:
-                return inbox.make_receipt(stored, "ready", is_new=True)
-        return await store._write(inbox.post(stored, now, via_transport=via_transport))
+        return await self._store._write(inbox.post(stored, self._store.clock(), via_transport=via_transport))
 
     def post_operation(self, stored: StoredLetter, *, via_transport: bool = False) -> Operation[Receipt]:
         """The same as an operation, to be the effect of another letter."""
@@ -103,7 +94,7 @@ class MailStore:
 
     async def has_ready(self, recipient_id: str, team_id: str = "") -> bool:
         """Whether there is something to be handed out."""
-        return await self._store._read_inline(delivery.has_ready(recipient_id, team_id))
+        return await self._store._read(delivery.has_ready(recipient_id, team_id))
 
     def lease_letters(
         self, recipient_id: str, team_id: str = "", *, lease_s: float = 60, limit: int = 1, letter_id: str | None = None
@@ -126,13 +117,8 @@ class MailStore:
 
     async def acknowledge(self, leased: LeasedLetter, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
         """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
-        store, key, now = self._store, get_key(leased.letter), self._store.clock()
-        parameters = (to_micros(now), *key, leased.lease)
-        if store._are_others_due():
-            await asyncio.sleep(0)
-        if effect is None and store._may_write_at_once() and store._write_at_once(delivery.ACKNOWLEDGE, parameters):
-            return True, None
-        return await store._write(delivery.acknowledge(key, leased.lease, effect, now))
+        key, now = get_key(leased.letter), self._store.clock()
+        return await self._store._write(delivery.acknowledge(key, leased.lease, effect, now))
 
     async def acknowledge_all(self, leased: Sequence[LeasedLetter]) -> list[bool | ConflictError]:
         """Letters are done, in one transaction: whether each was for the first time, or in whose hands it is."""
@@ -177,7 +163,7 @@ class MailStore:
 
     async def require_lease(self, leased: LeasedLetter) -> None:
         """Raise ``ConflictError`` (``lease_lost``) if a letter is in other hands, or done."""
-        await self._store._read_inline(delivery.require_lease(get_key(leased.letter), leased.lease))
+        await self._store._read(delivery.require_lease(get_key(leased.letter), leased.lease))
 
     # --- finding -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +235,7 @@ class MailStore:
 
     async def last_number(self, recipient_id: str, team_id: str = "") -> int:
         """The place of what has arrived in a mailbox last; 0 if there is nothing."""
-        return await self._store._read_inline(arrivals.last_number(recipient_id, team_id))
+        return await self._store._read(arrivals.last_number(recipient_id, team_id))
 
     async def sealed_values(self, stored: StoredLetter) -> tuple[SealedValue, ...]:
         """The sealed values of a letter."""
@@ -372,7 +358,7 @@ class MailStore:
 
     async def has_unsent(self) -> bool:
         """Whether a letter is to be sent now, or sent again."""
-        return await self._store._read_inline(delivery.has_unsent())
+        return await self._store._read(delivery.has_unsent())
 
     # --- care --------------------------------------------------------------------------------------------------------
 

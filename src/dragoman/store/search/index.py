@@ -26,7 +26,7 @@ from dragoman.errors import CorruptDataError
 from dragoman.store.lineage import Segment, lineage
 from dragoman.store.message_reader import COLUMNS, MessageRow, message_row_from
 from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import Rows, Statement, bulk_operation, operation
+from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.search.tokenizer import Analysis, Term
 from dragoman.store.sessions import LISTED_AT
 from dragoman.store.types import Owners
@@ -342,7 +342,7 @@ _SET_INDEXED: Final = (
 )
 
 
-@bulk_operation
+@operation
 def put_batches(engine: str, pieces: Iterable[IndexBatch]) -> Generator[Statement, Rows, bool]:
     """Add messages to the index; false if somebody else had done so with some of them."""
     was_first = True
@@ -385,7 +385,7 @@ def remove_messages(
     yield from BACKENDS[engine].remove(session_id, first, last)
 
 
-@bulk_operation
+@operation
 def clear_index(engine: str) -> Generator[Statement, Rows, None]:
     """Empty the index, so that it is built anew, and put right what sessions are listed by."""
     yield from BACKENDS[engine].clear()

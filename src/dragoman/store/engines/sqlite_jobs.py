@@ -1,0 +1,137 @@
+"""Run operations on a SQLite connection in a thread, and return their outcomes to the event loops that wait.
+
+The writer and the readers of the SQLite engine share these functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import queue
+from collections.abc import Iterator, Sequence
+from decimal import InvalidOperation
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from dragoman.errors import CorruptDataError, FormatError, StorageError
+from dragoman.store.operation import FOR_KEY_SHARE, FOR_UPDATE, validate_arguments
+from dragoman.store.store import Operation
+
+DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Job:
+    """An operation in the queue of a thread, and the future of its result."""
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self.operation = operation
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+Jobs = queue.SimpleQueue[Job | None]  # None ends the thread
+
+
+class Failure:
+    """The outcome of an operation that raised an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def resolve(jobs: Sequence[Job], outcomes: Sequence[Any]) -> None:
+    """Return outcomes to the loops that wait for them, with one wake-up per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        by_loop.setdefault(job.future.get_loop(), []).append((job.future, outcome))
+    for loop, results in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits any more
+            loop.call_soon_threadsafe(_set_results, results)
+
+
+def _set_results(results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in results:
+        if future.done():
+            continue  # the caller was cancelled
+        if isinstance(outcome, Failure):
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome)
+
+
+@contextlib.contextmanager
+def transaction(connection: apsw.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    """Commit the statements of a block, or roll them back if it raises."""
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def run_operation(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+    """Run an operation in the transaction that has begun."""
+    execute, steps = connection.execute, iter(operation)
+    try:
+        sql, arguments = next(steps)
+        while True:
+            statement = sql.removesuffix(FOR_UPDATE).removesuffix(FOR_KEY_SHARE)
+            sql, arguments = steps.send(execute(statement, validate_arguments(arguments)).fetchall())
+    except StopIteration as stop:
+        return stop.value
+
+
+def run_read(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+    """Run an operation that reads. A row that it cannot interpret is damage, because valid rows were written."""
+    execute, steps = connection.execute, iter(operation)
+    try:
+        sql, arguments = next(steps)
+        while True:
+            rows = execute(sql, validate_arguments(arguments)).fetchall()
+            try:
+                sql, arguments = steps.send(rows)
+            except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+                what = f"a stored row cannot be interpreted ({error})"
+                raise CorruptDataError(what, remedy="Run dragoman verify") from error
+    except StopIteration as stop:
+        return stop.value
+
+
+def is_disk_full(error: Exception, connection: apsw.Connection) -> bool:
+    """Whether an error is due to a full disk. SQLite reports some of them as a plain I/O error."""
+    if isinstance(error, apsw.IOError):
+        with contextlib.suppress(apsw.ConnectionClosedError):
+            return connection.system_errno in DISK_FULL_ERRNOS
+    return isinstance(error, apsw.FullError)
+
+
+def translate_error(error: Exception, connection: apsw.Connection) -> Exception:
+    """Return the error of Dragoman for an error of SQLite."""
+    match error:
+        case apsw.FullError():
+            what = "the disk is full; nothing was stored"
+            return StorageError(what, remedy="Make room, and try again", code="disk_full")
+        case apsw.IOError() if is_disk_full(error, connection):
+            what = "the disk is full; it is unknown whether the change was stored"
+            return StorageError(what, remedy="Make room, and try again with the same key", code="disk_full")
+        case apsw.IOError() | apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.ConnectionClosedError() | OSError():
+            return StorageError(f"the disk failed ({error}); it is unknown whether the change was stored")
+        case apsw.BusyError() | apsw.LockedError():
+            return StorageError("another program keeps the database locked; nothing was stored", code="storage_failed")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return CorruptDataError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
+        case apsw.SQLError():  # our statements are valid, so the tables are not
+            return CorruptDataError(f"the tables are not those of Dragoman ({error})", remedy="Run dragoman verify")
+        case UnicodeDecodeError() | msgspec.DecodeError() | InvalidOperation():
+            return CorruptDataError(f"a stored value cannot be decoded ({error})", remedy="Run dragoman verify")
+        case UnicodeEncodeError():
+            return FormatError(f"a lone surrogate at character {error.start} of a text")
+        case OverflowError():
+            return FormatError(f"a number is too large to be stored ({error})")
+        case _:
+            return error
