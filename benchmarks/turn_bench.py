@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks.side_by_side import print_figures
 from benchmarks.turn_server import WORDS
 from dragoman import open_store, settings
-from dragoman.turn import Agent, TurnEnd
+from dragoman.turn import Agent, AgentConfig, TurnEnd
 
 BARE, OURS = "a bare call", "a turn"
 _SETTINGS = """
@@ -47,7 +47,7 @@ async def measure(port: int, folder: Path, rounds: int, *, stream: bool) -> dict
     async with (
         open_store(f"sqlite:///{folder / f'turns-{stream}.db'}") as store,
         aiohttp.ClientSession() as http,
-        Agent(store, settings=user_settings, stream=stream) as agent,
+        Agent(store, settings=user_settings, config=AgentConfig(stream=stream)) as agent,
     ):
 
         async def bare() -> None:

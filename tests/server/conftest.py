@@ -27,7 +27,7 @@ from dragoman.server.config import ServerConfig, address
 from dragoman.server.server import ChatServer, bind_socket, open_app_state, run_server
 from dragoman.server.state import AppState
 from dragoman.store import Store
-from dragoman.turn import Agent
+from dragoman.turn import Agent, AgentConfig
 from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
 from tests.strict import StrictProvider, strict_provider
 from tests.turn.ground import settings_for
@@ -90,9 +90,11 @@ async def run_test_server(
         config = ServerConfig(store=store or f"sqlite:///{folder / 'chats.db'}", port=options.pop("port", 0), **options)
         listener, config = bind_socket(config)
         stack.callback(listener.close)
-        config_fields = {"retries": Retries(max_retries=0), **(agent_options or {})}
+        no_retries = AgentConfig(retries=Retries(max_retries=0))
         settings = settings_for(folder, fakes, names[0])
-        state = await stack.enter_async_context(open_app_state(config, settings, **config_fields))
+        state = await stack.enter_async_context(
+            open_app_state(config, settings, agent_config=no_retries, **(agent_options or {}))
+        )
         server = await stack.enter_async_context(run_server(state, listener))
         base_url = f"http://127.0.0.1:{config.port}"
         client = await stack.enter_async_context(aiohttp.ClientSession(base_url))

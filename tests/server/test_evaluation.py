@@ -244,7 +244,9 @@ async def test_letter_scores_decide_the_model_of_similar_turns(tmp_path: Path) -
                 await read_json(post(server, result_of(session.id, score)), 201)
         server.fakes["anthropic"].say("Voilà")
         session = await server.store.create_session(user_id="local")
-        async with Agent(server.store, settings=server.agent.settings) as fresh:  # which has nothing in its memory
+        async with Agent(
+            server.store, settings=server.agent.services.settings
+        ) as fresh:  # which has nothing in its memory
             happened = [event async for event in fresh.turn(session.id, "translate this letter into French")]
     assert isinstance(happened[0], TurnStart)
     decision = happened[0].decision

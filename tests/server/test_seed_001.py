@@ -287,7 +287,7 @@ async def test_several_files_of_one_message_reach_the_model(tmp_path: Path, dial
 
 async def test_every_type_that_is_taken_can_come_with_a_message(chat_server: ServerFixture) -> None:
     sent = {"image/gif": gif(), "image/webp": webp(), "application/pdf": PDF}
-    chat_server.agent.settings.catalog.model("anthropic")
+    chat_server.agent.services.settings.catalog.model("anthropic")
     for number, (mime_type, data) in enumerate(sent.items()):
         kept = await upload_file(chat_server, data, mime_type, "x")
         part = {"type": "binary", "mimeType": mime_type, "url": kept["url"]}

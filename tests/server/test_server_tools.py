@@ -64,7 +64,7 @@ async def test_commands_are_refused_in_a_workspace_with_the_servers_own_files(
     assert refusal.value.code == "unsafe_workspace"
     (tmp_path / "work").mkdir()
     async with run_test_server(tmp_path, tool=tools, workspace=str(tmp_path / "work")) as server:
-        assert server.agent.workspace is not None
+        assert server.agent.services.workspace is not None
 
 
 def test_serve_refuses_to_start_where_it_cannot_keep_its_files_apart(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_the_first_run_imports_no_library(tmp_path: Path) -> None:
         "        loaded = set(sys.modules)\n"
         "        await state.store.create_session('s1')\n"
         "        state.agent.price_usage(state.agent.get_model('sonnet'), TokenUsage(input_tokens=1, output_tokens=1), state.store.clock(), 1)\n"
-        "        state.agent.policy()\n"
+        "        state.agent.services.policy()\n"
         "        print(sorted(name for name in set(sys.modules) - loaded if not name.startswith('dragoman')))\n"
         "from dragoman.message import TokenUsage\n"
         "asyncio.run(main())\n"

@@ -211,7 +211,7 @@ async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(c
     assert (found["totalUsd"], found["unpriced"]) == (None, 1)
     prices = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
     table = {"pricing_version": "by-hand", "models": {"fake-anthropic:model": prices}}
-    chat_server.agent.price_table = prices_from_mapping(table)
+    chat_server.agent.services.price_table = prices_from_mapping(table)
     chat_server.fake.say("hello again")
     await post_run(chat_server, run_input("hi again", threadId="t", runId="r2"))
     found = await read_json(chat_server.client.get(f"{API}/threads/t/cost"))

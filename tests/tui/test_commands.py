@@ -116,7 +116,7 @@ async def test_two_questions_come_one_after_the_other(tmp_path: Path) -> None:
 
 async def test_a_question_that_nobody_answers_in_time_goes_away(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic", tools=[burn]) as it:
-        bench = it.app.agent.tool_session(it.app.session.id, None)
+        bench = it.app.agent.services.tool_session(it.app.agent.config, it.app.session.id, None)
         bench.confirm_timeout_s = 1.0
         it.fakes["anthropic"].call("burn", {"what": "letters"})
         it.fakes["anthropic"].say("Nobody was there.")

@@ -11,6 +11,7 @@ for those who must not send pictures.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dragoman import dialects, settings
 from dragoman.client import Retries
 from dragoman.settings import Settings
 from dragoman.store import Store, open_store
-from dragoman.turn import Agent
+from dragoman.turn import Agent, AgentConfig
 from tests.strict import StrictProvider, strict_provider
 
 DIALECTS = dialects.names()
@@ -53,12 +54,21 @@ class Ground:
         self.session = session
         self._agents = contextlib.AsyncExitStack()
 
-    async def agent(self, **given: Any) -> Agent:
-        given.setdefault("retries", Retries(max_retries=0))
-        return await self._agents.enter_async_context(Agent(self.store, settings=self.settings, **given))
+    async def agent(self, **fields: Any) -> Agent:
+        """An agent with these parameters and these fields of its configuration."""
+        return await self._agents.enter_async_context(make_agent(self.store, self.settings, **fields))
 
     async def close(self) -> None:
         await self._agents.aclose()
+
+
+def make_agent(store: Store, settings: Settings, **fields: Any) -> Agent:
+    """An agent without retries, with parameters of ``Agent`` and fields of ``AgentConfig``."""
+    fields.setdefault("retries", Retries(max_retries=0))
+    parameters = inspect.signature(Agent).parameters
+    config = AgentConfig(**{name: value for name, value in fields.items() if name not in parameters})
+    own = {name: value for name, value in fields.items() if name in parameters}
+    return Agent(store, settings=settings, config=config, **own)
 
 
 def settings_for(folder: Path, fakes: dict[str, StrictProvider], default: str = "") -> Settings:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dragoman import settings
@@ -23,7 +24,7 @@ from dragoman.message import Message, MessageStatus, Role, TextBlock, ToolResult
 from dragoman.rules import check
 from dragoman.tools import Confirmation, ConfirmationRequest, ToolContext, tool
 from dragoman.turn import Agent, AnswerEnd, AnswerStart, TurnEnd, TurnEvent
-from dragoman.turn.answering import MAX_CALLS
+from dragoman.turn.model_call import MAX_CALLS
 from tests.store.conftest import pass_time
 from tests.store.faults.test_disk_full import small_disk  # noqa: F401  a fixture
 from tests.strict import call, say
@@ -378,7 +379,7 @@ async def test_a_worker_whose_provider_fails_is_an_error_result_and_the_turn_goe
         (result,) = results_in(await messages(it))
         assert result.is_error
         assert "worker_error" in str(result.content)
-        assert not agent.availability.is_available("fake-gemini", "fake-gemini:model", agent.clock())
+        assert not agent.services.availability.is_available("fake-gemini", "fake-gemini:model", agent.services.clock())
 
 
 # --- terms -----------------------------------------------------------------------------------------------------------
@@ -388,7 +389,7 @@ async def test_the_prompt_may_change_from_turn_to_turn(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent(system_prompt="Be brief.")
         await agent.ask(it.session, "Hello?")
-        agent.system_prompt = "Be thorough."
+        agent.config = msgspec.structs.replace(agent.config, system_prompt="Be thorough.")
         await agent.ask(it.session, "Hello again?")
         first, second = it.fakes["anthropic"].bodies
         assert "Be brief." in str(first["system"])
@@ -413,7 +414,7 @@ async def test_a_summary_that_cannot_be_had_stops_no_turn(tmp_path: Path) -> Non
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
             await agent.ask(it.session, f"question {number}")
-        agent.summarize = True
+        agent.config = msgspec.structs.replace(agent.config, summarize=True)
         fake.fail(500, "no summary today")
         fake.say("indeed")
         ended = await agent.ask(it.session, "And?")

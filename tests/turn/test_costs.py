@@ -17,7 +17,7 @@ from dragoman.client import Retries
 from dragoman.message import UNPRICED, Usage
 from dragoman.pricing import prices_from_mapping
 from dragoman.store import open_store
-from dragoman.turn import Agent
+from dragoman.turn import Agent, AgentConfig
 from tests.servers.faulty import FaultyServer, make_answer
 
 PRICES = prices_from_mapping(
@@ -195,7 +195,8 @@ async def charged(provider: str, body: dict[str, Any], folder: Path) -> tuple[Us
         file.chmod(0o600)
         found = settings.load(environment={}, file=file, keyring=lambda _: None)
         retries = Retries(max_retries=0)
-        async with Agent(store, settings=found, price_table=PRICES, stream=False, retries=retries) as agent:
+        config = AgentConfig(price_table=PRICES, stream=False, retries=retries)
+        async with Agent(store, settings=found, config=config) as agent:
             session = await store.create_session()
             ended = await agent.ask(session.id, "Is it so?", model=f"{provider}:model")
             assert ended.fault is None

@@ -15,7 +15,7 @@ from dragoman.exchange import Reply
 from dragoman.message import Message, MessageStatus, Role, TextBlock, ThinkingBlock
 from dragoman.store import open_store
 from dragoman.tools import tool
-from dragoman.turn import Agent, TurnEnd
+from dragoman.turn import Agent, AgentConfig, TurnEnd
 from tests import recorded
 from tests.client.test_damaged import cases_of, told_by_reader
 from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, make_stream
@@ -75,9 +75,8 @@ async def damaged(dialect: str, folder: Path, use: Callable[[Damage], object]) -
         file.write_text(_SETTINGS.format(dialect=dialect, address=server.address))
         file.chmod(0o600)
         found = settings.load(environment={"FAKE_KEY": "x"}, file=file, keyring=lambda _: None)
-        async with Agent(
-            store, settings=found, tools=[read_file], retries=ONCE, timeouts=PATIENT, max_steps=1
-        ) as agent:
+        config = AgentConfig(retries=ONCE, timeouts=PATIENT, max_steps=1)
+        async with Agent(store, settings=found, tools=[read_file], config=config) as agent:
             made = use(Damage(agent, ran, sent.append))
             assert hasattr(made, "__await__")
             await made  # type: ignore[misc]
@@ -94,7 +93,9 @@ async def test_every_damaged_stream_ends_in_its_fault_with_what_had_arrived_stor
         for name, data, _ in cases:
             ended, answer = await it.turn(data)
             expected = told_by_reader(dialect, data, ())
-            it.agent.availability = type(it.agent.availability)()  # it breaks often enough to be given up
+            it.agent.services.availability = type(
+                it.agent.services.availability
+            )()  # it breaks often enough to be given up
             assert ended.fault is not None, name
             assert (answer.role, answer.metadata.status) == (Role.ASSISTANT, MessageStatus.ERROR), name
             assert words(answer) == words(expected), name
@@ -118,7 +119,7 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_ru
         for length in range(0, len(data), times(7, 1)):
             ended, answer = await it.turn(data[:length])
             expected = told_by_reader(dialect, data[:length], ())
-            it.agent.availability = type(it.agent.availability)()
+            it.agent.services.availability = type(it.agent.services.availability)()
             assert words(answer) == words(expected)
             if expected.fault is None:  # what is missing then is only what comes after the end
                 ended_well += 1

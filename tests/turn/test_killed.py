@@ -15,7 +15,7 @@ from dragoman.client import Retries
 from dragoman.message import MessageStatus, TextBlock
 from dragoman.rules import check
 from dragoman.store import open_store
-from dragoman.turn import Agent
+from dragoman.turn import Agent, AgentConfig
 from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head, make_stream
 from tests.store.faults.conftest import times
 
@@ -60,7 +60,7 @@ async def test_a_turn_that_was_killed_keeps_what_was_flushed_and_the_next_one_wo
             stored = sum(len(block.text) for block in rows[1].message.content if isinstance(block, TextBlock))
             assert stored >= min(heard - 8 * 1024, heard - int(len(_WORD) * 1.5 / _EVERY_S))
             await _expired(store, session.id)
-            async with Agent(store, settings=found, retries=Retries(max_retries=0)) as agent:
+            async with Agent(store, settings=found, config=AgentConfig(retries=Retries(max_retries=0))) as agent:
                 ended = await agent.ask(session.id, "Go on")
             assert ended.fault is None
             kept = [row.message async for row in store.history(session.id)]

@@ -10,7 +10,7 @@ from dragoman.bus import Event
 from dragoman.message import Role, ToolResultBlock
 from dragoman.rules import check
 from dragoman.tools import ToolContext, tool
-from dragoman.turn.late import is_late_note
+from dragoman.turn.state import is_late_note
 from tests.turn.ground import DIALECTS, ground
 from tests.turn.test_turn import messages, text_of
 

@@ -19,14 +19,14 @@ from tests.turn.ground import ground
 async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent()
-        adapter = agent.adapter(agent.get_model("anthropic"), ToolIds())
+        adapter = agent.services.adapter(agent.services.get_model("anthropic"), ToolIds())
         empty = Message(
             id=it.store.new_id(),
             session_id=it.session,
             role=Role.ASSISTANT,
             content=(TextBlock(""),),
             metadata=MessageMetadata(status=MessageStatus.PARTIAL),
-            created_at=agent.clock(),
+            created_at=agent.services.clock(),
         )
         (row,) = await it.store.append(it.session, empty)
         context = RequestContext(session_id=it.session, message_id=empty.id, created_at=empty.created_at)

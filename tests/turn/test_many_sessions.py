@@ -13,15 +13,15 @@ from tests.turn.ground import ground
 async def test_an_agent_forgets_sessions_of_which_nothing_is_to_be_remembered(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent()
-        answered = agent.tool_session("answered", None)
+        answered = agent.services.tool_session(agent.config, "answered", None)
         answered.answers["write_file"] = Confirmation(True)
-        left = agent.tool_session("left", None)
+        left = agent.services.tool_session(agent.config, "left", None)
         task = asyncio.create_task(asyncio.sleep(60))
         left.add_orphan(task)
         for number in range(3 * MAX_TOOL_SESSIONS):
-            agent.tool_session(f"session-{number}", None)
-        assert len(agent._tool_sessions) <= MAX_TOOL_SESSIONS
-        assert agent.tool_session("answered", None) is answered
-        assert agent.tool_session("left", None) is left
+            agent.services.tool_session(agent.config, f"session-{number}", None)
+        assert len(agent.services.tool_sessions) <= MAX_TOOL_SESSIONS
+        assert agent.services.tool_session(agent.config, "answered", None) is answered
+        assert agent.services.tool_session(agent.config, "left", None) is left
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import dialects, settings
-from dragoman.client import Retries
 from dragoman.exchange import Options, StopReason
 from dragoman.message import Message, MessageStatus, Role, TextBlock, ThinkingBlock, ToolResultBlock
 from dragoman.rules import check
@@ -19,6 +18,7 @@ from dragoman.tools import tool
 from dragoman.turn import Agent
 from tests.client.asking import provider_of
 from tests.servers.fixtures import LLAMA_WORDS, THOUGHT, WORDS
+from tests.turn.ground import make_agent
 
 _SETTINGS = """
 default_model = "tiny:tiny"
@@ -51,10 +51,9 @@ async def agent_at(address: str, dialect: str, folder: Path, **given: object) ->
     file.write_text(_SETTINGS.format(dialect=dialect, address=address + path))
     file.chmod(0o600)
     found = settings.load(environment={"TINY_KEY": "sk-tiny"}, file=file, keyring=lambda _: None)
-    given.setdefault("retries", Retries(max_retries=0))
     async with (
         open_store("memory:") as store,
-        Agent(store, settings=found, options=SHORT, **given) as agent,  # type: ignore[arg-type]
+        make_agent(store, found, options=SHORT, **given) as agent,
     ):
         yield agent
 

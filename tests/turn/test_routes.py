@@ -88,10 +88,14 @@ async def test_who_failed_lately_is_tried_again_rather_than_nobody(tmp_path: Pat
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent()
         await failing(it, agent, "anthropic")
-        assert not agent.availability.is_available("fake-anthropic", "fake-anthropic:model", agent.clock())
+        assert not agent.services.availability.is_available(
+            "fake-anthropic", "fake-anthropic:model", agent.services.clock()
+        )
         ended = await agent.ask(it.session, "hello")
         assert (ended.model, ended.fault) == ("fake-anthropic:model", None)
-        assert agent.availability.is_available("fake-anthropic", "fake-anthropic:model", agent.clock())
+        assert agent.services.availability.is_available(
+            "fake-anthropic", "fake-anthropic:model", agent.services.clock()
+        )
 
 
 @pytest.mark.parametrize("how", ["@model", "/model"])

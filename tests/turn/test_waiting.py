@@ -24,7 +24,7 @@ from dragoman.message import (
 from dragoman.rules import check
 from dragoman.store import Store, open_store
 from dragoman.tools import Confirmation, builtin_tools, tool
-from dragoman.turn import Agent, Approval, PendingCall, ToolResultStored, TurnEnd, TurnStart
+from dragoman.turn import Agent, AgentConfig, Approval, PendingCall, ToolResultStored, TurnEnd, TurnStart
 from tests.strict import call, say
 from tests.turn.ground import DIALECTS, ground
 from tests.turn.test_turn import PIXEL, add, messages, text_of
@@ -109,7 +109,7 @@ async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
         ran, again = notes()
         async with (
             open_store(url) as store,
-            Agent(store, settings=it.settings, tools=[again], pause_for_approval=True) as other,
+            Agent(store, settings=it.settings, tools=[again], config=AgentConfig(pause_for_approval=True)) as other,
         ):
             assert await other.pending_calls(it.session) == ended.pending
             place, consent = ended.pending
@@ -484,12 +484,12 @@ async def test_what_many_sessions_share_with_nobody_is_let_go(tmp_path: Path) ->
         agent = await it.agent(tools=[add])
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         await agent.ask(it.session, "Add")
-        kept = agent.tool_session(it.session, None)
+        kept = agent.services.tool_session(agent.config, it.session, None)
         kept.answers["add"] = Confirmation(allow=True, scope="session")
         for number in range(1_000):
-            agent.tool_session(f"sess_{number}", None)
-        assert len(agent._tool_sessions) <= 257
-        assert agent.tool_session(it.session, None) is kept
+            agent.services.tool_session(agent.config, f"sess_{number}", None)
+        assert len(agent.services.tool_sessions) <= 257
+        assert agent.services.tool_session(agent.config, it.session, None) is kept
 
 
 async def test_an_approved_call_that_a_crash_has_interrupted_waits_for_consent_again(tmp_path: Path) -> None:
@@ -553,7 +553,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
         tools = [again, *builtin_tools(["ask_user"])]
         async with (
             open_store(url) as store,
-            Agent(store, settings=it.settings, tools=tools, pause_for_approval=True) as other,
+            Agent(store, settings=it.settings, tools=tools, config=AgentConfig(pause_for_approval=True)) as other,
         ):
             assert await other.pending_calls(it.session) == ended.pending
             with pytest.raises(FormatError, match="it waits for a result"):

@@ -27,6 +27,7 @@ from dragoman.server.server import bind_socket, open_app_state, run_server
 from dragoman.server.state import AppState
 from dragoman.settings import Settings
 from dragoman.tools import builtin_tools
+from dragoman.turn import AgentConfig
 from scripts.build_page import build
 from tests.strict import StrictProvider, strict_provider
 
@@ -171,7 +172,7 @@ class Site:
         self.wire.to = listener.getsockname()[1]
         self._stack.callback(listener.close)
         of_agent = {
-            "retries": Retries(max_retries=0),
+            "agent_config": AgentConfig(retries=Retries(max_retries=0)),
             "tools": builtin_tools(("read_file", "write_file", "ask_user")),
             "workspace": self.folder / "work",
         }

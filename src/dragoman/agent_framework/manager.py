@@ -27,7 +27,7 @@ from dragoman.errors import DragomanError, InputError, RemoteFaultError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import TextBlock, ToolResultBlock
 from dragoman.turn import Agent, PendingCall
-from dragoman.turn.delegation import MAX_PARALLEL, answer_task
+from dragoman.turn.delegation import MAX_PARALLEL, collect_answer
 
 MAX_STEPS: Final = 25
 Result = dict[str, Any]
@@ -205,7 +205,7 @@ class _AgentPlanner:
             fields: dict[str, Any] = {"content": [TextBlock(text) for text in texts]}
         else:
             fields = {"answers": tuple(_answer(call.call_id, history) for call in self._pending)}
-        end, text = await answer_task(self._agent, self._session_id, tools=self._tools, **fields)
+        end, text = await collect_answer(self._agent.turn(self._session_id, tools=self._tools, **fields))
         if end.fault is not None:
             raise RemoteFaultError(end.fault)
         self._pending = end.pending
@@ -268,7 +268,7 @@ async def _run_worker(worker: Any, task: str) -> Any:
     """The result of a worker for a task."""
     if isinstance(worker, Agent):
         session = await worker.store.create_session(title=f"Task: {task[:60]}", metadata={"is_worker": True})
-        end, text = await answer_task(worker, session.id, content=task, is_worker=True)
+        end, text = await collect_answer(worker.turn(session.id, task, is_worker=True))
         if end.fault is not None:
             raise RemoteFaultError(end.fault)
         return text

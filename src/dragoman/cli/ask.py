@@ -29,8 +29,8 @@ from dragoman.message import ContentBlock, Message, TextBlock
 from dragoman.store import Session, Store
 from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.toolschema import value_problems
-from dragoman.turn import Agent, AnswerEnd, ToolResultStored, TurnEnd
-from dragoman.turn.pictures import image_from_file
+from dragoman.turn import Agent, AgentConfig, AnswerEnd, ToolResultStored, TurnEnd
+from dragoman.turn.image_policy import image_from_file
 
 EXIT_FAILURE, EXIT_CANCEL = 1, 130
 _TITLE = 60
@@ -101,7 +101,7 @@ async def ask(
             workspace=workspace or (Path.cwd() if tool else None),
             system_prompt=system,
             options=options,
-            confirm=question_run.confirm,
+            config=AgentConfig(confirm=question_run.confirm),
         ) as agent:
             try:
                 return await question_run.answer(agent, current, content, model)

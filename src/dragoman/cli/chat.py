@@ -58,7 +58,7 @@ async def chat(
             current = await find_session(store, session)
         async with Agent(store, settings=settings, tools=tools, workspace=folder, system_prompt=system) as agent:
             if model is not None:
-                current = await store.change_session(current.id, active_model=agent.get_model(model).id)
+                current = await store.change_session(current.id, active_model=agent.services.get_model(model).id)
             await ChatApp(agent, current).run_async()
         if session is None and not (await store.get_session(current.id)).last_seq:
             await store.delete_session(current.id)  # nothing was ever said in it

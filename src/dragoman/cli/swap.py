@@ -20,9 +20,9 @@ from dragoman.handoff import SwapPlan, plan_swap
 from dragoman.ids import ToolIds
 from dragoman.pricing import library_prices
 from dragoman.store import Session
-from dragoman.turn import Agent
+from dragoman.turn import Agent, AgentConfig
+from dragoman.turn.events import rejection_event
 from dragoman.turn.image_policy import DESCRIPTIONS, describe_images, describer_from, swap_model
-from dragoman.turn.swap import rejection_event
 
 EXIT_REJECTED = 1
 
@@ -67,8 +67,8 @@ async def swap(
         prices = library_prices(settings.catalog.price_names, settings.catalog.is_free)
         new_descriptions: dict[str, str] = {}
         if policy == "describe" and not dry_run:
-            async with Agent(store, settings=settings, record_trace=False) as agent:
-                new_descriptions = await describe_images(agent, current, history)
+            async with Agent(store, settings=settings, config=AgentConfig(record_trace=False)) as agent:
+                new_descriptions = await describe_images(agent.services, agent.config, current, history)
         describe = describer_from({**(current.metadata.get(DESCRIPTIONS) or {}), **new_descriptions})
         plan = plan_swap(
             history,

@@ -39,7 +39,7 @@ from dragoman.tools import Workspace
 from dragoman.tools.exposure import load_tools
 from dragoman.tools.shell import run_command
 from dragoman.toolschema import value_problems
-from dragoman.turn import Agent
+from dragoman.turn import Agent, AgentConfig
 
 DEFAULT_PORT: Final = 8000
 _PORT_ATTEMPTS: Final = 10  # consecutive ports that are tried if none is configured
@@ -78,7 +78,11 @@ def _open_listener(host: str, port: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def open_app_state(
-    config: ServerConfig, settings: Settings | None = None, **agent_options: Any
+    config: ServerConfig,
+    settings: Settings | None = None,
+    *,
+    agent_config: AgentConfig = AgentConfig(),  # noqa: B008  an immutable value
+    **agent_options: Any,
 ) -> AsyncIterator[AppState]:
     """The state that all requests share, open while the block lasts."""
     effective = settings or keys.load()
@@ -93,7 +97,7 @@ async def open_app_state(
             "system_prompt": config.system,
             "tools": tools,
             "workspace": make_workspace(config, store, effective),
-            "pause_for_approval": True,  # the client may be disconnected
+            "config": msgspec.structs.replace(agent_config, pause_for_approval=True),  # clients may disconnect
             **agent_options,
         }
         agent = await stack.enter_async_context(Agent(store, settings=effective, **agent_fields))
@@ -223,7 +227,7 @@ def load_libraries(agent: Agent) -> None:
     """Import the libraries that the first run needs. On the event loop the imports would block it for about 200 ms."""
     import dragoman.client.transport  # noqa: PLC0415, F401  with aiohttp
 
-    agent.price_table.has_price("openai:gpt-4o")
+    agent.services.price_table.has_price("openai:gpt-4o")
     redact("a text")
     value_problems({"type": "object"}, {})
 

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
+import msgspec
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
@@ -32,7 +33,7 @@ from dragoman.tui.commands import Commands
 from dragoman.tui.input_line import InputLine
 from dragoman.tui.widgets import CallView, MessageView, heading, text_of
 from dragoman.turn import Agent, AnswerEnd, AnswerStart, ToolResultStored, TurnEnd, TurnEvent, TurnStart, TurnTask
-from dragoman.turn.pictures import image_from_file
+from dragoman.turn.image_policy import image_from_file
 
 MAX_MESSAGES: Final = 60  # messages of a conversation that is opened
 BUSY: Final = "Wait for the answer, or stop it with Escape."
@@ -68,7 +69,7 @@ class ChatApp(App[None]):
         self._calls: dict[str, CallView] = {}
         self._is_behind = False  # whether newer messages than those that are shown are in the store
         self._dialog_lock = asyncio.Lock()  # at a time, in the order in which they came
-        agent.confirm = self._confirm
+        agent.config = msgspec.structs.replace(agent.config, confirm=self._confirm)
 
     @property
     def store(self) -> Store:
@@ -106,7 +107,7 @@ class ChatApp(App[None]):
             rows = await self.store.read(session.id, max(0, at - MAX_MESSAGES // 2), MAX_MESSAGES)
         if not rows:
             await self.add_note(_WELCOME)
-            if self.agent.default_model is None:
+            if self.agent.services.default_model is None:
                 await self.add_note(_NO_MODEL, "error")
         elif rows[0].seq > 1:
             older = format_count(rows[0].seq - 1, "older message is", "older messages are")
@@ -166,8 +167,8 @@ class ChatApp(App[None]):
 
     @property
     def _default_name(self) -> str:
-        name = self.agent.default_model
-        model = self.agent.registry.find(name) if name is not None else None
+        name = self.agent.services.default_model
+        model = self.agent.services.registry.find(name) if name is not None else None
         return model.id if model is not None else name or "no model"
 
     async def _usage_text(self) -> str:

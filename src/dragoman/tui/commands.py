@@ -20,8 +20,8 @@ from dragoman.ids import ToolIds
 from dragoman.message import Message, Role
 from dragoman.tui import dialogs
 from dragoman.tui.widgets import text_of
+from dragoman.turn.events import emit_swap_rejection
 from dragoman.turn.image_policy import image_describer, image_policy
-from dragoman.turn.swap import emit_swap_rejection
 
 if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
@@ -64,18 +64,18 @@ class Commands:
             await app.store.change_session(app.session.id, active_model=None)
             await app.update_status()
             return
-        model = app.agent.get_model(name)
+        model = app.agent.services.get_model(name)
         history = [row.message async for row in app.store.history(app.session.id)]
-        adapter = app.agent.adapter(model, ToolIds(await app.store.tool_ids(app.session.id)))
+        adapter = app.agent.services.adapter(model, ToolIds(await app.store.tool_ids(app.session.id)))
         plan = plan_swap(
             history,
             adapter,
-            policy=image_policy(app.agent, app.session),
+            policy=image_policy(app.agent.config, app.session),
             tools=app.agent.tools.definitions,
-            describe=image_describer(app.agent, app.session),
-            prices=app.agent.price_table,
-            at=app.agent.clock(),
-            unreachable=app.agent.registry.unreachable_reason(model.id),
+            describe=image_describer(app.agent.config, app.session),
+            prices=app.agent.services.price_table,
+            at=app.agent.services.clock(),
+            unreachable=app.agent.services.registry.unreachable_reason(model.id),
         )
         if not plan.is_possible:
             emit_swap_rejection(app.agent.bus, app.session, plan)
@@ -105,7 +105,7 @@ class Commands:
         return "\n".join(lines)
 
     def _list_models(self) -> list[tuple[Model, tuple[str, ...]]]:
-        registry = self._app.agent.registry
+        registry = self._app.agent.services.registry
         models = [model for model in registry.catalog.models.values() if registry.is_configured(model)]
         return [(model, registry.aliases_of(model.id)) for model in models]
 
@@ -152,7 +152,7 @@ class Commands:
         sessions = [session for session in await app.store.list_sessions(limit=100) if session.last_seq]
         if not sessions:
             raise InputError("there is no conversation yet", remedy="Begin one: write, and press Enter")
-        chosen = await app.ask(dialogs.session_choice(sessions, app.agent.clock()))
+        chosen = await app.ask(dialogs.session_choice(sessions, app.agent.services.clock()))
         if chosen is not None:
             await app.open(await app.store.get_session(chosen))
 

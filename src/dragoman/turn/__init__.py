@@ -1,9 +1,11 @@
-"""Turns: an agent, and what happens from a question to its answer. ``turn.turn`` is the file to read first."""
+"""Turns of an agent: from a question to its answer. Start reading in ``turn.turn``."""
 
 from __future__ import annotations
 
 from dragoman.tools import Approval
-from dragoman.turn.agent import Agent, default_model, make_registry
+from dragoman.turn.agent import Agent
+from dragoman.turn.config import AgentConfig
+from dragoman.turn.services import AgentServices, default_model, make_registry
 from dragoman.turn.task import TurnTask
 from dragoman.turn.turn import run
 from dragoman.turn.types import (
@@ -19,6 +21,8 @@ from dragoman.turn.types import (
 
 __all__ = [
     "Agent",
+    "AgentConfig",
+    "AgentServices",
     "AnswerEnd",
     "AnswerStart",
     "Approval",

@@ -1,10 +1,8 @@
-"""The loop that runs a conversation of envelopes where the caller brings none: an agent asks the model.
+"""The default loop of ``run_conversation`` (``dragoman.envelope``): an agent calls the model and runs the tools.
 
-    await run_conversation(call)      of ``dragoman.envelope``, which takes this loop if ``loop`` is left out
-
-The model is the call's ``provider`` and ``model``, or the configured default. ``tools`` of the call may be functions,
-tools of ours, definitions, or dicts with ``name``, ``description``, ``parameters`` and, to be run, ``callable``. A tool
-that nobody can run here is offered to the model, and a call of it fails with a text that says so. Nothing is stored.
+The model is ``provider`` and ``model`` of the call, or the configured default. ``tools`` of the call are functions,
+``Tool`` values, definitions, or dicts with ``name``, ``description``, ``parameters`` and optionally ``callable``. A
+call of a tool without code fails. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -21,37 +19,39 @@ from dragoman.message import TextBlock, ToolUseBlock
 from dragoman.store import open_store
 from dragoman.tools import Tool, ToolContext, ToolRegistry, ToolSession, dispatch, tool
 from dragoman.turn.agent import Agent
-from dragoman.turn.delegation import answer_task
+from dragoman.turn.config import AgentConfig
+from dragoman.turn.delegation import collect_answer
 
 
 async def conversation_loop(call: ConversationCall) -> Result:
-    """Ask the model and run the tools of the call until the model answers, or the turns are used up."""
+    """Call the model and run the tools until the model answers, or the turns are used up."""
+    config = AgentConfig(max_steps=1)
     try:
-        async with open_store("memory:") as store, Agent(store, max_steps=1) as agent:
-            session = _AgentCaller(agent, call)
-            return await ToolLoop(session.ask, session.execute)(call)
+        async with open_store("memory:") as store, Agent(store, config=config) as agent:
+            caller = _AgentCaller(agent, call)
+            return await ToolLoop(caller.ask, caller.execute)(call)
     except DragomanError as error:
         return failure_result(call, str(error))
 
 
 class _AgentCaller:
-    """What a loop needs for one call: a model to ask, and the tools that it may use."""
+    """The two functions of a tool loop: call the model, run a tool."""
 
     def __init__(self, agent: Agent, call: ConversationCall) -> None:
         self._agent = agent
-        parts = [name for name in (call.provider, call.model) if name]
+        parts = [part for part in (call.provider, call.model) if part]
         self._model = ":".join(parts) if call.model else None
         self._definitions, self._tools = _tools_from(call.tools)
-        self._tool_session = ToolSession("conversation", workspace=agent.workspace)
+        self._tool_session = ToolSession("conversation")
         self._call_count = 0
 
     async def ask(self, rows: list[dict[str, Any]], _: ConversationCall) -> dict[str, Any]:
-        """One answer to the whole conversation."""
+        """Call the model with the whole conversation."""
         store = self._agent.store
         session = await store.create_session()
         messages = messages_from_envelopes(rows)
         await store.append(session.id, [message.replace(session_id="") for message in messages])
-        end, text = await answer_task(self._agent, session.id, tools=self._definitions, model=self._model)
+        end, text = await collect_answer(self._agent.turn(session.id, tools=self._definitions, model=self._model))
         answer: dict[str, Any] = {
             "content": text,
             "tool_calls": [{"name": call.name, "parameters": call.input} for call in end.pending],
@@ -66,9 +66,9 @@ class _AgentCaller:
         return answer
 
     async def execute(self, name: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The result of a tool."""
+        """Run a tool."""
         if name not in self._tools:
-            return {"success": False, "error": f"nobody runs the tool {name!r} here"}
+            return {"success": False, "error": f"the tool {name!r} has no callable"}
         self._call_count += 1
         call = ToolUseBlock(f"tu_{derive_ulid(self._call_count, 'conversation')}", name, parameters)
         (result,) = await dispatch([call], self._tools, self._tool_session)
@@ -77,7 +77,7 @@ class _AgentCaller:
 
 
 def _tools_from(tools: Any) -> tuple[tuple[ToolDefinition, ...], ToolRegistry]:
-    """What the model is offered, and those of the tools that can be run."""
+    """The definitions that the model is offered, and the tools that can be run."""
     items = tools or ()
     if isinstance(tools, Mapping):
         items = [{"name": name, **item} if isinstance(item, Mapping) else item for name, item in tools.items()]
@@ -97,7 +97,6 @@ def _tool_from(item: Any) -> Tool | ToolDefinition:
 
 
 def _tool_from_dict(fields: Mapping[str, Any]) -> Tool | ToolDefinition:
-    """A tool that a host describes."""
     name = str(fields.get("name") or "")
     definition = ToolDefinition(
         name=name,

@@ -1,35 +1,31 @@
-"""Events about sessions, choices and evaluations, as the catalogue has them.
-
-A turn emits what happens in it where it happens. Here are the events that several entry points emit: that a session
-begins, goes on or ends, what a person chose against the routing, and that something was evaluated.
-"""
+"""Bus events about sessions, model choices, swaps and evaluations, which several entry points emit."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from dragoman.bus import Payload, Scope
+from dragoman.bus import Bus, Payload, Scope
 from dragoman.bus.event_types import routing_events, system_events, turn_events
+from dragoman.handoff import SwapPlan
 from dragoman.message import Role
 from dragoman.routing import Decision
-
-if TYPE_CHECKING:
-    from dragoman.store import Evaluation, Session, Store
-    from dragoman.turn.agent import Agent
+from dragoman.store import Evaluation, Session, Store
+from dragoman.turn.services import AgentServices
 
 
-def emit_session_start(agent: Agent, session: Session, message_count: int) -> None:
-    """Emit that a session begins or goes on, when the agent runs its first turn there."""
-    if agent.remember_session(session.id):
+def emit_session_start(services: AgentServices, session: Session, message_count: int) -> None:
+    """Emit that a session is created or resumed, at the agent's first turn in it."""
+    if services.remember_session(session.id):
         return
+    event: Payload
     if message_count == 0:
         path, policy = session.workspace_path, session.routing_policy
-        event: Payload = turn_events.SessionCreated(
+        event = turn_events.SessionCreated(
             workspace_path=path,
             workspace_hash=_hash(path.encode("utf-8", "replace")) if path else None,
             initial_active_model=session.active_model,
@@ -39,13 +35,13 @@ def emit_session_start(agent: Agent, session: Session, message_count: int) -> No
         event = turn_events.SessionResumed(
             message_count=message_count,
             active_model=session.active_model,
-            idle_seconds=max(0.0, (agent.clock() - session.updated_at).total_seconds()),
+            idle_seconds=max(0.0, (services.clock() - session.updated_at).total_seconds()),
         )
-    agent.bus.try_emit(event, session_id=session.id)
+    services.bus.try_emit(event, session_id=session.id)
 
 
 async def make_session_end(store: Store, session: Session) -> turn_events.SessionEnded:
-    """The event of a session that is about to be deleted. Emit it when that is done."""
+    """The event of a session that is about to be deleted. Emit it after the deletion."""
     turns = await store.count_messages(session.id, Role.USER)
     cost = sum((total.cost_usd for total in await store.costs.totals("session", session=session.id)), Decimal(0))
     age = (store.clock() - session.created_at).total_seconds()
@@ -55,7 +51,7 @@ async def make_session_end(store: Store, session: Session) -> turn_events.Sessio
 
 
 def emit_choice(scope: Scope, decision: Decision) -> None:
-    """Emit what earlier turns spoke for, and what a person chose against the routing."""
+    """Emit a match of earlier turns, and a choice of the user against the routing."""
     if decision.winner_index < 0:
         return
     winner, alternative = decision.chain[decision.winner_index], decision.alternative
@@ -78,8 +74,24 @@ def emit_choice(scope: Scope, decision: Decision) -> None:
         scope.try_emit("pattern.override_dismissed", {"model": alternative.candidate_model})
 
 
+def rejection_event(session: Session, plan: SwapPlan) -> routing_events.RoutingConstraintFailure:
+    """The event of a swap that is rejected. The session keeps its active model."""
+    return routing_events.RoutingConstraintFailure(
+        source="swap",
+        model=plan.model,
+        validation_failure=plan.failures[0],
+        active_model=session.active_model,
+        message=" ".join(plan.blockers),
+    )
+
+
+def emit_swap_rejection(bus: Bus, session: Session, plan: SwapPlan) -> None:
+    """Emit that a swap of the model is rejected."""
+    bus.try_emit(rejection_event(session, plan), session_id=session.id)
+
+
 def evaluation_events(evaluation: Evaluation) -> Iterator[Payload]:
-    """The events of an evaluation that was recorded."""
+    """The events of a recorded evaluation."""
     fields: dict[str, Any] = {
         "evaluation_id": evaluation.id,
         "evaluator": evaluation.evaluator,

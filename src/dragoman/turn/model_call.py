@@ -1,29 +1,348 @@
-"""An answer that is still arriving, in the store: there before the first byte is asked for, and never far behind.
+"""One call of a model: the request, the answer as it arrives, and its cost.
 
-What has arrived is written at the latest a second after it came, or when 8 KiB are new, in a task of its own, so that
-the stream does not wait for the disk. The one rule: the row is ended exactly once, and what arrived is in it.
+    history → summary → supported by the model → repaired → fits the window → wire → events → stored answer
+
+An ``AnswerWriter`` saves the answer while it arrives: at most one second after an event, or when 8 KiB are unsaved, in
+a task of its own, so that the stream does not wait for the disk.
+
+Invariant: each call emits one start and one end event, and its row is finished once, with the content that arrived and
+its cost. If the store rejects an answer (a count out of range, half of a character), the content is stored without the
+rejected part, as an answer with a fault.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, Final
 
-from dragoman.adapter import Adapter, RequestContext
-from dragoman.errors import DragomanError
-from dragoman.event import Accumulator, StreamEvent, TextDelta, ThinkingDelta, ToolUseInputDelta
-from dragoman.exchange import Reply
-from dragoman.message import Message, MessageStatus
-from dragoman.store import Row, Store
-from dragoman.turn.stages import stage_of_answer
+import msgspec
 
+from dragoman.adapter import Adapter, RequestContext, estimate_tokens
+from dragoman.bus.event_types import turn_events
+from dragoman.client import Call, CallLog
+from dragoman.context_window import FittedHistory, fit, with_summary
+from dragoman.errors import DragomanError, InputError
+from dragoman.event import (
+    Accumulator,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseInputDelta,
+    ToolUseStart,
+    storable_blocks,
+    unfold,
+)
+from dragoman.exchange import ErrorClass, Fault, Options, Reply, ResponseFormat, StopReason, Written
+from dragoman.handoff import project_history
+from dragoman.message import (
+    InvalidToolUseBlock,
+    Message,
+    MessageStatus,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+    Usage,
+)
+from dragoman.offload import estimate_size, run_off_loop
+from dragoman.redaction import redact
+from dragoman.repair import repair
+from dragoman.rules import calls_of
+from dragoman.settings import Endpoint
+from dragoman.shield import run_to_completion
+from dragoman.store import Row, Store
+from dragoman.toolschema import output_problems
+from dragoman.turn.image_policy import image_describer, image_policy
+from dragoman.turn.state import TurnState, stage_of_answer
+from dragoman.turn.types import AGENT_OPTIONS, AnswerEnd, AnswerStart
+
+MAX_CALLS: Final = 128  # tool calls in one answer
 FLUSH_S: Final = 1.0
 FLUSH_CHARACTERS: Final = 8 * 1024
+CANCELLED: Final = Fault(code="cancelled", message="the turn was cancelled", error_class=ErrorClass.CANCELLED)
+_DEFAULT_ANSWER_TOKENS: Final = 4096  # reserved for the answer if the options set no limit
+_log: Final = logging.getLogger("dragoman.turn")
+
+
+async def call_model(turn: TurnState) -> AsyncGenerator[AnswerStart | StreamEvent | AnswerEnd, None]:
+    """Call the model with the history of a turn. Yields the events of its answer, then the stored answer."""
+    call = await _ModelCall.prepare(turn)
+    try:
+        yield call.start
+        async with contextlib.aclosing(call.events()) as events:
+            async for event in events:
+                if call.has_too_many_calls(event):
+                    break
+                if call.whole_reply is None:
+                    call.writer.feed(event)
+                yield event
+    except (asyncio.CancelledError, GeneratorExit):
+        await run_to_completion(call.end(CANCELLED))
+        raise
+    except Exception:
+        await run_to_completion(call.end(_internal_fault()))
+        raise
+    yield await run_to_completion(call.end(_too_many_calls_fault() if call.call_count > MAX_CALLS else None))
+
+
+def _too_many_calls_fault() -> Fault:
+    text = f"the answer has more than {MAX_CALLS} tool calls; none of them was run"
+    return Fault(code="too_many_tool_calls", message=text, error_class=ErrorClass.OTHER)
+
+
+def _internal_fault() -> Fault:
+    return Fault(
+        code="unexplained_error", message="the turn failed with an internal error", error_class=ErrorClass.OTHER
+    )
+
+
+def _storage_fault(error: Exception) -> Fault:
+    text = error.what if isinstance(error, InputError) else type(error).__name__
+    return Fault(code="bad_event", message=f"the store rejects the answer: {text}")
+
+
+def _with_fault(reply: Reply, fault: Fault) -> Reply:
+    return reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """A finished answer, ready to be stored."""
+
+    provider_reply: Reply  # for the provider's availability and the receipt
+    reply: Reply  # the same, validated against the requested format; this one is stored
+    usage: Usage
+    is_charged: bool
+    message: Message
+
+
+class _ModelCall:
+    """A call in progress."""
+
+    def __init__(self, turn: TurnState, call: Call, writer: AnswerWriter, start: AnswerStart) -> None:
+        self.turn = turn
+        self.call = call
+        self.writer = writer
+        self.start = start
+        self.whole_reply: Reply | None = None  # if the answer is not streamed
+        self.call_count = 0  # tool calls that arrived
+        self.call_log = CallLog()
+
+    @classmethod
+    async def prepare(cls, turn: TurnState) -> _ModelCall:
+        """Write the request and store the row of the answer."""
+        endpoint = await turn.services.endpoint(turn.model.provider)
+        history, written = await run_off_loop(estimate_size(turn.history), _write_request, turn)
+        if turn.placeholder is None:
+            await run_to_completion(_store_placeholder(turn))
+        return cls._with_row(turn, endpoint, history, written)
+
+    @classmethod
+    def _with_row(cls, turn: TurnState, endpoint: Endpoint, history: FittedHistory, written: Written) -> _ModelCall:
+        row = turn.placeholder
+        assert row is not None
+        context = RequestContext(
+            session_id=turn.session.id,
+            message_id=row.message.id,
+            created_at=row.message.created_at,
+            routing=turn.decision.record,
+        )
+        call = make_call(turn, endpoint, written.wire, context)
+        emit_call_start(turn, row.message.id, history.tokens)
+        start = AnswerStart(
+            row.message.id, row.seq, turn.model.id, history.tokens, written.losses, len(history.left_out)
+        )
+        turn.placeholder = None
+        turn.steps += 1
+        return cls(turn, call, AnswerWriter(turn.services.store, row, turn.adapter, context), start)
+
+    def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """The events of the answer; of an answer that is not streamed, the events that a stream would have."""
+        if self.turn.config.stream:
+            return self.turn.services.client.stream(self.call, self.call_log)
+        return self._stream_whole_reply()
+
+    async def _stream_whole_reply(self) -> AsyncGenerator[StreamEvent, None]:
+        self.whole_reply = await self.turn.services.client.send(self.call, self.call_log)
+        for event in unfold(self.whole_reply):
+            yield event
+
+    def has_too_many_calls(self, event: StreamEvent) -> bool:
+        """Count tool calls, and return whether there are too many."""
+        self.call_count += isinstance(event, ToolUseStart)
+        return self.call_count > MAX_CALLS
+
+    async def end(self, fault: Fault | None = None) -> AnswerEnd:
+        """Store the finished answer with its cost, and emit the end of the call."""
+        turn = self.turn
+        row, reply = await self._store(fault)
+        turn.history.append(row.message)
+        stop_reason = StopReason.CANCELLED if fault is CANCELLED else reply.stop_reason
+        turn.answer = AnswerEnd(row, stop_reason, reply.fault)
+        turn.answered_ids.clear()
+        calls = [call for _, call in calls_of(row.message)]
+        turn.calling_message = row.message if reply.fault is None and calls else None
+        if reply.fault is not None:
+            for call in calls:  # the calls of a failed answer are not run
+                await turn.services.store.cancel_tool_call(turn.session.id, call.id)
+        return turn.answer
+
+    async def _store(self, fault: Fault | None) -> tuple[Row, Reply]:
+        """Store the answer. If the store rejects it, store its content as a failed answer."""
+        try:
+            answer = self._answer(self._reply(fault), fault)
+            return await self._store_row(answer, self._store_end(answer)), answer.reply
+        except Exception as error:
+            if isinstance(error, DragomanError) and not isinstance(error, InputError):
+                raise  # the store failed
+            _log.exception("the store rejects an answer", extra={"session_id": self.turn.session.id})
+            answer = self._answer(self._salvage(fault or _storage_fault(error)), fault)
+            return await self._store_row(answer, self.writer.finish(answer.message)), answer.reply
+
+    def _reply(self, fault: Fault | None) -> Reply:
+        reply = self.whole_reply or self.writer.accumulator.reply()
+        return reply if fault is None else _with_fault(reply, fault)
+
+    def _salvage(self, fault: Fault) -> Reply:
+        """The content that arrived, without the other fields of the reply."""
+        if self.whole_reply is not None:
+            content = storable_blocks(self.whole_reply.content)
+        else:
+            content = self.writer.accumulator.storable_content()
+        return Reply(content=content, stop_reason=StopReason.ERROR, fault=fault)
+
+    def _answer(self, reply: Reply, fault: Fault | None) -> _Answer:
+        turn, context = self.turn, self.call.context
+        now = turn.services.clock()
+        usage = turn.services.price_usage(turn.model, self._usage(reply), now, self.call_log.latency_ms or 0)
+        is_charged = reply.usage is not None or reply.fault is None
+        if is_charged:
+            context = msgspec.structs.replace(context, usage=usage)
+        checked = _check_output(reply, _options(turn).response_format)
+        status = MessageStatus.CANCELLED if fault is CANCELLED else None
+        return _Answer(reply, checked, usage, is_charged, self.writer.message(checked, context, status))
+
+    async def _store_row(self, answer: _Answer, row: Awaitable[Row]) -> Row:
+        """Await the row of an answer, and emit the end of the call."""
+        try:
+            stored_row = await row
+        except DragomanError as error:  # the call was made and charged, even if the store fails
+            if not isinstance(error, InputError):
+                self._emit_end(answer)
+            raise
+        self._emit_end(answer)
+        return stored_row
+
+    def _emit_end(self, answer: _Answer) -> None:
+        turn = self.turn
+        if answer.is_charged:
+            turn.usage.add(answer.usage)
+        turn.services.record_call(turn.model, answer.provider_reply.fault, session_id=turn.session.id)
+        emit_call_end(turn, answer.message.id, answer.provider_reply, answer.usage, self.call_log)
+
+    async def _store_end(self, answer: _Answer) -> Row:
+        """Store the answer and its provider ids; with the last answer also the entries, and release the lease."""
+        message, reply = answer.message, answer.reply
+        turn, ids = self.turn, self.turn.adapter.ids.entries
+        fields: dict[str, Any] = {"tool_ids": ids[turn.stored_id_count :]}
+        is_last = reply.stop_reason is not StopReason.PAUSED and not any(calls_of(message))
+        if is_last:
+            fields |= {
+                "entries": turn.entries(message),
+                "agent_key": turn.config.agent_key,
+                "owner": turn.lease.owner,
+            }
+        row = await self.writer.finish(message, **fields)
+        turn.stored_id_count = len(ids)
+        if is_last:
+            turn.has_entries = True
+            turn.lease.confirm_release()
+        return row
+
+    def _usage(self, reply: Reply) -> TokenUsage:
+        """The provider's counts, or an estimate that is marked as one."""
+        if reply.usage is not None and not reply.usage.estimated:  # a dialect marks impossible counts as estimated
+            return reply.usage
+        message = self.writer.row.message.replace(content=reply.content)
+        return TokenUsage(
+            input_tokens=self.start.estimated_input_tokens,
+            output_tokens=estimate_tokens([message]) if reply.content else 0,
+            estimated=True,
+        )
+
+
+def _check_output(reply: Reply, response_format: ResponseFormat | None) -> Reply:
+    """The reply, with a fault if it is a final answer that does not fit the requested format.
+
+    The text is kept. The call itself succeeded, so the availability of the provider and the receipt do not change.
+    """
+    has_calls = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content)
+    if reply.fault is not None or reply.stop_reason is StopReason.PAUSED or has_calls:
+        return reply
+    text = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
+    problems = output_problems(response_format, text)
+    if not problems:
+        return reply
+    code, message = "output_invalid", f"the answer does not fit the requested format: {'; '.join(problems)}"
+    if reply.stop_reason is StopReason.MAX_TOKENS:
+        code, message = "output_truncated", "the answer reached its token limit before the requested JSON was complete"
+    return _with_fault(reply, Fault(code=code, message=message, error_class=ErrorClass.OTHER))
+
+
+async def _store_placeholder(turn: TurnState) -> None:
+    (turn.placeholder,) = await turn.services.store.append(turn.session.id, turn.answer_placeholder())
+
+
+def make_call(turn: TurnState, endpoint: Endpoint, wire: Any, context: RequestContext) -> Call:
+    """A call of the model of a turn."""
+    return Call(
+        endpoint=endpoint,
+        adapter=turn.adapter,
+        wire=wire,
+        context=context,
+        timeouts=turn.config.timeouts,
+        retries=turn.config.retries,
+    )
+
+
+# --- the request -----------------------------------------------------------------------------------------------------
+
+
+def _write_request(turn: TurnState) -> tuple[FittedHistory, Written]:
+    options = _options(turn)
+    history = fit_history(turn, options)
+    return history, turn.adapter.to_wire(history.messages, turn.tools.definitions, options)
+
+
+def fit_history(turn: TurnState, options: Options) -> FittedHistory:
+    """The messages that the model receives: supported, repaired, and as many as fit its window."""
+    config, session, capabilities = turn.config, turn.session, turn.model.capabilities
+    policy = image_policy(config, session)
+    describe = image_describer(config, session) if policy == "describe" else None
+    visible = project_history(with_summary(turn.history), capabilities, policy=policy, describe=describe)
+    valid = repair(visible, turn.tools.problems).messages
+    tool_tokens = estimate_tokens((), turn.tools.definitions) if len(turn.tools) else 0
+    default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
+    answer_tokens = min(options.max_output_tokens or default, capabilities.max_context_tokens // 2)
+    limit = max(1, capabilities.max_context_tokens - tool_tokens - answer_tokens)
+    return fit(valid, limit, estimate_tokens)
+
+
+def _options(turn: TurnState) -> Options:
+    """The options of the agent, replaced by those that the request sets."""
+    overrides = turn.request.options
+    fields = {} if overrides is AGENT_OPTIONS else msgspec.structs.asdict(overrides)
+    values = {name: value for name, value in fields.items() if value not in (None, ())}
+    return turn.config.options.replace(**values, stream=True if turn.config.stream else None)
+
+
+# --- the row of the answer -------------------------------------------------------------------------------------------
 
 
 class AnswerWriter:
-    """The row of one answer."""
+    """Writes the row of one answer while the answer arrives."""
 
     def __init__(self, store: Store, row: Row, adapter: Adapter, context: RequestContext) -> None:
         self.row = row
@@ -31,14 +350,14 @@ class AnswerWriter:
         self._store = store
         self._adapter = adapter
         self._context = context
-        self._unsaved_chars = 0  # characters that are not stored yet
+        self._unsaved_chars = 0
         self._has_unsaved = False
-        self._timer: asyncio.TimerHandle | None = None  # when what has arrived is to be stored
+        self._timer: asyncio.TimerHandle | None = None
         self._flush_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def feed(self, event: StreamEvent) -> None:
-        """One more event of the stream. Each word of an answer passes here, so this does next to nothing."""
+        """Add an event of the stream. Called for every token, so it does as little as possible."""
         self.accumulator.add(event)
         kind = type(event)
         if kind is TextDelta or kind is ThinkingDelta:
@@ -57,14 +376,15 @@ class AnswerWriter:
             self._flush_task = asyncio.create_task(self._flush(), name="dragoman-answer")
 
     async def _flush(self) -> None:
-        """Store what has arrived; and again, if much has arrived meanwhile."""
+        """Store the content so far; repeat if much arrives meanwhile."""
         while self._has_unsaved and not self._is_closed:
             self._cancel_timer()
             self._has_unsaved, self._unsaved_chars = False, 0
-            with contextlib.suppress(DragomanError, ValueError):  # whoever ends the row hears of what fails
-                await self._store.update(self._context.session_id, self._partial_message())
+            with contextlib.suppress(DragomanError, ValueError):  # ``finish`` raises the error
+                message = self.message(self.accumulator.reply(), self._context, MessageStatus.PARTIAL)
+                await self._store.update(self._context.session_id, message)
             if self._unsaved_chars < FLUSH_CHARACTERS and self._timer is not None:
-                break  # the rest waits for its time
+                break  # the timer stores the rest
         self._flush_task = None
 
     def _cancel_timer(self) -> None:
@@ -72,20 +392,78 @@ class AnswerWriter:
             self._timer.cancel()
             self._timer = None
 
-    def _partial_message(self) -> Message:
-        return self.message(self.accumulator.reply(), self._context, MessageStatus.PARTIAL)
-
     def message(self, reply: Reply, context: RequestContext, status: MessageStatus | None = None) -> Message:
-        """The answer as a message of that status; without one, as the reply itself says."""
+        """The answer as a message. Without a status, the reply determines it."""
         metadata = self.row.message.metadata
-        fields = {"user_id": metadata.user_id, "team_id": metadata.team_id, "run_id": metadata.run_id}
-        fields["stage"] = stage_of_answer(reply.content)
-        return self._adapter.make_message(reply, context, status, **fields)
+        return self._adapter.make_message(
+            reply,
+            context,
+            status,
+            user_id=metadata.user_id,
+            team_id=metadata.team_id,
+            run_id=metadata.run_id,
+            stage=stage_of_answer(reply.content),
+        )
 
     async def finish(self, message: Message, **fields: Any) -> Row:
-        """Write the answer as it ended, and what ends with it (see ``end_answer`` of a store)."""
+        """Write the finished answer. ``fields`` are those of ``store.turns.finish_answer``."""
         self._is_closed = True
         self._cancel_timer()
         if self._flush_task is not None:
             await asyncio.wait([self._flush_task])
         return await self._store.turns.finish_answer(self._context.session_id, message, **fields)
+
+
+# --- events of a call ------------------------------------------------------------------------------------------------
+
+
+def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: int) -> None:
+    """Emit that the model is about to be called."""
+    turn.usage.llm_calls += 1
+    turn.emit(
+        turn_events.LlmCallStarted(
+            model=turn.model.id,
+            provider=turn.model.provider,
+            estimated_input_tokens=estimated_input_tokens,
+            request_id=request_id,
+            is_worker=turn.request.is_worker,
+        )
+    )
+
+
+def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage | None, call_log: CallLog) -> None:
+    """Emit that the call succeeded or failed."""
+    fields = {"model": turn.model.id, "provider": turn.model.provider, "request_id": request_id}
+    if reply.fault is not None:
+        turn.emit(
+            turn_events.LlmCallFailed(
+                **fields,
+                error_class=reply.fault.error_class,
+                error_code=reply.fault.code,
+                error_message_redacted=redact(reply.fault.message),
+                retry_count=call_log.retry_count,
+                latency_ms=call_log.latency_ms or 0,
+            )
+        )
+        return
+    assert usage is not None  # of a reply without a fault
+    turn.emit(
+        turn_events.LlmCallCompleted(
+            **fields,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            cache_creation_input_tokens=usage.cache_creation_input_tokens,
+            cost_usd=usage.amount_usd,
+            pricing_version=usage.pricing_version,
+            latency_ms=usage.latency_ms,
+            stop_reason=reply.stop_reason,
+            produced_tool_calls=sum(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content),
+            produced_thinking_blocks=sum(isinstance(block, ThinkingBlock) for block in reply.content),
+            response_model=reply.model,
+            time_to_first_token_ms=call_log.first_byte_ms,
+            retry_count=call_log.retry_count,
+            user_id=turn.request.user_id,
+            team_id=turn.request.team_id,
+        )
+    )

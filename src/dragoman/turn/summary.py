@@ -1,8 +1,8 @@
-"""A long history, told shorter: the model itself writes down what the oldest turns came to.
+"""Summarize a long history: the model writes a summary of the oldest turns.
 
-The summary is stored as a message like any other and stands in the place of its turns whenever a model is told the
-history (see ``window``); what was said stays in the store. The one rule: a summary that cannot be had stops no turn.
-What does not fit is left out then, oldest first.
+The summary is stored as a message and replaces its turns in later requests (see ``context_window``); the turns stay in
+the store. Invariant: a summary that fails does not stop the turn. Then messages that do not fit are left out, oldest
+first.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import logging
 from typing import Final
 
 from dragoman.adapter import RequestContext, estimate_tokens
-from dragoman.client import Call, CallLog
+from dragoman.client import CallLog
 from dragoman.context_window import SummaryPlan, plan_summary, summary_message
 from dragoman.exchange import Options, Reply, StopReason
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
 from dragoman.repair import repair
-from dragoman.turn import stages
-from dragoman.turn.calling import CANCELLED, emit_call_end, emit_call_start
-from dragoman.turn.start import TurnState
+from dragoman.turn.model_call import CANCELLED, emit_call_end, emit_call_start, make_call
+from dragoman.turn.state import SUMMARY, TurnState
 from dragoman.turn.types import NO_TIME
 
 _MAX_TOKENS: Final = 2_000
-_ASK: Final = (
+_PROMPT: Final = (
     "Summarise the conversation above for somebody who will continue it and cannot read it: what was asked, decided,"
     " found and done, with every name, number, path and open question that matters. Write only the summary."
 )
@@ -31,10 +30,10 @@ _log: Final = logging.getLogger("dragoman.turn")
 
 
 async def summarize_history(turn: TurnState) -> None:
-    """If the history has grown long, have its oldest turns summarised, and store that."""
-    if not turn.request.content:  # it goes on with what was sent before
+    """If the history is long, store a summary of its oldest turns."""
+    if not turn.request.content:  # the turn continues an earlier one
         return
-    plan = plan_summary(turn.history, estimate_tokens, above_tokens=turn.agent.summarize_above_tokens)
+    plan = plan_summary(turn.history, estimate_tokens, above_tokens=turn.config.summarize_above_tokens)
     if plan is None:
         return
     text, usage = await _request_summary(turn, plan)
@@ -46,42 +45,36 @@ async def summarize_history(turn: TurnState) -> None:
         provider=turn.model.provider,
         usage=usage,
         team_id=turn.request.team_id,
-        stage=stages.SUMMARY,
+        stage=SUMMARY,
     )
-    (row,) = await turn.agent.store.append(turn.session.id, summary.replace(session_id="", metadata=metadata))
+    (row,) = await turn.services.store.append(turn.session.id, summary.replace(session_id="", metadata=metadata))
     turn.history.append(row.message)
 
 
 async def _request_summary(turn: TurnState, plan: SummaryPlan) -> tuple[str, Usage | None]:
-    """The summary, and what it consumed; no text if it cannot be had."""
-    agent = turn.agent
-    prompt = Message("", "", Role.USER, (TextBlock(_ASK),), MessageMetadata(), NO_TIME)
+    """The summary and its usage; an empty text if the call fails."""
+    services = turn.services
+    prompt = Message("", "", Role.USER, (TextBlock(_PROMPT),), MessageMetadata(), NO_TIME)
     messages = (*repair(plan.messages).messages, prompt)
     wire = turn.adapter.to_wire(messages, (), Options(max_output_tokens=_MAX_TOKENS)).wire
-    context = RequestContext(session_id=turn.session.id, message_id=agent.store.new_id(), created_at=agent.clock())
-    call = Call(
-        endpoint=await agent.endpoint(turn.model.provider),
-        adapter=turn.adapter,
-        wire=wire,
-        context=context,
-        timeouts=agent.timeouts,
-        retries=agent.retries,
-    )
+    request_id = services.store.new_id()
+    context = RequestContext(session_id=turn.session.id, message_id=request_id, created_at=services.clock())
+    call = make_call(turn, await services.endpoint(turn.model.provider), wire, context)
     call_log, input_tokens = CallLog(), estimate_tokens(messages)
-    emit_call_start(turn, context.message_id, input_tokens)
+    emit_call_start(turn, request_id, input_tokens)
     try:
-        reply = await agent.client.send(call, call_log)
+        reply = await services.client.send(call, call_log)
     except asyncio.CancelledError:
-        emit_call_end(turn, context.message_id, Reply(stop_reason=StopReason.ERROR, fault=CANCELLED), None, call_log)
+        emit_call_end(turn, request_id, Reply(stop_reason=StopReason.ERROR, fault=CANCELLED), None, call_log)
         raise
     counts = reply.usage
     if counts is None or counts.estimated:
         counts = TokenUsage(input_tokens=input_tokens, output_tokens=0, estimated=True)
-    usage = agent.price_usage(turn.model, counts, agent.clock(), call_log.latency_ms or 0)
-    emit_call_end(turn, context.message_id, reply, usage, call_log)
+    usage = services.price_usage(turn.model, counts, services.clock(), call_log.latency_ms or 0)
+    emit_call_end(turn, request_id, reply, usage, call_log)
     if reply.usage is not None or reply.fault is None:
         turn.usage.add(usage)
     if reply.fault is not None:
-        _log.warning("no summary could be had: %s", reply.fault.code, extra={"session_id": turn.session.id})
+        _log.warning("cannot summarize: %s", reply.fault.code, extra={"session_id": turn.session.id})
         return "", usage
     return "\n".join(block.text for block in reply.content if isinstance(block, TextBlock)).strip(), usage

@@ -1,7 +1,7 @@
-"""A turn in a task of its own: it goes on whether or not somebody follows it, and can be stopped from outside.
+"""A turn in a task of its own, which runs whether or not a reader follows it, and which can be cancelled.
 
-Everything that it tells is kept until it is over, so that whoever comes late, or comes back, misses nothing. The one
-rule: to stop following a turn does not stop the turn.
+All events are kept until the turn is over, so a reader can start at any event. Invariant: a reader that stops does not
+stop the turn.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from dragoman.exchange import StopReason
-from dragoman.turn.tally import TurnUsage
+from dragoman.turn.state import TurnUsage
 from dragoman.turn.types import TurnEnd, TurnEvent, TurnRequest
 
 
 class TurnTask:
-    """A turn that was begun."""
+    """A turn that was started with ``Agent.begin``."""
 
     def __init__(self, request: TurnRequest, source: AsyncGenerator[TurnEvent, None], usage: TurnUsage) -> None:
         self.request = request
         self.turn_id = usage.turn_id
-        self._usage = usage
         self.events: list[TurnEvent] = []
+        self._usage = usage
         self._source = source
         self._changed = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=f"dragoman-turn-{request.session_id}")
@@ -42,11 +42,11 @@ class TurnTask:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be told."""
+        """Whether no more events follow."""
         return self.task.done()
 
     async def follow(self, after: int = 0) -> AsyncIterator[TurnEvent]:
-        """What was told from that place on, and what will be, to its end; then whatever error it ended in."""
+        """The events from an index on, to the end of the turn; then raise the error of the turn, if there is one."""
         while True:
             while after < len(self.events):
                 yield self.events[after]
@@ -56,23 +56,23 @@ class TurnTask:
             self._changed.clear()
             if not self.task.done() and after == len(self.events):
                 await self._changed.wait()
-        if not self.task.cancelled():  # before it could begin
+        if not self.task.cancelled():  # before it started
             self.task.result()
 
     def __aiter__(self) -> AsyncIterator[TurnEvent]:
         return self.follow()
 
     def cancel(self) -> None:
-        """Stop it. What has arrived stays. A second time does nothing."""
+        """Cancel the turn. The content that arrived stays. A second call does nothing."""
         self.task.cancel()
 
     async def cancel_and_wait(self) -> None:
-        """Stop it, and wait until what has arrived is stored."""
+        """Cancel the turn and wait until its content is stored."""
         self.cancel()
         await asyncio.wait([self.task])
 
     async def wait(self) -> TurnEnd | None:
-        """Wait until it is over: how it ended, or nothing if it was cancelled before it began."""
+        """Wait for the end of the turn; none if it was cancelled before it started."""
         async for event in self.follow():
             if isinstance(event, TurnEnd):
                 return event

@@ -1,6 +1,9 @@
-"""The tools that an answer asks for, and their results, each stored as soon as it is there.
+"""Run the tool calls of an answer, and store each result when it is ready.
 
-The one rule: one call, one result, before the model is asked again; whatever happens to the turn meanwhile.
+A tool that returns after its time-out, or after the turn was cancelled, already has its one result. Its output becomes
+a note: a user message in tags, which is stored with the next question. The running turn does not receive it.
+
+Invariant: each call has one result before the model is called again.
 """
 
 from __future__ import annotations
@@ -14,37 +17,35 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import DragomanError
-from dragoman.message import Role, ToolResultBlock
-from dragoman.rules import Call
+from dragoman.message import ContentBlock, Role, TextBlock, ToolResultBlock
+from dragoman.rules import Call, allowed_blocks
 from dragoman.shield import run_to_completion
 from dragoman.store import Row
 from dragoman.tools import LateResult, dispatch
-from dragoman.turn import stages
-from dragoman.turn.late import LATE_KEY, make_late_note
-from dragoman.turn.start import TurnState
+from dragoman.tools.tool import truncate_middle
+from dragoman.turn.state import LATE_KEY, LATE_RESULT, TurnState
 from dragoman.turn.types import ToolResultStored
 
 _END_EVENTS: Final = ("tool.completed", "tool.failed")
+_MAX_NOTE: Final = 20_000  # characters
 _log: Final = logging.getLogger("dragoman.turn")
 
 
 async def run_tools(turn: TurnState) -> AsyncGenerator[ToolResultStored, None]:
-    """Run what the last answer asks for and nobody else is waited for; each result when it is stored."""
+    """Run the calls of the last answer that are not pending. Yields each result when it is stored."""
     calls = turn.runnable_calls
     if not calls:
         return
     tool_run = _ToolRun(turn, calls)
-    remaining = len(calls)
     try:
-        while remaining:
+        for _ in calls:
             yield ToolResultStored(await tool_run.next())
-            remaining -= 1
     finally:
         await run_to_completion(tool_run.stop())
 
 
 class _ToolRun:
-    """Tools at work, and the results that wait to be stored."""
+    """Running tools, and their results that are not stored yet."""
 
     def __init__(self, turn: TurnState, calls: list[Call]) -> None:
         self._turn = turn
@@ -55,7 +56,7 @@ class _ToolRun:
         self._task: asyncio.Task[Any] = asyncio.create_task(
             dispatch(
                 calls,
-                turn.pending_calls.tools,
+                turn.tools,
                 turn.pending_calls.tool_session,
                 events=self._emit,
                 results=self._add_result,
@@ -77,46 +78,54 @@ class _ToolRun:
         self._changed.set()
 
     async def next(self) -> Row:
-        """The next result, stored."""
+        """Wait for the next result and store it."""
         while not self._results:
             if self._task.done():
-                self._task.result()  # raises what it failed with
+                self._task.result()  # raises its error
                 raise AssertionError("a call has no result")
             self._changed.clear()
             await self._changed.wait()
         return await run_to_completion(self._store_next())
 
     async def stop(self) -> None:
-        """Stop what still works, and store what it gives."""
-        self._task.cancel()  # nothing happens if it is done
+        """Cancel the running tools, and store their results."""
+        self._task.cancel()  # does nothing if it is done
         await asyncio.wait([self._task])
         try:
             while self._results:
                 await self._store_next()
         except DragomanError as error:
-            _log.warning("a result could not be stored: %s", error, extra={"session_id": self._turn.session.id})
+            _log.warning("cannot store a tool result: %s", error, extra={"session_id": self._turn.session.id})
 
     async def _store_next(self) -> Row:
         result = self._results[0]
-        row = await store_result(self._turn, result, self._latencies_ms.get(result.tool_use_id))
+        row = await self._turn.store_result(result, self._latencies_ms.get(result.tool_use_id))
         self._results.popleft()
         return row
 
 
 def store_late_result(turn: TurnState, late: LateResult) -> None:
-    """Tell of a result that nobody waits for any more, and keep it for the next turn."""
-    fields = {"tool_use_id": late.tool_use_id, "tool_name": late.tool_name, "latency_ms": late.latency_ms}
+    """Emit a late result, and keep its note for the next question."""
+    fields = {"tool_use_id": late.tool_use_id, "tool_name": late.tool_name}
     size = len(msgspec.json.encode(late.result.content))
-    turn.emit("tool.completed_late", {**fields, "success": not late.result.is_error, "output_size_bytes": size})
+    payload = {"latency_ms": late.latency_ms, "success": not late.result.is_error, "output_size_bytes": size}
+    turn.emit("tool.completed_late", {**fields, **payload})
     note = make_late_note(late)
     if note:
-        extra = {LATE_KEY: {"tool_use_id": late.tool_use_id, "tool_name": late.tool_name}}
-        turn.agent.add_late_note(turn.session.id, turn.message(Role.USER, note, extra=extra, stage=stages.LATE_RESULT))
+        message = turn.message(Role.USER, note, extra={LATE_KEY: fields}, stage=LATE_RESULT)
+        turn.services.add_late_note(turn.session.id, message)
 
 
-async def store_result(turn: TurnState, result: ToolResultBlock, latency_ms: int | None = None) -> Row:
-    """Store the result of a call."""
-    (row,) = await turn.agent.store.append(turn.session.id, turn.result_message(result, latency_ms))
-    turn.history.append(row.message)
-    turn.answered_ids.add(result.tool_use_id)
-    return row
+def make_late_note(late: LateResult) -> tuple[ContentBlock, ...]:
+    """The content of the note about a late result; empty if the tool failed."""
+    if late.result.is_error:
+        return ()
+    texts = [block.text for block in late.result.content if isinstance(block, TextBlock)]
+    text = (
+        f"<late_result tool={msgspec.json.encode(late.tool_name).decode()} call={late.tool_use_id}>\n"
+        f"This call was reported as not finished. It ended after {late.latency_ms / 1000:.1f} s and returned:\n"
+        f"{truncate_middle(chr(10).join(texts), _MAX_NOTE)}\n</late_result>"
+    )
+    allowed = allowed_blocks(Role.USER) or frozenset()
+    media = [block for block in late.result.content if not isinstance(block, TextBlock) and type(block) in allowed]
+    return (TextBlock(text), *media)

@@ -19,6 +19,7 @@ from dragoman.client import Retries
 from dragoman.server.config import ServerConfig
 from dragoman.server.runs import RunRegistry
 from dragoman.server.server import bind_socket, open_app_state, run_server
+from dragoman.turn import AgentConfig
 
 LEASE_S = 4.0
 
@@ -27,7 +28,7 @@ async def serve(store: str, config: str, folder: str, output: int, parent: int) 
     options = ServerConfig(store=store, port=0, attachments=f"file://{folder}/attachments", max_pending_runs=1_000)
     listener, options = bind_socket(options)
     found = settings.load(environment={}, file=Path(config), keyring=lambda _: None)
-    async with open_app_state(options, found, retries=Retries(max_retries=0)) as doors:
+    async with open_app_state(options, found, agent_config=AgentConfig(retries=Retries(max_retries=0))) as doors:
         await doors.runs.close()
         doors.runs = RunRegistry(doors, alive_s=LEASE_S)
         doors.runs.start()

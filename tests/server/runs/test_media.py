@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from dragoman.message import AudioBlock
@@ -36,8 +37,8 @@ def image_part(url: str, kind: str = "image", mime_type: str | None = None) -> d
 
 def set_capabilities(server: ServerFixture, **capabilities: Any) -> None:
     """Let the model that answers by default have other capabilities."""
-    registry = server.agent.registry
-    model = registry.find(server.agent.default_model or "")
+    registry = server.agent.services.registry
+    model = registry.find(server.agent.services.default_model or "")
     assert model is not None
     registry.catalog = registry.catalog.overlay({"models": {model.id: capabilities}})
 
@@ -119,7 +120,8 @@ async def test_audio_for_a_model_without_ears_is_refused_or_named(chat_server: S
     assert (answer.status, error["code"]) == (422, "routing_failed")
     assert "no_audio_support" in error["message"]
     assert chat_server.fake.received == []
-    chat_server.agent.capability_policy = "placeholder"
+    agent = chat_server.agent
+    agent.config = msgspec.structs.replace(agent.config, capability_policy="placeholder")
     chat_server.fake.say("I cannot hear it.")
     await post_run(chat_server, {**said, "runId": "again"})
     words = [part.get("text") for part in chat_server.fake.bodies[0]["messages"][0]["content"]]

@@ -109,7 +109,7 @@ async def _read_priced_calls(store: Store, session: Session, after: int, limit: 
 def _receipt_response(state: AppState, call: PricedCall) -> ReceiptResponse:
     lines: tuple[ReceiptLine, ...] = ()
     try:
-        current = receipt(state.agent.price_table, call.model or "", call.usage, call.created_at)
+        current = receipt(state.agent.services.price_table, call.model or "", call.usage, call.created_at)
         lines = current.lines if current.total_usd == call.usage.amount_usd else ()
     except (UnknownPriceError, FormatError):
         pass

@@ -45,9 +45,9 @@ async def list_models(request: Request) -> Response:
     """The models that are known."""
     state = app_state(request)
     agent = state.agent
-    default_model = agent.registry.find(agent.default_model) if agent.default_model else None
+    default_model = agent.services.registry.find(agent.services.default_model) if agent.services.default_model else None
     default_id = default_model.id if default_model is not None else None
-    responses = [_model_response(state, model, default_id) for model in agent.settings.catalog.models.values()]
+    responses = [_model_response(state, model, default_id) for model in agent.services.settings.catalog.models.values()]
     responses.sort(key=lambda one: (not one.is_default, not one.is_configured))
     return json_response(ModelList(models=responses, default=default_id))
 
@@ -58,8 +58,8 @@ def _model_response(state: AppState, model: Model, default_id: str | None) -> Mo
         id=model.id,
         name=model.name,
         provider=model.provider,
-        aliases=state.agent.registry.aliases_of(model.id),
-        is_configured=state.agent.registry.is_configured(model),
+        aliases=state.agent.services.registry.aliases_of(model.id),
+        is_configured=state.agent.services.registry.is_configured(model),
         is_default=model.id == default_id,
         context_tokens=capabilities.max_context_tokens,
         output_tokens=capabilities.max_output_tokens,
@@ -75,7 +75,7 @@ def _model_response(state: AppState, model: Model, default_id: str | None) -> Mo
 
 def _prices(state: AppState, model: Model) -> tuple[str | None, str | None]:
     try:
-        rates = state.agent.price_table.price(model.id, state.agent.clock()).rates
+        rates = state.agent.services.price_table.price(model.id, state.agent.services.clock()).rates
     except UnknownPriceError:
         return None, None
     return f"{rates.input_per_mtok_usd:f}", f"{rates.output_per_mtok_usd:f}"

@@ -28,8 +28,8 @@ from dragoman.server.http.requests import app_state, text_param
 from dragoman.server.http.responses import json_response
 from dragoman.server.state import AppState
 from dragoman.store import Session, Store
+from dragoman.turn.events import emit_swap_rejection
 from dragoman.turn.image_policy import describe_images, image_describer, swap_model
-from dragoman.turn.swap import emit_swap_rejection
 
 _THREAD: Final = "/api/v1/agent/threads/{id}"
 
@@ -90,19 +90,19 @@ async def plan_thread_swap(state: AppState, session: Session, name: str, policy:
 
 async def _plan_swap(state: AppState, session: Session, name: str, policy: Policy, history: list[Message]) -> SwapPlan:
     agent = state.agent
-    model = agent.registry.find(name)
+    model = agent.services.registry.find(name)
     if model is None:
         raise ApiError(422, "unknown_model", "No model is called so.")
-    adapter = agent.adapter(model, ToolIds(await state.store.tool_ids(session.id)))
+    adapter = agent.services.adapter(model, ToolIds(await state.store.tool_ids(session.id)))
     return await asyncio.to_thread(
         plan_swap,
         history,
         adapter,
         policy=policy,
-        describe=image_describer(agent, session),
-        prices=agent.price_table,
-        at=agent.clock(),
-        unreachable=agent.registry.unreachable_reason(model.id),
+        describe=image_describer(agent.config, session),
+        prices=agent.services.price_table,
+        at=agent.services.clock(),
+        unreachable=agent.services.registry.unreachable_reason(model.id),
     )
 
 
@@ -113,9 +113,11 @@ async def swap_thread(state: AppState, session: Session, name: str, policy: Poli
     if not plan.is_possible:
         emit_swap_rejection(state.agent.bus, session, plan)
         raise ApiError(409, "swap_refused", " ".join(plan.blockers))
-    descriptions_by_block = await describe_images(state.agent, session, history) if policy == "describe" else None
-    session_after = await swap_model(state.store, session, plan.model, policy, descriptions_by_block)
-    state.agent.bus.try_emit(FeedbackImplicit(signal="swap"), session_id=session.id)
+    agent, descriptions = state.agent, None
+    if policy == "describe":
+        descriptions = await describe_images(agent.services, agent.config, session, history)
+    session_after = await swap_model(state.store, session, plan.model, policy, descriptions)
+    agent.bus.try_emit(FeedbackImplicit(signal="swap"), session_id=session.id)
     return session_after
 
 

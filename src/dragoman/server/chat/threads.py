@@ -328,7 +328,7 @@ def _model_param(state: AppState, name: str | None) -> str | None:
     """The id of the model that is meant; a name that is known no more is taken as it is."""
     if name is None:
         return None
-    model = state.agent.registry.find(name)
+    model = state.agent.services.registry.find(name)
     return model.id if model is not None else name
 
 

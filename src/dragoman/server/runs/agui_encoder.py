@@ -42,7 +42,7 @@ from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.transcripts.base import KEY
 from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultStored, TurnEnd, TurnEvent, TurnStart
-from dragoman.turn.stages import stage_of
+from dragoman.turn.state import stage_of
 
 PROTOCOL_VERSION: Final = "1.0"
 STEP: Final = "answer"
