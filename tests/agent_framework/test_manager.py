@@ -117,7 +117,7 @@ async def test_agents_of_ours_are_planner_and_worker(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic", "gemini") as it:
         planner = await it.agent()
         worker = await it.agent()
-        worker.default_model = "fake-gemini:model"
+        worker.services.default_model = "fake-gemini:model"
         it.fakes["anthropic"].call("delegate", {"worker": "schema", "task": "List the tables"})
         it.fakes["anthropic"].say("There are two tables.")
         it.fakes["gemini"].say("users, orders")
