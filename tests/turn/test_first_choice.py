@@ -11,7 +11,7 @@ from dragoman.catalog import builtin
 from dragoman.errors import SettingsError
 from dragoman.local import LocalModel
 from dragoman.turn import default_model, make_registry
-from dragoman.turn.agent import FIRST_CHOICES
+from dragoman.turn.services import FIRST_CHOICES
 from tests.conftest import ROOT
 
 KEYS = {

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from dragoman.tools import Confirmation
-from dragoman.turn.agent import MAX_TOOL_SESSIONS
+from dragoman.turn.services import MAX_TOOL_SESSIONS
 from tests.turn.ground import ground
 
 
