@@ -78,7 +78,7 @@ class PolicyFile:
             self._last = self._read(stamp[0])
             self._stamp = stamp
             return self._last
-        return msgspec.structs.replace(self._last, is_news=False) if self._last.is_new else self._last
+        return msgspec.structs.replace(self._last, is_new=False) if self._last.is_new else self._last
 
     def _find(self) -> _Stamp | None:
         for place in self._places:
