@@ -156,7 +156,7 @@ def _type_text(hint: Any) -> str:
         types.Share: "number from 0 to 1",
         exchange.StopReason: "[why a model stopped](streams.md#why-a-model-stopped)",
         exchange.ErrorClass: "[kind of fault](errors.md#kinds-of-faults)",
-        exchange.SideEffects: "[side effects](tools.md#the-most-that-a-tool-can-do)",
+        exchange.SideEffects: "[side effects](tools.md#side-effects)",
         routing_events.RouteStep: "[RouteStep](#routestep)",
         routing_events.PatternAlternative: "[PatternAlternative](#patternalternative)",
         str: "text",

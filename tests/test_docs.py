@@ -253,7 +253,7 @@ def tags(union: object) -> list[str]:
         ("tools.md", "What a schema may use", list(toolschema.ALLOWED)),
         ("tools.md", "What a schema may not use", list(toolschema.REFUSED)),
         ("tools.md", "Formats", list(toolschema.FORMATS)),
-        ("tools.md", "The most that a tool can do", [effect.value for effect in exchange.SideEffects]),
+        ("tools.md", "Side effects", [effect.value for effect in exchange.SideEffects]),
         ("catalog.md", "A provider's row", [name for name in fields(catalog.Provider) if name != "key"]),
         ("catalog.md", "Capabilities", list(fields(catalog.AdapterCapabilities))),
         ("catalog.md", "Quirks", list(catalog.QUIRKS)),

@@ -29,7 +29,6 @@ from dragoman.tools import (
     dispatch,
     tool,
 )
-from dragoman.tools import dispatch as dispatch_module
 from tests.tools.calling import FREELY, Heard, a_bench, a_call, text_of
 
 
@@ -371,14 +370,11 @@ async def test_a_tool_that_is_too_slow_is_told_to_stop_and_answered_for() -> Non
     assert_known(heard)
 
 
-async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(dispatch_module, "GRACE_S", 0.01)
+async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_answer() -> None:
     gate, heard = Gate(timeout_s=0.01, stubborn=True), Heard()
     late: list[LateResult] = []
     answers: list[ToolResultBlock] = []
-    bench = a_bench()
+    bench = a_bench(grace_s=0.01)
     call = a_call("gate")
     (result,) = await dispatch(
         [call], ToolRegistry([gate.tool]), bench, events=heard, results=answers.append, late_results=late.append
@@ -392,8 +388,7 @@ async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_ans
     assert heard.types == ["tool.called", "tool.failed"]
 
 
-async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_module, "GRACE_S", 0.01)
+async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too() -> None:
     go_on = threading.Event()
     told: list[bool] = []
 
@@ -405,7 +400,7 @@ async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too(monkeypat
         return "at last"
 
     late: list[LateResult] = []
-    bench = a_bench()
+    bench = a_bench(grace_s=0.01)
     (result,) = await dispatch([a_call("block")], ToolRegistry([block]), bench, late_results=late.append)
     assert result.is_error
     go_on.set()
@@ -446,12 +441,9 @@ async def test_when_it_is_cancelled_every_call_has_a_result_before_the_caller_is
     assert gate.running == 0
 
 
-async def test_cancelled_before_anything_began_and_cancelled_twice_it_still_answers_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(dispatch_module, "GRACE_S", 0.05)
+async def test_cancelled_before_anything_began_and_cancelled_twice_it_still_answers_once() -> None:
     gate, answers = Gate(stubborn=True), list[ToolResultBlock]()
-    bench = a_bench()
+    bench = a_bench(grace_s=0.05)
     calls = [a_call("gate") for _ in range(6)]
     task = asyncio.create_task(dispatch(calls, ToolRegistry([gate.tool]), bench, results=answers.append))
     await gate.began.wait()

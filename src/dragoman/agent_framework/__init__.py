@@ -1,15 +1,14 @@
-"""The message store, the memories and the builders of an agent framework, under the names that its users import.
+"""The message store, the memories and the builders of an agent framework, under the framework's own names.
 
-Code that was written for the framework's message store needs only its import lines changed, from ``agent_framework`` to
-``dragoman.agent_framework``:
+To use them, change the imports of your code from ``agent_framework`` to ``dragoman.agent_framework``:
 
     from dragoman.agent_framework import BaseMessageStore, MessageStoreMemory
     from dragoman.agent_framework.constants import USER_MESSAGE, ASSISTANT_MESSAGE, TASK
     from dragoman.agent_framework.utils.message_builder import create_user_message
 
-``ManagerAgent`` runs a task with planners and workers of yours, or with agents of ours (``dragoman.turn.Agent``). The
-framework's own ``Agent`` is not here. It takes a memory of this package as one of its own. Entries themselves, without
-a clock or a store, are in ``dragoman.entries``.
+``ManagerAgent`` runs a task with your planners and workers, or with ``dragoman.turn.Agent``. The framework's own
+``Agent`` is not part of this package; it accepts a memory of this package. Entries without a clock or a store are in
+``dragoman.entries``.
 """
 
 from typing import Any
@@ -39,8 +38,8 @@ from dragoman.agent_framework.stores import BaseMessageStore, DragomanMessageSto
 def __getattr__(name: str) -> Any:
     if name == "Agent":
         raise ImportError(
-            "Agent is the framework's: import it from agent_framework and give it a memory of this package, or use"
-            " dragoman.turn.Agent",
+            "Agent is not part of this package: import it from agent_framework and pass it a memory of this package,"
+            " or use dragoman.turn.Agent",
             name=__name__,
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

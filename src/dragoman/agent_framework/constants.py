@@ -1,6 +1,6 @@
-"""The types of entries and their collections, under the names that code for the framework imports.
+"""The entry types and their collections, under the framework's names.
 
-The collections are lists here, because code that was written for the framework may add to a copy of one.
+The collections are lists, as in the framework.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of a history a planner puts into its prompt, as objects that a planner can be given."""
+"""Filters that select the entries of a history for the prompt of a planner."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Context = Mapping[str, Any]
 
 
 class HistoryFilter(ABC):
-    """Chooses entries for a prompt."""
+    """Selects entries for a prompt."""
 
     @abstractmethod
     def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:
-        """The entries that the prompt is to show, in their order."""
+        """The entries for the prompt, in order."""
 
 
 class DefaultHistoryFilter(HistoryFilter):
-    """Everything."""
+    """All entries."""
 
     def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:  # noqa: ARG002
         return list(history)
@@ -39,7 +39,7 @@ class OrchestratorHistoryFilter(HistoryFilter):
 
 
 class ManagerHistoryFilter(HistoryFilter):
-    """What was put together in the phase before: ``previous_phase_id``, or else the one below ``phase_id``."""
+    """The syntheses of the previous phase: ``previous_phase_id``, or else the phase before ``phase_id``."""
 
     def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:
         fields = context or {}
@@ -47,7 +47,7 @@ class ManagerHistoryFilter(HistoryFilter):
 
 
 class WorkerHistoryFilter(HistoryFilter):
-    """What was done and observed since the last task began."""
+    """Actions and observations since the last task."""
 
     def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:  # noqa: ARG002
         return entries.for_worker(history)

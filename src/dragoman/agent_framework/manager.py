@@ -1,15 +1,15 @@
-"""A manager: it asks a planner what to do, gives tasks to workers, and writes down what came of them.
+"""A manager: it calls a planner, delegates tasks to workers, and writes the results to a memory.
 
     manager = ManagerAgent(planner=planner, memory=memory, workers={"schema": worker}, policies=None)
     result = await manager.run("List all tables")      {"operation", "payload", "human_readable_summary"}
 
-A planner is an ``Agent`` of ours, or any object with ``plan(task, history)``. It returns an ``Action`` whose
-``tool_name`` is a worker, a list of them (these run at the same time), or a ``FinalResponse``. A worker is an ``Agent``
-of ours, any object with ``run(task)``, or a function. Each of these may be plain or a coroutine.
+A planner is a ``dragoman.turn.Agent``, or any object with ``plan(task, history)``. It returns an ``Action`` whose
+``tool_name`` is a worker, a list of actions (which run in parallel), or a ``FinalResponse``. A worker is a
+``dragoman.turn.Agent``, any object with ``run(task)``, or a function. Each of these may be sync or async.
 
-The memory receives a ``task``; for each task that is given away a ``delegation``, and for its result an ``observation``
-and a ``global_observation``; at the end a ``synthesis`` of the results and a ``final``. Invariant: the same task is
-never given to the same worker twice in one run.
+The memory receives a ``task``; for each delegation a ``delegation``, an ``observation`` and a ``global_observation``;
+at the end a ``synthesis`` of the results and a ``final``. Invariant: a worker never gets the same task twice in one
+run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Result = dict[str, Any]
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What a planner wants done: ``tool_name`` is a worker, ``tool_args["task"]`` what it is to do."""
+    """A task for a worker: ``tool_name`` is the worker, ``tool_args["task"]`` the task."""
 
     tool_name: str
     tool_args: dict[str, Any] = {}
 
 
 class FinalResponse(msgspec.Struct, frozen=True):
-    """The answer of an agent. ``human_readable_summary`` is what a person reads."""
+    """The answer of an agent."""
 
     operation: str
     payload: dict[str, Any]
@@ -53,11 +53,11 @@ class FinalResponse(msgspec.Struct, frozen=True):
 
 
 class ManagerAgent:
-    """Runs a task with the help of workers.
+    """Runs a task with workers.
 
-    ``policies`` may have ``completion``, whose ``is_complete(result, history, context)`` ends a run after a result, and
-    ``follow_up``, whose ``should_follow_up(result, phases, completed_phases, context)`` says whether the planner is
-    asked again. Without them the planner decides.
+    ``policies`` may have ``completion``, whose ``is_complete(result, history, context)`` ends the run, and
+    ``follow_up``, whose ``should_follow_up(result, phases, completed_phases, context)`` decides whether to call the
+    planner again. Without them the planner decides.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ManagerAgent:
         self.planner = planner
 
     async def run(self, task: str) -> Result:
-        """Do a task, and return what came of it as a dict with the three fields of ``FinalResponse``."""
+        """Run a task, and return a dict with the three fields of ``FinalResponse``."""
         return await _Run(self, task).result()
 
 
@@ -111,12 +111,12 @@ class _Run:
         return await self._finish(self._combine_results())
 
     async def _history(self) -> list[Entry]:
-        """What the memory knows, and what this run wrote that the memory leaves to the application to store."""
+        """The history of the memory, and the entries of this run that the memory does not return."""
         stored = list(await _resolve(self._manager.memory.get_history()))
         return [*stored, *(entry for entry in self._entries if entry not in stored)]
 
     async def _delegate(self, actions: Iterable[Any]) -> None:
-        """Write every delegation, run the workers at the same time, and write their results in the order asked."""
+        """Write all delegations, run the workers in parallel, and write their results in order."""
         tasks: list[tuple[str, str, str | None]] = []
         for action in actions:
             worker, task = action.tool_name, str(action.tool_args.get("task") or self._task)
@@ -137,13 +137,13 @@ class _Run:
             self._results.append((worker, result))
 
     async def _run_worker(self, name: str, task: str, limit: asyncio.Semaphore) -> tuple[Any, DragomanError | None]:
-        """The result of a worker, or the error that it ended with. An error that is not ours is the caller's."""
+        """The result of a worker, or its ``DragomanError``. Other exceptions propagate."""
         try:
             if name not in self._manager.workers:
                 names = ", ".join(self._manager.workers) or "none"
                 raise InputError(f"there is no worker {name!r}; the workers are: {names}", where="delegation")
             if (name, task) in self._started_tasks:
-                text = f"{name!r} was given this task before; use its result or change the task"
+                text = f"{name!r} already has this task; use its result or change the task"
                 raise InputError(text, where="delegation")
             self._started_tasks.add((name, task))
             async with limit:
@@ -163,12 +163,12 @@ class _Run:
         return follow_up is not None and not follow_up.should_follow_up(result, [], len(self._results), context)
 
     def _combine_results(self) -> Result:
-        """What the workers found, where no planner put it together."""
+        """The results of the workers, if the planner returns no final response."""
         summary = "\n\n".join(_summary(result) for _, result in self._results)
         return {
             "operation": "results" if self._results else "error",
             "payload": {"results": [{"worker": worker, "result": result} for worker, result in self._results]},
-            "human_readable_summary": summary or "no worker came back with a result",
+            "human_readable_summary": summary or "no worker returned a result",
         }
 
     async def _finish(self, response: Result) -> Result:
@@ -189,7 +189,7 @@ class _Run:
 
 
 class _AgentPlanner:
-    """An ``Agent`` of ours as the planner of one run: its model gives a task away by calling the tool ``delegate``."""
+    """A ``dragoman.turn.Agent`` as planner: its model delegates a task by calling the tool ``delegate``."""
 
     def __init__(self, agent: Agent, workers: Iterable[str]) -> None:
         self._agent = agent
@@ -221,7 +221,7 @@ def _delegate_definition(workers: list[str]) -> ToolDefinition:
         input_schema={
             "type": "object",
             "properties": {
-                "worker": {"type": "string", "enum": workers, "description": "Who does it"},
+                "worker": {"type": "string", "enum": workers, "description": "The worker"},
                 "task": {"type": "string", "description": "What to do, in full"},
             },
             "required": ["worker", "task"],
@@ -233,7 +233,7 @@ def _delegate_definition(workers: list[str]) -> ToolDefinition:
 
 
 def _answer(call_id: str, history: list[Entry]) -> ToolResultBlock:
-    """What the history says came of a call."""
+    """The result of a call from the history."""
     match = next(entry for entry in reversed(history) if entry.get("tool_use_id") == call_id)
     return ToolResultBlock(call_id, (TextBlock(_summary(match["content"])),), is_error=match["type"] == "error")
 
@@ -243,18 +243,18 @@ def _has(value: Any, *methods: str) -> bool:
 
 
 def _check_part(name: str, value: Any, is_right: bool, needed: str) -> None:
-    """Raise ``InputError`` if something that a manager is made of lacks the methods that it needs."""
+    """Raise ``InputError`` if a part of a manager lacks a method."""
     if not is_right:
         expected = "an object" if name == "memory" else "an Agent, or an object"
         raise InputError(
-            f"{type(value).__name__} cannot be used as it",
+            f"{type(value).__name__} has not the required methods",
             where=f"{name} of a manager",
-            remedy=f"Give {expected} with {needed}",
+            remedy=f"Pass {expected} with {needed}",
         )
 
 
 def _by_name(workers: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
-    """Workers by name. One of a list has its own ``name`` or ``agent_key``, or the name of its place."""
+    """Workers by name: the key of a mapping, its ``name``, its ``agent_key``, or its index."""
     if isinstance(workers, Mapping):
         return dict(workers)
     result: dict[str, Any] = {}
@@ -265,7 +265,7 @@ def _by_name(workers: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
 
 
 async def _run_worker(worker: Any, task: str) -> Any:
-    """The result of a worker for a task."""
+    """Run a worker."""
     if isinstance(worker, Agent):
         session = await worker.store.create_session(title=f"Task: {task[:60]}", metadata={"is_worker": True})
         end, text = await collect_answer(worker.turn(session.id, task, is_worker=True))
@@ -276,17 +276,17 @@ async def _run_worker(worker: Any, task: str) -> Any:
 
 
 async def _resolve(value: Any) -> Any:
-    """A value, or what a coroutine returns."""
+    """A value, or the result of an awaitable."""
     return await value if inspect.isawaitable(value) else value
 
 
 def _response_dict(response: Any) -> Result:
-    """A response as a dict of its three fields."""
+    """The three fields of a response as a dict."""
     return {name: getattr(response, name) for name in ("operation", "payload", "human_readable_summary")}
 
 
 def _to_json(result: Any) -> Any:
-    """A result that an entry can hold: a response becomes a dict, and what is not JSON becomes its text."""
+    """A result as JSON: a response becomes a dict, and other values become text."""
     return (
         _response_dict(result)
         if hasattr(result, "human_readable_summary")
@@ -295,7 +295,7 @@ def _to_json(result: Any) -> Any:
 
 
 def _summary(result: Any) -> str:
-    """A result in words."""
+    """A result as text."""
     if isinstance(result, Mapping) and isinstance(result.get("human_readable_summary"), str):
         return str(result["human_readable_summary"])
     return result if isinstance(result, str) else msgspec.json.encode(result).decode()

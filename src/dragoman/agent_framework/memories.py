@@ -1,14 +1,13 @@
-"""Memories: what an agent is handed as its history.
+"""Memories: the history of an agent.
 
-    MessageStoreMemory, HierarchicalMessageStoreMemory     read a message store; the application writes it
-    WritingMessageStoreMemory                              the same, and ``add`` writes
-    InMemoryMemory, SharedInMemoryMemory, HierarchicalSharedMemory    of this process only
+    MessageStoreMemory, HierarchicalMessageStoreMemory     read a message store, which the application writes
+    WritingMessageStoreMemory                              also writes the message store
+    InMemoryMemory, SharedInMemoryMemory, HierarchicalSharedMemory    in this process only
 
-``get_history`` gives one history in chronological order, never group after group. What a memory hands out is the
-caller's; changing it changes nothing here.
+``get_history`` returns one history in chronological order. The list is a copy.
 
-Every method may be called or awaited: ``memory.get_history()`` and ``await memory.get_history()`` give the same list.
-The work is done when the call returns, so an entry that was added is safe before anybody awaits.
+Every method can be called or awaited: ``memory.get_history()`` and ``await memory.get_history()`` return the same list.
+The work is done when the call returns, before the await.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from dragoman.entries import ASSISTANT_MESSAGE, USER_MESSAGE, Entry, validate_en
 
 
 class Entries(list[Entry]):
-    """A list of entries that may be awaited as well. Awaiting it gives a plain list."""
+    """A list of entries that can also be awaited. Awaiting it returns a plain list."""
 
     def __await__(self) -> Generator[Any, None, list[Entry]]:
-        yield from ()  # it waits for nothing
+        yield from ()  # does not suspend
         return list(self)
 
 
 class Done:
-    """What a method returns that has nothing to return: it is done, and may be awaited as well."""
+    """The return value of a method without a result; it can be awaited."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield from ()
@@ -42,22 +41,22 @@ DONE: Final = Done()
 
 
 class BaseMemory(ABC):
-    """What an agent needs of a memory."""
+    """The interface that an agent uses."""
 
     @abstractmethod
     def add(self, message: Mapping[str, Any]) -> Done | None:
-        """Remember an entry."""
+        """Add an entry."""
 
     @abstractmethod
     def get_history(self) -> list[Entry]:
-        """Everything that the agent may know, in chronological order."""
+        """All entries for the agent, in chronological order."""
 
 
 # --- over a message store --------------------------------------------------------------------------------------------
 
 
 class MessageStoreMemory(BaseMemory):
-    """Reads the conversation, the agent's own doing and what was told to all from a message store."""
+    """Reads the conversation, the agent's own entries and the global entries from a message store."""
 
     def __init__(self, message_store: Any, location: str, agent_key: str) -> None:
         for name, value in (("message_store", message_store), ("location", location), ("agent_key", agent_key)):
@@ -68,8 +67,8 @@ class MessageStoreMemory(BaseMemory):
         self._agent_key = agent_key
         self._subordinates: tuple[str, ...] = ()
 
-    def add(self, message: Mapping[str, Any]) -> Done:  # noqa: ARG002  as a memory has it
-        """Nothing: the application writes its store itself, and an entry added here would be in it twice."""
+    def add(self, message: Mapping[str, Any]) -> Done:  # noqa: ARG002  the interface of a memory
+        """Do nothing: the application writes the store, so the entry would be stored twice."""
         return DONE
 
     def get_history(self) -> Entries:
@@ -80,7 +79,7 @@ class MessageStoreMemory(BaseMemory):
 
 
 class HierarchicalMessageStoreMemory(MessageStoreMemory):
-    """The same for a manager, who sees everything that its subordinates wrote as well."""
+    """The same for a manager, with all entries of its subordinates."""
 
     def __init__(
         self, message_store: Any, location: str, agent_key: str, subordinates: Sequence[str] | None = None
@@ -90,18 +89,18 @@ class HierarchicalMessageStoreMemory(MessageStoreMemory):
 
 
 class WritingMessageStoreMemory(HierarchicalMessageStoreMemory):
-    """A memory that also writes, for an application that leaves the writing to its agents.
+    """A memory that also writes to the store.
 
-    ``message_store`` is a ``DragomanMessageStore``, or anything else that has its ``add_message``.
+    ``message_store`` is a ``DragomanMessageStore``, or an object with ``add_message``.
     """
 
     def add(self, message: Mapping[str, Any]) -> Done:
-        """Store an entry of this agent; it is safe when this returns."""
+        """Store an entry of this agent. It is committed when this returns."""
         self._message_store.add_message(self._location, message, self._agent_key)
         return DONE
 
     def add_global(self, update: Mapping[str, Any]) -> Done:
-        """Tell something to every agent at this location: a ``global_observation`` or a ``synthesis``."""
+        """Store an entry for every agent at this location: a ``global_observation`` or a ``synthesis``."""
         return self.add(update)
 
 
@@ -109,7 +108,7 @@ class WritingMessageStoreMemory(HierarchicalMessageStoreMemory):
 
 
 class InMemoryMemory(BaseMemory):
-    """What one agent added itself, and nobody else sees."""
+    """The entries of one agent, not shared."""
 
     def __init__(self, agent_key: str = "default") -> None:
         self.agent_key = agent_key
@@ -123,7 +122,7 @@ class InMemoryMemory(BaseMemory):
 
 
 class SharedInMemoryMemory(BaseMemory):
-    """What agents of one namespace tell each other: the conversation, one's own doing, and what is told to all."""
+    """Shared by the agents of a namespace: the conversation, the agent's own entries, and the global entries."""
 
     def __init__(self, namespace: str, agent_key: str) -> None:
         if not namespace or not agent_key:
@@ -136,18 +135,18 @@ class SharedInMemoryMemory(BaseMemory):
         return self._feed.add(self._agent_key, message)
 
     def add_global(self, update: Mapping[str, Any]) -> Done:
-        """Tell something to every agent of the namespace."""
+        """Add an entry for every agent of the namespace."""
         return self._feed.add(_ALL_AGENTS, update)
 
     def add_conversation_turn(self, role: str, content: Any) -> Done:
-        """Remember what the ``user`` or the ``assistant`` said, for every agent of the namespace."""
+        """Add a message of the ``user`` or the ``assistant``, for every agent of the namespace."""
         kind = {"user": USER_MESSAGE, "assistant": ASSISTANT_MESSAGE}.get(role)
         if kind is None:
-            raise ValueError(f"a turn is of 'user' or 'assistant', not {role!r}")
+            raise ValueError(f"role must be 'user' or 'assistant', not {role!r}")
         return self._feed.add(_CONVERSATION, {"type": kind, "content": content, "timestamp": time.time()})
 
     def get_global_updates(self) -> Entries:
-        """What was told to every agent of the namespace."""
+        """The global entries of the namespace."""
         return self._feed.select(lambda whose: whose is _ALL_AGENTS)
 
     def get_history(self) -> Entries:
@@ -156,7 +155,7 @@ class SharedInMemoryMemory(BaseMemory):
 
 
 class HierarchicalSharedMemory(SharedInMemoryMemory):
-    """The same for a manager, who sees what its subordinates added as well."""
+    """The same for a manager, with the entries of its subordinates."""
 
     def __init__(self, namespace: str, agent_key: str, subordinates: Sequence[str] | None = None) -> None:
         super().__init__(namespace, agent_key)
@@ -168,13 +167,13 @@ _CONVERSATION: Final = object()
 
 
 class _Feed:
-    """Entries in the order in which they came, each with whose it is."""
+    """Entries in order, each with its owner."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[object, Entry]] = []
 
     def add(self, owner: object, entry: Mapping[str, Any]) -> Done:
-        self._entries.append((owner, validate_entry(entry)))  # which no other thread can interrupt
+        self._entries.append((owner, validate_entry(entry)))  # atomic
         return DONE
 
     def select(self, matches: Callable[[object], bool]) -> Entries:
@@ -191,7 +190,6 @@ def _get_feed(namespace: str) -> _Feed:
 
 
 def forget_namespace(namespace: str) -> None:
-    """Let go of what the shared memories of a namespace hold, for a process that lives long. Memories that were made
-    before keep what they have."""
+    """Forget the entries of a namespace, to free memory. Existing memories keep their entries."""
     with _lock:
         _feeds.pop(namespace, None)

@@ -1,4 +1,4 @@
-"""Memories by name, with a namespace and a key that come from the context: ``standalone``, ``worker``, ``manager``."""
+"""Memories by name, with namespace and key from the context: ``standalone``, ``worker``, ``manager``."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Context = Mapping[str, Any]
 
 
 def get_memory_preset(preset_name: str, context: Context | None = None) -> BaseMemory:
-    """A memory of that name.
+    """Create the memory of a preset.
 
     The context may have ``agent_key`` or ``agent_name``; ``namespace``, ``JOB_ID`` or ``job_id``; and, for a manager,
-    ``subordinates``. Without a namespace it is the environment's ``JOB_ID``, or "default".
+    ``subordinates``. The default namespace is the environment variable ``JOB_ID``, or "default".
     """
     if preset_name not in _PRESETS:
-        raise ValueError(f"there is no memory preset {preset_name!r}; there are {', '.join(_PRESETS)}")
+        raise ValueError(f"there is no memory preset {preset_name!r}; use one of {', '.join(_PRESETS)}")
     make, _ = _PRESETS[preset_name]
     return make(context or {})
 
 
 def list_memory_presets() -> list[str]:
-    """The names that there are."""
+    """The names of all presets."""
     return list(_PRESETS)
 
 
 def describe_preset(preset_name: str) -> str:
-    """What a preset is for."""
+    """The description of a preset."""
     return _PRESETS[preset_name][1] if preset_name in _PRESETS else "There is no such preset."
 
 
@@ -57,10 +57,10 @@ def _manager(context: Context) -> BaseMemory:
 
 
 _PRESETS: Final[dict[str, tuple[Callable[[Context], BaseMemory], str]]] = {
-    "standalone": (lambda context: InMemoryMemory(_agent_key(context)), "One agent, which nobody else sees."),
+    "standalone": (lambda context: InMemoryMemory(_agent_key(context)), "One agent, without shared entries."),
     "worker": (
         lambda context: SharedInMemoryMemory(_namespace(context), _agent_key(context)),
-        "An agent of a namespace: the conversation, its own doing, and what is told to all.",
+        "An agent of a namespace: the conversation, its own entries, and the global entries.",
     ),
-    "manager": (_manager, "The same, and what its subordinates do."),
+    "manager": (_manager, "The same, with the entries of its subordinates."),
 }

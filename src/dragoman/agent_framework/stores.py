@@ -1,12 +1,12 @@
-"""Where a memory reads from: the four views, and how they become one history.
+"""Message stores: the four views of entries, merged to one history.
 
-    class DatabaseMessageStore(BaseMessageStore): …      over a table of your own
-    with DragomanMessageStore("sqlite:///chats.db"): …   over a store of ours, on any engine
+    class DatabaseMessageStore(BaseMessageStore): …      over your own table
+    with DragomanMessageStore("sqlite:///chats.db"): …   over a Dragoman store, on any engine
 
-The views are synchronous, as the framework calls them, and the store below is not. So a ``DragomanMessageStore`` runs
-its store in a thread with a loop of its own, and each call waits for that thread. It may be used from any thread, and
-from a coroutine, whose loop then stands still until the answer is there; a program that is asynchronous itself asks
-``store.entries`` instead. The one rule: an entry that was added is safe when the call returns.
+The framework calls the views synchronously, and the store is async. So a ``DragomanMessageStore`` runs its store in a
+thread with its own event loop, and each call waits for that thread. It can be used from any thread; in a coroutine it
+blocks the event loop, so an async program uses ``store.entries`` instead. Invariant: an entry is committed when the
+call returns.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ Result = TypeVar("Result")
 
 
 class BaseMessageStore(ABC):
-    """Four views of the entries at a location, each in chronological order. A limit takes the newest."""
+    """Four views of the entries at a location, in chronological order. A limit selects the newest."""
 
     @abstractmethod
     def get_conversation_messages(self, location: str, limit: int | None = None) -> list[Entry]:
-        """What was said to and by the user: ``user_message`` and ``assistant_message``."""
+        """The conversation: ``user_message`` and ``assistant_message``."""
 
     @abstractmethod
     def get_agent_messages(self, location: str, agent_key: str, limit: int | None = None) -> list[Entry]:
-        """What one agent did."""
+        """The entries of one agent."""
 
     @abstractmethod
     def get_global_messages(self, location: str, limit: int | None = None) -> list[Entry]:
-        """What was told to every agent: ``global_observation`` and ``synthesis``."""
+        """The entries for every agent: ``global_observation`` and ``synthesis``."""
 
     @abstractmethod
     def get_team_messages(self, location: str, agent_keys: list[str], limit: int | None = None) -> list[Entry]:
-        """Everything of several agents; nothing of none."""
+        """All entries of several agents; empty for an empty list."""
 
 
 def history_of(store: Any, location: str, agent_key: str, subordinates: Sequence[str] = ()) -> list[Entry]:
-    """The views of one agent as one history in the order of time, of any store that has the four views."""
+    """The views of one agent merged to one chronological history, for any store with the four views."""
     groups = [store.get_conversation_messages(location), store.get_agent_messages(location, agent_key)]
     if subordinates:
         groups.append(store.get_team_messages(location, list(subordinates)))
@@ -57,10 +57,10 @@ def history_of(store: Any, location: str, agent_key: str, subordinates: Sequence
 
 
 class DragomanMessageStore(BaseMessageStore):
-    """Entries in a store of ours. A location is a session; one that nobody has written to is empty.
+    """Entries in a Dragoman store. A location is a session; an unknown location is empty.
 
-    ``store`` is a URL, as ``open_store`` takes it, or what ``open_store`` gave and nobody has opened. With
-    ``messages_as`` the messages of a session are shown as well, as entries of the agent with that key.
+    ``store`` is a URL for ``open_store``, or an unopened store. With ``messages_as``, the messages of a session are
+    included as entries of the agent with that key.
     """
 
     def __init__(self, store: str | Store, *, messages_as: str | None = None) -> None:
@@ -76,7 +76,7 @@ class DragomanMessageStore(BaseMessageStore):
         self._finalizer.atexit = False
 
     def close(self) -> None:
-        """Let go of the store. What was added is safe with or without it."""
+        """Close the store. Added entries are committed already."""
         if self._finalizer.detach() is not None and not self._thread.is_forked:
             try:
                 self._thread.run(self._store.close())
@@ -92,13 +92,13 @@ class DragomanMessageStore(BaseMessageStore):
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def add_message(self, location: str, message: Mapping[str, Any], agent_key: str | None = None) -> int:
-        """Store an entry, and say which place it has. One that is none is a ``FormatError``, and nothing is stored."""
+        """Store an entry and return its sequence number. An invalid entry raises ``FormatError``."""
         return self.add_messages(location, [message], agent_key)[0]
 
     def add_messages(
         self, location: str, messages: Iterable[Mapping[str, Any]], agent_key: str | None = None
     ) -> list[int]:
-        """Store several entries, all or none."""
+        """Store several entries in one transaction."""
         items = list(messages)
         return self._run(self._store.entries.append(location, items, agent_key=agent_key, create=True))
 
@@ -124,7 +124,7 @@ class DragomanMessageStore(BaseMessageStore):
         return self._with_messages(stored, location, limit, lambda entry: "agent_key" in entry)
 
     def get_merged_history(self, location: str, agent_key: str, subordinates: Sequence[str] = ()) -> list[Entry]:
-        """The views of one agent as one history, in the order in which it was stored, and each entry once."""
+        """The views of one agent merged to one history, in the order of storage, without duplicates."""
         if self._messages_as is not None:
             return history_of(self, location, agent_key, subordinates)
         return self._run(self._store.entries.history(location, agent_key, subordinates))
@@ -150,15 +150,15 @@ class DragomanMessageStore(BaseMessageStore):
     def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         if not self._finalizer.alive:
             coroutine.close()
-            raise StoreUnusableError("it is closed", where="message store", remedy="Open it again")
+            raise StoreUnusableError("the store is closed", where="message store", remedy="Open it again")
         return self._thread.run(coroutine)
 
 
-# --- a loop of its own -----------------------------------------------------------------------------------------------
+# --- the thread ------------------------------------------------------------------------------------------------------
 
 
 class _Thread:
-    """A thread with a loop, for whoever cannot wait in one."""
+    """A thread with an event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -172,29 +172,31 @@ class _Thread:
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """What the coroutine returns or raises."""
+        """Run a coroutine and return its result."""
         if self.is_forked:
             coroutine.close()
             raise StoreUnusableError(
-                "it was opened before this process was forked", where="message store", remedy="Open it in this process"
+                "the store was opened before this process was forked",
+                where="message store",
+                remedy="Open it in this process",
             )
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise InputError("it would wait for itself", where="message store", remedy="Use store.entries")
+            raise InputError("the call would wait for itself", where="message store", remedy="Use store.entries")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property
     def is_forked(self) -> bool:
-        """Whether a fork left the thread behind."""
+        """Whether this process is a fork, without the thread."""
         return os.getpid() != self._process
 
     def stop(self) -> None:
-        """End the loop and the thread."""
+        """Stop the loop and the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def close_later(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Close and end without waiting: whoever was forgotten may be collected in any thread, the store's as well."""
+        """Close and stop without waiting: the garbage collector may run in any thread, also in this one."""
         if not self.is_forked:
             asyncio.run_coroutine_threadsafe(self._close_and_stop(close), self._loop)
 

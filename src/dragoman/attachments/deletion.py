@@ -1,12 +1,11 @@
-"""Sessions that go together with their files.
+"""Delete a session together with its files.
 
-    count = await delete_with_files(store, session.id, owners, files)      files went with it
-    await delete_with_files(…, files=None)                                 where nobody knows where files are
+    count = await delete_with_files(store, session.id, owners, files)
+    await delete_with_files(…, files=None)                                 without a storage
 
-A session and whose it is come in, and how many files went comes out. Its files are those that were uploaded for it,
-sent or not, and those that only its messages name; what another session of the same user names stays, whichever of them
-it was uploaded for. The one rule: files first. If they cannot be deleted the session is still there and names them, so
-that it can be tried again.
+The files of a session are those uploaded for it, and those that only its messages name. A file that another session of
+the same user names is kept. Files are deleted first: if that fails, the session still names them, and the deletion can
+be repeated.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 async def delete_with_files(
     store: Store, session_id: str, owners: Owners, files: Files | None, *, untouched_since: datetime | None = None
 ) -> int | None:
-    """Delete a session with its files; how many files that were. While a turn runs in it, ``ConflictError``.
+    """Delete a session and its files, and return the number of files. ``ConflictError`` while a turn runs in it.
 
-    With ``untouched_since`` it stays if something has happened in it since then, and nothing is returned. If files
-    cannot be deleted it stays, too: ``StorageError`` with the code attachments_left.
+    With ``untouched_since``, a session that changed since then is kept, and the result is none. If files cannot be
+    deleted, the session is kept: ``StorageError`` with the code attachments_left.
     """
-    async with store.turns.lease(session_id) as lease:  # whoever begins a turn needs this, so none begins meanwhile
+    async with store.turns.lease(session_id) as lease:  # prevents a new turn
         if untouched_since is not None and (await store.get_session(session_id)).updated_at >= untouched_since:
             return None
         count = await _delete_files(store, session_id, owners, files) if files is not None else 0
@@ -44,7 +43,7 @@ async def delete_with_files(
             await store.delete_session(session_id)
         elif not await store.delete_if_inactive(session_id, untouched_since, lease.owner):
             return None
-        lease.confirm_release()  # it has gone with the session
+        lease.confirm_release()  # deleted with the session
     return count
 
 
@@ -55,9 +54,9 @@ async def _delete_files(store: Store, session_id: str, owners: Owners, files: Fi
         return await _delete_unshared(files, owner, session_id, references)
     except DragomanError as error:
         raise StorageError(
-            f"its attachments could not be deleted, so it is still there ({error.what})",
+            f"cannot delete its attachments, so the session is kept ({error.what})",
             where=f"session {session_id}",
-            remedy="Delete it again when they can be",
+            remedy="Delete the session again",
             code="attachments_left",
         ) from error
 
@@ -69,7 +68,7 @@ async def _delete_unshared(files: Files, owner: Owner, session_id: str, referenc
         count += await files.delete_all(owner, name_from_id(session_id))
     for bucket, path in sorted(references.exclusive):
         if is_shared or not path.startswith(session_prefix):
-            # A message may say anything: what can be no file of this owner is none.
+            # A message may name any path; a path of another owner is skipped.
             with contextlib.suppress(AttachmentError, UnknownAttachmentError):
                 count += await files.delete(bucket, path, owner)
     return count

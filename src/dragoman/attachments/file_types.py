@@ -1,9 +1,8 @@
-"""What a file is, by its bytes: pictures, audio, PDF and plain text, and how large a picture says it is.
+"""The type of a file from its bytes: images, audio, PDF and plain text; and the size of an image.
 
-``kind_of(data)`` tells the type or refuses; ``validate_type(data, declared)`` also compares it with what was declared.
-Nothing is decoded: headers are read. Invariant: what a browser could take for a page or a script is not a picture, an
-audio file, a PDF or a plain text, whatever it begins with. What slips through is harmless as it is served (see
-``serving``).
+``detect_type(data)`` returns the type or raises; ``validate_type(data, declared)`` also compares it with the declared
+type. Only headers are read, nothing is decoded. Invariant: a file that a browser could run as a page or a script is
+rejected. A file that is valid in two formats is harmless with the headers of ``response_headers``.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _TYPES: Final = {
     "oga": "audio/ogg",
     "opus": "audio/ogg",
 }
-_TYPE_ALIASES: Final = {  # other names of a type; text types that browsers name by file ending are stored as plain text
+_TYPE_ALIASES: Final = {  # other names of a type; text formats are stored and served as plain text
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
     "image/heif": "image/heic",
@@ -61,68 +60,70 @@ _TYPE_ALIASES: Final = {  # other names of a type; text types that browsers name
     "text/markdown": "text/plain",
     "text/tab-separated-values": "text/plain",
 }
-_SNIFF_BYTES: Final = 1_445  # as far as browsers look for a type (WHATWG MIME Sniffing, 2026)
+_SNIFF_BYTES: Final = 1_445  # bytes that browsers sniff (WHATWG MIME Sniffing, 2026)
 _MARKUP: Final = re.compile(
     rb"(?i)<(?:!doctype|html|head|body|script|iframe|svg|object|embed|meta|link|style|foreignobject)\b"
 )
-_PAGE: Final = re.compile(  # what a text begins with that is no plain text
+_PAGE: Final = re.compile(  # the start of a page or a drawing
     rb"(?i)[\t\n\f\r ]*<(?:!doctype\b|\?xml\b|(?:html|head|body|script|iframe|svg|style|title)[\s/>])"
 )
-_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")  # what no text has (WHATWG's binary data bytes)
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")  # binary data bytes (WHATWG)
 _BOM: Final = b"\xef\xbb\xbf"
 
 
 def type_from_path(path: str) -> str:
-    """The type that our own paths end in."""
+    """The type from the extension of one of our paths."""
     return _TYPES.get(path.rpartition(".")[2], "application/octet-stream")
 
 
 def canonical_type(declared: str | None) -> str | None:
-    """The type that is taken and that somebody means by a name of it, perhaps an old one; none if there is none."""
+    """The accepted type for a declared name, which may be an alias; none if it is not accepted."""
     media_type = _normalize_type(declared)
     return media_type if media_type in EXTENSIONS else None
 
 
 def validate_type(data: bytes, declared: str | None) -> str:
-    """The type of a file, if it is one that is taken and the one that was declared."""
+    """The type of a file; raises ``AttachmentError`` if it is not accepted or not the declared one."""
     declared_type = _normalize_type(declared)
     if declared_type is not None and declared_type not in EXTENSIONS:
-        raise _type_error(f"{declared_type[:100]!r} is not taken")
+        raise _type_error(f"{declared_type[:100]!r} is not an accepted type")
     actual_type = detect_type(data)
     if declared_type is not None and declared_type != actual_type:
         raise AttachmentError(
-            f"it was declared as {declared_type}, and is {actual_type}",
-            remedy="Declare what it is",
+            f"declared as {declared_type}, but the content is {actual_type}",
+            remedy="Declare the right type",
             code="type_mismatch",
         )
     return actual_type
 
 
 def _normalize_type(declared: str | None) -> str | None:
-    """A declared type without its parameters; none if it says nothing."""
+    """A declared type without parameters; none if it is generic."""
     media_type = (declared or "").partition(";")[0].strip().lower()
     return None if media_type in ("", "application/octet-stream") else _TYPE_ALIASES.get(media_type, media_type)
 
 
 def detect_type(data: bytes) -> str:
-    """The type of a file, if it is one that is taken."""
+    """The type of a file; raises ``AttachmentError`` if it is not accepted."""
     if not data:
-        raise AttachmentError("it is empty", code="empty_attachment")
+        raise AttachmentError("the file is empty", code="empty_attachment")
     if len(data) > MAX_BYTES:
         raise too_large_error(MAX_BYTES)
     mime_type = _type_from_magic(data)
     if mime_type is None:
         return _check_text(data)
     if _MARKUP.search(data[:_SNIFF_BYTES]):
-        raise _type_error(f"it begins as {mime_type}, and has a page or a script in it")
+        raise _type_error(f"the file has the header of {mime_type} but contains HTML or a script")
     if mime_type.startswith("image/"):
         _check_size(_image_size(data, mime_type))
     return mime_type
 
 
 def too_large_error(limit: int) -> AttachmentError:
-    """It has more bytes than may be."""
-    return AttachmentError(f"it is larger than {limit} bytes", remedy="Send a smaller one", code="attachment_too_large")
+    """The error of a file that is too large."""
+    return AttachmentError(
+        f"the file is larger than {limit} bytes", remedy="Send a smaller file", code="attachment_too_large"
+    )
 
 
 def _type_from_magic(data: bytes) -> str | None:
@@ -146,11 +147,11 @@ def _check_text(data: bytes) -> str:
     try:
         body.decode("utf-8")
     except UnicodeDecodeError:
-        raise _type_error("it is no picture, audio file or PDF that is known here, and no text in UTF-8") from None
+        raise _type_error("not an image, audio or PDF of a supported format, and not UTF-8 text") from None
     if _CONTROL.search(body):
-        raise _type_error("it is no picture, audio file or PDF that is known here, and has signs that no text has")
+        raise _type_error("not an image, audio or PDF of a supported format, and text with control characters")
     if _PAGE.match(body) or b"http://www.w3.org/2000/svg" in body[:_SNIFF_BYTES]:
-        raise _type_error("it is a page or a drawing, and no plain text")
+        raise _type_error("HTML, XML or SVG, not plain text")
     if len(data) > MAX_TEXT_BYTES:
         raise too_large_error(MAX_TEXT_BYTES)
     return "text/plain"
@@ -161,15 +162,15 @@ def _type_error(reason: str) -> AttachmentError:
     return AttachmentError(reason, remedy=f"Send one of {accepted}", code="type_not_allowed")
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
 def _check_size(size: tuple[int, int]) -> None:
     width, height = size
     if width > MAX_SIDE or height > MAX_SIDE or width * height > MAX_PIXELS:
         raise AttachmentError(
-            f"it is {width} × {height} pixels; {MAX_SIDE} on a side and {MAX_PIXELS} in all are the most",
-            remedy="Make it smaller",
+            f"the image has {width} × {height} pixels; the limits are {MAX_SIDE} per side and {MAX_PIXELS} in all",
+            remedy="Resize the image",
             code="image_too_large",
         )
 
@@ -187,7 +188,7 @@ def _image_size(data: bytes, mime_type: str) -> tuple[int, int]:
         case _:
             size = _webp_size(data)
     if size is None or 0 in size:
-        raise _type_error(f"it begins as {mime_type}, and is none")
+        raise _type_error(f"the file has the header of {mime_type} but is not one")
     return size
 
 
@@ -200,9 +201,7 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
 def _gif_size(data: bytes) -> tuple[int, int] | None:
     colours = 3 << ((data[10] & 7) + 1) if len(data) > 10 and data[10] & 0x80 else 0
     first_block = data[13 + colours : 14 + colours]
-    if (
-        first_block not in (b"!", b",") or data[6:8] == b"/*"
-    ):  # the latter is how a script begins that is a picture, too
+    if first_block not in (b"!", b",") or data[6:8] == b"/*":  # a GIF that is also a script
         return None
     return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
 
@@ -221,7 +220,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """From the first frame: segments are stepped over, each by the length that it gives."""
+    """The size in the first frame header. Other segments are skipped by their length."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]

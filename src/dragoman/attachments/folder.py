@@ -1,7 +1,7 @@
-"""Attachments in a folder of this machine: ``{folder}/{bucket}/{path}``.
+"""Attachments in a folder on this machine: ``{folder}/{bucket}/{path}``.
 
-A file appears whole or not at all, and is on the disk when ``write`` returns. Only we can read it. The one rule: no
-link inside the folder is followed, so that whatever lies there, a path leads to a file of ours or to nothing.
+A write is atomic, and the file is on disk when ``write`` returns. Only the current user can read it. Invariant: no link
+inside the folder is followed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _NOT_FOUND: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, err
 
 
 class FolderStorage:
-    """In a folder, which is made when it is first written to."""
+    """A folder, which is created at the first write."""
 
     def __init__(self, folder: Path, bucket: str) -> None:
         self.bucket = validate_bucket(bucket)
         self._root = Path(os.path.abspath(folder)) / bucket
         permissions.restrict(self._root)
 
-    async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:  # noqa: ARG002  we serve it
+    async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:  # noqa: ARG002
         await asyncio.to_thread(self._write, path, data)
 
     async def size(self, path: str) -> int:
@@ -60,10 +60,10 @@ class FolderStorage:
         return None
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
     def _locate(self, path: str) -> Path | None:
-        """Where a path leads, unless a link is on the way."""
+        """The file of a path; none if a parent folder is a link."""
         location = self._root / path
         parent = location.parent
         return (
@@ -76,7 +76,7 @@ class FolderStorage:
         try:
             location = self._locate(path)
             if location is None:
-                raise StorageError("a link lies where a folder of attachments should be", where=str(self._root))
+                raise StorageError("a link is in place of a folder of attachments", where=str(self._root))
             folders = permissions.make_folder(location.parent)
             self._put(location, data)
             for folder in (location.parent, *(created.parent for created in folders)):
@@ -124,7 +124,7 @@ class FolderStorage:
         return True
 
     def _delete_under(self, prefix: str) -> int:
-        """What interrupted writes left there goes, too, and so do folders and links, but not what a link leads to."""
+        """Also delete temporary files, folders and links, but not the targets of links."""
         top = self._locate(f"{prefix}x")
         deleted = 0
         for folder, inner, names in (
@@ -134,13 +134,13 @@ class FolderStorage:
             for name in {*names, *links}:
                 Path(folder, name).unlink(missing_ok=True)
                 deleted += name not in links and not name.startswith(".")
-            with contextlib.suppress(OSError):  # somebody is just putting something there
+            with contextlib.suppress(OSError):  # another process writes to it
                 os.rmdir(folder)
         return deleted
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    """Say that a folder cannot be looked into, unless it is not there: what is left in it is not deleted."""
+    """Raise the error of a folder that cannot be read, unless it does not exist."""
     if error.errno not in _NOT_FOUND:
         raise error
 
@@ -153,7 +153,7 @@ async def _chunks(file: BinaryIO) -> AsyncGenerator[bytes]:
 
 def _sync(folder: Path) -> None:
     if os.name != "posix":
-        return  # a folder cannot be opened there
+        return  # Windows cannot open a folder
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -163,5 +163,7 @@ def _sync(folder: Path) -> None:
 
 def _storage_error(error: OSError) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError("the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full")
-    return StorageError(f"an attachment could not be read or written ({error.strerror})")
+        return StorageError(
+            "the disk is full; nothing was stored", remedy="Free disk space and try again", code="disk_full"
+        )
+    return StorageError(f"cannot read or write an attachment ({error.strerror})")

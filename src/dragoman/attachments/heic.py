@@ -1,8 +1,8 @@
-"""HEIC pictures as JPEG, for models that take no HEIC. Needs the extra ``dragoman[heic]``.
+"""Convert HEIC images to JPEG, for models that do not accept HEIC. Needs the extra ``dragoman[heic]``.
 
-    jpeg_from_heic(data)     the picture as JPEG, or None if the extra is not installed
+    jpeg_from_heic(data)     JPEG data, or None if the extra is not installed
 
-It takes up to a second of one processor: call it in a thread. The size of the picture was checked before.
+A conversion uses up to one second of CPU time: call it in a thread. The caller has checked the image size.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 from dragoman.errors import AttachmentError
 
-MAX_SIDE_PIXELS: Final = 4_096  # more than any model looks at
+MAX_SIDE_PIXELS: Final = 4_096  # larger than any model uses
 _QUALITY: Final = 88
 
 
 def jpeg_from_heic(data: bytes) -> bytes | None:
-    """The picture as JPEG, turned as its metadata says; none if nobody here can decode it."""
+    """The image as JPEG, rotated by its metadata; none if the extra is not installed."""
     try:
         import pi_heif  # noqa: PLC0415  an extra
     except ImportError:
@@ -28,6 +28,6 @@ def jpeg_from_heic(data: bytes) -> bytes | None:
         jpeg = io.BytesIO()
         image.save(jpeg, "JPEG", quality=_QUALITY)
     except (ValueError, RuntimeError, SyntaxError, OSError, MemoryError):
-        text = "it begins as image/heic, and cannot be decoded"
+        text = "the file has the header of image/heic but cannot be decoded"
         raise AttachmentError(text, remedy="Send it as JPEG", code="type_not_allowed") from None
     return jpeg.getvalue()

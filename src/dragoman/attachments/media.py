@@ -1,11 +1,10 @@
-"""Audio files and HEIC pictures, recognised by their first bytes and the structure behind them.
+"""Recognize audio files and HEIC images by their container structure.
 
-    audio_type(data)      audio/mpeg, audio/wav, audio/mp4, audio/aac, audio/ogg, audio/flac, audio/webm, or None
-    is_heic(data)            whether it is a HEIC or HEIF still picture
-    heic_size(data)          the pixels of the largest picture in it, or None
+    audio_type(data)         audio/mpeg, audio/wav, audio/mp4, audio/aac, audio/ogg, audio/flac, audio/webm, or None
+    is_heic(data)            whether it is a HEIC or HEIF still image
+    heic_size(data)          the pixels of the largest image in it, or None
 
-Nothing is decoded. A file is taken for audio only if its container says so: the same first bytes also begin films, and
-films are not audio.
+Nothing is decoded. Audio and video share magic bytes, so the container must list audio tracks only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 from typing import Final
 
 _HEIC_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"mif1"})
-_BOX_BYTES: Final = 1 << 20  # bytes in which a HEIC file lists its pictures
+_BOX_BYTES: Final = 1 << 20  # bytes in which a HEIC file lists its images
 _OGG_CODECS: Final = (b"\x01vorbis", b"OpusHead", b"\x7fFLAC", b"Speex   ")
 _VIDEO_CODECS: Final = re.compile(rb"V_(?:VP8|VP9|AV1|MPEG|THEORA|MS)")
 _AUDIO_CODECS: Final = re.compile(rb"A_(?:OPUS|VORBIS)")
@@ -27,7 +26,7 @@ _MP3_HERTZ: Final = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0
 
 
 def audio_type(data: bytes) -> str | None:
-    """The type of an audio file; none if it is not one."""
+    """The type of an audio file; none for other files."""
     head = data[:16]
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
         return "audio/wav" if _is_wave(data) else None
@@ -46,12 +45,12 @@ def audio_type(data: bytes) -> str | None:
 
 
 def is_heic(data: bytes) -> bool:
-    """Whether it is a still picture in the HEIF container, coded as HEVC."""
+    """Whether it is a HEIF still image with the HEVC codec."""
     return _major_brand(data) in _HEIC_BRANDS and b"hvc1" in data[:_BOX_BYTES]
 
 
 def heic_size(data: bytes) -> tuple[int, int] | None:
-    """The width and the height that it states; of several pictures and tiles, those of the largest."""
+    """The stated width and height of the largest image or tile."""
     sizes = [
         (int.from_bytes(data[at + 8 : at + 12]), int.from_bytes(data[at + 12 : at + 16]))
         for at in (match.start() for match in re.finditer(b"ispe", data[:_BOX_BYTES]))
@@ -64,7 +63,7 @@ def heic_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _major_brand(data: bytes) -> bytes | None:
-    """What an ISO media file calls itself; none if it is not such a file."""
+    """The major brand of an ISO media file; none for other files."""
     length = int.from_bytes(data[:4])
     is_media = data[4:8] == b"ftyp" and 16 <= length <= min(1_024, len(data)) and length % 4 == 0
     return data[8:12] if is_media else None
@@ -76,7 +75,7 @@ def _is_mp4_audio(data: bytes) -> bool:
 
 
 def _is_wave(data: bytes) -> bool:
-    """Whether its format comes before its samples, and both are there."""
+    """Whether it has a format chunk before the data chunk."""
     at, has_format = 12, False
     while at + 8 <= len(data):
         name, length = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
@@ -102,7 +101,7 @@ def _is_webm_audio(data: bytes) -> bool:
 
 
 def _first_frame(data: bytes) -> int:
-    """Where the first frame is, behind tags and their padding."""
+    """The offset of the first frame, after tags and padding."""
     at = 0
     while data[at : at + 3] == b"ID3" and len(data) >= at + 10 and all(byte < 0x80 for byte in data[at + 6 : at + 10]):
         size = sum(byte << shift for byte, shift in zip(data[at + 6 : at + 10], (21, 14, 7, 0), strict=True))
@@ -114,7 +113,7 @@ def _first_frame(data: bytes) -> int:
 
 
 def _adts_length(data: bytes, at: int) -> int:
-    """How long a frame of AAC is, if one begins here and another one, or the end, follows it."""
+    """The length of an AAC frame at this offset, if another frame or the end follows; else 0."""
     head = data[at : at + 7]
     if len(head) < 7 or head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or head[2] >> 2 & 0xF > 12:
         return 0
@@ -123,7 +122,7 @@ def _adts_length(data: bytes, at: int) -> int:
 
 
 def _mp3_length(data: bytes, at: int) -> int:
-    """How long a frame of MP3 is, if one begins here and another one, or the end, follows it."""
+    """The length of an MP3 frame at this offset, if another frame or the end follows; else 0."""
     head = data[at : at + 4]
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:  # layer III
         return 0
@@ -136,7 +135,7 @@ def _mp3_length(data: bytes, at: int) -> int:
 
 
 def _has_next_frame(data: bytes, at: int, mask: int, pattern: int) -> bool:
-    """Whether another frame stands behind a frame, or nothing more than a tag at the end."""
+    """Whether a frame, a tag or the end of the file follows."""
     rest = data[at : at + 3]
     if len(rest) < 2 or rest == b"TAG":
         return at == len(data) or rest == b"TAG"

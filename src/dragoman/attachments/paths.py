@@ -1,7 +1,8 @@
-"""How attachments are named: ``agent-inputs/{user}/{thread}/{run}/{ulid}.{ext}``, in ASCII, made by us alone.
+"""Paths of attachments: ``agent-inputs/{user}/{thread}/{run}/{ulid}.{ext}``, in ASCII.
 
-What a client calls its file is never part of a path. The ids of users, threads and runs are, where they are plain; any
-other one is replaced by its digest. The one rule: two users never have the same prefix, and no name leads out of one.
+The client's file name is never part of a path. Ids of users, threads and runs with other characters than letters,
+digits, ``_`` and ``-`` are replaced by their digest. Invariant: two users never have the same prefix, and no path leads
+out of its prefix.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from dragoman.errors import AttachmentError, UnknownAttachmentError
 PREFIX: Final = "agent-inputs"
 MAX_NAME_BYTES: Final = 255
 _MAX_PATH: Final = 1_024
-# What every storage takes as a key (Supabase is the narrowest of them, August 2026).
+# Characters that every storage accepts in a key (Supabase has the smallest set, August 2026).
 _KEY: Final = re.compile(r"[A-Za-z0-9_/!.*'() &$=@;:+,?-]+")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9_!.*'() &$=@;:+,?-]{1,100}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIGEST: Final = re.compile(r"h-[0-9a-f]{40}")
-_DEVICES: Final = re.compile(r"(?i)con|prn|aux|nul|com[0-9]|lpt[0-9]")  # what Windows does not take as a folder
+_DEVICES: Final = re.compile(r"(?i)con|prn|aux|nul|com[0-9]|lpt[0-9]")  # not allowed as folder names on Windows
 
 
 def new_path(owner: Owner, thread: str, run: str, ulid: str, extension: str) -> str:
@@ -32,52 +33,52 @@ def new_path(owner: Owner, thread: str, run: str, ulid: str, extension: str) -> 
 
 
 def prefix_of(owner: Owner, thread: str | None = None) -> str:
-    """What the paths of all attachments of a user, or of one of his threads, begin with."""
+    """The common prefix of the attachments of a user, or of one thread."""
     prefix = f"{PREFIX}/{_segment(owner.user_id)}/"
     return prefix if thread is None else f"{prefix}{_segment(thread)}/"
 
 
 def _segment(name: str) -> str:
-    """An id as one step of a path: itself if it is plain, else its digest. So is one that looks like a digest."""
+    """A path segment for an id: the id, or its digest if the id has other characters or looks like a digest."""
     if _PLAIN.fullmatch(name) and not _DIGEST.fullmatch(name) and not _DEVICES.fullmatch(name):
         return name
     return "h-" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def validate_bucket(bucket: str) -> str:
-    """The bucket, if there can be one of that name."""
+    """The bucket; raises ``AttachmentError`` for an invalid name."""
     if not _BUCKET.fullmatch(bucket) or bucket.strip(".") == "":
-        raise AttachmentError("no bucket has such a name", code="invalid_path")
+        raise AttachmentError("not a valid bucket name", code="invalid_path")
     return bucket
 
 
 def validate_path(path: str) -> str:
-    """The path, if it names one place in every storage and leads nowhere else."""
+    """The path; raises ``AttachmentError`` if it is not valid in every storage."""
     if len(path) > _MAX_PATH or not _KEY.fullmatch(path):
-        raise AttachmentError("no attachment has such a path", code="invalid_path")
+        raise AttachmentError("not a valid path of an attachment", code="invalid_path")
     steps = path.split("/")
     if ".." in steps:
-        raise not_found_error()  # whatever it would lead to is not the caller's
+        raise not_found_error()  # its target is not the caller's
     for step in steps:
         if not step or step != step.strip(" ") or step.endswith("."):
-            raise AttachmentError("a step of the path is empty, or ends in a dot", code="invalid_path")
+            raise AttachmentError("a segment of the path is empty, or ends in a dot", code="invalid_path")
     return path
 
 
 def validate_owner(path: str, owner: Owner) -> str:
-    """The path, if it is that user's. Somebody else's is not told from one that is missing."""
+    """The path, if it is that user's. A path of another user raises the same error as a missing file."""
     if not path.startswith(prefix_of(owner)):
         raise not_found_error()
     return path
 
 
 def not_found_error() -> UnknownAttachmentError:
-    """There is none, or it is somebody else's."""
-    return UnknownAttachmentError("there is no such attachment", remedy="Upload it")
+    """The error of a missing file and of a file of another user."""
+    return UnknownAttachmentError("there is no such attachment", remedy="Upload the file")
 
 
 def clean_name(name: str | None) -> str | None:
-    """What a client calls its file, fit to be shown: its last step, without signs that are not seen, not too long."""
+    """The client's file name for display: last path segment, printable characters, limited length."""
     if not name:
         return None
     step = PurePosixPath(name.replace("\\", "/")).name
@@ -87,7 +88,7 @@ def clean_name(name: str | None) -> str | None:
 
 
 def _truncate_name(name: str) -> str:
-    """The name in as many bytes as a file system takes, with its ending."""
+    """The name cut to the limit of file systems, with its extension."""
     if len(name.encode()) <= MAX_NAME_BYTES:
         return name
     stem, dot, extension = name.rpartition(".")

@@ -1,8 +1,8 @@
-"""Attachments in a bucket of anything that speaks S3: ``s3://bucket/prefix?endpoint=…&region=…``.
+"""Attachments in an S3-compatible bucket: ``s3://bucket/prefix?endpoint=…&region=…``.
 
-Keys come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, a role), never from the URL. With
-``direct=true`` what is read comes from the bucket itself, under a URL that S3 signs. The one rule: what S3 serves
-without us was written with the type and the disposition that we would serve it with.
+Credentials come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, a role), never from the URL.
+With ``direct=true`` clients read from the bucket, under a URL that S3 signs. Invariant: a file is written with the type
+and the disposition with which our server would send it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _STORED_HEADERS: Final = ("Content-Type", "Content-Disposition", "Cache-Control"
 
 
 class S3Storage:
-    """In a bucket."""
+    """A bucket."""
 
     def __init__(self, url: str) -> None:
         try:
-            import obstore  # noqa: PLC0415  only who uses a bucket needs the extra
+            import obstore  # noqa: PLC0415  an extra
             from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
             from obstore.store import S3Store  # noqa: PLC0415
         except ImportError:
             raise StoreUnusableError(
-                "S3 needs a package that is not installed", remedy="Install dragoman[s3]", code="missing_extra"
+                "S3 needs the package obstore", remedy="Install dragoman[s3]", code="missing_extra"
             ) from None
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if not parts.hostname or parts.username or set(options) - set(_OPTIONS):
             raise StoreUnusableError(
-                "it is not the URL of a bucket",
-                remedy="Write s3://bucket/prefix?endpoint=https://…&region=…; keys come from the environment",
+                "not the URL of a bucket",
+                remedy="Use s3://bucket/prefix?endpoint=https://…&region=…, with credentials in the environment",
                 code="not_a_store",
             )
         self.bucket = validate_bucket(parts.netloc)
@@ -79,7 +79,9 @@ class S3Storage:
 
     async def delete(self, path: str) -> bool:
         try:
-            await self._obstore.head_async(self._bucket_store, self._prefix + path)  # to delete it does not tell
+            await self._obstore.head_async(
+                self._bucket_store, self._prefix + path
+            )  # deletion does not report a missing file
             await self._obstore.delete_async(self._bucket_store, self._prefix + path)
         except self._not_found:
             return False
@@ -109,7 +111,7 @@ class S3Storage:
             raise self._storage_error(error) from error
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
     async def _chunks(self, answer: GetResult) -> AsyncGenerator[bytes]:
         try:
@@ -121,7 +123,7 @@ class S3Storage:
     def _storage_error(self, error: Exception) -> StorageError:
         first = str(error).partition("\n")[0]
         return StorageError(
-            f"the bucket could not be reached ({type(error).__name__}: {first})", where=f"s3://{self.bucket}"
+            f"the bucket cannot be reached ({type(error).__name__}: {first})", where=f"s3://{self.bucket}"
         )
 
 

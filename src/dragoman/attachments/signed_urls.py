@@ -1,9 +1,9 @@
-"""Signed URLs: ``{base}/storage/v1/object/sign/{bucket}/{path}?token={token}``, made and known again.
+"""Signed URLs: ``{base}/storage/v1/object/sign/{bucket}/{path}?token={token}``.
 
-``parse_signed_url`` takes a URL apart and refuses whatever is not of our storage; ``UrlSigner`` signs for storages that
-we serve ourselves. A token is ``v1.{kid}.{exp}.{whose}.{signature}``; the signature is an HMAC-SHA256 over the method,
-bucket, path, user, team, end and key. Until it is over, a URL can be used any number of times by whoever has it, as a
-picture in a page has to be. The one rule: a URL is good only if it is, sign for sign, the one that we would make now.
+``parse_signed_url`` parses a URL; ``UrlSigner`` signs and verifies URLs of files that our server sends. A token is
+``v1.{kid}.{exp}.{owner}.{signature}``; the signature is an HMAC-SHA256 over method, bucket, path, user, team, expiry
+and key id. Until it expires, anyone with the URL can use it any number of times, as an image in a page requires.
+Invariant: a URL is valid only if it equals, byte for byte, the URL that we would sign.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUTES: Final = re.compile(r"/storage/v1/(?:object|render/image)/sign/([^/]+)/(
 _ORIGIN: Final = re.compile(
     r"https?://(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*"
 )
-_ANY_BASE: Final = re.compile(rf"({_ORIGIN.pattern}?)/storage/v1/")  # the shortest, so that a path cannot be a base
+_ANY_BASE: Final = re.compile(rf"({_ORIGIN.pattern}?)/storage/v1/")  # non-greedy, so that a path cannot be a base
 _ESCAPE: Final = re.compile(
     r"%(?![0-9A-Fa-f]{2})|%(?:4[1-9A-Fa-f]|5[0-9Aa]|6[1-9A-Fa-f]|7[0-9Aa]|3[0-9]|2[DdEeFf]|5[Ff]|7[Ee])"
 )
@@ -38,7 +38,7 @@ _TOKEN: Final = re.compile(
 
 
 class SignedUrl(msgspec.Struct, frozen=True):
-    """A URL, taken apart."""
+    """A parsed URL."""
 
     location: Location
     token: str
@@ -58,13 +58,13 @@ class SignedUrl(msgspec.Struct, frozen=True):
 
 
 def parse_signed_url(url: str, bases: tuple[str, ...] | None = None) -> SignedUrl:
-    """The bucket, the path and the token of a signed URL. The token is not verified.
+    """Parse the bucket, the path and the token of a signed URL. The token is not verified.
 
-    With ``bases``, the URL has to begin with one of them exactly. Without, it may be of any storage that signs in this
-    format: who acts on the result asks ``Attachments.verify`` whether the URL is ours.
+    With ``bases``, the URL must begin with one of them. Without, any host is accepted: call ``Attachments.verify``
+    before you use the result.
     """
     if not isinstance(url, str):
-        raise InputError(f"a signed URL is a text, not {type(url).__name__}", remedy="Give the URL as a str")
+        raise InputError(f"a signed URL is a str, not {type(url).__name__}", remedy="Pass the URL as a str")
     whole, _, query = url.partition("?")
     if bases is None:
         base_match = _ANY_BASE.match(whole)
@@ -80,39 +80,39 @@ def parse_signed_url(url: str, bases: tuple[str, ...] | None = None) -> SignedUr
 
 
 def validate_base_url(base: str) -> str:
-    """A base of URLs: a scheme, a host in small letters, perhaps a port and a path; no slash at its end."""
+    """The base of signed URLs: scheme, host in lower case, optional port and path, no trailing slash."""
     if not _ORIGIN.fullmatch(base):
         raise SettingsError(
-            "it cannot be what the URLs of attachments begin with",
+            "not a valid base URL for attachments",
             where=base[:200],
-            remedy="Write it as https://host, in small letters and without a slash at its end",
+            remedy="Use https://host, in lower case and without a trailing slash",
             code="invalid_base_url",
         )
     return base
 
 
 def bad_signature_error() -> AttachmentUrlError:
-    """A token that we did not make for this URL."""
-    return AttachmentUrlError("the URL was changed, or was not signed by us", remedy="Ask for a new one")
+    """The error of a token that was not signed for this URL."""
+    return AttachmentUrlError("the signature of the URL is not valid", remedy="Request a new URL")
 
 
 def expired_error() -> AttachmentUrlError:
-    """A token that was good."""
-    return AttachmentUrlError("the URL is over", remedy="Ask for a new one", code="url_expired")
+    """The error of an expired token."""
+    return AttachmentUrlError("the URL has expired", remedy="Request a new URL", code="url_expired")
 
 
 def _foreign_url_error() -> AttachmentUrlError:
     return AttachmentUrlError(
-        "the URL does not lead to an attachment in our storage",
-        remedy="Upload the file first, and send the URL that is answered",
+        "not the URL of an attachment in our storage",
+        remedy="Upload the file, and send the URL of the response",
         code="foreign_attachment_url",
     )
 
 
 def _decode_part(part: str) -> str:
-    """Decoded once. An escape that nobody needs to write is a way to write one path in two ways."""
+    """Decode a path segment once. An unnecessary escape is rejected: it would be a second spelling of a path."""
     if _ESCAPE.search(part):
-        raise AttachmentError("the path has an escape that it does not need, or half of one", code="invalid_path")
+        raise AttachmentError("the path has an unnecessary or incomplete percent escape", code="invalid_path")
     try:
         return unquote_to_bytes(part).decode("utf-8")
     except UnicodeDecodeError:
@@ -120,18 +120,18 @@ def _decode_part(part: str) -> str:
 
 
 def _parse_token(query: str) -> str:
-    """The token of a query that is nothing else: one more name could mean something to somebody who reads it later."""
+    """The token of a query without other parameters."""
     match = re.fullmatch(r"token=([A-Za-z0-9_.-]+)", query)
     if match is None:
         raise bad_signature_error()
     return match[1]
 
 
-# --- our own ---------------------------------------------------------------------------------------------------------
+# --- signing ---------------------------------------------------------------------------------------------------------
 
 
 class UrlSigner:
-    """URLs that this server itself answers."""
+    """Signs and verifies the URLs that our server answers."""
 
     def __init__(self, base_url: str, bucket: str, keys: SigningKeys) -> None:
         self._base = validate_base_url(base_url)
@@ -139,36 +139,36 @@ class UrlSigner:
         self._keys = keys
 
     async def sign(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:
-        """A URL to read one attachment, for a while."""
+        """A URL to read one attachment for a limited time."""
         expires = int(now) + max(1, min(ttl_s, MAX_TTL_S))
         return self._url(path, _make_token(self._keys.current, "GET", Location(self._bucket, path), owner, expires))
 
     def locate(self, url: str) -> Location:
-        """Where a URL leads, if it can be one of ours."""
+        """The location in a URL of our format."""
         location = parse_signed_url(url, (self._base,)).location
         if location.bucket != self._bucket:
             raise not_found_error()
         return location
 
     def verify(self, url: str, now: float, method: str = "GET") -> tuple[Location, Owner]:
-        """Where a URL of ours leads, and for whom it was made."""
+        """The location in a URL with a valid token, and its owner."""
         location = self.locate(url)
         token = parse_signed_url(url, (self._base,)).token
         owner, expires = self._read_token(location, token, method)
         if not hmac.compare_digest(url.encode(), self._url(location.path, token).encode()):
             raise bad_signature_error()
-        if expires > now + MAX_TTL_S + SKEW_S:  # no URL is ever good for so long: the clock was set back
+        if expires > now + MAX_TTL_S + SKEW_S:  # longer than any URL is valid: the clock was set back
             raise bad_signature_error()
         if expires <= now:
             raise expired_error()
         return location, owner
 
     async def confirm(self, url: str, owner: Owner, now: float) -> tuple[Location, Owner]:  # noqa: ARG002
-        """The same: we have every key that signs our own URLs."""
+        """The same as ``verify``."""
         return self.verify(url, now)
 
     def _read_token(self, location: Location, token: str, method: str) -> tuple[Owner, int]:
-        """What a token says, if it is the one that we would make to say so."""
+        """The owner and the expiry of a token with a valid signature."""
         match = _TOKEN.fullmatch(token)
         key = self._keys.get(match["kid"]) if match else None
         owner = _parse_owner(match["whose"]) if match else None
@@ -187,7 +187,7 @@ class UrlSigner:
 def _make_token(key: SigningKey, method: str, location: Location, owner: Owner, expires: int) -> str:
     owner_json = msgspec.json.encode((owner.user_id, owner.team_id))
     fields = ("v1", method, location.bucket, location.path, owner.user_id, _team(owner), str(expires), key.kid)
-    # Each with its length before it: no two lists of fields are written alike.
+    # Length prefixes make the encoding of the fields unique.
     payload = b"".join(b"%d:%s," % (len(data), data) for data in (field.encode() for field in fields))
     digest = hmac.new(key.secret.encode(), payload, hashlib.sha256).digest()
     return f"v1.{key.kid}.{expires}.{to_base64url(owner_json)}.{to_base64url(digest)}"
@@ -206,13 +206,13 @@ def _parse_owner(text: str) -> Owner | None:
 
 
 def to_base64url(data: bytes) -> str:
-    """In the alphabet of URLs, without padding."""
+    """Encode with the URL alphabet, without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def from_base64url(text: str) -> bytes:
-    """What was written so; ``ValueError`` for everything that ``base64url`` would not have written."""
+    """Decode; ``ValueError`` for any text that ``to_base64url`` would not write."""
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if to_base64url(data) != text:
-        raise ValueError("not as we write it")
+        raise ValueError("not canonical base64url")
     return data

@@ -1,10 +1,10 @@
 """Attachments in Supabase storage: ``supabase://project.supabase.co/bucket``.
 
-It keeps the files, serves them and signs their URLs. The key of the service and, if it is known, the secret of its
-tokens come from the environment (``SUPABASE_SERVICE_ROLE_KEY``, ``SUPABASE_JWT_SECRET``). A token that comes back to us
-is a JWT. If it is signed with that secret by HS256 it is verified here: signature, scope, exact path, end. Newer
-projects sign URLs with a key that only the storage has; such a token is shown to the storage, which verifies it.
-Invariant: no address that a client sent is ever called; what we call is made of the address that was configured.
+The storage stores and serves the files and signs their URLs. The service key and optionally the token secret come from
+the environment (``SUPABASE_SERVICE_ROLE_KEY``, ``SUPABASE_JWT_SECRET``). A token is a JWT. If it is signed with the
+secret (HS256), it is verified here: signature, scope, exact path, expiry. Newer projects sign URLs with a key that only
+the storage has; such a token is sent to the storage, which verifies it. Invariant: only the configured host is called,
+never a host from a client.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class SupabaseStorage:
-    """In a bucket of a project; also who makes its URLs."""
+    """A bucket of a project, and the signer of its URLs."""
 
     def __init__(self, url: str, environment: Mapping[str, str]) -> None:
         parts = urlsplit(url)
@@ -57,9 +57,9 @@ class SupabaseStorage:
         scheme = options.get("scheme", "https")
         is_local = parts.hostname in _LOCAL_HOSTS
         if not parts.hostname or parts.username or not bucket or "/" in bucket or set(options) - {"scheme", "also"}:
-            raise _url_error("it is not the URL of a bucket of Supabase storage")
+            raise _url_error("not the URL of a bucket of Supabase storage")
         if scheme not in ("https", "http") or (scheme == "http" and not is_local):
-            raise _url_error("the key would travel in plain text")
+            raise _url_error("http would send the key in plain text")
         self.bucket = validate_bucket(bucket)
         self._base = validate_base_url(f"{scheme}://{parts.netloc}")
         also = tuple(validate_base_url(f"https://{host}") for host in options.get("also", "").split(",") if host)
@@ -90,7 +90,7 @@ class SupabaseStorage:
         chunks = Chunks(_chunks(response), response.release)
         if "Content-Length" not in response.headers:
             await chunks.close()
-            raise _storage_error("it does not say how large an attachment is")
+            raise _storage_error("the response has no Content-Length")
         return int(response.headers["Content-Length"]), chunks
 
     async def delete(self, path: str) -> bool:
@@ -105,7 +105,7 @@ class SupabaseStorage:
         previous: list[tuple[str, bool]] = []
         while entries := await self._list(prefix):
             if entries == previous:
-                raise _storage_error("it says that it deletes, and does not")
+                raise _storage_error("a deletion had no effect")
             previous = entries
             for name, is_folder in entries:
                 deleted += await self.delete_under(f"{prefix}{name}/") if is_folder else 1
@@ -115,7 +115,7 @@ class SupabaseStorage:
         return deleted
 
     async def _list(self, prefix: str) -> list[tuple[str, bool]]:
-        """What lies in a folder, or the first thousand of it: names, and whether each is a folder itself."""
+        """The first 1,000 entries of a folder: names, and whether each is a folder."""
         body = await self._request(
             "POST", "object/list", None, json={"prefix": prefix.rstrip("/"), "limit": 1_000, "offset": 0}
         )
@@ -123,7 +123,7 @@ class SupabaseStorage:
             items = msgspec.json.decode(body, type=list[dict[str, Any]])
             return [(str(item["name"]), item.get("id") is None) for item in items]
         except (msgspec.MsgspecError, KeyError):
-            raise _storage_error("it answered something else than a list") from None
+            raise _storage_error("the response is not a list") from None
 
     async def direct_url(self, path: str, ttl_s: int) -> str | None:  # noqa: ARG002  its signed URLs are direct
         return None
@@ -152,8 +152,8 @@ class SupabaseStorage:
         query: str = "",
         with_key: bool = True,
     ) -> aiohttp.ClientResponse:
-        """The answer to a request about an object, or about the bucket if there is no path."""
-        import aiohttp  # noqa: PLC0415  only who uses Supabase waits for it to load
+        """Send a request about an object, or about the bucket if there is no path."""
+        import aiohttp  # noqa: PLC0415  slow to import
         from yarl import URL  # noqa: PLC0415
 
         if self._session is None:
@@ -168,7 +168,7 @@ class SupabaseStorage:
             return await self._session.request(
                 method,
                 address,
-                data=None if data is None else io.BytesIO(data),  # as bytes, a large one would hold up the loop
+                data=None if data is None else io.BytesIO(data),  # aiohttp sends large bytes in one blocking step
                 headers={**auth_headers, "Accept-Encoding": "identity", **(headers or {})},
                 allow_redirects=False,
             )
@@ -177,8 +177,8 @@ class SupabaseStorage:
 
     # --- URLs --------------------------------------------------------------------------------------------------------
 
-    async def sign(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:  # noqa: ARG002  by its own clock
-        """A URL that the storage signs. It is given out only if it leads where it should."""
+    async def sign(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:  # noqa: ARG002  own clock
+        """A URL signed by the storage, checked for its location."""
         expires_in_s = max(1, min(ttl_s, MAX_TTL_S))
         answer = await self._request("POST", "object/sign", path, json={"expiresIn": expires_in_s})
         try:
@@ -188,22 +188,22 @@ class SupabaseStorage:
         except (msgspec.MsgspecError, KeyError, DragomanError):
             is_right = False
         if not is_right:
-            raise _storage_error("it signed another URL than it was asked for")
+            raise _storage_error("the storage signed a different URL")
         return url
 
     def locate(self, url: str) -> Location:
-        """Where a URL leads, if it can be one of this storage."""
+        """The location in a URL of this storage."""
         location = parse_signed_url(url, self._bases).location
         if location.bucket != self.bucket:
             raise not_found_error()
         return location
 
     def verify(self, url: str, now: float) -> tuple[Location, None]:
-        """Where a URL of this storage leads. For whom it was made is not in its token: the path says it."""
+        """The location in a URL with a valid token. The token has no owner; the path has."""
         location = self.locate(url)
         if self._secret is None:
             raise AttachmentUrlError(
-                "the token cannot be verified: nobody has said with which secret it is signed",
+                "the token cannot be verified without its secret",
                 remedy=f"Set {JWT_VARIABLE}",
             )
         claims = verify_claims(parse_signed_url(url, self._bases).token, self._secret.reveal())
@@ -218,7 +218,7 @@ class SupabaseStorage:
         return location, None
 
     async def confirm(self, url: str, owner: Owner, now: float) -> tuple[Location, None]:
-        """The same; a token that is not signed with our secret is shown to the storage, if the path is this owner's."""
+        """The same, but send a token with another signature to the storage, if the path is this owner's."""
         signed_url = parse_signed_url(url, self._bases)
         if self._has_own_signature(signed_url.token):
             return self.verify(url, now)
@@ -240,7 +240,7 @@ class SupabaseStorage:
         return True
 
     async def _check_with_storage(self, path: str, token: str) -> None:
-        """Let the storage verify a token: it serves the first byte of the file for it, or it does not."""
+        """Verify a token by reading the first byte of the file with it."""
         response = await self._send(
             "GET", "object/sign", path, query=f"?token={token}", headers=_FIRST_BYTE, with_key=False
         )
@@ -252,7 +252,7 @@ class SupabaseStorage:
 
 
 def _read_claims_without_check(token: str) -> dict[str, Any]:
-    """What a JWT says, whoever signed it: good for an error message, and for nothing else."""
+    """The claims of a JWT without verification, for an error message only."""
     try:
         return msgspec.json.decode(from_base64url(token.split(".")[1]), type=dict[str, Any])
     except (ValueError, IndexError, msgspec.MsgspecError):
@@ -260,7 +260,7 @@ def _read_claims_without_check(token: str) -> dict[str, Any]:
 
 
 def verify_claims(token: str, secret: str) -> dict[str, Any]:
-    """What a JWT says, if it is signed with that secret by HS256 and written as JWTs are."""
+    """The claims of a JWT that is signed with the secret (HS256)."""
     head, _, remainder = token.partition(".")
     payload, _, signature = remainder.partition(".")
     try:
@@ -288,7 +288,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
 
 
 async def _error_from(response: aiohttp.ClientResponse) -> DragomanError:
-    """What an answer that is no success means. What is missing may be a 400 that says 404 in its body."""
+    """The error of a failed response. A missing file may be a 400 with 404 in its body."""
     try:
         text = await response.content.read(4_096)
         details = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
@@ -297,12 +297,12 @@ async def _error_from(response: aiohttp.ClientResponse) -> DragomanError:
     finally:
         response.release()
     is_missing = response.status == 404 or (response.status == 400 and str(details.get("statusCode")) == "404")
-    is_head = response.method == "HEAD" and response.status == 400  # no body to tell
-    return not_found_error() if is_missing or is_head else _storage_error(f"it answered {response.status}")
+    is_head = response.method == "HEAD" and response.status == 400  # without a body
+    return not_found_error() if is_missing or is_head else _storage_error(f"status {response.status}")
 
 
 def _storage_error(reason: str) -> StorageError:
-    return StorageError(f"Supabase storage could not do it ({reason})")
+    return StorageError(f"a request to Supabase storage failed ({reason})")
 
 
 def _key_from_environment(environment: Mapping[str, str], variable: str) -> Secret:
@@ -310,9 +310,11 @@ def _key_from_environment(environment: Mapping[str, str], variable: str) -> Secr
     if not text:
         raise SettingsError("there is no key for Supabase storage", remedy=f"Set {variable}", code="missing_key")
     if not text.isascii() or not text.isprintable() or " " in text:
-        raise SettingsError("the key has a sign that no key has", where=variable, remedy="Copy it", code="invalid_key")
+        raise SettingsError(
+            "the key has an invalid character", where=variable, remedy="Copy the key again", code="invalid_key"
+        )
     return Secret(text)
 
 
 def _url_error(reason: str) -> StoreUnusableError:
-    return StoreUnusableError(reason, remedy="Write supabase://project.supabase.co/bucket", code="not_a_store")
+    return StoreUnusableError(reason, remedy="Use supabase://project.supabase.co/bucket", code="not_a_store")

@@ -1,6 +1,6 @@
-"""What attachments are made of: whose they are, where they lie, what is known of them; limits, and statuses for doors.
+"""Values of attachments: owners, locations, files, limits and HTTP statuses.
 
-The one rule: nothing here holds a URL or a token, so that all of it may be stored, logged and shown.
+Invariant: no value has a URL or a token, so all of them can be stored and logged.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final, Protocol
 import msgspec
 
 MAX_BYTES: Final = 20 * 1024 * 1024
-MAX_TEXT_BYTES: Final = 1024 * 1024  # a text goes into the message as it is
-MAX_SIDE: Final = 16_384  # of a picture, in pixels
+MAX_TEXT_BYTES: Final = 1024 * 1024  # a text becomes part of the message
+MAX_SIDE: Final = 16_384  # of an image, in pixels
 MAX_PIXELS: Final = 64_000_000
-MAX_TTL_S: Final = 15 * 60  # how long a signed URL is good for, at most
-SKEW_S: Final = 30  # how far two clocks may be apart
+MAX_TTL_S: Final = 15 * 60  # maximum lifetime of a signed URL
+SKEW_S: Final = 30  # tolerance between clocks
 
-# What a door answers, by the code of the error.
+# HTTP statuses by error code.
 STATUSES: Final[Mapping[str, int]] = {
     "attachment_not_found": 404,
     "attachment_too_large": 413,
@@ -36,32 +36,32 @@ STATUSES: Final[Mapping[str, int]] = {
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose an attachment is, by the pseudonyms that a door found out."""
+    """The owner of an attachment, by pseudonyms."""
 
     user_id: str
     team_id: str | None = None
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where an attachment lies."""
+    """The location of an attachment."""
 
     bucket: str
     path: str
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """An attachment that is kept."""
+    """A stored attachment."""
 
     bucket: str
     path: str
-    mime_type: str  # as its content tells
+    mime_type: str  # detected from its content
     size: int
     sha256: str
-    name: str | None = None  # what its owner calls it; it is shown, and never a path
+    name: str | None = None  # the client's file name, for display only
 
 
 class Chunks:
-    """Bytes on their way. Read them to their end, or close them: a generator that never began cannot do so itself."""
+    """A stream of bytes. Read it to the end, or close it: an unstarted generator does not release the connection."""
 
     def __init__(self, pieces: AsyncGenerator[bytes], release: Callable[[], object] = lambda: None) -> None:
         self._pieces = pieces
@@ -71,13 +71,13 @@ class Chunks:
         return self._pieces
 
     async def close(self) -> None:
-        """Let go of the file or the connection."""
+        """Release the file or the connection."""
         await self._pieces.aclose()
         self._release()
 
 
 class OpenFile(msgspec.Struct, frozen=True):
-    """An attachment on its way to somebody."""
+    """An attachment that is open for reading."""
 
     path: str
     mime_type: str
@@ -86,43 +86,43 @@ class OpenFile(msgspec.Struct, frozen=True):
 
 
 class Storage(Protocol):
-    """Where bytes are kept. Paths have been checked by whoever calls."""
+    """A storage of bytes. The caller validates paths."""
 
     bucket: str
 
     async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:
-        """Keep it: all of it or nothing. ``headers`` are for who serves it without us."""
+        """Write a file atomically. ``headers`` are for storages that serve files themselves."""
 
     async def size(self, path: str) -> int:
-        """How many bytes it has; ``UnknownAttachmentError`` if there is none."""
+        """The size in bytes; ``UnknownAttachmentError`` if the file does not exist."""
 
     async def stream(self, path: str) -> tuple[int, Chunks]:
-        """How many bytes it has, and the bytes."""
+        """The size in bytes, and the content."""
 
     async def delete(self, path: str) -> bool:
-        """Let it go; whether it was there."""
+        """Delete a file. Returns whether it existed."""
 
     async def delete_under(self, prefix: str) -> int:
-        """Let everything go whose path begins so, up to a slash; how many files that were."""
+        """Delete all files under a prefix that ends in a slash. Returns how many."""
 
     async def direct_url(self, path: str, ttl_s: int) -> str | None:
-        """A URL under which the storage itself serves it for a while, if it does so."""
+        """A temporary URL of the storage itself, if it serves files."""
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
 
 
 class SignedUrls(Protocol):
-    """Who makes signed URLs, and knows them again."""
+    """Signs and verifies URLs."""
 
     async def sign(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:
-        """A URL under which one attachment can be read for a while."""
+        """A URL to read one attachment for a limited time."""
 
     def locate(self, url: str) -> Location:
-        """Where a URL leads, if it can be one of ours. It says nothing about whether it may be used."""
+        """The location in a URL of our format. Does not verify the token."""
 
     def verify(self, url: str, now: float) -> tuple[Location, Owner | None]:
-        """Where a URL leads, if it is ours, unchanged and not over; and for whom it was made, if it says so."""
+        """The location in a URL with a valid token, and its owner, if the token has one."""
 
     async def confirm(self, url: str, owner: Owner, now: float) -> tuple[Location, Owner | None]:
-        """The same; a token that only the storage can verify is shown to it, if the path is this owner's."""
+        """The same, but send a token that only the storage can verify to it, if the path is this owner's."""

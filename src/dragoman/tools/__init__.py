@@ -1,20 +1,19 @@
-"""What a model may do: tools, the registry they are in, and the dispatch that turns calls into results.
+"""Tools of a model: definitions with code, a registry, and the dispatch that runs calls.
 
-    from dragoman.tools import ToolRegistry, Workbench, Workspace, builtin_tools, dispatch, tool
+    from dragoman.tools import ToolRegistry, ToolSession, Workspace, builtin_tools, dispatch, tool
 
     registry = ToolRegistry(builtin_tools(["read_file", "search_files"]))
-    bench = Workbench(session_id, workspace=Workspace("."), confirm=ask_the_user)
-    results = await dispatch(calls, registry, bench, events=bus_event)
+    session = ToolSession(session_id, workspace=Workspace("."), confirm=ask_the_user)
+    results = await dispatch(calls, registry, session, events=emit)
 
-``tool`` makes a tool of a function; ``confirmation`` says who is asked; ``workspace`` keeps tools in their folder;
-``builtin`` are the few that come with the package, off unless asked for; ``mcp`` brings in those of MCP servers. The
-one rule: nothing here decides what a model is offered. Who assembles the turn does.
+``tool`` makes a tool from a function; ``confirmation`` has the approval policy; ``workspace`` restricts tools to a
+folder; ``exposure`` has the built-in tools; ``mcp`` connects MCP servers.
 """
 
-from dragoman.tools.ask_user import answer_schema, problems_of_answer
-from dragoman.tools.builtin import BUILTIN, builtin_tools
+from dragoman.tools.ask_user import answer_problems, answer_schema
 from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
 from dragoman.tools.dispatch import LateResult, ToolSession, dispatch, emit_approval_request, requires_approval
+from dragoman.tools.exposure import BUILTIN, builtin_tools
 from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.tool import Preview, Tool, ToolContext, ToolOutput, tool
 from dragoman.tools.workspace import Workspace
@@ -34,11 +33,11 @@ __all__ = [
     "ToolRegistry",
     "ToolSession",
     "Workspace",
+    "answer_problems",
     "answer_schema",
     "builtin_tools",
     "dispatch",
     "emit_approval_request",
-    "problems_of_answer",
     "requires_approval",
     "tool",
 ]

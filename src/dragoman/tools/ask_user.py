@@ -1,11 +1,10 @@
-"""A tool by which a model asks the user something, and what an answer has to look like.
+"""The tool ``ask_user``, with which a model asks the user a question, and the schema of the answer.
 
-    answer_schema(call, registry)            the schema of an answer, if the call asks somebody
-    problems_of_answer(schema, answer)       everything wrong with one
+    answer_schema(call, registry)          the schema of the answer, if the call asks a question
+    answer_problems(schema, answer)        all problems of an answer
 
-The call waits where turns wait for people, and its result is what the person said. Elsewhere it is run like any other,
-and gives an error: nobody is there. The one rule: what a person is asked for is known before they are asked, and what
-does not fit it never reaches the model.
+Where turns pause for people, the call is pending and its result is the user's answer. Elsewhere the tool returns an
+error. Invariant: an answer that does not fit its schema never reaches the model.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.tool import Tool, ToolContext
 from dragoman.toolschema import ToolSchemas
 
-_ANSWER: Final = "answer"  # the only input of a question that names none
+_ANSWER: Final = "answer"  # the only field of a question without inputs
 _INPUT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -27,7 +26,7 @@ _INPUT: Final[dict[str, Any]] = {
         "prompt": {"type": "string", "minLength": 1, "maxLength": 1_000, "description": "What the user is to enter."},
         "type": {"type": "string", "enum": ["string", "number", "boolean", "choice"]},
         "choices": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 100},
-        "required": {"type": "boolean", "description": "True unless said otherwise."},
+        "required": {"type": "boolean", "description": "Default true."},
     },
     "required": ["id", "prompt", "type"],
     "additionalProperties": False,
@@ -35,8 +34,8 @@ _INPUT: Final[dict[str, Any]] = {
 _DEFINITION: Final = ToolDefinition(
     name="ask_user",
     description=(
-        "Ask the user a question that you cannot go on without. Name the inputs to get several values at once, or "
-        "values of a type; without them the answer is a text."
+        "Ask the user a question that you cannot continue without. Define inputs to get several values, or values of a"
+        " type; without inputs the answer is a text."
     ),
     input_schema={
         "type": "object",
@@ -53,23 +52,22 @@ _DEFINITION: Final = ToolDefinition(
 
 
 def answer_schema(call: ToolUseBlock, registry: ToolRegistry) -> dict[str, Any] | None:
-    """What the answer to a call has to fit; nothing, if the call asks nobody or cannot be asked like this."""
+    """The schema of the answer to a call; none if the call is no valid question."""
     tool = registry.get(call.name)
     if tool is None or tool.answer_schema is None:
         return None
     try:
         return tool.answer_schema(call.input)
-    except ToolFailedError:  # which the model is told when the tool is run
+    except ToolFailedError:  # the model receives it when the tool runs
         return None
 
 
-def problems_of_answer(schema: dict[str, Any], answer: Any) -> tuple[str, ...]:
-    """Everything wrong with what somebody answered."""
+def answer_problems(schema: dict[str, Any], answer: Any) -> tuple[str, ...]:
+    """All problems of an answer."""
     return ToolSchemas([_DEFINITION.replace(input_schema=schema)]).problems(_DEFINITION.name, answer)
 
 
 def _question_schema(input: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
-    """The schema of an answer to a question."""
     fields = input.get("inputs") or [{"id": _ANSWER, "prompt": input["question"], "type": "string"}]
     names = [field["id"] for field in fields]
     if len(set(names)) != len(names):
@@ -93,7 +91,7 @@ def _field_schema(field: dict[str, Any]) -> dict[str, Any]:
 
 async def _reject_question(input: dict[str, Any], _context: ToolContext) -> Any:  # noqa: A002
     _question_schema(input)
-    raise ToolFailedError("Nobody can be asked here. Go on without it, or ask in your answer")
+    raise ToolFailedError("No user can be asked here. Continue without the answer, or ask in your reply")
 
 
 ask_user: Final = Tool(definition=_DEFINITION, run=_reject_question, answer_schema=_question_schema)

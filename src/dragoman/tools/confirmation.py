@@ -1,12 +1,11 @@
-"""Who is asked before a tool runs: the policy, the question and the answer.
+"""Approval of tool calls: the policy, the request and the answer.
 
-    auto      it runs                      tools that compute or read
-    prompt    somebody is asked first      tools that write, execute or change something elsewhere
-    deny      it never runs
+    auto      the tool runs                default for the side effects none and read
+    prompt    a person is asked first      default for write, execute and network
+    deny      the tool never runs
 
-A policy decides by the tool's declared side effects, or by its name. An answer holds for one call, or for the tool
-until the session ends. Whoever cannot be waited for decides later, by an ``Approval`` of the call. The one rule: where
-nobody answers, in time or at all, the tool does not run.
+A policy decides by the tool's side effects, or by its name. An answer applies to one call, or to the tool until the
+session ends. An ``Approval`` is a decision about a pending call. Invariant: without an answer the tool does not run.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ BY_SIDE_EFFECTS: Final[Mapping[SideEffects, Decision]] = {
 
 
 class ConfirmationPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may run without asking. What is not named here is as ``BY_SIDE_EFFECTS`` says."""
+    """Which tools run without approval. ``BY_SIDE_EFFECTS`` has the defaults."""
 
     side_effects: Mapping[SideEffects, Decision] = {}
-    tools: Mapping[str, Decision] = {}  # by name; goes before
+    tools: Mapping[str, Decision] = {}  # by name; takes precedence
 
     def decision(self, tool: ToolDefinition) -> Decision:
         by_effects = self.side_effects.get(tool.side_effects) or BY_SIDE_EFFECTS[tool.side_effects]
@@ -43,7 +42,7 @@ class ConfirmationPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class ConfirmationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A question: may this tool do this?"""
+    """The question whether a call may run."""
 
     id: str
     session_id: str
@@ -54,24 +53,24 @@ class ConfirmationRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_summary: str
     projected_modifications: tuple[str, ...] = ()  # paths that would change
     command_summary: str | None = None
-    expires_at: datetime | None  # after which silence means no; none: whoever is asked has all the time
+    expires_at: datetime | None  # without an answer until then, the call is rejected; none: no limit
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """An answer."""
+    """The answer to a ``ConfirmationRequest``."""
 
     allow: bool
     scope: Scope = "once"
-    reason: str = ""  # the model is told
+    reason: str = ""  # for the model
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """What somebody decided about a call that was not waited for."""
+    """The decision about a pending call."""
 
     call_id: str
     approved: bool
-    edited_input: dict[str, Any] | None = None  # run it with this instead
-    reason: str | None = None  # the model is told
+    edited_input: dict[str, Any] | None = None  # run the call with this input instead
+    reason: str | None = None  # for the model
 
 
 Confirm = Callable[[ConfirmationRequest], Awaitable[Confirmation]]

@@ -1,30 +1,29 @@
-"""Dispatch: the calls of an answer become results, each in the same steps, several at a time.
+"""Dispatch: run the tool calls of an answer, several in parallel, and return their results.
 
-    look up → validate → scope → confirm → run → result
+    look up → validate → check scope → confirm → run → result
 
-    results = await dispatch(calls, registry, bench, events=emit)
+    results = await dispatch(calls, registry, session, events=emit)
 
-``bench`` is what the calls of one session share: its workspace, who is asked, what was allowed for its duration, how
-many run at once. ``events`` is told (type, payload) of every step, ``results`` gets each result as it comes, and
-``late`` what a tool still gave after its time was over. Who does not want to wait for a consent asks ``needs_consent``
-before, ``ask_later`` in place of a dispatch, and hands in the ``approvals`` when there are some. An approval may change
-the input: the result then says with what the tool was run, for the call stays as the model made it. Nothing that a tool
-does makes ``dispatch`` raise. If it is
-cancelled, tools are told to stop and have a moment to end what they started, every call that is open gets its result
-through ``results``, and only then is the caller cancelled; with ``stop`` set, the same is returned instead.
+A ``ToolSession`` has the state that the calls of one session share: workspace, approvals, limits. ``events`` receives
+(type, payload) of every step, ``results`` each result when it is ready, ``late_results`` the output of a tool that
+returns after its time-out. For an approval that takes long, call ``requires_approval`` first,
+``emit_approval_request`` instead of ``dispatch``, and pass the ``approvals`` later. An approval may change the input:
+then the result states the input that was used.
 
-The one rule: one call, one result, in the order of the calls. What comes later is never a second answer.
+If ``dispatch`` is cancelled, running tools are cancelled and get ``grace_s`` to stop, every open call gets its result
+through ``results``, and then the cancellation is raised. If ``stop`` is set, the same results are returned instead.
+
+Invariant: one call, one result, in the order of the calls. No exception of a tool leaves ``dispatch``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
@@ -34,6 +33,7 @@ import msgspec
 from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
 from dragoman.message import InvalidToolUseBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.shield import run_to_completion
 from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
 from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.tool import Preview, Tool, ToolContext, ToolOutput, content_from, truncate_middle
@@ -46,17 +46,18 @@ Results = Callable[[ToolResultBlock], None]
 MAX_PARALLEL: Final = 4
 CONFIRM_TIMEOUT_S: Final = 300.0
 TIMEOUT_S: Final = 60.0
-LONG_TIMEOUT_S: Final = 600.0  # of tools that execute something or change something elsewhere
-GRACE_S: Final = 3.0  # for a tool that was told to stop, to end what it started
+LONG_TIMEOUT_S: Final = 600.0  # of tools with the side effects execute and network
+GRACE_S: Final = 3.0  # for a cancelled tool to stop
 _SLOW: Final = (SideEffects.EXECUTE, SideEffects.NETWORK)
 _MAX_SUMMARY: Final = 1_000
 _MAX_LIST: Final = 4_000
+_FAILED_TEXT: Final = "Tool execution failed."
 
 _log: Final = logging.getLogger("dragoman.tools")
 
 
 class LateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool gave after its call had been answered for it: to be recorded, never to be sent."""
+    """The output of a tool after its call got an error result. It is recorded, and is not the result of the call."""
 
     tool_use_id: str
     tool_name: str
@@ -68,7 +69,7 @@ LateResults = Callable[[LateResult], None]
 
 
 class ToolSession:
-    """What the calls of one session share."""
+    """The state that the calls of one session share."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class ToolSession:
         confirm: Confirm | None = None,
         confirm_timeout_s: float = CONFIRM_TIMEOUT_S,
         max_parallel: int = MAX_PARALLEL,
+        grace_s: float = GRACE_S,
         user_id: str | None = None,
     ) -> None:
         self.session_id = session_id
@@ -86,33 +88,34 @@ class ToolSession:
         self.policy = policy or ConfirmationPolicy()
         self.confirm = confirm
         self.confirm_timeout_s = confirm_timeout_s
+        self.grace_s = grace_s
         self.user_id = user_id
         self.slots = asyncio.Semaphore(max_parallel)
         self.confirm_lock = asyncio.Lock()  # one question at a time, in the order of the calls
         self.answers: dict[str, Confirmation] = {}  # by tool, until the session ends
-        self._orphans: set[asyncio.Task[Any]] = set()
-        self._in_use = 0  # dispatches that are not over
+        self._orphans: set[asyncio.Task[Any]] = set()  # tools that did not stop in time
+        self._dispatch_count = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be missed without it: nobody runs, nobody is asked, nothing was allowed for long."""
-        return not (self.answers or self._orphans or self.confirm_lock.locked() or self._in_use)
+        """Whether it has no state to lose: no running tool, no question, no approval for the session."""
+        return not (self.answers or self._orphans or self.confirm_lock.locked() or self._dispatch_count)
 
     def add_orphan(self, task: asyncio.Task[Any]) -> None:
-        """Nobody waits for this one any more; it may still end."""
+        """Keep a reference to a tool that did not stop in time."""
         self._orphans.add(task)
         task.add_done_callback(self._orphans.discard)
 
     def begin_use(self) -> None:
-        """Calls are dispatched here."""
-        self._in_use += 1
+        """Count a dispatch that starts."""
+        self._dispatch_count += 1
 
     def end_use(self) -> None:
-        """They have their results."""
-        self._in_use -= 1
+        """Count a dispatch that ended."""
+        self._dispatch_count -= 1
 
     async def aclose(self, wait_s: float = GRACE_S) -> None:
-        """Wait a moment for tools that did not stop when they were told to, then let go of them."""
+        """Wait for tools that did not stop in time, then cancel them again."""
         orphans = [task for task in self._orphans if not task.done()]
         if orphans:
             _, unfinished = await asyncio.wait(orphans, timeout=wait_s)
@@ -133,7 +136,7 @@ async def dispatch(
     turn_id: str | None = None,
     approvals: Mapping[str, Approval] = MappingProxyType({}),
 ) -> tuple[ToolResultBlock, ...]:
-    """The results of the calls, in their order. ``approvals`` are by the ids of the calls."""
+    """Run the calls and return their results in the same order. ``approvals`` are by call id."""
     listeners = _Listeners(events, results, late_results)
     tool_calls = [
         _ToolCall(call, registry, session, listeners, turn_id, approval=approvals.get(call.id)) for call in calls
@@ -147,7 +150,7 @@ async def dispatch(
         await _wait_all_or_stop(tasks, stop_task)
         return await _collect_results(tool_calls, tasks)
     except asyncio.CancelledError:
-        await _run_to_completion(_collect_results(tool_calls, tasks))
+        await run_to_completion(_collect_results(tool_calls, tasks))
         raise
     finally:
         session.end_use()
@@ -156,7 +159,7 @@ async def dispatch(
 
 
 def requires_approval(call: Call, registry: ToolRegistry, session: ToolSession) -> bool:
-    """Whether a call that is in order would have to wait for somebody."""
+    """Whether a valid call requires an approval that the session does not have."""
     tool = registry.get(call.name)
     if tool is None or isinstance(call, InvalidToolUseBlock) or registry.problems(call.name, call.input):
         return False
@@ -166,29 +169,20 @@ def requires_approval(call: Call, registry: ToolRegistry, session: ToolSession) 
 def emit_approval_request(
     call: ToolUseBlock, registry: ToolRegistry, session: ToolSession, events: Events, turn_id: str
 ) -> None:
-    """Tell that a call waits for somebody's consent. Nobody waits here, and silence is no answer."""
+    """Emit that a call is pending until it is approved. The request does not expire."""
     _ToolCall(call, registry, session, _Listeners(events, None, None), turn_id).emit_approval_request()
 
 
 async def _wait_all_or_stop(tasks: Sequence[asyncio.Task[Any]], stop_task: asyncio.Task[Any] | None) -> None:
-    """Until all have their result, or somebody says stop."""
     all_results = asyncio.gather(*tasks)
     await asyncio.wait([all_results, *([stop_task] if stop_task else [])], return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """To its end, however often the caller is cancelled meanwhile: it takes a moment at most."""
-    task = asyncio.ensure_future(coroutine)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
 
 
 async def _collect_results(
     tool_calls: list[_ToolCall], tasks: list[asyncio.Task[ToolResultBlock]]
 ) -> tuple[ToolResultBlock, ...]:
     for task in tasks:
-        task.cancel()  # nothing happens to those that are done
+        task.cancel()  # does nothing if it is done
     await asyncio.wait(tasks)
     return tuple(
         tool_call.make_cancel_result() if task.cancelled() else task.result()
@@ -197,7 +191,7 @@ async def _collect_results(
 
 
 class _Listeners(msgspec.Struct, frozen=True):
-    """Who is told what happens. A listener that fails is a listener's problem."""
+    """The callbacks of a dispatch. An exception of a callback is logged."""
 
     events: Events | None
     results: Results | None
@@ -210,7 +204,7 @@ class _Listeners(msgspec.Struct, frozen=True):
         self._call(self.results, result)
 
     def late_result(self, result: LateResult) -> None:
-        _log.info("%s gave a result %d ms after it was called, too late", result.tool_name, result.latency_ms)
+        _log.info("%s returned %d ms after the call, too late", result.tool_name, result.latency_ms)
         self._call(self.late_results, result)
 
     def _call(self, listener: Callable[..., None] | None, *arguments: Any) -> None:
@@ -218,12 +212,12 @@ class _Listeners(msgspec.Struct, frozen=True):
             return
         try:
             listener(*arguments)
-        except Exception:  # noqa: BLE001  somebody else's code
+        except Exception:  # noqa: BLE001  code of the caller
             _log.exception("a listener of dispatch failed")
 
 
 class _ToolCall:
-    """One call on its way to its one result."""
+    """One call, from look-up to its result."""
 
     def __init__(
         self,
@@ -237,6 +231,7 @@ class _ToolCall:
     ) -> None:
         self._call = call
         self._approval = approval
+        self._edited_input = approval.edited_input if approval is not None else None
         self._registry = registry
         self._session = session
         self._listeners = listeners
@@ -249,64 +244,59 @@ class _ToolCall:
             workspace=session.workspace,
         )
 
+    def _emit(self, event_type: str, **payload: Any) -> None:
+        self._listeners.event(event_type, tool_use_id=self._call.id, tool_name=self._call.name, **payload)
+
     async def execute(self) -> ToolResultBlock:
         try:
-            result = await self._steps()
+            result = await self._run_steps()
         except asyncio.CancelledError:
             return self.make_cancel_result()
         except ToolFailedError as error:
             result = self._fail(error.error_class, str(error))
-        except Exception:  # noqa: BLE001  a tool is somebody else's code
+        except Exception:  # noqa: BLE001  code of a tool
             _log.warning("the tool %s failed", self._call.name, exc_info=True)
-            result = self._fail("execution_error", "Tool execution failed.")
+            result = self._fail("execution_error", _FAILED_TEXT)
         self._listeners.result(result)
         return result
 
     def make_cancel_result(self) -> ToolResultBlock:
-        """The result of a call that was stopped. It may have done part of its work."""
+        """The result of a cancelled call, which may have done part of its work."""
         result = self._fail("cancelled", "The call was cancelled before it had a result.")
         self._listeners.result(result)
         return result
 
-    async def _steps(self) -> ToolResultBlock:
-        tool = self._registry.get(self._call.name)
+    async def _run_steps(self) -> ToolResultBlock:
+        call, registry = self._call, self._registry
+        tool = registry.get(call.name)
         if tool is None:
-            text = f"There is no tool {self._call.name!r}. There are: {self._registry.names}"
+            text = f"There is no tool {call.name!r}. There are: {registry.names}"
             raise ToolFailedError(truncate_middle(text, _MAX_LIST), error_class="not_found")
-        problems = self._problems()
-        if problems or isinstance(self._call, InvalidToolUseBlock):
+        if isinstance(call, InvalidToolUseBlock):
+            return self._reject_input((f"$: {call.reason}",))
+        tool_input = call.input if self._edited_input is None else self._edited_input
+        if problems := registry.problems(call.name, tool_input):
             return self._reject_input(problems)
-        edited_input = self._approval.edited_input if self._approval is not None else None
-        tool_input = self._call.input if edited_input is None else edited_input
         self._check_scope(tool, tool_input)
         await self._confirm(tool, tool_input)
         async with self._session.slots:
             result = await self._run(tool, tool_input)
-        return result if edited_input is None else result.replace(content=(_edit_note(edited_input), *result.content))
+        if self._edited_input is not None:
+            result = result.replace(content=(_edit_note(self._edited_input), *result.content))
+        return result
 
-    # --- before it runs
-
-    def _problems(self) -> tuple[str, ...]:
-        if isinstance(self._call, InvalidToolUseBlock):
-            return (f"$: {self._call.reason}",)
-        edited_input = self._approval.edited_input if self._approval is not None else None
-        return self._registry.problems(self._call.name, self._call.input if edited_input is None else edited_input)
+    # --- before the tool runs
 
     def _reject_input(self, problems: tuple[str, ...]) -> ToolResultBlock:
-        name = self._call.name
-        self._listeners.event(
-            "tool_input_invalid", tool_name=name, validation_errors=list(problems), tool_use_id=self._call.id
-        )
-        return self._error_result(
-            f"The input does not fit the tool {name!r}, which was not run:\n" + "\n".join(problems)
-        )
+        self._emit("tool_input_invalid", validation_errors=list(problems))
+        text = f"The input does not fit the tool {self._call.name!r}, which was not run:\n"
+        return self._error_result(text + "\n".join(problems))
 
     def _check_scope(self, tool: Tool, input: dict[str, Any]) -> None:  # noqa: A002
         if not tool.definition.requires_workspace:
             return
-        workspace = self._context.files
-        paths = [input.get("path"), *_list(input.get("paths"))]
-        for path in paths:
+        workspace, paths = self._context.files, input.get("paths")
+        for path in (input.get("path"), *(paths if isinstance(paths, list) else ())):
             if isinstance(path, str):
                 workspace.check_path(path)
 
@@ -317,20 +307,17 @@ class _ToolCall:
             case "deny":
                 raise ToolFailedError(f"The tool {tool.name!r} is not allowed here", error_class="permission_denied")
         if self._approval is not None:
-            answer = self._apply_approval(tool, self._approval)
+            answer = self._apply_approval(self._approval)
         else:
             async with self._session.confirm_lock:
                 answer = self._session.answers.get(tool.name) or await self._request_confirmation(tool, input)
         if not answer.allow:
-            because = f": {answer.reason}" if answer.reason else ""
-            raise ToolFailedError(f"The user did not allow this call{because}", error_class="user_denied")
+            reason = f": {answer.reason}" if answer.reason else ""
+            raise ToolFailedError(f"The user rejected this call{reason}", error_class="user_denied")
 
-    def _apply_approval(self, tool: Tool, approval: Approval) -> Confirmation:
-        """The answer of somebody who was not waited for."""
-        self._listeners.event(
+    def _apply_approval(self, approval: Approval) -> Confirmation:
+        self._emit(
             "tool.confirmation_resolved",
-            tool_use_id=self._call.id,
-            tool_name=tool.name,
             confirmation_request_id=_approval_id(self._call),
             decision="allow" if approval.approved else "deny",
             scope="once",
@@ -338,102 +325,97 @@ class _ToolCall:
         return Confirmation(approval.approved, reason=approval.reason or "")
 
     def emit_approval_request(self) -> None:
-        """Ask, and do not wait."""
+        """Emit the confirmation request and do not wait."""
         tool = self._registry[self._call.name]
-        assert isinstance(self._call, ToolUseBlock)  # nobody asks about what cannot be run
+        assert isinstance(self._call, ToolUseBlock)  # an invalid call is never pending
         try:
             self._emit_confirmation_request(tool, self._call.input, _approval_id(self._call), None)
-        except Exception:  # noqa: BLE001  a preview is somebody else's code
-            _log.warning("what %s is about to do could not be told", tool.name, exc_info=True)
+        except Exception:  # noqa: BLE001  code of a tool
+            _log.warning("the preview of %s failed", tool.name, exc_info=True)
 
     async def _request_confirmation(self, tool: Tool, input: dict[str, Any]) -> Confirmation:  # noqa: A002
         confirm = self._session.confirm
         if confirm is None:
-            text = f"The tool {tool.name!r} needs somebody's consent, and nobody is here to give it"
+            text = f"The tool {tool.name!r} requires approval, and no approver is configured"
             raise ToolFailedError(text, error_class="permission_denied")
         expires_at = datetime.now(UTC) + timedelta(seconds=self._session.confirm_timeout_s)
-        question = self._emit_confirmation_request(tool, input, f"confirm_{secrets.token_hex(10)}", expires_at)
+        request = self._emit_confirmation_request(tool, input, f"confirm_{secrets.token_hex(10)}", expires_at)
         started_at = time.monotonic()
         try:
             async with asyncio.timeout(self._session.confirm_timeout_s):
-                answer = await confirm(question)
+                answer = await confirm(request)
         except TimeoutError:
-            self._emit_resolution(question, "timeout", None, started_at)
-            raise ToolFailedError("Nobody allowed this call in time", error_class="confirmation_timeout") from None
+            self._emit_resolution(request, "timeout", None, started_at)
+            raise ToolFailedError("The call was not approved in time", error_class="confirmation_timeout") from None
         except asyncio.CancelledError:
-            self._emit_resolution(question, "deny", None, started_at)
+            self._emit_resolution(request, "deny", None, started_at)
             raise
-        except Exception:  # noqa: BLE001  somebody else's code
-            _log.exception("whoever should have been asked about %s could not be", tool.name)
-            self._emit_resolution(question, "deny", None, started_at)
-            raise ToolFailedError("Nobody could be asked about this call", error_class="permission_denied") from None
-        self._emit_resolution(question, "allow" if answer.allow else "deny", answer.scope, started_at)
+        except Exception:  # noqa: BLE001  code of the caller
+            _log.exception("the confirmation of %s failed", tool.name)
+            self._emit_resolution(request, "deny", None, started_at)
+            raise ToolFailedError("The approval request failed", error_class="permission_denied") from None
+        self._emit_resolution(request, "allow" if answer.allow else "deny", answer.scope, started_at)
         if answer.scope == "session":
             self._session.answers[tool.name] = answer
         return answer
 
     def _emit_confirmation_request(
-        self, tool: Tool, arguments: dict[str, Any], request_id: str, expires_at: datetime | None
+        self,
+        tool: Tool,
+        input: dict[str, Any],  # noqa: A002
+        request_id: str,
+        expires_at: datetime | None,
     ) -> ConfirmationRequest:
-        preview = tool.preview(arguments, self._context) if tool.preview is not None else Preview()
-        question = ConfirmationRequest(
+        preview = tool.preview(input, self._context) if tool.preview is not None else Preview()
+        request = ConfirmationRequest(
             id=request_id,
             session_id=self._session.session_id,
             tool_use_id=self._call.id,
             tool_name=tool.name,
             side_effects=tool.definition.side_effects,
-            input=arguments,
-            input_summary=truncate_middle(msgspec.json.encode(arguments).decode(), _MAX_SUMMARY),
+            input=input,
+            input_summary=truncate_middle(msgspec.json.encode(input).decode(), _MAX_SUMMARY),
             projected_modifications=preview.projected_modifications,
             command_summary=preview.command_summary,
             expires_at=expires_at,
         )
-        self._listeners.event(
+        self._emit(
             "tool.confirmation_requested",
-            tool_use_id=question.tool_use_id,
-            tool_name=question.tool_name,
-            side_effects=question.side_effects,
-            confirmation_request_id=question.id,
-            input_summary=question.input_summary,
-            projected_modifications=list(question.projected_modifications) or None,
-            command_summary=question.command_summary,
-            expires_at=question.expires_at,
+            side_effects=request.side_effects,
+            confirmation_request_id=request.id,
+            input_summary=request.input_summary,
+            projected_modifications=list(request.projected_modifications) or None,
+            command_summary=request.command_summary,
+            expires_at=request.expires_at,
         )
-        return question
+        return request
 
     def _emit_resolution(
-        self, question: ConfirmationRequest, decision: str, scope: str | None, started_at: float
+        self, request: ConfirmationRequest, decision: str, scope: str | None, started_at: float
     ) -> None:
-        self._listeners.event(
+        self._emit(
             "tool.confirmation_resolved",
-            tool_use_id=question.tool_use_id,
-            tool_name=question.tool_name,
-            confirmation_request_id=question.id,
+            confirmation_request_id=request.id,
             decision=decision,
             scope=scope,
             latency_ms=_ms_since(started_at),
         )
 
-    # --- running
+    # --- while it runs
 
     async def _run(self, tool: Tool, input: dict[str, Any]) -> ToolResultBlock:  # noqa: A002
         canonical = msgspec.json.encode(input, order="sorted")
         self._started_at = time.monotonic()
-        self._listeners.event(
+        self._emit(
             "tool.called",
-            tool_use_id=self._call.id,
-            tool_name=tool.name,
             input_hash=hashlib.sha256(canonical).hexdigest(),
             input_size_bytes=len(canonical),
             side_effects=tool.definition.side_effects,
         )
-        output = await self._output(tool, input)
-        output = output if isinstance(output, ToolOutput) else ToolOutput(content=output)
-        result = ToolResultBlock(self._call.id, content_from(output.content), output.is_error)
-        self._listeners.event(
+        output = _to_output(await self._run_in_time(tool, input))
+        result = self._result(output)
+        self._emit(
             "tool.completed",
-            tool_use_id=self._call.id,
-            tool_name=tool.name,
             success=not output.is_error,
             output_size_bytes=len(msgspec.json.encode(result.content)),
             latency_ms=_ms_since(self._started_at),
@@ -442,7 +424,7 @@ class _ToolCall:
         )
         return result
 
-    async def _output(self, tool: Tool, input: dict[str, Any]) -> Any:  # noqa: A002
+    async def _run_in_time(self, tool: Tool, input: dict[str, Any]) -> Any:  # noqa: A002
         timeout_s = tool.timeout_s or (LONG_TIMEOUT_S if tool.definition.side_effects in _SLOW else TIMEOUT_S)
         task = asyncio.ensure_future(tool.run(input, self._context))
         try:
@@ -456,64 +438,56 @@ class _ToolCall:
         raise ToolFailedError(f"The tool {tool.name!r} took longer than {timeout_s:g} s", error_class="timeout")
 
     async def _abandon(self, task: asyncio.Future[Any]) -> None:
-        """Tell a tool to stop, and give it a moment. What it gives from now on is late."""
+        """Cancel a tool and wait ``grace_s``. What it returns from now on is a late result."""
         self._context.stop_event.set()
         task.add_done_callback(self._handle_late_end)
         task.cancel()
         if isinstance(task, asyncio.Task):
             self._session.add_orphan(task)
-        await asyncio.wait({task}, timeout=GRACE_S)
+        await asyncio.wait({task}, timeout=self._session.grace_s)
 
     def _handle_late_end(self, task: asyncio.Future[Any]) -> None:
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
-            result = self._late_block(task.result())
+            try:
+                result = self._result(_to_output(task.result()))
+            except (TypeError, ValueError):
+                result = self._error_result(_FAILED_TEXT)
         else:
-            text = str(error) if isinstance(error, ToolFailedError) else "Tool execution failed."
-            result = self._error_result(text)
-        name = self._call.name
+            result = self._error_result(str(error) if isinstance(error, ToolFailedError) else _FAILED_TEXT)
+        latency_ms = _ms_since(self._started_at)
         self._listeners.late_result(
-            LateResult(tool_use_id=self._call.id, tool_name=name, result=result, latency_ms=_ms_since(self._started_at))
+            LateResult(tool_use_id=self._call.id, tool_name=self._call.name, result=result, latency_ms=latency_ms)
         )
 
-    def _late_block(self, output: Any) -> ToolResultBlock:
-        output = output if isinstance(output, ToolOutput) else ToolOutput(content=output)
-        try:
-            return ToolResultBlock(self._call.id, content_from(output.content), output.is_error)
-        except (TypeError, ValueError):
-            return self._error_result("Tool execution failed.")
+    # --- results
 
-    # --- the result of what failed
+    def _result(self, output: ToolOutput) -> ToolResultBlock:
+        return ToolResultBlock(self._call.id, content_from(output.content), output.is_error)
 
     def _fail(self, error_class: str, text: str) -> ToolResultBlock:
-        self._listeners.event(
-            "tool.failed",
-            tool_use_id=self._call.id,
-            tool_name=self._call.name,
-            error_class=error_class,
-            error_message=text,
-            latency_ms=_ms_since(self._started_at),
-        )
+        latency_ms = _ms_since(self._started_at)
+        self._emit("tool.failed", error_class=error_class, error_message=text, latency_ms=latency_ms)
         return self._error_result(text)
 
     def _error_result(self, text: str) -> ToolResultBlock:
         return ToolResultBlock(self._call.id, content_from(text) or (TextBlock(text),), is_error=True)
 
 
+def _to_output(value: Any) -> ToolOutput:
+    return value if isinstance(value, ToolOutput) else ToolOutput(content=value)
+
+
 def _approval_id(call: Call) -> str:
-    """What the question about a call is called, whoever asks it and whoever hears the answer."""
+    """The id of the approval request for a pending call: the same in every process."""
     return f"confirm_{call.id}"
 
 
 def _edit_note(input: dict[str, Any]) -> TextBlock:  # noqa: A002
     text = truncate_middle(msgspec.json.encode(input).decode(), _MAX_LIST)
     return TextBlock(f"The user changed the input of this call. It was run with: {text}")
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _ms_since(started_at: float) -> int:

@@ -1,8 +1,7 @@
 """Four tools for files of the workspace: read, list, search and write.
 
-They do little and say what they left out: every output is bounded, and a listing follows ``.gitignore``. All of them
-open files through the workspace, so none can be led out of it. They run in threads, and look now and then whether
-somebody still waits. The one rule: a write is whole or it is not there.
+Every output is bounded and states what it leaves out; listings respect ``.gitignore``. All files are opened through the
+workspace. The tools run in threads and check for cancellation. Invariant: a write is atomic.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from dragoman.tools.gitignore import GitIgnore, compile_glob, compile_pattern
 from dragoman.tools.tool import Preview, ToolContext, ToolOutput, tool, truncate_middle
 from dragoman.tools.workspace import SAFE_FLAGS, Workspace, failure_from
 
-_MAX_FILE: Final = 10_000_000  # bytes of a file that are looked at
+_MAX_FILE: Final = 10_000_000  # bytes of a file that are read
 _MAX_SEARCH_FILE: Final = 4_000_000
 _MAX_IMAGE: Final = 4_000_000
-_MAX_OUTPUT: Final = 100_000  # characters of a file that are shown at once
+_MAX_OUTPUT: Final = 100_000  # characters in one result
 _MAX_FOLDER_DEPTH: Final = 100
 _MAX_ENTRIES: Final = 1_000
 _MAX_MATCHES: Final = 200
 _MAX_LINE: Final = 400
-_MAX_DIFF_INPUT: Final = 2_000  # lines that two versions may differ in to be compared line by line
-_MAX_DIFF: Final = 80  # lines of a difference that are shown
+_MAX_DIFF_INPUT: Final = 2_000  # lines to compare line by line
+_MAX_DIFF: Final = 80  # changed lines in a result
 
 Path = Annotated[str, msgspec.Meta(min_length=1, description="Relative to the workspace.")]
 Folder = Annotated[str, msgspec.Meta(min_length=1, description="A folder, relative to the workspace.")]
-Glob = Annotated[str, "Only these files, like *.py or docs/**/*.md. Empty: all."]
+Glob = Annotated[str, "Only files like *.py or docs/**/*.md. Empty: all."]
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -50,10 +49,10 @@ Glob = Annotated[str, "Only these files, like *.py or docs/**/*.md. Empty: all."
 def read_file(
     context: ToolContext,
     path: Path,
-    first_line: Annotated[int, msgspec.Meta(ge=1, description="Where to begin, counted from 1.")] = 1,
-    lines: Annotated[int, msgspec.Meta(ge=1, le=20_000, description="How many lines at most.")] = 2_000,
+    first_line: Annotated[int, msgspec.Meta(ge=1, description="The first line to read, counted from 1.")] = 1,
+    lines: Annotated[int, msgspec.Meta(ge=1, le=20_000, description="Maximum number of lines.")] = 2_000,
 ) -> Any:
-    """Read a text file or a picture of the workspace."""
+    """Read a text file or an image of the workspace."""
     with _translate_os_errors(path):
         data, size = context.files.read(path, _MAX_FILE)
     media_type = _image_type(data)
@@ -61,7 +60,7 @@ def read_file(
         return ImageBlock(ImageSource("base64", base64.b64encode(data).decode()), media_type)
     text = _decode_text(data)
     if text is None:
-        raise ToolFailedError(f"{path!r} is not a text: {size} bytes of something else")
+        raise ToolFailedError(f"{path!r} is not a text file ({size} bytes)")
     all_lines = text.splitlines(keepends=True)
     return _format_lines(all_lines, first_line, lines, size)
 
@@ -69,14 +68,14 @@ def read_file(
 def _format_lines(all_lines: list[str], first_line: int, lines: int, size: int) -> str:
     selected = all_lines[first_line - 1 : first_line - 1 + lines]
     if not selected and all_lines:
-        raise ToolFailedError(f"The file has {len(all_lines)} lines, and none from {first_line} on")
+        raise ToolFailedError(f"The file has {len(all_lines)} lines; there is no line {first_line}")
     sizes = itertools.accumulate(len(line) for line in selected)
     line_count = max(1, sum(1 for used in sizes if used <= _MAX_OUTPUT))
     text = truncate_middle("".join(selected[:line_count]), _MAX_OUTPUT)
     last = first_line - 1 + min(line_count, len(selected))
     if first_line == 1 and last >= len(all_lines) and size <= _MAX_FILE:
         return text
-    note = f", and only the first {_MAX_FILE} of {size} bytes were looked at" if size > _MAX_FILE else ""
+    note = f", only the first {_MAX_FILE} of {size} bytes were read" if size > _MAX_FILE else ""
     return f"{text}\n[lines {first_line} to {last} of {len(all_lines)}{note}]"
 
 
@@ -103,7 +102,7 @@ def _decode_text(data: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _translate_os_errors(path: str) -> Iterator[None]:
-    """What the system says about a path, in words for the model."""
+    """Raise errors of the operating system as ``ToolFailedError``."""
     try:
         yield
     except OSError as error:
@@ -116,20 +115,20 @@ def _translate_os_errors(path: str) -> Iterator[None]:
 class _Entry(msgspec.Struct, frozen=True):
     path: str  # from the root of the workspace
     name: str
-    folder: int  # open, while it is looked at
+    folder: int  # an open descriptor
     is_folder: bool
 
 
 @tool(side_effects=SideEffects.READ, requires_workspace=True)
 def list_files(context: ToolContext, path: Folder = ".", glob: Glob = "", recursive: bool = False) -> str:
-    """List files and folders of the workspace, but for those that .gitignore names. Folders end in a slash."""
+    """List files and folders of the workspace that .gitignore does not exclude. Folders end in a slash."""
     pattern = _compile_glob(glob)
     lines: list[str] = []
     for entry in _list_entries(context, path, recursive=recursive or bool(glob)):
         if pattern is not None and (entry.is_folder or pattern.search(entry.path) is None):
             continue
         if len(lines) == _MAX_ENTRIES:
-            lines.append(f"[and more: only the first {_MAX_ENTRIES} are listed]")
+            lines.append(f"[more: only the first {_MAX_ENTRIES} are listed]")
             break
         lines.append(f"{entry.path}/" if entry.is_folder else entry.path)
     return "\n".join(lines) or "[nothing]"
@@ -143,11 +142,11 @@ def search_files(
     glob: Glob = "",
     ignore_case: bool = False,
 ) -> str:
-    """Search the lines of the text files of the workspace, but for those that .gitignore names."""
+    """Search the lines of text files of the workspace that .gitignore does not exclude."""
     try:
         expression = compile_pattern(pattern, ignore_case=ignore_case)
     except ValueError as error:
-        raise ToolFailedError(f"{pattern!r} is no regular expression that can be used: {error}") from None
+        raise ToolFailedError(f"{pattern!r} is not a supported regular expression: {error}") from None
     file_pattern = _compile_glob(glob)
     lines: list[str] = []
     for entry in _list_entries(context, path, recursive=True):
@@ -156,7 +155,7 @@ def search_files(
         matches = _find_matches(context.files, entry, expression)
         lines.extend(itertools.islice(matches, _MAX_MATCHES + 1 - len(lines)))
         if len(lines) > _MAX_MATCHES:
-            lines[_MAX_MATCHES:] = [f"[and more: only the first {_MAX_MATCHES} are shown]"]
+            lines[_MAX_MATCHES:] = [f"[more: only the first {_MAX_MATCHES} are shown]"]
             break
     return "\n".join(lines) or "[nothing]"
 
@@ -165,7 +164,7 @@ def _find_matches(workspace: Workspace, entry: _Entry, expression: Any) -> Itera
     try:
         data, size = workspace.read_at(entry.folder, entry.name, _MAX_SEARCH_FILE)
     except (OSError, ToolFailedError):
-        return  # a pipe, a link, gone meanwhile, or not to be read
+        return  # a pipe, a link, deleted, or private
     text = None if size > _MAX_SEARCH_FILE else _decode_text(data)
     for number, line in enumerate((text or "").splitlines(), start=1):
         if expression.search(line) is not None:
@@ -178,11 +177,11 @@ def _compile_glob(glob: str) -> Any:
     try:
         return compile_glob(glob)
     except ValueError as error:
-        raise ToolFailedError(f"{glob!r} is no pattern that can be used: {error}") from None
+        raise ToolFailedError(f"{glob!r} is not a supported pattern: {error}") from None
 
 
 def _list_entries(context: ToolContext, path: str, *, recursive: bool) -> Iterator[_Entry]:
-    """Everything in a folder, sorted; links are listed and not followed."""
+    """The entries of a folder, sorted. Links are listed and not followed."""
     with _translate_os_errors(path), context.files.open_folder(path) as start:
         base = "/".join(context.files.parts_of(path))
         gitignore = _parent_gitignore(context, base)
@@ -193,7 +192,7 @@ def _walk(context: ToolContext, folder: int, base: str, gitignore: GitIgnore, *,
     gitignore = gitignore.extend(base, _read_gitignore(context.files, folder))
     for name in sorted(os.listdir(folder)):
         if context.stop_event.is_set():
-            raise ToolFailedError("Nobody waits for this any more", error_class="cancelled")
+            raise ToolFailedError("The call was cancelled", error_class="cancelled")
         entry_path = f"{base}/{name}" if base else name
         is_folder = _is_folder(folder, name)
         if not _is_encodable(name) or gitignore.is_ignored(entry_path, is_folder=is_folder):
@@ -243,9 +242,9 @@ def _preview_write(input: dict[str, Any], _context: ToolContext) -> Preview:  # 
 
 @tool(side_effects=SideEffects.WRITE, requires_workspace=True, preview=_preview_write)
 def write_file(
-    context: ToolContext, path: Path, content: Annotated[str, "The whole new text of the file."]
+    context: ToolContext, path: Path, content: Annotated[str, "The new text of the whole file."]
 ) -> ToolOutput:
-    """Write a text file of the workspace: create it, with the folders it needs, or replace all of it."""
+    """Write a text file of the workspace: create it with missing folders, or replace it."""
     with _translate_os_errors(path), context.files.open_parent(path, make_folders=True) as (folder, name):
         before = _read_current(context.files, folder, name)
         _replace(folder, name, content.encode("utf-8"), None if before is None else before[1])
@@ -254,7 +253,7 @@ def write_file(
 
 
 def _read_current(workspace: Workspace, folder: int, name: str) -> tuple[bytes, int] | None:
-    """What is there now, and its mode."""
+    """The current content and mode of a file."""
     try:
         data, _ = workspace.read_at(folder, name, _MAX_FILE)
     except FileNotFoundError:
@@ -282,18 +281,18 @@ def _replace(folder: int, name: str, data: bytes, mode: int | None) -> None:
 
 
 def _summarize_change(path: str, before: str | None, after: str) -> str:
-    """What changed, in few words, and the changed lines if they are few."""
+    """A summary of the change, with the changed lines if they are few."""
     new = after.splitlines()
     if before is None:
         return f"Wrote {path}: {_format_count(new)}."
     old = before.splitlines()
     if before == after:
-        return f"{path} is as it was."
+        return f"{path} is unchanged."
     head = _count_equal_lines(old, new)
     tail = _count_equal_lines(old[head:][::-1], new[head:][::-1])
     old_part, new_part = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(old_part) > _MAX_DIFF_INPUT or len(new_part) > _MAX_DIFF_INPUT:
-        return f"Changed {path}: {_format_count(old_part)} became {_format_count(new_part)}, from line {head + 1} on."
+        return f"Changed {path}: {_format_count(old_part)} became {_format_count(new_part)}, from line {head + 1}."
     lines = list(difflib.unified_diff(old_part, new_part, n=0, lineterm=""))[2:]
     changes = [truncate_middle(line, _MAX_LINE) for line in lines if not line.startswith("@@")]
     added = sum(1 for line in changes if line.startswith("+"))
@@ -303,7 +302,7 @@ def _summarize_change(path: str, before: str | None, after: str) -> str:
 
 
 def _count_equal_lines(old: list[str], new: list[str]) -> int:
-    """How many lines at the beginning are the same."""
+    """The number of equal lines at the start."""
     pairs = zip(old, new, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 

@@ -1,8 +1,8 @@
-"""What a listing leaves out: the patterns of ``.gitignore`` files, in the part of their language that people use.
+"""Patterns of ``.gitignore`` files and globs.
 
-Comments, ``!``, a slash at the beginning, in the middle or at the end, ``*``, ``?``, ``[…]`` and ``**``. The last
-pattern that fits decides. Patterns run on an engine that takes linear time, because anybody may have written them. The
-one rule: ``.git`` is never listed, and nothing else is hidden that its owner did not name.
+Supported: comments, ``!``, a slash at the start, in the middle or at the end, ``*``, ``?``, ``[…]`` and ``**``. The
+last matching pattern decides. Patterns are untrusted, so they run on an engine with linear time. ``.git`` is always
+ignored.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _TOKEN: Final = re.compile(r"\*\*/|/\*\*$|\*+|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTA
 
 
 def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
-    """A regular expression that takes linear time, or ``ValueError`` with what is wrong with it."""
-    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  whoever searches pays for it
+    """Compile a regular expression that runs in linear time; ``ValueError`` if it is not supported."""
+    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  slow to import
 
     options = re2.Options()
     options.log_errors = False
@@ -26,12 +26,12 @@ def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
     try:
         return re2.compile(pattern, options=options)
     except re2.error as error:
-        text = error.args[0] if error.args else "it cannot be read"
+        text = error.args[0] if error.args else "not a valid pattern"
         raise ValueError(text.decode() if isinstance(text, bytes) else str(text)) from None
 
 
 def compile_glob(glob: str) -> Any:
-    """A glob over whole paths: ``*.py`` at any depth, ``src/*.py`` from the beginning."""
+    """Compile a glob over whole paths: ``*.py`` at any depth, ``src/*.py`` from the root."""
     prefix = "" if "/" in glob.strip("/") or glob.startswith("/") else "(?:.*/)?"
     return compile_pattern(f"^{prefix}{_translate(glob.strip('/'))}$")
 
@@ -64,18 +64,18 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 class GitIgnore:
-    """The patterns that hold in a folder: its own, and those of the folders above it."""
+    """The patterns of a folder and of its parent folders."""
 
     def __init__(self, rules: Iterable[_Rule] = ()) -> None:
         self._rules = tuple(rules)
 
     def extend(self, folder: str, text: str) -> GitIgnore:
-        """With those of a ``.gitignore`` in this folder, a path from the root; empty for the root."""
+        """Add the text of the ``.gitignore`` of a folder, which is a path from the root; empty for the root."""
         rules = (_parse_rule(folder, line) for line in text.splitlines())
         return GitIgnore((*self._rules, *(rule for rule in rules if rule is not None)))
 
     def is_ignored(self, path: str, *, is_folder: bool) -> bool:
-        """Whether a path from the root is left out."""
+        """Whether a path from the root is ignored."""
         if path == ".git" or path.endswith("/.git"):
             return True
         for rule in reversed(self._rules):
@@ -97,5 +97,5 @@ def _parse_rule(folder: str, line: str) -> _Rule | None:
     try:
         pattern = compile_pattern(f"^{base}{prefix}{_translate(bare)}$")
     except ValueError:
-        return None  # a pattern that makes no sense leaves nothing out
+        return None  # git ignores invalid patterns
     return _Rule(pattern, is_ignored, glob.endswith("/"))

@@ -1,14 +1,13 @@
-"""MCP servers as sources of tools, over standard input and output or over HTTP, through the official SDK.
+"""Tools of MCP servers, over standard input and output or over HTTP, through the official SDK.
 
     async with McpTools([McpServer(name="files", command="npx", args=("some-server",))]) as mcp:
         registry = ToolRegistry([*builtin_tools(["read_file"]), *mcp.tools])
 
-A server's tool is called ``<server>__<tool>``. Its schema is eased into the subset that every provider accepts; a tool
-that cannot be brought in stands in ``refused``, and a server that cannot be reached in ``failures``, each with its
-reason, while the others work. A server that dies is started again for the next call; the call that it died in has
-failed, because nobody knows how far it came. What a server says about its own tools is not believed unless it is told
-to be: its tools count as changing something. The one rule: a connection is opened, used up and closed by one task of
-its own, which the SDK requires, and everybody else asks that task.
+A tool is named ``<server>__<tool>``, and its schema is converted to the subset that every provider accepts. A tool that
+cannot be used is listed in ``rejected``, and a server that cannot be reached in ``failures``, each with the reason. A
+server that dies is started again for the next call; the call in progress fails, because its effect is unknown. Hints of
+a server about its tools are ignored unless ``trust_hints`` is set. Invariant: one task opens, owns and closes a
+connection, as the SDK requires.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A server: a command to start, or an address. ``${NAME}`` in env and headers stands for a variable."""
+    """A server: a command to start, or a URL. ``${NAME}`` in env and headers is replaced by an environment variable."""
 
     name: str
     command: str | None = None
@@ -64,22 +63,22 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = {}
-    allowed: tuple[str, ...] | None = None  # only these of its tools, by the server's names; none: all
-    side_effects: SideEffects | None = None  # of its tools; none: execute for a command, network for an address
+    allowed: tuple[str, ...] | None = None  # tools to use, by the server's names; none: all
+    side_effects: SideEffects | None = None  # of its tools; none: execute for a command, network for a URL
     tool_side_effects: dict[str, SideEffects] = {}  # of single tools, by the server's names
-    trust_hints: bool = False  # a tool that calls itself read-only is taken at its word
+    trust_hints: bool = False  # trust a tool that declares itself read-only
     connect_timeout_s: float = 30.0
-    timeout_s: float | None = None  # of one call; none: as the side effects say
+    timeout_s: float | None = None  # of one call; none: by the side effects
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
-            raise ValueError(f"MCP server {self.name!r}: give either a command or a url")
+            raise ValueError(f"MCP server {self.name!r}: set either command or url")
 
-    def __repr__(self) -> str:  # env and headers hold keys
+    def __repr__(self) -> str:  # env and headers have keys
         return f"McpServer(name={self.name!r}, {'command' if self.command else 'url'}={self.command or self.url!r})"
 
     def effects_of(self, tool: mcp.Tool) -> SideEffects:
-        """The most that one of its tools can do, as far as we are willing to believe."""
+        """The side effects of one of its tools."""
         if tool.name in self.tool_side_effects:
             return self.tool_side_effects[tool.name]
         if self.trust_hints and tool.annotations is not None and tool.annotations.read_only_hint:
@@ -88,7 +87,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def servers_from(config: Mapping[str, Mapping[str, Any]]) -> tuple[McpServer, ...]:
-    """Servers from a table of them by name, as most programs write it down."""
+    """Servers from a table by name, in the format that most programs use."""
     servers = []
     for name, entry in config.items():
         fields = {key: value for key, value in entry.items() if key not in ("name", "type", "transport")}
@@ -100,7 +99,7 @@ def servers_from(config: Mapping[str, Mapping[str, Any]]) -> tuple[McpServer, ..
 
 
 class RejectedTool(msgspec.Struct, frozen=True):
-    """A tool that could not be brought in."""
+    """A tool that cannot be used."""
 
     server: str
     tool: str
@@ -108,13 +107,13 @@ class RejectedTool(msgspec.Struct, frozen=True):
 
 
 class McpTools:
-    """The tools of some servers, while they are connected."""
+    """The tools of connected servers."""
 
     def __init__(self, servers: Iterable[McpServer]) -> None:
         self._connections = [_Connection(server) for server in servers]
         names = [connection.server.name for connection in self._connections]
         if len(set(names)) != len(names):
-            raise ToolSourceError(f"two MCP servers have one name: {', '.join(sorted(names))}")
+            raise ToolSourceError(f"two MCP servers have the same name: {', '.join(sorted(names))}")
         self.tools: tuple[Tool, ...] = ()
         self.rejected: tuple[RejectedTool, ...] = ()
         self.failures: dict[str, ToolSourceError] = {}
@@ -146,11 +145,11 @@ class McpTools:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection, and end the servers that were started."""
+        """Close all connections, and stop the servers that were started."""
         await asyncio.gather(*(connection.aclose() for connection in self._connections))
 
 
-# --- bringing a tool in ----------------------------------------------------------------------------------------------
+# --- definitions -----------------------------------------------------------------------------------------------------
 
 
 def _add_tool(connection: _Connection, tool: mcp.Tool, tools: dict[str, Tool], rejected: list[RejectedTool]) -> None:
@@ -164,7 +163,7 @@ def _add_tool(connection: _Connection, tool: mcp.Tool, tools: dict[str, Tool], r
         return
     problems = tool_problems(added.definition)
     if added.name in tools:
-        problems = (f"name: {added.name!r} is taken by another of its tools", *problems)
+        problems = (f"name: {added.name!r} is the name of another of its tools", *problems)
     if problems:
         _reject(server, tool, problems, rejected)
     else:
@@ -173,7 +172,7 @@ def _add_tool(connection: _Connection, tool: mcp.Tool, tools: dict[str, Tool], r
 
 def _reject(server: McpServer, tool: mcp.Tool, problems: tuple[str, ...], rejected: list[RejectedTool]) -> None:
     rejected.append(RejectedTool(server.name, tool.name, problems))
-    _log.warning("the tool %s of the MCP server %s is left out: %s", tool.name, server.name, "; ".join(problems))
+    _log.warning("skipped the tool %s of the MCP server %s: %s", tool.name, server.name, "; ".join(problems))
 
 
 def _tool_from(connection: _Connection, tool: mcp.Tool) -> Tool:
@@ -195,7 +194,7 @@ def _tool_from(connection: _Connection, tool: mcp.Tool) -> Tool:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """``<server>__<tool>`` in snake_case. A name that is too long ends in a part of its hash."""
+    """``<server>__<tool>`` in snake_case. A name that is too long ends in a hash."""
     name = f"{_to_snake_case(server)}__{_to_snake_case(tool)}"
     if len(name) <= _MAX_NAME:
         return name
@@ -209,11 +208,11 @@ def _to_snake_case(name: str) -> str:
     return snake if snake[:1].isalpha() else f"n_{snake}".rstrip("_")
 
 
-# --- what a server answers -------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def output_from(result: mcp.types.CallToolResult) -> ToolOutput:
-    """What a tool answered, as blocks. A structured answer is added as JSON, unless a text says the same already."""
+    """The blocks of a result. Structured content is added as JSON, unless a text block already has it."""
     blocks = [block for part in result.content for block in _blocks_from(part.model_dump(mode="json", by_alias=True))]
     structured = result.structured_content
     if structured is not None and not any(_has_value(block, structured) for block in blocks):
@@ -225,7 +224,7 @@ def _has_value(block: ContentBlock, value: Any) -> bool:
     if not isinstance(block, TextBlock):
         return False
     match value:
-        case {**members} if len(members) == 1:  # most SDKs wrap what is no object, like {"result": …}
+        case {**members} if len(members) == 1:  # most SDKs wrap a value that is no object, like {"result": …}
             (inner,) = members.values()
         case _:
             inner = value
@@ -270,22 +269,22 @@ def _media_block(data: str, media_type: str, name: str | None) -> ContentBlock:
 
 
 class _Connection:
-    """One server: connected when it is needed, by a task of its own, and again if it was lost."""
+    """The connection to one server, opened when it is needed and again after it is lost."""
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
         self._open_lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._client: mcp.Client | None = None
-        self._stop = asyncio.Event()  # the connection is of no use any more
-        self._failures = 0  # in a row
+        self._stop = asyncio.Event()  # set to close the connection
+        self._failures = 0  # consecutive
         self._retry_at = 0.0
         self._is_closed = False
         self._is_connecting = False
-        self._is_session_lost = False  # the server does not know the session of this connection: it was started again
+        self._is_session_lost = False  # the server was restarted and does not know our session
 
     async def tools(self) -> list[mcp.Tool]:
-        """Everything that the server offers."""
+        """All tools of the server."""
         client = await self._connect()
         tools: list[mcp.Tool] = []
         cursor: str | None = None
@@ -297,12 +296,12 @@ class _Connection:
                     cursor = page.next_cursor
                     if cursor is None:
                         break
-        except Exception as error:  # noqa: BLE001  somebody else's server
-            raise self._failure(error, "it does not list its tools") from None
+        except Exception as error:  # noqa: BLE001  errors of the server and the SDK
+            raise self._failure(error, "listing its tools failed") from None
         return tools
 
     async def call(self, tool: str, input: dict[str, Any], *, may_repeat: bool) -> mcp.types.CallToolResult:  # noqa: A002
-        """The server's answer. If the connection is lost, only a call that changes nothing is made again."""
+        """Call a tool. If the connection is lost, only a call that reads is repeated."""
         from mcp import MCPError  # noqa: PLC0415
 
         try:
@@ -325,14 +324,14 @@ class _Connection:
         *,
         may_repeat: bool,
     ) -> mcp.types.CallToolResult:
-        """What becomes of a call that had no answer."""
-        is_session_lost = self._is_session_lost  # then the call was not begun, and may be made again in any case
+        """Repeat a call after an error, or raise ``ToolFailedError``."""
+        is_session_lost = self._is_session_lost  # then the call was not started and can be repeated
         if not is_session_lost and not _is_lost(error):
-            raise ToolFailedError(f"The MCP server refused the call: {error.message}") from None
+            raise ToolFailedError(f"The MCP server rejected the call: {error.message}") from None
         self._mark_lost(client)
         if is_session_lost or may_repeat:
             return await self.call(tool, input, may_repeat=False)
-        text = "The connection to the MCP server was lost, and how far the call came is not known"
+        text = "The connection to the MCP server was lost during the call; its effect is unknown"
         raise ToolFailedError(text, where=self.server.name) from None
 
     async def aclose(self) -> None:
@@ -360,7 +359,7 @@ class _Connection:
                 raise self._closed_error()
             wait_s = self._retry_at - time.monotonic()
             if wait_s > 0:
-                text = f"it was lost {self._failures} times in a row; it is tried again in {wait_s:.0f} s"
+                text = f"the connection failed {self._failures} times in a row; next attempt in {wait_s:.0f} s"
                 raise ToolSourceError(text, where=f"MCP server {self.server.name!r}")
             if self._task is not None:
                 await asyncio.wait({self._task})
@@ -372,10 +371,10 @@ class _Connection:
             return self._client
 
     def _closed_error(self) -> ToolSourceError:
-        return ToolSourceError("it is closed", where=f"MCP server {self.server.name!r}")
+        return ToolSourceError("the connection is closed", where=f"MCP server {self.server.name!r}")
 
     async def _run_connection(self, ready: asyncio.Future[mcp.Client], stop: asyncio.Event) -> None:
-        """Open the connection, tell who waits for it, and close it when it is over."""
+        """Open the connection, resolve ``ready``, and close it when ``stop`` is set."""
         output = ProcessOutput(0, 2_000)
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -388,22 +387,22 @@ class _Connection:
                 if not ready.done():
                     ready.set_result(client)
                 await stop.wait()
-        except asyncio.CancelledError:  # nobody wants it any more
+        except asyncio.CancelledError:  # the caller gave up
             if not ready.done():
                 ready.set_exception(self._closed_error())
             raise
-        except Exception as error:  # noqa: BLE001  somebody else's server
+        except Exception as error:  # noqa: BLE001  errors of the server and the SDK
             if not ready.done():
-                ready.set_exception(self._failure(error, "it cannot be reached", output.text()))
+                ready.set_exception(self._failure(error, "connection failed", output.text()))
             else:
-                _log.info("the MCP server %s did not end well: %s", self.server.name, _cause(error))
+                _log.info("the MCP server %s ended with an error: %s", self.server.name, _cause(error))
 
     async def _open(self, stack: contextlib.AsyncExitStack, output: ProcessOutput) -> mcp.Client:
         try:
             import mcp  # noqa: PLC0415
         except ImportError:
             remedy = "pip install 'dragoman[mcp]'"
-            raise ToolSourceError("tools of MCP servers need the package mcp", remedy=remedy) from None
+            raise ToolSourceError("MCP tools need the package mcp", remedy=remedy) from None
         if self.server.url is not None:
             transport = await self._http_transport(stack, self.server.url)
         else:
@@ -424,14 +423,14 @@ class _Connection:
         return streamable_http_client(url, http_client=http)
 
     async def _detect_lost_session(self, response: httpx2.Response) -> None:
-        """A session that a server does not know is refused with 404, and by some with 400, before anything is done."""
+        """A server rejects an unknown session with 404, some with 400, before it runs the call."""
         if response.status_code in (400, 404) and "mcp-session-id" in response.request.headers:
             self._is_session_lost = True
 
     async def _stdio_transport(self, stack: contextlib.AsyncExitStack, output: ProcessOutput) -> Transport:
         from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
 
-        # What a server prints beside its answers belongs to nobody's terminal.
+        # Keep the server's stderr off the terminal.
         read_end, write_end = os.pipe()
         await stack.enter_async_context(output.read_pipe(read_end))
         errors = stack.enter_context(os.fdopen(write_end, "w"))
@@ -444,11 +443,11 @@ class _Connection:
         return stdio_client(parameters, errlog=errors)
 
     def _expand_variables(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """With the values of the variables that are named in it."""
+        """Replace ``${NAME}`` by environment variables."""
 
         def value(match: re.Match[str]) -> str:
             if match[1] not in os.environ:
-                text = f"the variable {match[1]} is not set"
+                text = f"the environment variable {match[1]} is not set"
                 raise ToolSourceError(text, where=f"MCP server {self.server.name!r}")
             return os.environ[match[1]]
 
@@ -458,14 +457,16 @@ class _Connection:
         cause = _cause(error)
         if isinstance(cause, ToolSourceError):
             return cause
-        reason = f"no answer in {self.server.connect_timeout_s:g} s" if isinstance(cause, TimeoutError) else str(cause)
-        detail = f"; it printed: {output.strip()}" if output.strip() else ""
+        reason = (
+            f"no response in {self.server.connect_timeout_s:g} s" if isinstance(cause, TimeoutError) else str(cause)
+        )
+        detail = f"; its output: {output.strip()}" if output.strip() else ""
         message = f"{text}: {reason or type(cause).__name__}{detail}"
         return ToolSourceError(message, where=f"MCP server {self.server.name!r}")
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The first of what happened together."""
+    """The first exception of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

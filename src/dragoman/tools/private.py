@@ -1,15 +1,15 @@
-"""Dragoman's own files, which no tool may read, list or write when they lie in a workspace.
+"""Dragoman's own files, which tools must not read, list or write.
 
     private = PrivateFiles([store_file, configuration_folder])
-    private.covers(folder, name)      whether an entry of an open folder is private; it need not exist yet
-    private.covers_open(descriptor)   whether an open file or folder is private, under whatever name it was opened
-    is_store(data)                    whether a file is a store of Dragoman, for example a backup
+    private.is_private(folder, name)              an entry of an open folder, which need not exist
+    private.is_private_descriptor(descriptor)     an open file or folder, under any name
+    is_store(data)                                whether a file is a store of Dragoman, for example a backup
 
-A path is private together with everything beside it whose name begins with its name: ``chats.db`` covers
-``chats.db-wal``, ``chats.db-blobs`` and ``chats.db.schema-7``. Names are compared without case, and folders and files
-by device and inode, so that links, mounts and other spellings do not help. A store that nobody named, such as a backup,
-is recognised by its first bytes, and what belongs to it by its name. ``/proc`` is always private: it shows the
-environment and the memory of this process.
+A private path includes its siblings whose names begin with its name: ``chats.db`` includes ``chats.db-wal``,
+``chats.db-blobs`` and ``chats.db.schema-7``. Names are compared without case, and files and folders by device and
+inode, so that links, mounts and other spellings are recognized. Any other store, for example a backup, is recognized by
+its first bytes, and its companion files by their names. ``/proc`` is always private: it exposes the environment and the
+memory of this process.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ Identity = tuple[int, int]  # device and inode
 _SQLITE: Final = b"SQLite format 3\0"
 _DRAGOMAN: Final = b"DRAG"  # the application id in the header of a store
 _HEADER_BYTES: Final = 72
-_SUFFIX_START: Final = re.compile(r"[-.]")  # where what is added to the name of a store may begin
-_CLOCK_STEP_NS: Final = 2_000_000_000  # by which the time of a file may differ from ours
+_SUFFIX_START: Final = re.compile(r"[-.]")  # where the suffix of a companion file begins
+_CLOCK_STEP_NS: Final = 2_000_000_000  # tolerance between file times and our clock
 _READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class PrivateFiles:
-    """Paths that are private, whether they exist or not."""
+    """Private paths, which need not exist."""
 
     def __init__(self, paths: Iterable[Path | str] = ()) -> None:
         absolute = [Path(os.path.abspath(path)) for path in paths]
         self._paths = tuple(dict.fromkeys((*absolute, *(Path(os.path.realpath(path)) for path in absolute))))
         self._proc = _proc_device()
-        self._linked_ids: frozenset[Identity] = frozenset()  # private files that have more than one name
-        self._checked_at_ns = 0  # when
+        self._linked_ids: frozenset[Identity] = frozenset()  # private files with more than one hard link
+        self._checked_at_ns = 0
 
     def is_private(self, folder: int, name: str) -> bool:
         """Whether the entry of an open folder is private.
 
-        Nothing that was named is opened for this: to close a database file releases the locks of this process on it.
+        It does not open the private files: closing a database file releases this process's locks on it.
         """
         folder_id = _identity(os.fstat(folder))
         if any(_matches_name(name, path.name) and _identity_of(path.parent) == folder_id for path in self._paths):
@@ -54,11 +54,11 @@ class PrivateFiles:
             if self._is_private(os.stat(name, dir_fd=folder, follow_symlinks=False)):
                 return True
         except OSError:
-            pass  # it does not exist
+            pass  # not there
         return any(_is_store_file(folder, name[: end.start()]) for end in _SUFFIX_START.finditer(name, 1))
 
     def is_private_descriptor(self, descriptor: int) -> bool:
-        """Whether an open file or folder is private, under whatever name it was opened."""
+        """Whether an open file or folder is private, under any name."""
         return self._is_private(os.fstat(descriptor))
 
     def _is_private(self, facts: os.stat_result) -> bool:
@@ -67,7 +67,7 @@ class PrivateFiles:
         return stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1 and self._is_linked(facts)
 
     def first_within(self, folder: Path) -> Path | None:
-        """The first private path that lies in a folder, or would if it existed."""
+        """The first private path inside a folder; it need not exist."""
         folder_id = _identity_of(folder)
         for path in self._paths:
             if any(_identity_of(parent) == folder_id for parent in path.parents):
@@ -75,7 +75,7 @@ class PrivateFiles:
         return None
 
     def first_around(self, folder: Path) -> Path | None:
-        """The first private path that a folder is, lies in or belongs to."""
+        """The first private path that is a folder, contains it, or has it as a companion."""
         for ancestor in (folder, *folder.parents):
             for path in self._paths:
                 if _identity_of(ancestor) is not None and _identity_of(ancestor) == _identity_of(path):
@@ -86,10 +86,9 @@ class PrivateFiles:
         return None
 
     def _is_linked(self, facts: os.stat_result) -> bool:
-        """Whether a file with several names has a private one.
+        """Whether a file with several hard links is private.
 
-        A link changes the time of its file, so an earlier look at the private files still holds for a file that has
-        not changed since.
+        A new link changes the time of its file, so the cached ids are valid for a file that has not changed since.
         """
         if facts.st_ctime_ns >= self._checked_at_ns - _CLOCK_STEP_NS:
             self._checked_at_ns = time.time_ns()
@@ -98,7 +97,7 @@ class PrivateFiles:
 
 
 def is_store(data: bytes) -> bool:
-    """Whether these first bytes are those of a store of Dragoman in a SQLite file."""
+    """Whether a file with these first bytes is a SQLite store of Dragoman."""
     return data.startswith(_SQLITE) and data[68:_HEADER_BYTES] == _DRAGOMAN
 
 
@@ -114,7 +113,7 @@ def _is_store_file(folder: int, name: str) -> bool:
 
 
 def _matches_name(name: str, private: str) -> bool:
-    """Whether a name is that of a private file, of something that belongs to it, or of what becomes it."""
+    """Whether a name is that of a private file, a companion file, or a temporary file of it."""
     normal, private_normal = _normalize(name), _normalize(private)
     return bool(private_normal) and normal.startswith((private_normal, f".{private_normal}"))
 
@@ -135,7 +134,7 @@ def _identity_of(path: Path) -> Identity | None:
 
 
 def _proc_device() -> int | None:
-    """The device of ``/proc``, where the system has one."""
+    """The device of ``/proc``, if it is mounted."""
     proc, root = _identity_of(Path("/proc")), _identity_of(Path("/"))
     return proc[0] if proc is not None and root is not None and proc[0] != root[0] else None
 

@@ -1,8 +1,7 @@
-"""What a process prints, bounded: the beginning and the end of it, read from a pipe of our own.
+"""The output of a process, bounded: its start and its end, read from a pipe that we create.
 
-The pipe is our own because asyncio waits for the end of the pipes that it made and not only for the end of the process,
-and a process left in the background may hold them for ever. The one rule: however much is printed, it is read, so that
-nobody waits for room in the pipe, and little of it is kept.
+asyncio waits until its own pipes are closed, and a background process may keep them open for ever; hence our own pipe.
+Invariant: all output is read, so that the process never blocks on a full pipe, and a bounded part is kept.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import os
 from collections.abc import AsyncIterator
 from typing import Final
 
-_DRAIN_S: Final = 0.5  # for what is left in the pipe
+_DRAIN_S: Final = 0.5  # for output that is left in the pipe
 
 
 class ProcessOutput:
-    """The beginning and the end of what came."""
+    """The first and last bytes of the output."""
 
     def __init__(self, head: int, tail: int) -> None:
         self._limits = head, tail
@@ -28,7 +27,7 @@ class ProcessOutput:
 
     @contextlib.asynccontextmanager
     async def read_pipe(self, pipe: int) -> AsyncIterator[None]:
-        """Read a pipe while this lasts, and close it."""
+        """Read a pipe during the ``with`` block, then close it."""
         stream = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(pipe, "rb", 0)
@@ -42,7 +41,7 @@ class ProcessOutput:
             await asyncio.wait({self._task})
 
     async def drain(self) -> None:
-        """Until the pipe has ended, for a moment at most: somebody else may still hold its other end."""
+        """Wait for the end of the pipe, at most 0.5 s: another process may keep it open."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_DRAIN_S)
 
@@ -57,7 +56,7 @@ class ProcessOutput:
             del self._tail[:excess]
 
     def text(self) -> str:
-        """What is kept of it, with how much is not."""
+        """The kept output, with the number of omitted bytes."""
         if not self._omitted_bytes:
             return (self._head + self._tail).decode("utf-8", "replace")
         head, tail = self._head.decode("utf-8", "replace"), self._tail.decode("utf-8", "replace")

@@ -1,13 +1,12 @@
-"""The registry: the tools of a session, by name, and the checks that each has passed.
+"""The tools of a session, by name.
 
     registry = ToolRegistry([read_file, weather])
     registry.definitions                 for the request, always in the same order
-    registry.allowed(["read_file"])      a registry with fewer tools
-    registry.beside(definitions)         a registry with more, which somebody else runs
+    registry.subset(["read_file"])       a registry with fewer tools
+    registry.with_foreign(definitions)   a registry with more tools, which the caller runs
 
-Definitions are ordered by name and not by who registered first: a provider's prompt cache begins with the tools, and
-servers of tools start up in any order. The one rule: a tool outside the schema subset is refused here, with everything
-that is wrong with it, and never in the middle of a conversation.
+Definitions are sorted by name, not by registration: a provider's prompt cache begins with the tools, and MCP servers
+start in any order. Invariant: every registered tool fits the schema subset.
 """
 
 from __future__ import annotations
@@ -26,12 +25,18 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
-        self._toolbox = ToolSchemas()
+        self._schemas = ToolSchemas()
         for tool in tools:
-            self.register(tool)
+            self._add(tool)
+        self.definitions = self._sort_definitions()
 
     def register(self, tool: Tool) -> Tool:
-        """Add a tool, or raise ``ToolSchemaError`` with everything that is wrong with it."""
+        """Add a tool, or raise ``ToolSchemaError`` with all its problems."""
+        self._add(tool)
+        self.definitions = self._sort_definitions()
+        return tool
+
+    def _add(self, tool: Tool, *, is_foreign: bool = False) -> None:
         if not isinstance(tool, Tool):  # a caller without a type checker passes a function
             raise InputError(
                 f"{getattr(tool, '__name__', tool)!r} is not a Tool",
@@ -39,19 +44,21 @@ class ToolRegistry:
                 remedy="Put @tool (from dragoman.tools) above the function",
                 code="not_a_tool",
             )
-        self._toolbox.add(tool.definition)
+        self._schemas.add(tool.definition, is_foreign=is_foreign)
         self._tools[tool.name] = tool
-        return tool
+
+    def _sort_definitions(self) -> tuple[ToolDefinition, ...]:
+        return tuple(tool.definition for tool in self)
 
     def get(self, name: str) -> Tool | None:
-        """The tool of that name, if there is one."""
+        """The tool with that name, if there is one."""
         return self._tools.get(name)
 
     def __getitem__(self, name: str) -> Tool:
         try:
             return self._tools[name]
         except KeyError:
-            raise UnknownToolError(f"no tool is called {name!r}", remedy=f"There are: {self.names}") from None
+            raise UnknownToolError(f"no tool is named {name!r}", remedy=f"Use one of: {self.names}") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools
@@ -64,20 +71,15 @@ class ToolRegistry:
 
     @property
     def names(self) -> str:
-        """Their names, for people and models to read."""
+        """The names, as text."""
         return ", ".join(sorted(self._tools)) or "none"
 
-    @property
-    def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What a model is told, in an order that depends on the names alone."""
-        return tuple(tool.definition for tool in self)
-
     def subset(self, names: Iterable[str]) -> ToolRegistry:
-        """The same tools, but for those that are not named. A name that there is not is an error."""
+        """A registry with only these tools; ``UnknownToolError`` for an unknown name."""
         return ToolRegistry(self[name] for name in dict.fromkeys(names))
 
     def with_foreign(self, foreign: Iterable[ToolDefinition]) -> ToolRegistry:
-        """These tools and, if there are any, those of somebody else, which nobody can run here."""
+        """A registry that also has tools of the caller, which cannot be run here."""
         definitions = tuple(foreign)
         if not definitions:
             return self
@@ -85,14 +87,14 @@ class ToolRegistry:
         for definition in definitions:
             if definition.name in self:
                 raise ToolSchemaError(definition.name, ("name: the agent has a tool of that name",))
-            registry._toolbox.add(definition, is_foreign=True)
-            registry._tools[definition.name] = Tool(definition=definition, run=_reject_foreign)
+            registry._add(Tool(definition=definition, run=_reject_foreign), is_foreign=True)
+        registry.definitions = registry._sort_definitions()
         return registry
 
     def problems(self, name: str, input: dict[str, Any]) -> tuple[str, ...]:  # noqa: A002
-        """Everything wrong with the input of a call, as ``check`` and ``repair`` want it."""
-        return self._toolbox.problems(name, input)
+        """All problems of the input of a call, for ``check`` and ``repair``."""
+        return self._schemas.problems(name, input)
 
 
 async def _reject_foreign(_input: dict[str, Any], _context: ToolContext) -> Any:
-    raise ToolFailedError("This tool is run by somebody else")
+    raise ToolFailedError("The caller runs this tool")

@@ -1,11 +1,11 @@
-"""A foreign JSON Schema brought into the subset that every provider accepts.
+"""Convert any JSON Schema to the subset that every provider accepts.
 
-    eased(schema) -> Eased(schema, widened, size)        SchemaSizeError, if it is beyond a limit
+    to_portable_schema(schema) -> PortableSchema(schema, widenings, size)        SchemaSizeError above a limit
 
-References are written out, a choice between null and something becomes a type that may be null, alternatives are
-joined, and restrictions that the subset cannot say are left off. ``widened`` names each place where that made the
-schema accept more; whoever runs the tool has to check the rest, as every server of tools does. The one rule: easing
-only ever widens. An input that the foreign schema accepts is never refused here.
+References are expanded, a choice between null and a type becomes a nullable type, alternatives are merged, and
+restrictions outside the subset are dropped. ``widenings`` lists each place where the result accepts more than the
+original; the code that runs the tool must validate the rest, as every MCP server does. Invariant: the result accepts
+every input that the original accepts.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _ANNOTATION_KEYS: Final = ("title", "description", "default", "examples")
 
 
 class PortableSchema(msgspec.Struct, frozen=True):
-    """A schema in the subset, and where it accepts more than the one it was made of."""
+    """A schema in the subset, and where it accepts more than the original."""
 
     schema: dict[str, Any]
     widenings: tuple[str, ...] = ()
-    size: SchemaSize = SchemaSize()  # of the schema that it was made of
+    size: SchemaSize = SchemaSize()  # of the original
 
 
 def to_portable_schema(schema: Mapping[str, Any]) -> PortableSchema:
-    """The schema of a tool's input, in the subset. It is measured first, and refused if it is too large."""
+    """Convert the input schema of a tool. Raises ``SchemaSizeError`` if it is too large."""
     size = measure_schema(schema)
     converter = _SchemaConverter(schema, size)
     result = converter.convert(schema, "$", ())
-    result["type"] = "object"  # a tool's input is one, whether its schema says so or not
+    result["type"] = "object"  # the input of a tool is always an object
     return PortableSchema(result, tuple(converter.widenings), size)
 
 
@@ -52,8 +52,8 @@ class _SchemaConverter:
         self.widenings: list[str] = []
 
     def convert(self, schema: Any, where: str, references: tuple[str, ...]) -> dict[str, Any]:
-        """One schema. ``through`` are the references that led here: one that comes again would never end."""
-        if not isinstance(schema, Mapping):  # true or false: anything, or nothing at all
+        """Convert one schema. ``references`` are those already expanded; a repeated one is recursive."""
+        if not isinstance(schema, Mapping):  # true or false
             return {} if schema is True else self._widen(where, f"the schema {schema!r}")
         if len(references) > _MAX_DEPTH or where.count(".") > 2 * _MAX_DEPTH:
             return self._widen(where, "a schema nested too deep")
@@ -74,10 +74,10 @@ class _SchemaConverter:
         return {}
 
     def _convert_keyword(self, keyword: str, value: Any, where: str) -> dict[str, Any]:
-        """A keyword that stands alone, as the subset says it."""
+        """Convert a keyword that does not depend on others."""
         match keyword:
             case "properties" | "items" | "additionalProperties" | "$ref" | "allOf" | "anyOf" | "oneOf":
-                return {}  # not alone: see below
+                return {}  # converted below
             case "type":
                 types = [name for name in (value if isinstance(value, list) else [value]) if name in TYPES]
                 return {"type": types[0] if len(types) == 1 else list(dict.fromkeys(types))}
@@ -97,7 +97,7 @@ class _SchemaConverter:
     def _add_subschemas(
         self, result: dict[str, Any], schema: Mapping[str, Any], where: str, references: tuple[str, ...]
     ) -> dict[str, Any]:
-        """With the schemas within it."""
+        """Add the converted subschemas."""
         properties, items, rest = schema.get("properties"), schema.get("items"), schema.get("additionalProperties")
         if isinstance(properties, Mapping):
             result["properties"] = {
@@ -120,7 +120,7 @@ class _SchemaConverter:
     def _constraints(
         self, schema: Mapping[str, Any], where: str, references: tuple[str, ...]
     ) -> Iterable[dict[str, Any]]:
-        """What else has to hold: what is referred to, all of ``allOf``, and one of each list of alternatives."""
+        """The schemas that must hold as well: ``$ref``, ``allOf``, and the union of ``anyOf`` and of ``oneOf``."""
         reference = schema.get("$ref")
         if isinstance(reference, str):
             yield self._resolve(reference, where, references)
@@ -141,7 +141,7 @@ class _SchemaConverter:
             return self._widen(where, f"the reference {reference!r}")
         target = find_reference(self._root, reference)
         if target is None:
-            return self._widen(where, f"the reference {reference!r}, which leads nowhere")
+            return self._widen(where, f"the reference {reference!r}, which does not exist")
         return self.convert(target, where, (*references, reference))
 
 
@@ -159,7 +159,7 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _is_plain_choice(alternatives: list[dict[str, Any]]) -> bool:
-    """Whether joining lost nothing: at most one of them says more than its type, and no type comes twice."""
+    """Whether the union is exact: no type occurs twice, and at most one schema restricts more than its type."""
     types = [name for schema in alternatives for name in _types(schema)]
     restricted = [schema for schema in alternatives if set(schema) - {"type", *_ANNOTATION_KEYS}]
     return all("type" in schema for schema in alternatives) and len(set(types)) == len(types) and len(restricted) <= 1
@@ -169,7 +169,7 @@ def _is_plain_choice(alternatives: list[dict[str, Any]]) -> bool:
 
 
 def _union_all(alternatives: list[dict[str, Any]]) -> dict[str, Any]:
-    """Accepts what at least one of them accepts. Joined by halves: one by one, the joined one is copied each time."""
+    """The union of schemas, by halves: one by one would copy the growing result each time."""
     if len(alternatives) == 1:
         return alternatives[0]
     half = len(alternatives) // 2
@@ -177,7 +177,7 @@ def _union_all(alternatives: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _union(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """Accepts what at least one of them accepts."""
+    """A schema that accepts what at least one of two schemas accepts."""
     result: dict[str, Any] = {
         key: left.get(key, right.get(key)) for key in _ANNOTATION_KEYS if key in left or key in right
     }
@@ -195,7 +195,7 @@ def _union(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-# Restrictions, and the type that they are about: they say nothing about values of another type.
+# Keywords by the type that they restrict; they do not apply to values of other types.
 _KEYWORDS_BY_TYPE: Final = {
     "object": ("properties", "required", "additionalProperties"),
     "array": ("items", "minItems", "maxItems"),
@@ -208,7 +208,7 @@ def _union_for_type(
     left: Mapping[str, Any], right: Mapping[str, Any], type_name: str, keywords: tuple[str, ...]
 ) -> dict[str, Any]:
     for first, second in ((left, right), (right, left)):
-        if not _allows_type(second, type_name):  # then what the first says about it holds
+        if not _allows_type(second, type_name):  # then only the first restricts it
             return {
                 keyword: first[keyword] for keyword in keywords if keyword in first and _allows_type(first, type_name)
             }
@@ -262,9 +262,10 @@ def _union_keyword(keyword: str, left: Mapping[str, Any], right: Mapping[str, An
 
 
 def _union_property(name: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """A property of one of two kinds of objects, or of both.
+    """The union of a property of two object schemas.
 
-    A kind that does not name it, and is open, accepts anything there. The words that a model reads are kept.
+    A schema that allows additional properties accepts any value for a property that it does not define; then only the
+    annotations are kept.
     """
     left_schema, right_schema = left.get("properties", {}).get(name), right.get("properties", {}).get(name)
     if left_schema is not None and right_schema is not None:
@@ -277,7 +278,7 @@ def _union_property(name: str, left: Mapping[str, Any], right: Mapping[str, Any]
 
 
 def _intersection(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """Accepts at least what both of them accept: the restrictions of each, where they can be said together."""
+    """A schema that accepts at least what both schemas accept."""
     result = {**right, **left}
     if "type" in left and "type" in right:
         types = [name for name in _types(left) if name in _types(right)] or _types(left)
@@ -299,7 +300,7 @@ def _intersection(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]
 
 
 def _drop_closed_properties(result: dict[str, Any], left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """A closed object that the other part adds properties to: those are refused by the closed part, and stay so."""
+    """Drop properties that a schema without additional properties does not define."""
     closed_parts = [part for part in (left, right) if part.get("additionalProperties") is False]
     names = set.intersection(*(set(part.get("properties", {})) for part in closed_parts))
     return {**result, "properties": {name: inner for name, inner in result["properties"].items() if name in names}}

@@ -1,9 +1,9 @@
-"""One tool that runs a command in the workspace.
+"""The tool ``run_command``, which runs a command in the workspace.
 
-A command runs in a process group of its own, without input, and without the secrets of this process's environment. Its
-output is bounded: the beginning and the end are kept. When it ends, is too slow or is cancelled, the whole group ends
-with it, so nothing stays behind that nobody knows of; only a process that leaves its group on purpose can. The one
-rule: this is not a sandbox. A command can do what the user can, which is why somebody is asked first.
+A command runs in its own process group, without input, and without the secrets of this process's environment. Its
+output is bounded: the start and the end are kept. When it ends, times out or is cancelled, the whole group is killed; a
+process that leaves the group survives. This is not a sandbox: a command can do what the user can do, so it requires
+approval.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dragoman.tools.process_output import ProcessOutput
 from dragoman.tools.tool import Preview, ToolContext, ToolOutput, tool
 from dragoman.tools.workspace import failure_from
 
-_HEAD: Final = 16_000  # bytes of output that are kept from the beginning,
-_TAIL: Final = 16_000  # and from the end
-_MAX_COMMAND_S: Final = 590  # a little less than a tool of this kind may take
-_TERMINATE_S: Final = 1.0  # from being asked to end, to being ended
+_HEAD: Final = 16_000  # bytes kept from the start of the output
+_TAIL: Final = 16_000  # and from its end
+_MAX_COMMAND_S: Final = 590  # less than the time-out of the tool
+_TERMINATE_S: Final = 1.0  # between SIGTERM and SIGKILL
 
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PAT|DSN|PEPPER|SALT"
@@ -40,17 +40,17 @@ _SECRET_NAME: Final = re.compile(
     r"|PASSWORD|PASSWD|PASSPHRASE|PASSFILE|SECRET|CREDENTIAL|APIKEY|ACCESSKEY|TOKEN(?!I)"  # also in one word
     r"|_PWD$"
 )
-_OWN_PREFIX: Final = "DRAGOMAN_"  # what Dragoman is told is no business of a command
+_OWN_PREFIX: Final = "DRAGOMAN_"  # settings of Dragoman are not passed to commands
 _URL_WITH_USER: Final = re.compile(r"://[^/@\s]+@")  # a name alone may be a token
 _OPAQUE: Final = re.compile(r"[0-9A-Za-z+=_-]{20,}")
-_RANDOM_BITS: Final = 3.0  # a character: of hexadecimal digits there are almost four, of words fewer kinds of signs
-_MIN_SECRET_LENGTH: Final = 8  # characters of a secret that is looked for in other texts
+_RANDOM_BITS: Final = 3.0  # entropy per character; random hexadecimal digits have almost 4
+_MIN_SECRET_LENGTH: Final = 8  # characters; shorter secrets are not searched for in other texts
 
 
 def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The variables that a command may see, and the values of the others.
+    """The variables that a command receives, and the values of the others.
 
-    A variable is a secret by its name, by its value, or because its value holds that of another secret.
+    A variable is a secret by its name, by its value, or because its value contains another secret.
     """
     secret_variables = {name: value for name, value in environment.items() if _is_secret(name, value)}
     values = {
@@ -58,7 +58,7 @@ def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[st
         for value in secret_variables.values()
         if len(value) >= _MIN_SECRET_LENGTH and not value.startswith(("/", "~"))
     }
-    secrets = tuple(sorted(values, key=len, reverse=True))  # without the places of files that hold some
+    secrets = tuple(sorted(values, key=len, reverse=True))  # without paths of files
     allowed = {
         name: value
         for name, value in environment.items()
@@ -72,12 +72,14 @@ def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[st
 def _is_secret(name: str, value: str) -> bool:
     if _SECRET_NAME.search(name.upper()) or _URL_WITH_USER.search(value) or redact(value) != value:
         return True
-    pieces = re.split(r"[/?&]", value) if "://" in value else [value]  # a path may hold a hash, and is no secret
+    pieces = (
+        re.split(r"[/?&]", value) if "://" in value else [value]
+    )  # a path may contain a hash without being a secret
     return any(_OPAQUE.fullmatch(piece) and _is_random(piece) for piece in pieces)
 
 
 def _is_random(text: str) -> bool:
-    """Whether a text mixes letters and digits as no word does."""
+    """Whether a text mixes letters and digits randomly."""
     if not (any(map(str.isdigit, text)) and any(map(str.isalpha, text))):
         return False
     shares = [count / len(text) for count in Counter(text).values()]
@@ -100,16 +102,16 @@ def _command_line(command: str, argv: list[str]) -> str:
 )
 async def run_command(
     context: ToolContext,
-    command: Annotated[str, "A command for the shell. Give this or argv."] = "",
+    command: Annotated[str, "A command for the shell. Set this or argv."] = "",
     argv: Annotated[list[str], "A program and its arguments, run without a shell."] = [],  # noqa: B006
     path: Annotated[str, "The folder to run it in, relative to the workspace."] = ".",
     timeout_s: Annotated[int, msgspec.Meta(ge=1, le=_MAX_COMMAND_S)] = 120,
 ) -> ToolOutput:
-    """Run a command in the workspace. Gives its exit code, and what it printed."""
+    """Run a command in the workspace. Returns its exit code and its output."""
     if bool(command) == bool(argv):
-        raise ToolFailedError("Give either command or argv", error_class="validation_error")
+        raise ToolFailedError("Set either command or argv", error_class="validation_error")
     if any("\0" in argument for argument in (command, *argv)):
-        raise ToolFailedError("A command cannot hold a NUL", error_class="validation_error")
+        raise ToolFailedError("A command cannot contain a NUL", error_class="validation_error")
     environment, secrets = environment_without_secrets(os.environ)
     line = _remove_secrets(secrets, _command_line(command, argv))
     try:
@@ -126,7 +128,7 @@ async def run_command(
 
 
 async def _run(argv: list[str], folder: Path, environment: dict[str, str], timeout_s: float) -> tuple[int | None, str]:
-    """The exit code, or none if it took too long, and what was printed. The whole group has ended, in any case."""
+    """The exit code, or none after a time-out, and the output. The whole process group has ended."""
     read_end, write_end = os.pipe()
     output = ProcessOutput(_HEAD, _TAIL)
     async with output.read_pipe(read_end):
@@ -154,7 +156,7 @@ async def _run(argv: list[str], folder: Path, environment: dict[str, str], timeo
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """Ask the group to end, and end it. The group outlives its first process, and has that one's number."""
+    """Send SIGTERM, then SIGKILL, to the group, whose id is the pid of its first process."""
     if process.returncode is None:
         _signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):

@@ -1,13 +1,13 @@
-"""A tool: what a model is told about it, and the code that runs.
+"""A tool: the definition that a model receives, and the code that runs.
 
     @tool(side_effects=SideEffects.READ)
     async def weather(city: str, days: int = 1) -> str:
         "The weather in a city."
 
-makes a ``Tool`` whose schema comes from the hints and whose description is the docstring. A function that is not async
-runs in a thread of its own. Whatever it returns becomes the content of a result: a text, a block or several, a
-``ToolOutput``, or any JSON value. The one rule: a tool that fails raises. With ``ToolFailedError`` the model may read
-why; of any other error it learns only that there was one.
+returns a ``Tool`` whose schema comes from the type hints and whose description is the docstring. A function that is not
+async runs in a thread of its own. The return value becomes the content of the result: a text, one or more blocks, a
+``ToolOutput``, or any JSON value. A tool that fails raises: the model receives the text of a ``ToolFailedError``, and
+of any other exception only that the tool failed.
 """
 
 from __future__ import annotations
@@ -31,36 +31,38 @@ from dragoman.rules import RESULT_BLOCKS
 from dragoman.tools.schema_compat import to_portable_schema
 from dragoman.tools.workspace import Workspace
 
+_MAX_TEXT: Final = 400_000  # characters of a result; tools are expected to limit themselves
+
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a call is made: what a tool may know beside its input."""
+    """The session, the turn and the workspace of a call."""
 
     session_id: str
     tool_use_id: str = ""
     turn_id: str | None = None
     user_id: str | None = None
     workspace: Workspace | None = None
-    stop_event: threading.Event = msgspec.field(default_factory=threading.Event)  # set once nobody waits any more
+    stop_event: threading.Event = msgspec.field(default_factory=threading.Event)  # set when the call is cancelled
 
     @property
     def files(self) -> Workspace:
-        """The workspace, for a tool that cannot do without."""
+        """The workspace; raises ``ToolFailedError`` if there is none."""
         if self.workspace is None:
             raise ToolFailedError("There is no workspace in this session", error_class="permission_denied")
         return self.workspace
 
 
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool gives back, where there is more to say than its content."""
+    """The return value of a tool that reports more than its content."""
 
     content: Any  # a text, a block, several blocks, or a JSON value
-    is_error: bool = False  # it ran, and did not do what was asked
+    is_error: bool = False  # the tool ran, and did not succeed
     files_modified: tuple[str, ...] = ()  # paths in the workspace
     command_executed: str | None = None
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call is about to do, for whoever is asked whether it may."""
+    """What a call is about to do, for the person who approves it."""
 
     projected_modifications: tuple[str, ...] = ()  # paths that would change
     command_summary: str | None = None
@@ -72,13 +74,13 @@ AnswerSchema = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A definition, and what runs when a model calls it."""
+    """A definition, and the code that runs when a model calls it."""
 
     definition: ToolDefinition
     run: Run
-    timeout_s: float | None = None  # none: as its side effects say
+    timeout_s: float | None = None  # none: by its side effects
     preview: PreviewOf | None = None
-    answer_schema: AnswerSchema | None = None  # of one that a person answers: the schema of the answer to a call
+    answer_schema: AnswerSchema | None = None  # of a tool that a person answers: input of a call → schema of the answer
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_factory(cls, definition: ToolDefinition, factory: Callable[[], Run], **fields: Any) -> Tool:
-        """A tool that is made anew for every call, because it keeps something while it works."""
+        """A tool with state, for which the factory creates new code for every call."""
 
         async def run(input: dict[str, Any], context: ToolContext) -> Any:  # noqa: A002
             return await factory()(input, context)
@@ -120,32 +122,32 @@ def tool(
     timeout_s: float | None = None,
     preview: PreviewOf | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """A tool of a function. A parameter of type ``ToolContext`` is filled in; the others are the tool's input."""
+    """Make a tool from a function. A ``ToolContext`` parameter receives the context; the others are the input."""
 
-    def made(function: Callable[..., Any]) -> Tool:
-        own_name = name or function.__name__
-        taken, arguments = _parameters(function, own_name)
+    def make_tool(function: Callable[..., Any]) -> Tool:
+        tool_name = name or function.__name__
+        context_name, arguments = _parameters(function, tool_name)
         definition = ToolDefinition(
-            name=own_name,
-            description=description or inspect.getdoc(function) or own_name,
+            name=tool_name,
+            description=description or inspect.getdoc(function) or tool_name,
             input_schema=_schema(arguments),
             side_effects=side_effects,
             requires_workspace=requires_workspace,
         )
-        run = _make_runner(function, arguments, taken)
+        run = _make_runner(function, arguments, context_name)
         return Tool(definition=definition, run=run, timeout_s=timeout_s, preview=preview)
 
-    return made if function is None else made(function)
+    return make_tool if function is None else make_tool(function)
 
 
 def _parameters(function: Callable[..., Any], name: str) -> tuple[str | None, type[msgspec.Struct]]:
-    """The name of the parameter that takes the context, and the others as fields of a struct."""
+    """The name of the context parameter, and a struct of the other parameters."""
     hints = typing.get_type_hints(function, include_extras=True)
     context_name = None
     fields: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise TypeError(f"{name}: a model gives its arguments by name, so {parameter} cannot be filled")
+            raise TypeError(f"{name}: a model passes arguments by name, so the parameter {parameter} is not supported")
         hint = hints.get(parameter.name, Any)
         if hint is ToolContext:
             context_name = parameter.name
@@ -161,7 +163,7 @@ def _field(default: Any) -> Any:
 
 
 def _with_description(hint: Any) -> Any:
-    """``Annotated[str, "what it is"]`` is short for a ``msgspec.Meta`` with a description."""
+    """Expand ``Annotated[str, "text"]`` to a ``msgspec.Meta`` with a description."""
     base, *annotations = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
     for note in annotations:
         base = typing.Annotated[base, msgspec.Meta(description=note) if isinstance(note, str) else note]
@@ -171,7 +173,7 @@ def _with_description(hint: Any) -> Any:
 def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
     schema = to_portable_schema(msgspec.json.schema(arguments)).schema
     schema.pop("title", None)
-    schema.pop("description", None)  # that of the struct is msgspec's own
+    schema.pop("description", None)  # msgspec's own, of the struct
     return schema
 
 
@@ -192,9 +194,9 @@ def _make_runner(function: Callable[..., Any], arguments: type[msgspec.Struct], 
 
 
 async def run_in_thread(call: Callable[[], Any]) -> Any:
-    """Run it in a thread of its own, to the end: nobody can stop a thread, so being cancelled does not end the wait.
+    """Run a function in a thread of its own. A thread cannot be stopped, so a cancellation does not end the wait.
 
-    Whoever cancels does not have to wait with it: what comes is a late result.
+    ``dispatch`` does not wait for a cancelled tool; the return value is a late result.
     """
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     threading.Thread(target=contextvars.copy_context().run, args=(_run_and_resolve, done, call), daemon=True).start()
@@ -211,24 +213,22 @@ def _run_and_resolve(done: asyncio.Future[Any], call: Callable[[], Any]) -> None
     failure: BaseException | None = None
     try:
         outcome = call()
-    except BaseException as error:  # noqa: BLE001  it belongs to whoever waits
+    except BaseException as error:  # noqa: BLE001  raised in the task that awaits
         failure = error
 
     def resolve() -> None:
         if not done.done():
             done.set_result(outcome) if failure is None else done.set_exception(failure)
 
-    with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody is left to tell
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         done.get_loop().call_soon_threadsafe(resolve)
 
 
-# --- what comes back -------------------------------------------------------------------------------------------------
-
-_MAX_TEXT: Final = 400_000  # characters; a tool that gives more has not bounded itself
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def content_from(output: Any) -> tuple[ContentBlock, ...]:
-    """The content of a result from whatever a tool returned."""
+    """The content of a result from the return value of a tool."""
     match output:
         case None:
             return ()
@@ -246,17 +246,17 @@ def _check_blocks(blocks: Iterable[Any]) -> tuple[ContentBlock, ...]:
     checked = tuple(blocks)
     for block in checked:
         if type(block) not in RESULT_BLOCKS:
-            raise TypeError(f"a result cannot hold a {block.type} block")
+            raise TypeError(f"a tool result cannot have a {block.type} block")
     return tuple(b.replace(text=_sanitize_text(b.text)) if isinstance(b, TextBlock) else b for b in checked)
 
 
 def _sanitize_text(text: str) -> str:
-    """Without lone surrogates, which no wire can carry, and of a length that a request can."""
+    """Without lone surrogates, which UTF-8 cannot encode, and of bounded length."""
     return truncate_middle(text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8"), _MAX_TEXT)
 
 
 def truncate_middle(text: str, limit: int) -> str:
-    """The beginning and the end of a long text, and between them how much is missing."""
+    """The start and the end of a long text, with the number of characters left out."""
     if len(text) <= limit:
         return text
     half = limit // 2

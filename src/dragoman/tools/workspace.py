@@ -1,10 +1,9 @@
-"""The workspace: the one folder that tools may touch, and how a path is opened without ever leaving it.
+"""The workspace: the folder that tools may access.
 
-A path is relative to the root, or absolute within it. ``..`` is refused, and so is a symbolic link that leads out;
-links that stay inside are followed. A path is opened step by step, each step relative to the folder opened before, and
-never through a link that the system follows by itself: what a path was when it was checked and what it is when it is
-opened cannot differ, whoever changes the folder meanwhile. Dragoman's own files (see ``private``) are refused like
-paths outside. The one rule: nothing in this package opens a file of the workspace by its name.
+A path is relative to the root, or absolute within it. ``..`` is rejected, and so is a symbolic link that leads out of
+the workspace; other links are followed. A path is opened step by step, each step relative to the open parent folder and
+with ``O_NOFOLLOW``, so that it cannot change between the check and the open. Dragoman's own files (see ``private``) are
+rejected like paths outside. Invariant: this package never opens a file of the workspace by its whole path.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dragoman.errors import SettingsError, ToolFailedError
 from dragoman.tools.private import PrivateFiles, is_store
 
 _MAX_LINKS: Final = 40
-# Without these a step could be led astray by a link, wait for the other end of a pipe, or leak into a command.
+# Do not follow links, do not block on a pipe, do not pass descriptors to commands.
 _FOLDER_FLAGS: Final = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 )
@@ -30,19 +29,19 @@ SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) |
 
 
 class Workspace:
-    """A folder, and everything in it but for the paths in ``private`` and what belongs to them."""
+    """A folder without the paths in ``private`` and their companion files."""
 
     def __init__(self, root: str | os.PathLike[str], *, private: Iterable[Path | str] = ()) -> None:
         if os.open not in os.supports_dir_fd:
-            raise NotImplementedError("workspaces need a system that opens files relative to a folder")
+            raise NotImplementedError("a workspace needs an operating system with openat()")
         self._unresolved_root = Path(os.path.abspath(root))
         self.root = self._unresolved_root.resolve(strict=True)
         if not self.root.is_dir():
-            raise NotADirectoryError(f"{root}: a workspace is a folder")
+            raise NotADirectoryError(f"{root}: not a folder")
         self.private = PrivateFiles(private)
         if (around := self.private.first_around(self.root)) is not None:
             raise SettingsError(
-                f"the workspace lies in {around}, which holds Dragoman's own files",
+                f"the workspace is inside {around}, which has Dragoman's own files",
                 where=str(root),
                 remedy="Choose another folder with --workspace",
                 code="unsafe_workspace",
@@ -52,7 +51,7 @@ class Workspace:
         return f"Workspace({str(self.root)!r})"
 
     def check_path(self, path: str) -> None:
-        """Refuse a path that leads out. That nothing is there, or not yet, is no reason."""
+        """Raise ``ToolFailedError`` for a path outside of the workspace. The path need not exist."""
         try:
             with self.open_parent(path):
                 pass
@@ -63,7 +62,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def open_parent(self, path: str, *, make_folders: bool = False) -> Iterator[tuple[int, str]]:
-        """The folder that a path is in, open, and its name there; ``.`` for the root itself. Links are resolved."""
+        """Open the parent folder of a path. Yields it with the name of the path; ``.`` for the root. Resolves links."""
         walk = _Walk(self, path, make_folders=make_folders)
         try:
             yield walk.folder, walk.name
@@ -72,13 +71,13 @@ class Workspace:
 
     @contextlib.contextmanager
     def open_folder(self, path: str) -> Iterator[int]:
-        """A folder of the workspace, open."""
+        """Open a folder of the workspace."""
         with self.open_parent(path) as (parent, name), self.open_folder_at(parent, name) as descriptor:
             yield descriptor
 
     @contextlib.contextmanager
     def open_folder_at(self, parent: int, name: str) -> Iterator[int]:
-        """A folder in an open folder, open."""
+        """Open a folder in an open folder."""
         descriptor = self.open_step(parent, name)
         try:
             yield descriptor
@@ -90,22 +89,22 @@ class Workspace:
         descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
         if self.private.is_private_descriptor(descriptor):
             os.close(descriptor)
-            raise PermissionError(errno.EACCES, "belongs to Dragoman", name)
+            raise PermissionError(errno.EACCES, "private file of Dragoman", name)
         return descriptor
 
     def read(self, path: str, limit: int) -> tuple[bytes, int]:
-        """The first bytes of a file, and how many it has in all."""
+        """The first bytes of a file, and its size."""
         with self.open_parent(path) as (folder, name):
             return self.read_at(folder, name, limit)
 
     def read_at(self, folder: int, name: str, limit: int) -> tuple[bytes, int]:
-        """The first bytes of a file in an open folder, and its size. Pipes and devices are refused."""
+        """The first bytes of a file in an open folder, and its size. Rejects pipes and devices."""
         if self.private.is_private(folder, name):
             raise _private_error(name)
         descriptor = os.open(name, os.O_RDONLY | SAFE_FLAGS, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(descriptor)
-            if self.private.is_private_descriptor(descriptor):  # another file took its name
+            if self.private.is_private_descriptor(descriptor):  # another file has its name now
                 raise _private_error(name)
             if stat.S_ISDIR(facts.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is a folder", name)
@@ -117,19 +116,19 @@ class Workspace:
             return data, facts.st_size
 
     def parts_of(self, path: str) -> list[str]:
-        """The steps from the root to a path, or a refusal."""
+        """The parts of a path below the root; raises ``ToolFailedError`` for a path outside."""
         if "\0" in path:
-            raise _path_error(path, "it holds a NUL")
+            raise _path_error(path, "it contains a NUL")
         pure = PurePosixPath(path)
         if ".." in pure.parts:
-            raise _path_error(path, "it has '..' in it")
+            raise _path_error(path, "it contains '..'")
         inside = self.relative_parts(pure)
         if inside is None:
             raise _path_error(path, "it is outside of the workspace")
         return inside
 
     def relative_parts(self, path: PurePosixPath) -> list[str] | None:
-        """The steps to a path that is relative, or absolute and inside; none if it is outside."""
+        """The parts of a path below the root; none if it is outside."""
         if not path.is_absolute():
             return list(path.parts)
         for root in (self.root, self._unresolved_root):
@@ -139,7 +138,7 @@ class Workspace:
 
 
 class _Walk:
-    """The way from the root to a path: the folders on it, all held open until it is closed."""
+    """The folders from the root to a path, held open until it is closed."""
 
     def __init__(self, workspace: Workspace, path: str, *, make_folders: bool) -> None:
         self._workspace = workspace
@@ -165,7 +164,7 @@ class _Walk:
     def _walk(self) -> str:
         while self._remaining:
             name = self._remaining.popleft()
-            if name == "..":  # only a link can say so
+            if name == "..":  # only from a link
                 self._go_up()
             elif (target := self._read_link(name)) is not None:
                 self._follow(target)
@@ -186,14 +185,14 @@ class _Walk:
         try:
             return os.readlink(name, dir_fd=self.folder)
         except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):  # no link, or nothing at all
+            if error.errno in (errno.EINVAL, errno.ENOENT):  # not a link, or not there
                 return None
             raise
 
     def _follow(self, target: str) -> None:
         self._links += 1
         if self._links > _MAX_LINKS:
-            raise _path_error(self._path, "it leads through too many links")
+            raise _path_error(self._path, "it has too many links")
         inside = self._workspace.relative_parts(PurePosixPath(target))
         if inside is None:
             raise _path_error(self._path, "a link in it leads out of the workspace")
@@ -210,24 +209,24 @@ class _Walk:
 
 
 def _private_error(path: str) -> ToolFailedError:
-    return _path_error(path, "it belongs to Dragoman")
+    return _path_error(path, "it is a private file of Dragoman")
 
 
 def _path_error(path: str, reason: str) -> ToolFailedError:
-    return ToolFailedError(f"{_quote_path(path)} is refused: {reason}", error_class="permission_denied")
+    return ToolFailedError(f"{_quote_path(path)} is not allowed: {reason}", error_class="permission_denied")
 
 
 def failure_from(error: OSError, path: str) -> ToolFailedError:
-    """What the system said about a path, for a model. Names of places outside of the workspace are not in it."""
+    """The error of the operating system for a model, without paths outside of the workspace."""
     match error.errno:
         case errno.ENOENT:
             return ToolFailedError(f"{_quote_path(path)} does not exist", error_class="not_found")
-        case errno.ELOOP:  # a link took the place of what had been no link a moment ago
+        case errno.ELOOP:  # replaced by a link after the check
             return _path_error(path, "it is a link")
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return ToolFailedError(f"{_quote_path(path)}: {os.strerror(error.errno)}", error_class="permission_denied")
         case None:
-            return ToolFailedError(f"{_quote_path(path)}: it cannot be opened")
+            return ToolFailedError(f"{_quote_path(path)}: cannot be opened")
         case _:
             return ToolFailedError(f"{_quote_path(path)}: {os.strerror(error.errno)}")
 

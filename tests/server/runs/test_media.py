@@ -131,7 +131,7 @@ async def test_audio_for_a_model_without_ears_is_refused_or_named(chat_server: S
 async def test_heic_for_a_model_that_takes_none_is_refused_without_the_extra(
     chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.attachments.saying.jpeg_from_heic", lambda _: None)
+    monkeypatch.setattr("dragoman.attachments.attachments.jpeg_from_heic", lambda _: None)
     set_capabilities(chat_server, accepted_image_media_types=["image/png"])
     kept = await upload_file(chat_server, HEIC, "image/heic", "x.heic")
     async with chat_server.client.post(RUNS, json=run_input(image_part(kept["url"])), headers=SSE) as answer:

@@ -1,10 +1,10 @@
-"""The builders of entries, with the time of now in what is given none.
+"""The builders of entries, which set the current time if the caller sets none.
 
     create_action_entry(tool_name="list_tables", tool_args={"schema": "public"}, turn_id="turn_1")
-    get_message_type_info("action")    what a type is for, and what its builder takes
+    get_message_type_info("action")    the description of a type and the arguments of its builder
     prepare_history_from_job_data      rows of a job store as a history
 
-They are those of ``dragoman.entries``, which reads no clock. The one rule: a timestamp that was given is kept, 0 too.
+The builders of ``dragoman.entries`` read no clock. Invariant: a timestamp that the caller sets is kept, also 0.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from typing import Any, Final, ParamSpec
 from dragoman import entries
 from dragoman.entries import Entry
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 
 
-def _stamped(build: Callable[Given, Entry]) -> Callable[Given, Entry]:
+def _with_timestamp(build: Callable[Arguments, Entry]) -> Callable[Arguments, Entry]:
     signature = inspect.signature(build)
 
     @functools.wraps(build)
-    def made(*arguments: Given.args, **named: Given.kwargs) -> Entry:
-        bound = signature.bind(*arguments, **named)
+    def build_now(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Entry:
+        bound = signature.bind(*arguments, **keywords)
         if bound.arguments.get("timestamp") is None:
             bound.arguments["timestamp"] = time.time()
         return build(*bound.args, **bound.kwargs)
 
-    return made
+    return build_now
 
 
-create_user_message = _stamped(entries.create_user_message)
-create_assistant_message = _stamped(entries.create_assistant_message)
-create_task_entry = _stamped(entries.create_task_entry)
-create_action_entry = _stamped(entries.create_action_entry)
-create_observation_entry = _stamped(entries.create_observation_entry)
-create_error_entry = _stamped(entries.create_error_entry)
-create_final_entry = _stamped(entries.create_final_entry)
-create_synthesis_entry = _stamped(entries.create_synthesis_entry)
-create_strategic_plan_entry = _stamped(entries.create_strategic_plan_entry)
-create_suggested_plan_entry = _stamped(entries.create_suggested_plan_entry)
-create_script_plan_entry = _stamped(entries.create_script_plan_entry)
-create_script_instruction_entry = _stamped(entries.create_script_instruction_entry)
-create_delegation_entry = _stamped(entries.create_delegation_entry)
-create_global_observation_entry = _stamped(entries.create_global_observation_entry)
-create_director_context_entry = _stamped(entries.create_director_context_entry)
-create_injected_context_entry = _stamped(entries.create_injected_context_entry)
+create_user_message = _with_timestamp(entries.create_user_message)
+create_assistant_message = _with_timestamp(entries.create_assistant_message)
+create_task_entry = _with_timestamp(entries.create_task_entry)
+create_action_entry = _with_timestamp(entries.create_action_entry)
+create_observation_entry = _with_timestamp(entries.create_observation_entry)
+create_error_entry = _with_timestamp(entries.create_error_entry)
+create_final_entry = _with_timestamp(entries.create_final_entry)
+create_synthesis_entry = _with_timestamp(entries.create_synthesis_entry)
+create_strategic_plan_entry = _with_timestamp(entries.create_strategic_plan_entry)
+create_suggested_plan_entry = _with_timestamp(entries.create_suggested_plan_entry)
+create_script_plan_entry = _with_timestamp(entries.create_script_plan_entry)
+create_script_instruction_entry = _with_timestamp(entries.create_script_instruction_entry)
+create_delegation_entry = _with_timestamp(entries.create_delegation_entry)
+create_global_observation_entry = _with_timestamp(entries.create_global_observation_entry)
+create_director_context_entry = _with_timestamp(entries.create_director_context_entry)
+create_injected_context_entry = _with_timestamp(entries.create_injected_context_entry)
 
 
-def _described(kind: str, builder: Callable[..., Entry]) -> dict[str, Any]:
-    """What a builder takes, by the names of its arguments, which are not always the keys of the entry."""
-    named = [
+def _describe(kind: str, builder: Callable[..., Entry]) -> dict[str, Any]:
+    """The arguments of a builder. Their names can differ from the keys of the entry."""
+    parameters = [
         parameter
         for parameter in inspect.signature(builder).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
@@ -63,39 +63,41 @@ def _described(kind: str, builder: Callable[..., Entry]) -> dict[str, Any]:
         "constant": kind,
         "builder": builder,
         "description": entries.SHAPES[kind].meaning,
-        "required_fields": [one.name for one in named if one.default is one.empty],
-        "optional_fields": [one.name for one in named if one.default is not one.empty],
+        "required_fields": [item.name for item in parameters if item.default is item.empty],
+        "optional_fields": [item.name for item in parameters if item.default is not item.empty],
     }
 
 
 AVAILABLE_MESSAGE_TYPES: Final = {
-    kind: _described(kind, globals()[builder.__name__]) for kind, builder in entries.BUILDERS.items()
+    kind: _describe(kind, globals()[builder.__name__]) for kind, builder in entries.BUILDERS.items()
 }
 
 
 def get_message_type_info(name: str) -> dict[str, Any] | None:
-    """What a type is for, and what its builder takes; nothing for a type that there is not."""
+    """The description of a type and the arguments of its builder; none for an unknown type."""
     return AVAILABLE_MESSAGE_TYPES.get(name)
 
 
-_SPOKEN: Final = {"user": entries.USER_MESSAGE, "assistant": entries.ASSISTANT_MESSAGE}
+_ROLE_TYPES: Final = {"user": entries.USER_MESSAGE, "assistant": entries.ASSISTANT_MESSAGE}
 
 
 def prepare_history_from_job_data(job_data: Mapping[str, Any], message_format: str = "framework") -> list[Entry]:
-    """The ``conversation`` and then the ``execution_traces`` of a job as entries, with every field that they have.
+    """The ``conversation`` and then the ``execution_traces`` of a job as entries, with all their fields.
 
-    A row of the conversation has a ``role``; one of another role than user and assistant is skipped, and so is a trace
-    of a type that there is not. A trace that lacks what its type needs is a ``FormatError``.
+    Rows with another role than user and assistant, and traces of an unknown type, are skipped. A trace without the
+    required fields of its type raises ``FormatError``.
     """
     if message_format != "framework":
-        raise ValueError(f"there is one format, 'framework', and not {message_format!r}")
-    said = [
-        entries.validate_entry({"type": _SPOKEN[row["role"]], **{name: row[name] for name in row if name != "role"}})
+        raise ValueError(f"message_format must be 'framework', not {message_format!r}")
+    messages = [
+        entries.validate_entry(
+            {"type": _ROLE_TYPES[row["role"]], **{name: row[name] for name in row if name != "role"}}
+        )
         for row in job_data.get("conversation") or ()
-        if row.get("role") in tuple(_SPOKEN)
+        if row.get("role") in tuple(_ROLE_TYPES)
     ]
     traces = job_data.get("execution_traces") or ()
-    return said + [entries.validate_entry(trace) for trace in traces if trace.get("type") in entries.TYPES]
+    return messages + [entries.validate_entry(trace) for trace in traces if trace.get("type") in entries.TYPES]
 
 
 __all__ = [

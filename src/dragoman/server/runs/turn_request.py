@@ -40,7 +40,7 @@ from dragoman.server.runs.agui_encoder import INPUT_REQUIRED
 from dragoman.server.runs.run_input import FilePart, InputMessage, InputResume, RunInput, TextPart, decode_file
 from dragoman.store import Session, Store
 from dragoman.store.runs import Run
-from dragoman.tools import Approval, problems_of_answer
+from dragoman.tools import Approval, answer_problems
 from dragoman.transcripts.ag_ui import read_messages
 from dragoman.transcripts.base import get_wire_id
 from dragoman.wire.message_builder import tool_id_for
@@ -473,6 +473,6 @@ def _approval(item: InputResume, call_id: str) -> Approval:
 def _input_result(item: InputResume, interrupt: dict[str, Any]) -> ToolResultBlock:
     if item.status == "cancelled":
         return ToolResultBlock(interrupt["toolCallId"], (TextBlock(_DECLINED),), is_error=True)
-    if problems := problems_of_answer(interrupt["responseSchema"], item.payload):
+    if problems := answer_problems(interrupt["responseSchema"], item.payload):
         raise ApiError(422, "invalid_resume", f"The payload for {item.interrupt_id}: {'; '.join(problems)}.")
     return ToolResultBlock(interrupt["toolCallId"], (TextBlock(msgspec.json.encode(item.payload).decode()),))
