@@ -332,7 +332,7 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
             Message("", "", Role.TOOL, found[perhaps.call_id].content, MessageMetadata(), stored[0].created_at)
         ) == ('The user changed the input of this call. It was run with: {"word":"certainly"}noted certainly')
         assert found[no.call_id].is_error
-        assert "did not allow this call: it is rude" in str(found[no.call_id].content)
+        assert "rejected this call: it is rude" in str(found[no.call_id].content)
         kept = await messages(it.store, it.session)
         (asking,) = [one for one in kept if any(isinstance(block, ToolUseBlock) for block in one.content)]
         assert [
