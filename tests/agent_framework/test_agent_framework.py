@@ -121,7 +121,7 @@ def test_the_example_runs_as_it_is_printed_with_only_its_import_lines_changed() 
 
 
 def test_the_framework_s_agent_is_not_here_and_importing_it_says_where_it_is() -> None:
-    with pytest.raises(ImportError, match="import it from agent_framework and give it a memory"):
+    with pytest.raises(ImportError, match="import it from agent_framework and pass it a memory"):
         ran("from dragoman.agent_framework import Agent")
     with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
         ran("from dragoman.agent_framework import Nothing")
@@ -179,7 +179,7 @@ def test_rows_of_a_job_become_a_history_with_every_field() -> None:
         {"type": "delegation", "worker": "w", "task": "t"},
     ]
     assert message_builder.prepare_history_from_job_data({}) == []
-    with pytest.raises(ValueError, match="there is one format"):
+    with pytest.raises(ValueError, match="message_format must be 'framework'"):
         message_builder.prepare_history_from_job_data({}, "other")
 
 
@@ -250,7 +250,7 @@ def test_agents_of_a_namespace_share_the_conversation_and_what_is_told_to_all(na
     ]
     assert one.get_global_updates() == [{"type": "global_observation", "content": 2}]
     assert "timestamp" in one.get_history()[0]
-    with pytest.raises(ValueError, match="a turn is of 'user' or 'assistant'"):
+    with pytest.raises(ValueError, match="role must be 'user' or 'assistant'"):
         one.add_conversation_turn("system", "no")
     for nothing in (("", "a"), ("n", "")):
         with pytest.raises(ValueError, match="needs a namespace and an agent_key"):
@@ -294,7 +294,7 @@ def test_a_preset_makes_a_memory_with_a_key_and_a_namespace_from_the_context(
     ] == [1]
     assert get_memory_preset("worker", {"agent_key": "research_worker", "namespace": "x"}).get_history() == []
     forget_namespace("x")
-    with pytest.raises(ValueError, match="there is no memory preset 'boss'; there are standalone, worker, manager"):
+    with pytest.raises(ValueError, match="there is no memory preset 'boss'; use one of standalone, worker, manager"):
         get_memory_preset("boss")
 
 

@@ -90,7 +90,7 @@ def test_a_worker_that_fails_an_unknown_one_and_a_task_given_twice_are_errors_th
     assert [error.partition(";")[0] for error in errors] == [
         "no disk",
         "delegation: there is no worker 'nobody'",
-        "delegation: 'a' was given this task before",
+        "delegation: 'a' already has this task",
     ]
     assert result["human_readable_summary"] == "done"
 
@@ -192,5 +192,5 @@ def test_every_memory_may_be_called_and_awaited(kind: type[Any]) -> None:
 def test_a_manager_refuses_parts_that_it_cannot_use(wrong: dict[str, Any], told: str) -> None:
     parts = {"planner": Planner(), "memory": InMemoryMemory(), "workers": {"a": lambda task: task}}
     ManagerAgent(**parts)
-    with pytest.raises(InputError, match=f"{told}: .* Give an"):
+    with pytest.raises(InputError, match=f"{told}: .* Pass an"):
         ManagerAgent(**{**parts, **wrong})

@@ -150,7 +150,7 @@ async def test_a_session_whose_files_cannot_be_deleted_stays_and_is_deleted_late
     with pytest.raises(StorageError) as caught:
         await deleted(store, session, in_supabase)
     assert caught.value.code == "attachments_left"
-    assert str(caught.value).startswith("session s1: its attachments could not be deleted, so it is still there (")
+    assert str(caught.value).startswith("session s1: cannot delete its attachments, so the session is kept (")
     assert [row.message.metadata.attachments[0].path for row in await store.read("s1")] == [file.path]
     async with store.turns.lease("s1"):  # which nobody holds any more
         pass
@@ -207,7 +207,7 @@ async def test_retaining_goes_on_behind_a_session_whose_files_cannot_be_deleted(
     found = json.loads(told.stdout)
     assert ([one["id"] for one in found["sessions"]], found["attachments"]) == (["s2"], 0)
     assert [one["session_id"] for one in found["left"]] == ["s1"]
-    assert "it says that it deletes, and does not" in found["left"][0]["fault"]
+    assert "a deletion had no effect" in found["left"][0]["fault"]
     assert told.returncode == 2
     assert told.stderr.startswith("dragoman: 1 session could not be deleted, because attachments could not be")
     told = await asyncio.to_thread(run, *how, store=tmp_path / "chats.db", env=environment)

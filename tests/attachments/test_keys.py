@@ -32,7 +32,7 @@ def test_a_key_is_made_when_it_is_first_needed_and_nobody_else_can_read_it(file:
 
 
 def test_processes_that_begin_together_share_one_key(file: Path) -> None:
-    script = "import sys; from pathlib import Path; from dragoman.attachments import SigningKeys as K; input(); print(K.in_file(Path(sys.argv[1])).signing.secret)"
+    script = "import sys; from pathlib import Path; from dragoman.attachments import SigningKeys as K; input(); print(K.in_file(Path(sys.argv[1])).current.secret)"
     started = [
         subprocess.Popen([sys.executable, "-c", script, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(4)

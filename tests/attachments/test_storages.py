@@ -30,7 +30,7 @@ from tests.store.test_blobs import free_ports
 def test_every_storage_that_there_is_is_tested() -> None:
     (folder,) = room.__path__
     found = {path.stem for path in Path(folder).glob("*.py") if "async def direct_url" in path.read_text()}
-    assert found == {*STORAGES, "values", "room"}
+    assert found == {*STORAGES, "types", "attachments"}
 
 
 async def pieces(data: bytes, size: int = 1_000) -> AsyncIterator[bytes]:

@@ -357,5 +357,5 @@ def test_whatever_is_sent_as_a_url_is_refused_and_breaks_nothing(url: str) -> No
 
 def test_what_is_no_text_is_no_signed_url() -> None:
     url: Any = None
-    with pytest.raises(InputError, match="a signed URL is a text, not NoneType"):
+    with pytest.raises(InputError, match="a signed URL is a str, not NoneType"):
         parse_signed_url(url)

@@ -181,7 +181,7 @@ def test_fewer_tools_can_be_allowed_and_one_that_there_is_not_is_an_error() -> N
     assert [one.name for one in registry.subset(["c", "a", "c"])] == ["a", "c"]
     assert len(registry) == 3
     assert "d" not in registry
-    with pytest.raises(UnknownToolError, match="There are: a, b, c"):
+    with pytest.raises(UnknownToolError, match="Use one of: a, b, c"):
         registry.subset(["d"])
 
 

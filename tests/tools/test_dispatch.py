@@ -236,7 +236,7 @@ async def test_a_denial_is_told_to_the_model_with_its_reason(workspace: Workspac
     heard = Heard()
     bench = a_bench(workspace, policy=None, confirm=Asked(allow=False))
     (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard)
-    assert text_of(result) == "The user did not allow this call: not today"
+    assert text_of(result) == "The user rejected this call: not today"
     assert heard.payloads("tool.failed")[0]["error_class"] == "user_denied"
     assert "tool.called" not in heard.types
 

@@ -24,7 +24,7 @@ PIXEL = base64.b64decode(
 def test_nothing_is_built_in_unless_it_is_asked_for_by_name() -> None:
     assert [tool.name for tool in builtin_tools(["read_file"])] == ["read_file"]
     assert builtin_tools([]) == ()
-    with pytest.raises(UnknownToolError, match="There are: list_files"):
+    with pytest.raises(UnknownToolError, match="Use one of: list_files"):
         builtin_tools(["rm_rf"])
     assert len(ToolRegistry(builtin_tools(BUILTIN))) == 6
 
@@ -149,7 +149,7 @@ async def test_a_pattern_that_would_take_for_ever_elsewhere_takes_no_time(root: 
 async def test_a_pattern_that_cannot_be_used_says_why(workspace: Workspace, pattern: str) -> None:
     result = await result_of(search_files, workspace, pattern=pattern)
     assert result.is_error
-    assert "is no regular expression that can be used: " in text_of(result)
+    assert "is not a supported regular expression: " in text_of(result)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ async def test_a_file_is_created_with_its_folders_and_then_changed(root: Path, w
     assert text_of(changed) == "Changed new/deep/a.txt: 2 lines added, 1 removed.\n-two\n+2\n+four"
     assert (root / "new/deep/a.txt").read_text() == "one\n2\nthree\nfour\n"
     same = await result_of(write_file, workspace, path="new/deep/a.txt", content="one\n2\nthree\nfour\n")
-    assert text_of(same) == "new/deep/a.txt is as it was."
+    assert text_of(same) == "new/deep/a.txt is unchanged."
 
 
 async def test_a_great_change_is_told_in_few_words(root: Path, workspace: Workspace) -> None:
@@ -210,7 +210,7 @@ async def test_a_great_change_is_told_in_few_words(root: Path, workspace: Worksp
     changed = await result_of(
         write_file, workspace, path="a", content="".join(f"x{number}\n" for number in range(9_000))
     )
-    assert text_of(changed) == "Changed a: 5000 lines became 9000 lines, from line 1 on."
+    assert text_of(changed) == "Changed a: 5000 lines became 9000 lines, from line 1."
 
 
 async def test_a_file_keeps_its_mode_and_nothing_stays_beside_it(root: Path, workspace: Workspace) -> None:

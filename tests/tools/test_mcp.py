@@ -108,7 +108,7 @@ async def test_the_tools_of_a_server_are_named_by_both_on_every_page_of_its_list
         assert tools.failures == {}
         taken, bomb = tools.rejected
         assert (taken.server, taken.tool) == ("probe", "every_kind_of_content")
-        assert "is taken" in taken.reasons[0]
+        assert "is the name of another" in taken.reasons[0]
         assert (bomb.server, bomb.tool) == ("probe", "bomb")
         assert "more than 10000 values" in bomb.reasons[0]
 
@@ -167,7 +167,7 @@ async def test_whatever_a_server_answers_arrives_as_blocks(server: McpServer) ->
         assert (text_of(failed), failed.is_error) == ("it rains", True)
         refused = await call(registry, "probe__refuse")
         assert refused.is_error
-        assert text_of(refused).startswith("The MCP server refused the call: ")
+        assert text_of(refused).startswith("The MCP server rejected the call: ")
 
 
 async def test_an_input_is_checked_before_the_server_sees_it(server: McpServer) -> None:
@@ -230,8 +230,8 @@ async def test_a_server_that_cannot_be_reached_says_why_and_the_others_work(web:
         assert [tool.name for tool in registry] == ["good__echo"]
         assert sorted(tools.failures) == ["babbles", "closed", "denied", "ends", "missing", "mute", "unset"]
         assert "No such file" in str(tools.failures["missing"])
-        assert "it printed: no config" in str(tools.failures["ends"])
-        assert "no answer in 0.5 s" in str(tools.failures["mute"])
+        assert "its output: no config" in str(tools.failures["ends"])
+        assert "no response in 0.5 s" in str(tools.failures["mute"])
         assert "NO_SUCH_VARIABLE is not set" in str(tools.failures["unset"])
         assert text_of(await call(registry, "good__echo", text="hi")) == "hi"
 
@@ -241,7 +241,7 @@ async def test_a_server_that_dies_has_failed_that_call_and_is_started_again_for_
         first = text_of(await call(registry, "probe__pid"))
         died = await call(registry, "probe__die")
         assert died.is_error
-        assert "how far the call came is not known" in text_of(died)
+        assert "its effect is unknown" in text_of(died)
         second = text_of(await call(registry, "probe__pid"))
         assert second.isdigit()
         assert second != first
@@ -258,7 +258,7 @@ async def test_a_server_that_dies_every_time_is_left_alone_for_a_while() -> None
     async with using(over_pipes()) as (_, registry):
         for _ in range(2):
             assert "was lost" in text_of(await call(registry, "probe__die"))
-        assert "2 times in a row; it is tried again in" in text_of(await call(registry, "probe__pid"))
+        assert "2 times in a row; next attempt in" in text_of(await call(registry, "probe__pid"))
 
 
 async def test_a_web_server_that_is_started_again_is_asked_again(web: Web) -> None:
@@ -275,7 +275,7 @@ async def test_closing_ends_the_servers_and_calls_fail_after_it() -> None:
     async with using(over_pipes()) as (_, registry):
         pid = int(text_of(await call(registry, "probe__pid")))
     assert not Path(f"/proc/{pid}").exists()
-    assert "it is closed" in text_of(await call(registry, "probe__echo", text="a"))
+    assert "the connection is closed" in text_of(await call(registry, "probe__echo", text="a"))
 
 
 async def test_being_cancelled_while_servers_start_leaves_none_behind(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_server_that_makes_no_sense_is_named(entry: dict[str, Any]) -> None:
 def test_two_servers_of_one_name_are_refused_and_keys_are_not_shown() -> None:
     server = McpServer(name="a", url="https://example.org", headers={"Authorization": "Bearer secret"})
     assert "secret" not in repr(server)
-    with pytest.raises(ToolSourceError, match="one name"):
+    with pytest.raises(ToolSourceError, match="the same name"):
         McpTools([server, server])
 
 

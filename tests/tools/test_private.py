@@ -99,7 +99,7 @@ async def test_a_store_is_recognised_by_its_content_under_any_name(root: Path, r
     (root / "elsewhere").rename(root / "notes.txt")
     result = await result_of(read_file, Workspace(root), path="notes.txt")
     assert result.is_error
-    assert "belongs to Dragoman" in text_of(result)
+    assert "private file of Dragoman" in text_of(result)
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc here")

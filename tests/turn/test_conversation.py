@@ -64,7 +64,7 @@ async def test_tools_that_a_host_describes_are_offered_and_run_if_they_can_be(
         if described:
             assert payload["tool_data"] == '{"url":"/Example"}'
         else:
-            assert payload["error"] == "nobody runs the tool 'wiki_upsert' here"
+            assert payload["error"] == "the tool 'wiki_upsert' has no callable"
         assert result["final_content"] == "Done."
 
 

@@ -68,7 +68,7 @@ async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_
 
 async def test_a_trace_is_kept_by_an_agent_with_a_bus_of_its_own_or_by_whoever_wants_it(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
-        for given, is_kept in (({}, True), ({"trace": False}, False), ({"trace": True}, True)):
+        for given, is_kept in (({}, True), ({"record_trace": False}, False), ({"record_trace": True}, True)):
             session = await it.store.create_session()
             agent = await it.agent(**given)
             await agent.ask(session.id, "Hello?")

@@ -369,7 +369,7 @@ async def test_an_agent_that_does_not_park_asks_and_waits(tmp_path: Path) -> Non
         ended = await agent.ask(it.session, "Note")
         assert (ended.pending, ran) == ((), [])
         (told,) = (await results(it.store, it.session)).values()
-        assert "nobody is here to give it" in str(told.content)
+        assert "no approver is configured" in str(told.content)
 
 
 async def test_asking_and_deciding_is_told(tmp_path: Path) -> None:
@@ -558,7 +558,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
             assert await other.pending_calls(it.session) == ended.pending
             with pytest.raises(FormatError, match="waits for a result"):
                 await other.ask(it.session, approvals=(Approval(question.call_id, approved=True),))
-            with pytest.raises(FormatError, match="it waits for a consent"):
+            with pytest.raises(FormatError, match="waits for an approval"):
                 await other.ask(it.session, answers=(given(consent, "yes"),))
             over = await other.ask(it.session, answers=(given(question, '{"count":3}'),))
             assert over.pending == (consent,)
@@ -576,7 +576,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
 @pytest.mark.parametrize(
     ("parks", "question", "told"),
     [
-        (False, QUESTION, "Nobody can be asked here"),
+        (False, QUESTION, "No user can be asked here"),
         (True, {"question": "Which?", "inputs": [{"id": "a", "prompt": "b", "type": "choice"}]}, "has no choices"),
         (True, {"question": "Which?", "inputs": [{"id": "a", "prompt": "b", "type": "number"}] * 2}, "the same id"),
     ],
