@@ -211,7 +211,7 @@ async def test_retaining_goes_on_behind_a_session_whose_files_cannot_be_deleted(
     assert told.returncode == 2
     assert told.stderr.startswith("dragoman: 1 session could not be deleted, because attachments could not be")
     told = await asyncio.to_thread(run, *how, store=tmp_path / "chats.db", env=environment)
-    assert told.stdout.startswith("s1  its attachments could not be deleted, so it is still there (")
+    assert told.stdout.startswith("s1  cannot delete its attachments, so the session is kept (")
     assert told.stdout.endswith("\ndeleted 0 sessions\n")
     del supabase.answers["keep"]
     told = await asyncio.to_thread(run, *how, store=tmp_path / "chats.db", env=environment)

@@ -46,7 +46,7 @@ async def test_read_tools_never_show_the_servers_own_files(tmp_path: Path) -> No
             server.fake.say("No.")
             told = await post_run(server, run_input("Read it."))
             (came,) = [event for event in told if event["type"] == "TOOL_CALL_RESULT"]
-            assert "belongs to Dragoman" in json.dumps(came["content"]), path
+            assert "private file of Dragoman" in json.dumps(came["content"]), path
         server.fake.call("list_files", {"recursive": True})
         server.fake.say("There.")
         told = await post_run(server, run_input("List them."))

@@ -167,7 +167,7 @@ async def test_a_file_that_is_not_taken_says_why_and_stands_in_nobodys_way(visit
     await visitor.open()
     drawing = {"name": "a.svg", "mimeType": "image/svg+xml", "buffer": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
     await visitor.page.set_input_files("input[type=file]", [drawing])
-    await visitor.find(".upload.failed", "is not taken").wait_for()
+    await visitor.find(".upload.failed", "is not an accepted type").wait_for()
     site.fakes["anthropic"].say("Without it.")
     await visitor.answered("Go on", "Without it.")
 
