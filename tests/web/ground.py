@@ -171,7 +171,7 @@ class Site:
         listener, options = bind_socket(self.options)
         self.wire.to = listener.getsockname()[1]
         self._stack.callback(listener.close)
-        of_agent = {
+        of_agent: dict[str, Any] = {
             "agent_config": AgentConfig(retries=Retries(max_retries=0)),
             "tools": builtin_tools(("read_file", "write_file", "ask_user")),
             "workspace": self.folder / "work",

@@ -82,6 +82,10 @@ class Agent:
         """The tools that its models are offered."""
         return self.config.tools
 
+    @tools.setter
+    def tools(self, registry: ToolRegistry) -> None:
+        self.config = msgspec.structs.replace(self.config, tools=registry)
+
     async def __aenter__(self) -> Self:
         if self._owns_bus:
             self.bus.start()
