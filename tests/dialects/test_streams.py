@@ -26,6 +26,7 @@ from dragoman.event import (
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import TextBlock
 from dragoman.wire.frames import make_splitter
+from dragoman.wire.stream_reader import DeltaTemplate
 from tests.dialects.damage import calls_of, events_of, text_of
 from tests.dialects.test_at_once import ENDED, FAILURES, USAGE, heard, written
 from tests.dialects.test_grid import CALLS
@@ -229,6 +230,10 @@ def skip_fast_path(dialect: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(type(dialect.stream_reader()), "read_delta", lambda *_: None)
 
 
+def skip_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeltaTemplate, "learn", lambda *_: None)
+
+
 def test_the_fast_path_reads_recorded_streams_like_the_general_path(
     dialect: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +249,9 @@ def test_the_fast_path_reads_recorded_streams_like_the_general_path(
         patch.setattr(reader, "read_event", count)
         fast = [encode_events(dialect, pieces) for pieces in streams]
     assert len(general) < sum(map(len, streams)) / 2  # most events take the fast path
+    with monkeypatch.context() as patch:
+        skip_templates(patch)
+        assert [encode_events(dialect, pieces) for pieces in streams] == fast
     skip_fast_path(dialect, monkeypatch)
     assert [encode_events(dialect, pieces) for pieces in streams] == fast
 

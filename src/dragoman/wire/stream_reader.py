@@ -3,12 +3,15 @@
     class StreamReader(BaseStreamReader):
         delta_type = _Delta                           struct of an event that only adds text to an open block
         def read_delta(self, delta)                   its event, or None if the general path has to read it
+        def repeat_delta(self, text)                  the event of the same delta with another text; optional
         def read_event(self, wire, name, events)      the general path: append the events of one decoded object
         def decode_event(self, data)                  the object in an event; only where JSON needs a closer look
         def end_stream(self, events, *, is_done)      the last events of a stream that ends without a MessageComplete
         def read_trailing(self, data)                 an event that follows the MessageComplete
 
-The fast path of every dialect: while ``expects_delta`` is set, the base decodes an event as ``delta_type`` first.
+The fast path of every dialect: while ``expects_delta`` is set, the base decodes an event as ``delta_type`` first. Of a
+delta that repeats the bytes around the text, it decodes the text only (``DeltaTemplate``).
+
 ``read_event`` raises ``EventOrderError`` or ``FormatError`` for an event that the protocol does not allow. The base
 handles the rest: events that are not JSON objects, a page instead of a stream, a cut stream, data after the end, and
 exceptions.
@@ -24,7 +27,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from dragoman.errors import FormatError, JsonError
-from dragoman.event import MessageComplete, StreamError, StreamEvent
+from dragoman.event import MessageComplete, StreamError, StreamEvent, ToolUseInputDelta
 from dragoman.jsontext import describe_unexpected, log_unexpected, storage_problem
 from dragoman.message import ProviderRaw
 from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, stream_error
@@ -66,19 +69,21 @@ class BaseStreamReader:
         self._end: MessageComplete | None = None
         self._trailing = TrailingData(dialect)
         self._is_over = False
+        self._template = DeltaTemplate(is_usable=type(self).repeat_delta is not BaseStreamReader.repeat_delta)
         self.expects_delta = False
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """Return the events that these bytes complete."""
         events: list[StreamEvent] = []
         try:
-            if self.expects_delta and (single := self._single_event(data)) is not None:
-                try:
-                    event = self.read_delta(self._decode_delta(single))
-                except _DECODE_ERRORS:
-                    event = None
-                if event is not None:
-                    return [event]
+            template = self._template
+            if template.prefix and data.startswith(template.prefix) and (text := template.read_text(data)):
+                return [self.repeat_delta(text)]
+            single = self._single_event(data) if self.expects_delta else None
+            if single is not None and self._read_delta(single, events):
+                template.learn(data, events[-1])
+                return events
+            template.forget()
             if not self._is_over:
                 self.read_bytes(data, events)
         except Exception as error:  # noqa: BLE001  events read before it stand
@@ -101,6 +106,10 @@ class BaseStreamReader:
     def read_delta(self, delta: Any) -> StreamEvent | None:  # noqa: ARG002
         """Return the event of a decoded ``delta_type``; ``None`` if the general path has to read it."""
         return None
+
+    def repeat_delta(self, text: str) -> StreamEvent:
+        """Return the event of a delta that is equal to the last one but for its text. Optional."""
+        raise NotImplementedError
 
     def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
         """Append the events of one object. ``name`` is the name of the frame, if the framing has one."""
@@ -276,6 +285,7 @@ class BaseStreamReader:
     def _stop(self) -> None:
         self._is_over = True
         self.expects_delta = False
+        self._template.forget()
 
 
 class EventReader:
@@ -320,6 +330,49 @@ class EventReader:
         self._is_broken = True
         log_unexpected(error)
         events.append(stream_error(self._dialect, "bad_event", describe_unexpected(error)))
+
+
+class DeltaTemplate:
+    """The bytes around the text of a delta, learned from two deltas that differ in nothing but their texts.
+
+    All other bytes of the two are equal, so their text can only be the string between ``prefix`` and ``suffix``.
+    """
+
+    def __init__(self, *, is_usable: bool) -> None:
+        self.prefix = b""  # up to the opening quote of the text; empty: nothing is learned
+        self._suffix = b""  # from its closing quote
+        self._candidate: tuple[bytes, bytes, str] | None = None
+        self._tries = _TEMPLATE_TRIES if is_usable else 0
+
+    def read_text(self, data: bytes) -> str | None:
+        """Return the text of bytes that fit the template; ``None`` if they do not."""
+        if not data.endswith(self._suffix):
+            return None
+        try:
+            return _decode_text(data[len(self.prefix) - 1 : len(data) - len(self._suffix) + 1])
+        except _DECODE_ERRORS:
+            return None
+
+    def learn(self, data: bytes, event: StreamEvent) -> None:
+        """Compare the bytes of a delta with those of the delta before it."""
+        if self._tries <= 0:
+            return
+        self._tries -= 1
+        text: str = event.partial_json if isinstance(event, ToolUseInputDelta) else event.text  # type: ignore[union-attr]
+        encoded = msgspec.json.encode(text)
+        at = data.find(encoded)
+        prefix, suffix = data[: at + 1], data[at + len(encoded) - 1 :]
+        known, self._candidate = self._candidate, (prefix, suffix, text) if at >= 0 else None
+        if known is not None and known[:2] == (prefix, suffix) and known[2] != text:
+            self.prefix, self._suffix, self._tries = prefix, suffix, _TEMPLATE_TRIES
+
+    def forget(self) -> None:
+        """Drop the template, because another event was read."""
+        self.prefix, self._candidate = b"", None
+
+
+_TEMPLATE_TRIES: Final = 8  # deltas without a template, for example because of random padding, before learning stops
+_decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class TrailingData:

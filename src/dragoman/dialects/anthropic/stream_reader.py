@@ -103,6 +103,12 @@ class StreamReader(BaseStreamReader):
         block.has_text = True
         return block.event(block.index, piece.text)
 
+    def repeat_delta(self, text: str) -> StreamEvent:
+        """Return the event of another delta for the current block."""
+        block = self._current
+        assert block is not None
+        return block.event(block.index, text)
+
     def read_event(self, wire: dict[str, Any], _name: str | None, events: list[StreamEvent]) -> None:
         """Append the events of one event; unknown types are ignored."""
         handler = _HANDLERS.get(str(wire.get("type")))

@@ -178,6 +178,13 @@ class StreamReader(BaseStreamReader):
         pattern.texts.append(text)
         return pattern.event(pattern.index, text)
 
+    def repeat_delta(self, text: str) -> StreamEvent:
+        """Return the event of another chunk that is equal to the last one but for its text."""
+        pattern = self._pattern
+        assert pattern is not None
+        pattern.texts.append(text)
+        return pattern.event(pattern.index, text)
+
     def decode_event(self, data: bytes) -> Any:
         """Return the chunk; an unpaired surrogate is allowed, because its other half may be in the next chunk."""
         return decode_chunk(data)
