@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman import codec
 from dragoman.cli.tour import example_conversation
 from dragoman.envelope import converter, envelopes_from_messages, messages_from_envelopes
-from dragoman.envelope.plain import read_plain, write_plain
+from dragoman.envelope.fast_path import read_plain, write_plain
 from dragoman.envelope.writer import CallHistory
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from tests import strategies
@@ -63,8 +63,8 @@ def test_the_short_way_is_the_long_way(messages: list[Message]) -> None:
     envelopes = msgspec.json.decode(short)
     read_short = read(envelopes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(converter, "plain_envelopes", lambda *_: None)
-        patch.setattr(converter, "plain_message", lambda *_: None)
+        patch.setattr(converter, "write_plain", lambda *_: None)
+        patch.setattr(converter, "read_plain", lambda *_: None)
         assert told(messages) == short
         assert read(envelopes) == read_short
     assert read_short == [codec.encode(message) for message in messages]
@@ -95,8 +95,8 @@ def test_an_envelope_that_somebody_changed_is_read_as_the_long_way_reads_it(
     try:
         expected: Any = None
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(converter, "plain_envelopes", lambda *_: None)
-            patch.setattr(converter, "plain_message", lambda *_: None)
+            patch.setattr(converter, "write_plain", lambda *_: None)
+            patch.setattr(converter, "read_plain", lambda *_: None)
             expected = read(envelopes)
     except Exception as error:  # noqa: BLE001
         with pytest.raises(type(error)):

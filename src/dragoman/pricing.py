@@ -227,19 +227,9 @@ def _to_shortest(amount: Decimal) -> Decimal:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class _Row(Rates, frozen=True, kw_only=True):
     """A model in a price file. Amounts are numbers or texts."""
 
-    input_per_mtok_usd: Decimal
-    output_per_mtok_usd: Decimal
-    cached_read_per_mtok_usd: Decimal | None = None
-    cache_write_per_mtok_usd: Decimal | None = None
-    cache_write_1h_per_mtok_usd: Decimal | None = None
-    reasoning_per_mtok_usd: Decimal | None = None
-    input_audio_per_mtok_usd: Decimal | None = None
-    output_audio_per_mtok_usd: Decimal | None = None
-    requests_per_thousand_usd: Decimal | None = None
-    server_tools_per_thousand_usd: dict[str, Decimal] | None = None
     service_tier: str | None = None
     effective_from: date | None = None
 

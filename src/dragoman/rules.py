@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.ids import TOOL_ID
+from dragoman.media_types import DETECTABLE_TYPES, detect_media_type
 from dragoman.message import (
     AudioBlock,
     DocumentBlock,
@@ -37,7 +38,7 @@ from dragoman.message import (
     UnknownBlock,
     VideoBlock,
 )
-from dragoman.value import Value
+from dragoman.value import SlowPathRequired, Value, encode_fast
 
 InputProblems = Callable[[str, dict[str, Any]], Sequence[str]]
 """Given a tool's name and an input: what is wrong with it. A tool that it does not know has no problems."""
@@ -255,6 +256,7 @@ CALL: Final = (ToolUseBlock, InvalidToolUseBlock)
 is_tool_id: Final = TOOL_ID.fullmatch
 MAX_NAME_LENGTH: Final = 64
 is_tool_name: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}").fullmatch
+_ENCODED_NUL: Final = b"\\u0000"
 _NOT_IN_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 # Bound once: attribute access and hashing of enum members take longer than a comparison (Python 3.11).
@@ -288,45 +290,26 @@ def check(
 
 
 def _check_message(message: Message, where: str, violations: list[Violation], problems: InputProblems | None) -> None:
-    # Every message passes here on its way in and out, so this decides quickly and leaves the explaining to others.
-    metadata = message.metadata
-    status = metadata.status
+    status, role = message.metadata.status, message.role
     if status is _PARTIAL:
         return
-    role = message.role
-    is_complete = status is _COMPLETE
     if role is _TOOL:
         _check_tool_message(message, where, violations)
     else:
-        allowed = allowed_blocks(role) if is_complete else None
-        for block in message.content:
-            kind = type(block)
-            if kind is TextBlock and not is_blank(block.text):  # type: ignore[union-attr]
-                continue
-            if (
-                kind is TextBlock
-                or kind in _MEDIA
-                or (allowed is not None and kind not in allowed)
-                or (
-                    role is _ASSISTANT
-                    and (kind is ToolUseBlock or kind is InvalidToolUseBlock)
-                    and (problems is not None or is_tool_id(block.id) is None or is_tool_name(block.name) is None)  # type: ignore[union-attr,arg-type]
-                )
-            ):
-                _check_blocks(message, allowed, where, violations, problems)
-                break
-        if allowed is not None and not message.content and role is not _SYSTEM:
-            violations.append(Violation("content-not-empty", f"{where}.content", "no content", message.id))
-    if role is _ASSISTANT and not metadata.provider:
+        _check_blocks(message, where, violations, problems)
+    if role is _ASSISTANT:
         check_origin(message, where, violations)
-    if (
-        role is _ASSISTANT
-        and is_complete
-        and not (metadata.model and metadata.provider and metadata.routing and metadata.usage)
-    ):
-        check_assistant_metadata(message, where, violations)
-    if "\0" in message.id or "\0" in message.session_id or _may_hold_nul(metadata):
+        if status is _COMPLETE:
+            check_assistant_metadata(message, where, violations)
+    if "\0" in message.id or "\0" in message.session_id or _may_hold_nul(message.metadata):
         check_names(message, where, violations)
+
+
+def _may_hold_nul(metadata: MessageMetadata) -> bool:
+    try:
+        return _ENCODED_NUL in encode_fast(metadata)
+    except SlowPathRequired:  # it has unknown fields
+        return True
 
 
 def allowed_blocks(role: Role) -> frozenset[type] | None:
@@ -340,31 +323,52 @@ def allowed_blocks(role: Role) -> frozenset[type] | None:
     return _TOOL_BLOCKS if role is _TOOL else None
 
 
-def _check_blocks(
-    message: Message,
-    allowed: frozenset[type] | None,
-    where: str,
-    violations: list[Violation],
-    problems: InputProblems | None,
-) -> None:
+def _check_blocks(message: Message, where: str, violations: list[Violation], problems: InputProblems | None) -> None:
+    role = message.role
+    allowed = allowed_blocks(role) if message.metadata.status is _COMPLETE else None
     for index, block in enumerate(message.content):
-        place = f"{where}.content[{index}]"
-        if allowed is not None and type(block) not in allowed:
-            what = f"{message.role} messages do not hold {block.type} blocks"
-            violations.append(Violation(f"{message.role}-content", place, what, message.id))
-        elif message.role is _ASSISTANT and isinstance(block, CALL):
-            _check_call(block, message.id, place, violations, problems)
+        kind = type(block)
+        if allowed is not None and kind not in allowed:
+            found = [(f"{role}-content", "", f"{role} messages do not hold {block.type} blocks")]
+        elif kind is TextBlock or kind in _MEDIA:
+            found = _content_problems(block)
+        elif role is _ASSISTANT and kind in CALL:
+            found = _call_problems(block, problems)  # type: ignore[arg-type]
         else:
-            _check_readable(block, message.id, place, violations)
+            continue
+        if found:
+            violations.extend(
+                Violation(rule, f"{where}.content[{index}]{field}", what, message.id) for rule, field, what in found
+            )
+    if not message.content and allowed is not None and role is not _SYSTEM:
+        violations.append(Violation("content-not-empty", f"{where}.content", "no content", message.id))
 
 
-def _check_readable(block: Any, message_id: str, where: str, violations: list[Violation]) -> None:
-    kind = type(block)
-    if kind is TextBlock and is_blank(block.text):
-        violations.append(Violation("text-says-something", where, "nothing but white space", message_id))
-    elif kind in _MEDIA and (problem := media_problem(block)) is not None:
-        field, what = problem
-        violations.append(Violation("media-is-readable", f"{where}.{field}", what, message_id))
+Problems = list[tuple[str, str, str]]  # the rule, the field with a leading dot, and a description
+
+
+def _content_problems(block: Any) -> Problems:
+    """The rule that a text or a medium breaks."""
+    if type(block) is TextBlock:
+        return [("text-says-something", "", "nothing but white space")] if is_blank(block.text) else []
+    problem = media_problem(block)
+    return [] if problem is None else [("media-is-readable", f".{problem[0]}", problem[1])]
+
+
+def _call_problems(block: Call, input_problems: InputProblems | None) -> Problems:
+    """The rules that a call breaks."""
+    found: Problems = []
+    if is_tool_id(block.id) is None:
+        found.append(("tool-id-is-ours", ".id", f"{block.id!r} is not one of our ids"))
+    if is_tool_name(block.name) is None:
+        has_nul = "\0" in block.name
+        rule, what = (
+            ("names-are-plain", "it holds a NUL") if has_nul else ("tool-name-is-plain", f"{block.name!r} is not plain")
+        )
+        found.append((rule, ".name", what))
+    if input_problems is not None and type(block) is ToolUseBlock:
+        found.extend(("tool-input-fits", ".input", problem) for problem in input_problems(block.name, block.input))
+    return found
 
 
 def _check_tool_message(message: Message, where: str, violations: list[Violation]) -> None:
@@ -388,42 +392,35 @@ def _check_tool_message(message: Message, where: str, violations: list[Violation
                 what = f"a result does not hold {block.type} blocks"
                 violations.append(Violation("result-content", place, what, message.id))
             elif type(block) is TextBlock or type(block) in _MEDIA:
-                _check_readable(block, message.id, f"{where}.content[{index}].content[{inner}]", violations)
+                for rule, field, what in _content_problems(block):
+                    place = f"{where}.content[{index}].content[{inner}]{field}"
+                    violations.append(Violation(rule, place, what, message.id))
 
 
 def check_origin(message: Message, where: str, violations: list[Violation]) -> None:
+    if message.metadata.provider:
+        return
     for index, block in enumerate(message.content):
-        if isinstance(block, ThinkingBlock | RedactedThinkingBlock) and not message.metadata.provider:
+        if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
             what = "reasoning, and no provider is named"
             violations.append(Violation("reasoning-names-origin", f"{where}.content[{index}]", what, message.id))
 
 
 def check_assistant_metadata(message: Message, where: str, violations: list[Violation]) -> None:
     metadata = message.metadata
-    for rule, field in (
-        ("assistant-names-model", "model"),
-        ("assistant-names-model", "provider"),
-        ("assistant-has-routing", "routing"),
-        ("assistant-has-usage", "usage"),
-    ):
+    if metadata.model and metadata.provider and metadata.routing and metadata.usage:
+        return
+    for field, rule in _ASSISTANT_FIELDS.items():
         if not getattr(metadata, field):
             violations.append(Violation(rule, f"{where}.metadata.{field}", "it is not set", message.id))
 
 
-def _check_call(
-    block: Call, message_id: str, where: str, violations: list[Violation], problems: InputProblems | None
-) -> None:
-    if is_tool_id(block.id) is None:
-        violations.append(
-            Violation("tool-id-is-ours", f"{where}.id", f"{block.id!r} is not one of our ids", message_id)
-        )
-    if "\0" in block.name:
-        violations.append(Violation("names-are-plain", f"{where}.name", "it holds a NUL", message_id))
-    elif is_tool_name(block.name) is None:
-        violations.append(Violation("tool-name-is-plain", f"{where}.name", f"{block.name!r} is not plain", message_id))
-    if problems is not None and type(block) is ToolUseBlock:
-        for problem in problems(block.name, block.input):
-            violations.append(Violation("tool-input-fits", f"{where}.input", problem, message_id))
+_ASSISTANT_FIELDS: Final = {
+    "model": "assistant-names-model",
+    "provider": "assistant-names-model",
+    "routing": "assistant-has-routing",
+    "usage": "assistant-has-usage",
+}
 
 
 def check_names(message: Message, where: str, violations: list[Violation]) -> None:
@@ -432,26 +429,6 @@ def check_names(message: Message, where: str, violations: list[Violation]) -> No
             violations.append(Violation("names-are-plain", f"{where}.{name}", "it holds a NUL", message.id))
     for place in _nul_places(message.metadata, f"{where}.metadata"):
         violations.append(Violation("names-are-plain", place, "it holds a NUL", message.id))
-
-
-def _may_hold_nul(metadata: MessageMetadata) -> bool:
-    """Whether its words need a closer look: they hold a NUL, or there are some that are rare."""
-    routing, usage = metadata.routing, metadata.usage
-    return bool(
-        metadata.extra is not None
-        or (metadata.stage is not None and "\0" in metadata.stage)
-        or metadata.message_id is not None
-        or metadata.user_message_attachments is not None
-        or (metadata.run_id is not None and "\0" in metadata.run_id)
-        or (metadata.user_id is not None and "\0" in metadata.user_id)
-        or (metadata.team_id is not None and "\0" in metadata.team_id)
-        or (metadata.parent_tool_use_id is not None and "\0" in metadata.parent_tool_use_id)
-        or (metadata.model is not None and "\0" in metadata.model)
-        or (metadata.provider is not None and "\0" in metadata.provider)
-        or (usage is not None and ("\0" in usage.pricing_version or usage.service_tier or usage.server_tool_calls))
-        or (routing is not None and ("\0" in routing.reason or "\0" in f"{routing.chosen_model}{routing.rule_name}"))
-        or (routing is not None and routing.alternatives_considered != ())
-    )
 
 
 def _nul_places(value: Any, where: str) -> Iterable[str]:
@@ -556,14 +533,6 @@ def results_of(message: Message, *, partial: bool = False) -> Iterable[tuple[int
 # --- what can be read ------------------------------------------------------------------------------------------------
 
 Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
-_SIGNATURES: Final = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-    b"%PDF": "application/pdf",
-}
-_DETECTABLE_TYPES: Final = frozenset({*_SIGNATURES.values(), "image/webp"})
 _BASE64: Final = string.ascii_letters.encode() + b"0123456789+/"
 _STANDARD_ALPHABET: Final = str.maketrans("-_", "+/", " \t\r\n")
 
@@ -583,7 +552,7 @@ def media_problem(block: Medium) -> tuple[str, str] | None:
     declared, detected = block.media_type, detect_media_type(data)
     if detected is not None and detected != declared and _can_hold(block, detected):
         return "media_type", f"it claims to be {declared!r}, and is {detected}"
-    if detected != declared and declared in _DETECTABLE_TYPES:
+    if detected != declared and declared in DETECTABLE_TYPES:
         return "source.data", f"it is no {declared}"
     if "/" not in declared:
         return "media_type", f"{declared!r} is no media type"
@@ -599,14 +568,6 @@ def repair_media(block: Medium) -> Medium | None:
     media_type = detected if detected is not None and _can_hold(block, detected) else block.media_type
     result = block.replace(source=block.source.replace(data=text), media_type=media_type)
     return result if media_problem(result) is None else None
-
-
-def detect_media_type(data: bytes) -> str | None:
-    """What the first bytes tell, of the types that everybody takes."""
-    for signature, media_type in _SIGNATURES.items():
-        if data.startswith(signature):
-            return media_type
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
 def _can_hold(block: Medium, media_type: str) -> bool:

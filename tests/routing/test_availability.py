@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.exchange import ErrorClass
 from dragoman.routing import Availability, Change
-from dragoman.routing.availability import CALLER_ERRORS
+from dragoman.routing.model_registry import CALLER_ERRORS
 from tests.routing.models import NOW
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from dragoman.errors import FormatError, InputError, UnknownModelError
 from dragoman.message import TextBlock
-from dragoman.routing import Override, Registry, Sticky, decide, read_override
+from dragoman.routing import Override, Registry, decide, read_override
 from tests.routing.models import CATALOG, PICTURE, REGISTRY, policy, turn
 from tests.strategies import texts
 
@@ -87,31 +87,6 @@ def test_rules_and_the_model_see_the_message_without_the_name() -> None:
     decision = decide(turn("@quick hello"), rules, REGISTRY)
     assert (decision.text, decision.content) == ("hello", (TextBlock("hello"),))
     assert decide(turn("\\@big"), rules, REGISTRY).chosen_model == "bolt:deep"
-
-
-# --- the sticky model ------------------------------------------------------------------------------------------------
-
-
-def test_a_sticky_model_is_there_only_when_it_was_set_and_a_dash_clears_it() -> None:
-    assert Sticky().model is None
-    kept = Sticky().asked("big", REGISTRY, in_turn=False)
-    assert kept == Sticky("acme:big")
-    assert kept.at_turn_start() == kept
-    assert kept.asked("-", REGISTRY, in_turn=False) == Sticky()
-
-
-def test_a_change_in_a_turn_waits_for_the_next_and_the_last_one_counts() -> None:
-    kept = Sticky("acme:big")
-    for name in ("quick", "-", "deep"):
-        kept = kept.asked(name, REGISTRY, in_turn=True)
-        assert kept.model == "acme:big"
-    assert kept.at_turn_start() == Sticky("bolt:deep")
-    assert kept.asked("-", REGISTRY, in_turn=True).at_turn_start() == Sticky()
-
-
-def test_a_sticky_name_that_nobody_has_changes_nothing() -> None:
-    with pytest.raises(UnknownModelError):
-        Sticky("acme:big").asked("nobody", REGISTRY, in_turn=False)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Final
 from dragoman.attachments.media import audio_type, heic_size, is_heic
 from dragoman.attachments.types import MAX_BYTES, MAX_PIXELS, MAX_SIDE, MAX_TEXT_BYTES
 from dragoman.errors import AttachmentError
+from dragoman.media_types import detect_media_type
 
 EXTENSIONS: Final = {
     "image/png": "png",
@@ -127,19 +128,10 @@ def too_large_error(limit: int) -> AttachmentError:
 
 
 def _type_from_magic(data: bytes) -> str | None:
-    match data[:16]:
-        case head if head.startswith(b"\x89PNG\r\n\x1a\n"):
-            return "image/png"
-        case head if head.startswith(b"\xff\xd8\xff"):
-            return "image/jpeg"
-        case head if head.startswith((b"GIF87a", b"GIF89a")):
-            return "image/gif"
-        case head if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-            return "image/webp"
-        case head if re.match(rb"%PDF-[12]\.\d", head):
-            return "application/pdf"
-        case _:
-            return "image/heic" if is_heic(data) else audio_type(data)
+    media_type = detect_media_type(data)
+    if media_type == "application/pdf" and not re.match(rb"%PDF-[12]\.\d", data):
+        media_type = None
+    return media_type or ("image/heic" if is_heic(data) else audio_type(data))
 
 
 def _check_text(data: bytes) -> str:

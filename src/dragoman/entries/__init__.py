@@ -42,8 +42,7 @@ from dragoman.entries.filters import (
     merge_entries,
 )
 from dragoman.entries.reader import DELEGATE, History, history_from_entries, messages_from_entries
-from dragoman.entries.text import describe_entry
-from dragoman.entries.truncation import LIMITS, truncate
+from dragoman.entries.text import LIMITS, describe_entry, truncate
 from dragoman.entries.types import (
     ACTION,
     AGENT_TYPES,

@@ -17,8 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.entries import types
-from dragoman.entries.text import NO_LIMITS, describe_entry, entry_text
-from dragoman.entries.truncation import LIMITS
+from dragoman.entries.text import LIMITS, NO_LIMITS, describe_entry, entry_text
 from dragoman.entries.types import Entry
 from dragoman.entries.validation import is_timestamp, validate_entry
 from dragoman.exchange import Loss

@@ -1,4 +1,4 @@
-"""Entries as text for a model.
+"""Entries as text for a model, and truncation of long texts.
 
     describe_entry(entry)            "Error (ConnectionError):\\nConnection failed"
     describe_entry(entry, LIMITS)    the same with truncated parts, and the number of removed characters
@@ -14,8 +14,18 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.entries import types
-from dragoman.entries.truncation import truncate
 from dragoman.entries.types import Entry
+
+# Maximum length in characters, by kind of text.
+LIMITS: Final = {
+    "strategic_plan": 2_000,
+    "director_context": 4_000,
+    "data_model": 6_000,
+    "observation": 1_500,
+    "tool_args": 500,
+    "previous_output": 5_000,
+    "manifest": 6_000,
+}
 
 _HEADS: Final = {
     types.USER_MESSAGE: "The user",
@@ -78,3 +88,10 @@ def _head(entry: Entry) -> str:
             return f"{title} ({entry['summary']})" if entry.get("summary") else title
         case kind:
             return _HEADS[str(kind)]
+
+
+def truncate(text: str, limit: int) -> str:
+    """Truncate a text and append the number of removed characters."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[TRUNCATED: {len(text) - limit} chars removed]"

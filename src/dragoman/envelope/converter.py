@@ -20,12 +20,12 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import codec
-from dragoman.envelope.difference import apply_diff, diff, encode_json
+from dragoman.envelope.fast_path import read_plain, write_plain
 from dragoman.envelope.normalization import SCHEMA, SIDECAR_KEY, Envelope, normalize_many
-from dragoman.envelope.plain import read_plain, write_plain
 from dragoman.envelope.reader import blocks_from, message_from_envelope, with_stored_fields
 from dragoman.envelope.writer import CallHistory, write_envelope, write_envelopes
 from dragoman.errors import EnvelopeError, InputError
+from dragoman.json_diff import apply_diff, diff, encode_json
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import Message
 
@@ -107,7 +107,7 @@ def _restore_envelopes(
 ) -> list[Envelope] | None:
     """Return the original envelopes of a message, or ``None`` if reading them would return another message."""
     if _is_from_envelope(stored):
-        result = [_normalize_exact(apply_diff(write_envelope(message, stored[0]), stored[0].get("left")))]
+        result = [_normalize_exact(apply_diff(write_envelope(message, stored[0]), stored[0].get("left"), ordered=True))]
         if verbatim or _is_same(_read_group(result, history), message):
             return result
         result = _attach_sidecar(
@@ -116,7 +116,10 @@ def _restore_envelopes(
     else:
         own = _without_stored_fields(message)
         written = write_envelopes(own, history)
-        result = [_normalize_exact(apply_diff(one, left)) for one, left in zip(written, stored, strict=True)]
+        result = [
+            _normalize_exact(apply_diff(part, change, ordered=True))
+            for part, change in zip(written, stored, strict=True)
+        ]
         result = _attach_sidecar(result, _make_sidecar(_read_without_sidecar(result, history), own, is_ours=True))
     return result if _are_equal(result, read_from) or _is_same(_read_with_sidecar(result, history), message) else None
 
@@ -136,7 +139,7 @@ def _make_sidecar(guess: Message, message: Message, *, is_ours: bool) -> Sidecar
     plain = read_json(text, OWN)
     if encode_json(plain) != text:
         sidecar["text"] = text.decode()
-    elif (left := diff(read_json(codec.encode(guess), OWN), plain)) is not None:
+    elif (left := diff(read_json(codec.encode(guess), OWN), plain, ordered=True)) is not None:
         sidecar["left"] = left
     return sidecar
 
@@ -221,13 +224,13 @@ def _read_with_sidecar(group: list[Envelope], history: CallHistory) -> Message:
     text = (
         sidecar["text"]
         if "text" in sidecar
-        else encode_json(apply_diff(read_json(codec.encode(guess), OWN), sidecar.get("left")))
+        else encode_json(apply_diff(read_json(codec.encode(guess), OWN), sidecar.get("left"), ordered=True))
     )
     message = codec.decode(text)
     if "ours" not in sidecar:
         return message
     written = write_envelopes(message, history)
-    added = [diff(ours, given) for ours, given in zip(written, bare, strict=True)]
+    added = [diff(part, envelope, ordered=True) for part, envelope in zip(written, bare, strict=True)]
     if not any(added):
         return message
     return with_stored_fields(message, [None if left is None else {"ours": True, **left} for left in added])

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.envelope.content_parts import block_from
-from dragoman.envelope.difference import diff
 from dragoman.envelope.normalization import SCHEMA, Envelope
 from dragoman.envelope.writer import UNKNOWN_TIME, CallHistory, format_time, write_envelope
 from dragoman.errors import JsonError
 from dragoman.ids import TOOL_ID, derive_ulid
+from dragoman.json_diff import diff
 from dragoman.jsontext import read_json
 from dragoman.message import (
     ContentBlock,
@@ -67,7 +67,7 @@ def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
     )
     if envelope["payload"] and envelope["metadata"].get("type") == envelope["type"]:
         hints["row"] = True  # a row repeats the payload in its metadata, and an edit must change both
-    change = diff(write_envelope(message, hints), envelope)
+    change = diff(write_envelope(message, hints), envelope, ordered=True)
     return with_stored_fields(message, [{**hints, "left": change} if change is not None else hints])
 
 

@@ -26,7 +26,6 @@ from dragoman.letters.codec import (
     read_stored_letter,
     write_letter,
 )
-from dragoman.letters.naming import derive_id, letter_id
 from dragoman.letters.schema import SCHEMA_ID, letter_schema, published_schema
 from dragoman.letters.sensitive_values import (
     MASK,
@@ -51,6 +50,8 @@ from dragoman.letters.types import (
     Result,
     TaskResult,
     TaskResultLetter,
+    derive_id,
+    letter_id,
 )
 
 __all__ = [

@@ -12,25 +12,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 from dragoman.letters.codec import letter_from
-from dragoman.letters.naming import letter_id
 from dragoman.letters.types import (
     PROTOCOL_VERSION,
     ErrorLetter,
     Letter,
     NeedsInputLetter,
     TaskResultLetter,
+    letter_id,
 )
+
+
+class LetterFields(TypedDict, total=False):
+    """The fields of any letter. Ids and ``depends_on`` are written to its ``context``."""
+
+    sender_id: Required[str]
+    recipient_id: Required[str]
+    task_id: Required[str]
+    timestamp: Required[datetime | str]
+    retry_count: int | None
+    trace_id: str | None
+    message_id: str | None
+    depends_on: Iterable[str] | None
+    session_id: str | None
+    turn_id: str | None
+    context: Mapping[str, Any] | None
+    protocol_version: str
 
 
 def task_result_letter(
     *,
-    sender_id: str,
-    recipient_id: str,
-    task_id: str,
-    timestamp: datetime | str,
     output: str,
     status: str = "success",
     success: bool | None = None,
@@ -40,9 +53,9 @@ def task_result_letter(
     artifacts: Iterable[Mapping[str, Any]] | None = None,
     inputs: Mapping[str, Any] | None = None,
     metrics: Mapping[str, Any] | None = None,
-    **envelope: Any,
+    **fields: Unpack[LetterFields],
 ) -> TaskResultLetter:
-    """The result of a task. ``envelope`` are further fields of ``make_letter``."""
+    """The result of a task."""
     result = _drop_none(output=output, artifacts=None if artifacts is None else list(artifacts), inputs=inputs)
     payload = _drop_none(
         status=status,
@@ -53,63 +66,34 @@ def task_result_letter(
         result=result,
         metrics=metrics,
     )
-    ends: dict[str, Any] = {
-        "sender_id": sender_id,
-        "recipient_id": recipient_id,
-        "task_id": task_id,
-        "timestamp": timestamp,
-    }
-    letter = make_letter("task_result", payload, **ends, **envelope)
+    letter = make_letter("task_result", payload, **fields)
     assert isinstance(letter, TaskResultLetter)
     return letter
 
 
 def error_letter(
     *,
-    sender_id: str,
-    recipient_id: str,
-    task_id: str,
-    timestamp: datetime | str,
     code: str,
     message: str,
     details: Mapping[str, Any] | None = None,
     retryable: bool | None = None,
     suggested_actions: Iterable[str] | None = None,
-    **envelope: Any,
+    **fields: Unpack[LetterFields],
 ) -> ErrorLetter:
-    """A failure. ``envelope`` are further fields of ``make_letter``."""
+    """A failure."""
     actions = None if suggested_actions is None else list(suggested_actions)
     payload = _drop_none(code=code, message=message, details=details, retryable=retryable, suggested_actions=actions)
-    ends: dict[str, Any] = {
-        "sender_id": sender_id,
-        "recipient_id": recipient_id,
-        "task_id": task_id,
-        "timestamp": timestamp,
-    }
-    letter = make_letter("error", payload, **ends, **envelope)
+    letter = make_letter("error", payload, **fields)
     assert isinstance(letter, ErrorLetter)
     return letter
 
 
 def needs_input_letter(
-    *,
-    sender_id: str,
-    recipient_id: str,
-    task_id: str,
-    timestamp: datetime | str,
-    requested_inputs: Iterable[Mapping[str, Any]],
-    about: str | None = None,
-    **envelope: Any,
+    *, requested_inputs: Iterable[Mapping[str, Any]], about: str | None = None, **fields: Unpack[LetterFields]
 ) -> NeedsInputLetter:
     """A request for input; ``about`` is the ``context`` of the payload, a text for the recipient."""
     payload = _drop_none(requested_inputs=list(requested_inputs), context=about)
-    ends: dict[str, Any] = {
-        "sender_id": sender_id,
-        "recipient_id": recipient_id,
-        "task_id": task_id,
-        "timestamp": timestamp,
-    }
-    letter = make_letter("needs_input", payload, **ends, **envelope)
+    letter = make_letter("needs_input", payload, **fields)
     assert isinstance(letter, NeedsInputLetter)
     return letter
 
@@ -121,11 +105,11 @@ def answer_letter(
     timestamp: datetime | str,
     output: str = "Input given",
     sender_id: str | None = None,
-    **envelope: Any,
+    **fields: Any,
 ) -> TaskResultLetter:
     """The answer to a request for input, from its recipient to its sender."""
-    context = {**(envelope.pop("context", None) or {}), "in_reply_to": letter_id(request)}
-    envelope.setdefault("trace_id", request.trace_id or None)
+    context = {**(fields.pop("context", None) or {}), "in_reply_to": letter_id(request)}
+    fields.setdefault("trace_id", request.trace_id or None)
     return task_result_letter(
         sender_id=sender_id or request.recipient_id,
         recipient_id=request.sender_id,
@@ -134,44 +118,31 @@ def answer_letter(
         output=output,
         inputs=inputs,
         context=context,
-        **envelope,
+        **fields,
     )
 
 
-def make_letter(
-    kind: str,
-    payload: Mapping[str, Any],
-    *,
-    sender_id: str,
-    recipient_id: str,
-    task_id: str,
-    timestamp: datetime | str,
-    retry_count: int | None = None,
-    trace_id: str | None = None,
-    message_id: str | None = None,
-    depends_on: Iterable[str] | None = None,
-    session_id: str | None = None,
-    turn_id: str | None = None,
-    context: Mapping[str, Any] | None = None,
-    protocol_version: str = PROTOCOL_VERSION,
-) -> Letter:
-    """Return a letter with a payload. Ids and ``depends_on`` are added to its ``context``."""
+def make_letter(kind: str, payload: Mapping[str, Any], **fields: Unpack[LetterFields]) -> Letter:
+    """Return a letter with a payload."""
+    if unknown := fields.keys() - LetterFields.__annotations__.keys():
+        raise TypeError(f"a letter has no field {', '.join(sorted(unknown))}")
+    depends_on, context = fields.get("depends_on"), fields.get("context")
     known_context = _drop_none(
-        message_id=message_id,
+        message_id=fields.get("message_id"),
         depends_on=None if depends_on is None else list(depends_on),
-        session_id=session_id,
-        turn_id=turn_id,
+        session_id=fields.get("session_id"),
+        turn_id=fields.get("turn_id"),
     )
     return letter_from(
         _drop_none(
             type=kind,
-            protocol_version=protocol_version,
-            sender_id=sender_id,
-            recipient_id=recipient_id,
-            timestamp=_format_time(timestamp),
-            task_id=task_id,
-            retry_count=retry_count,
-            trace_id=trace_id,
+            protocol_version=fields.get("protocol_version", PROTOCOL_VERSION),
+            sender_id=fields["sender_id"],
+            recipient_id=fields["recipient_id"],
+            timestamp=_format_time(fields["timestamp"]),
+            task_id=fields["task_id"],
+            retry_count=fields.get("retry_count"),
+            trace_id=fields.get("trace_id"),
             payload=payload,
             context={**(context or {}), **known_context} if context is not None or known_context else None,
         )

@@ -7,16 +7,22 @@
 The top-level ``type`` selects one of the three. An absent field is ``UNSET``, which is false; no field is null. Unknown
 fields are kept with their bytes in ``unknown_fields``. ``context`` is open; ``KnownContext`` declares its known keys.
 Invariant: these types accept what the published schema accepts; a test compares both.
+
+``letter_id`` returns ``context.message_id``, or an id derived from sender, recipient, task, type and payload. The
+derived id ignores ``retry_count``, ``timestamp`` and ``trace_id``, so that a letter that is sent again keeps its id.
+Invariant: the derived id of a letter never changes between versions; inboxes rely on it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.value import UnknownFields, Value
+from dragoman.value import UnknownFields, Value, encode
 
 PROTOCOL_VERSION: Final = "1.3"  # the version that is written; every 1.x is read
 HUMAN: Final = "HUMAN"  # the recipient id of a person
@@ -259,3 +265,23 @@ class NeedsInputLetter(Letter, frozen=True, kw_only=True, tag="needs_input"):
 
 AnyLetter: TypeAlias = TaskResultLetter | ErrorLetter | NeedsInputLetter
 KINDS: Final[dict[str, type[Letter]]] = {kind.type: kind for kind in (TaskResultLetter, ErrorLetter, NeedsInputLetter)}
+
+
+# --- ids -----------------------------------------------------------------------------------------------------------
+
+
+def letter_id(letter: Letter) -> str:
+    """Return the id of a letter."""
+    return letter.message_id or derive_id(letter)
+
+
+def derive_id(letter: Letter) -> str:
+    """Return the id of a letter without ``message_id``: 64 hexadecimal digits."""
+    identity = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, to_canonical(letter.payload)]
+    return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()
+
+
+def to_canonical(payload: Any) -> str:
+    """Return a payload as text with sorted keys, so that the order of keys does not matter."""
+    plain = msgspec.json.decode(encode(payload))
+    return json.dumps(plain, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

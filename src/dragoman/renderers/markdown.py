@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from dragoman.humanize import escape_controls
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -18,7 +19,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.renderers.metadata import About, escape_controls, format_json, message_facts, placeholder
+from dragoman.renderers.metadata import About, format_json, message_facts, placeholder
 
 
 def write_head(_title: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from dragoman.humanize import escape_controls, format_count, format_size, format_time, format_usd
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -24,10 +24,8 @@ from dragoman.message import (
     VideoBlock,
 )
 
-_CONTROLS: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT: Final = 80  # characters
-_UNITS: Final = ("B", "kB", "MB", "GB")
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +38,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     def from_messages(cls, messages: Sequence[Message], title: str | None = None) -> About:
         """Collect the facts of messages."""
         session = messages[0].session_id if messages else ""
-        heading = _CONTROLS.sub(_visible_character, " ".join((title or "").split()))
-        count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
+        heading = escape_controls(" ".join((title or "").split()))
+        count = format_count(len(messages), "message")
         models = dict.fromkeys(message.metadata.model for message in messages if message.metadata.model)
         amounts = [message.metadata.usage.amount_usd for message in messages if message.metadata.usage is not None]
         days = [format_time(message.created_at)[:10] for message in messages if message.created_at != _UNKNOWN_TIME]
@@ -57,17 +55,7 @@ def _format_sum(amounts: Sequence[Decimal | None]) -> str:
     """The sum of known costs, and the number of answers without a price."""
     known = [amount for amount in amounts if amount is not None]
     unpriced = f"{len(amounts) - len(known):,} unpriced" if len(known) < len(amounts) else ""
-    return " + ".join(one for one in (format_usd(sum(known, Decimal(0))) if known else "", unpriced) if one)
-
-
-def escape_controls(text: str) -> str:
-    """Replace control characters with visible ones. Line breaks and tabs stay."""
-    return _CONTROLS.sub(_visible_character, text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def _visible_character(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    return chr(0x2400 + number) if number < 0x20 else "\u2421" if number == 0x7F else "\ufffd"
+    return " + ".join(text for text in (format_usd(sum(known, Decimal(0))) if known else "", unpriced) if text)
 
 
 def message_facts(message: Message) -> list[str]:
@@ -109,27 +97,6 @@ def placeholder(block: ContentBlock) -> str:
 
 def _where(source: ImageSource) -> str:
     return format_size(len(source.data) * 3 // 4) if source.kind == "base64" else source.data
-
-
-def format_size(number: float) -> str:
-    """A number of bytes with a unit."""
-    unit = 0
-    while number >= 1000 and unit < len(_UNITS) - 1:
-        number, unit = number / 1000, unit + 1
-    return f"{number:.1f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
-
-
-def format_usd(amount: Decimal | None) -> str:
-    """An amount with up to six decimals, at least two; "unpriced" if it is unknown."""
-    if amount is None:
-        return "unpriced"
-    whole, _, part = f"{amount:,.6f}".partition(".")
-    return f"${whole}.{part.rstrip('0').ljust(2, '0')}"
-
-
-def format_time(when: datetime) -> str:
-    """A time to the minute, in UTC."""
-    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def format_json(value: object) -> str:

@@ -10,16 +10,12 @@ an explicit choice of the user is used or rejected, never replaced.
 
 from __future__ import annotations
 
-from dragoman.routing.availability import Availability, Change
-from dragoman.routing.chain import SLOTS, ChainEntry, Decision, RoutingRejection, decide
-from dragoman.routing.facts import Requirements, TurnFacts, collect_facts
-from dragoman.routing.model_registry import TIERS, Registry
-from dragoman.routing.override import Override, read_override
+from dragoman.routing.chain import FAILURES, SLOTS, ChainEntry, Decision, RoutingRejection, decide, validation_failure
+from dragoman.routing.facts import Override, Requirements, TurnFacts, collect_facts, read_override
+from dragoman.routing.model_registry import TIERS, Availability, Change, Registry
 from dragoman.routing.pattern import Fingerprint, PatternSample, PatternSettings, make_fingerprint, recommend
 from dragoman.routing.policy import Policy, Rule, WorkspacePolicy, read_policy
 from dragoman.routing.predicates import PREDICATES
-from dragoman.routing.sticky import Sticky
-from dragoman.routing.validation import FAILURES, validation_failure
 
 __all__ = [
     "FAILURES",
@@ -39,7 +35,6 @@ __all__ = [
     "Requirements",
     "RoutingRejection",
     "Rule",
-    "Sticky",
     "TurnFacts",
     "WorkspacePolicy",
     "collect_facts",

@@ -21,6 +21,7 @@ import msgspec
 
 from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
+from dragoman.media_types import detect_media_type
 from dragoman.message import ImageBlock, ImageSource
 from dragoman.tools.gitignore import GitIgnore, compile_glob, compile_pattern
 from dragoman.tools.tool import Preview, ToolContext, ToolOutput, tool, truncate_middle
@@ -80,13 +81,8 @@ def _format_lines(all_lines: list[str], first_line: int, lines: int, size: int) 
 
 
 def _image_type(data: bytes) -> str | None:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    return "image/webp" if data.startswith(b"RIFF") and data[8:12] == b"WEBP" else None
+    media_type = detect_media_type(data)
+    return media_type if media_type is not None and media_type.startswith("image/") else None
 
 
 def _decode_text(data: bytes) -> str | None:

@@ -1,38 +1,23 @@
-"""Residue: the difference between what we would have written and what stood on the wire.
+"""Residue: what a dialect stores in ``provider_raw``, because canonical fields cannot represent it.
 
-    difference(written, wire)        what to remember; None if there is nothing
-    restored(written, residue)       the wire again
-
-A dialect reads what it understands into canonical fields. What it would write for these fields, compared with what
-came, leaves exactly that which the canonical fields cannot say: a hint about caching, an id, the spacing inside a
-string of arguments. That is kept in ``provider_raw`` and put back when the same dialect writes. An edit of the
-canonical field shows, because a value that was replaced is put back only while what we would write is still what it
-was then.
-
-A residue is plain JSON:
-
-    {"set": {key: value}}                 keys that we would not have written
-    {"drop": {key: fingerprint}}          keys that we would have written, with the value that has that fingerprint
-    {"in": {key: residue}}                differences inside a value
-    {"at": {"2": residue}}                differences inside an item of a list of the same length
-    {"is": value, "was": fingerprint}     another value, in place of the one with that fingerprint
-
-The one rule: restored(w, difference(w, x)) is x, whatever w and x are.
+A dialect reads a wire object into canonical fields. ``json_diff.diff`` between what it would write for these fields and
+the original wire object is the *residue*: a caching hint, an id, the white space in a string of arguments. The dialect
+applies it when it writes the message again.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.exchange import Loss, Request, ToolDefinition
+from dragoman.json_diff import apply_diff, diff, fingerprint
 from dragoman.jsontext import validate_json
 from dragoman.message import ProviderRaw
+
+__all__ = ["apply_diff", "diff", "fingerprint"]  # dialects import them from here
 
 Residue = dict[str, Any]
 
@@ -69,83 +54,6 @@ def _is_same_json(default: Any, wire: Any) -> bool:
 
 
 _sorted_json: Final = msgspec.json.Encoder(order="sorted").encode
-
-
-def diff(default: Any, wire: Any) -> Residue | None:
-    """What makes the wire out of what we would have written."""
-    if type(default) is dict and type(wire) is dict:
-        return _diff_objects(default, wire)
-    if type(default) is list and type(wire) is list and len(default) == len(wire):
-        parts = {
-            str(index): part
-            for index, (ours, theirs) in enumerate(zip(default, wire, strict=True))
-            if (part := diff(ours, theirs)) is not None
-        }
-        return {"at": parts} if parts else None
-    kind = type(wire)
-    if kind is str or kind is int:
-        if type(default) is kind and default == wire:
-            return None
-    elif type(default) is kind and kind is not list and repr(default) == repr(wire):  # 0.0 is not -0.0
-        return None
-    return {"is": wire, "was": fingerprint(default)}
-
-
-def _diff_objects(default: dict[str, Any], wire: dict[str, Any]) -> Residue | None:
-    residue: Residue = {}
-    added = {key: value for key, value in wire.items() if key not in default}
-    removed = {key: fingerprint(value) for key, value in default.items() if key not in wire}
-    inside = {key: part for key in default if key in wire and (part := diff(default[key], wire[key])) is not None}
-    if added:
-        residue["set"] = added
-    if removed:
-        residue["drop"] = removed
-    if inside:
-        residue["in"] = inside
-    return residue or None
-
-
-def apply_diff(default: Any, residue: Residue | None) -> Any:
-    """What stood on the wire, as far as what we would write now is still what we would have written then."""
-    if type(residue) is not dict:  # there is none, or somebody else wrote it
-        return default
-    if "was" in residue:
-        return residue.get("is") if residue["was"] == fingerprint(default) else default
-    if type(default) is list:
-        parts = _part(residue, "at")
-        return [apply_diff(item, parts.get(str(index))) for index, item in enumerate(default)]
-    if type(default) is not dict:
-        return default
-    inside, removed = _part(residue, "in"), _part(residue, "drop")
-    result = {
-        key: apply_diff(value, inside.get(key))
-        for key, value in default.items()
-        if key not in removed or removed[key] != fingerprint(value)
-    }
-    result.update((key, value) for key, value in _part(residue, "set").items() if key not in result)
-    return result
-
-
-def _part(residue: Residue, name: str) -> dict[str, Any]:
-    part = residue.get(name)
-    return part if type(part) is dict else {}
-
-
-def fingerprint(value: Any) -> str:
-    """What a value is recognised by, short and the same everywhere."""
-    if (type(value) is str and len(value) < _LONG) or value is None or type(value) is int:
-        return _cached_fingerprint(value)  # what we would write is most often one of a few words
-    return _fingerprint(value)
-
-
-def _fingerprint(value: Any) -> str:
-    return hashlib.sha256(_to_json(value).encode()).hexdigest()[:16]
-
-
-_LONG: Final = 64
-_cached_fingerprint: Final = functools.lru_cache(maxsize=512, typed=True)(_fingerprint)
-# Takes what a wire may hold and msgspec does not.
-_to_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 _RESIDUE_KEYS: Final = frozenset({"set", "drop", "in", "at", "is", "was"})

@@ -5,6 +5,7 @@ Invariant: a call with unusable input round-trips unchanged and never becomes a 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import msgspec
 from dragoman.errors import FormatError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import expect_list, expect_object
+from dragoman.media_types import detect_media_type
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
@@ -29,13 +31,6 @@ from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "ollama"
 NATIVE: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # marks native reasoning and images
-_IMAGE_PREFIXES: Final = {  # how the bytes of a picture begin, in base64: the wire does not say what kind it is
-    "iVBORw0KGgo": "image/png",
-    "/9j/": "image/jpeg",
-    "R0lGOD": "image/gif",
-    "UklGR": "image/webp",
-    "Qk": "image/bmp",
-}
 
 
 def read_blocks(wire: dict[str, Any], where: str, builder: MessageBuilder, seed: str) -> list[ContentBlock]:
@@ -66,7 +61,13 @@ def text_at(wire: dict[str, Any], key: str, where: str) -> str:
 
 
 def _image_type(data: str) -> str:
-    return next((kind for prefix, kind in _IMAGE_PREFIXES.items() if data.startswith(prefix)), "image/*")
+    """The type of an image by its first bytes, because the wire format has no field for it."""
+    try:
+        head = base64.b64decode(data[:16])
+    except ValueError:
+        head = b""
+    media_type = "image/bmp" if head.startswith(b"BM") else detect_media_type(head)
+    return media_type if media_type is not None and media_type.startswith("image/") else "image/*"
 
 
 def read_call(

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.envelope.difference import apply_diff, diff, fingerprint
 from dragoman.envelope.normalization import SCHEMA, SIDECAR_KEY, VERSION, Envelope, copy_json
 from dragoman.envelope.tool_loop import to_title
 from dragoman.envelope.writer import UNKNOWN_TIME, CallHistory, format_time
 from dragoman.errors import EnvelopeError
 from dragoman.ids import TOOL_ID
+from dragoman.json_diff import apply_diff, diff, fingerprint
 from dragoman.message import (
     SCHEMA_VERSION,
     ContentBlock,
@@ -40,7 +40,7 @@ _SPEAKERS: Final = {Role.USER: "user", Role.ASSISTANT: "assistant", Role.SYSTEM:
 _ROLES: Final = {word: role for role, word in _SPEAKERS.items()}
 _COMPLETE: Final = MessageStatus.COMPLETE
 _NOTHING: Final = MessageMetadata()
-_NO_SESSION: Final = fingerprint("")
+_NO_SESSION: Final = fingerprint("", ordered=True)
 _NOT_PLAIN: Final = (LookupError, TypeError, ValueError, AttributeError, EnvelopeError, msgspec.ValidationError)
 _message: Final = unvalidated(Message)
 _metadata: Final = unvalidated(MessageMetadata)
@@ -140,7 +140,7 @@ def _make_sidecar(message: Message, history: CallHistory) -> dict[str, Any] | No
     inside: dict[str, Any] = {}
     numbered = str(history.count).zfill(26)
     if message.id != numbered:
-        inside["id"] = {"is": message.id, "was": fingerprint(numbered)}
+        inside["id"] = {"is": message.id, "was": fingerprint(numbered, ordered=True)}
     if message.session_id:
         inside["session_id"] = {"is": message.session_id, "was": _NO_SESSION}
     raw = {str(at): {"set": {"provider_raw": one}} for at, one in _raw_of(message.content)}
@@ -172,7 +172,7 @@ def _diff_metadata(message: Message) -> dict[str, Any] | None:
     named_by = (metadata.message_id or message.id) if message.session_id else None
     parent = metadata.parent_tool_use_id if message.role is Role.TOOL else None
     if metadata.parent_tool_use_id == parent and (metadata is _NOTHING or _is_bare(metadata)):
-        return {"gone": {"message_id": fingerprint(named_by)}} if named_by is not None else None
+        return {"gone": {"message_id": fingerprint(named_by, ordered=True)}} if named_by is not None else None
     written = {} if parent is None else {"parent_tool_use_id": parent}
     if named_by is not None:
         written["message_id"] = named_by
@@ -183,7 +183,7 @@ def _diff_metadata(message: Message) -> dict[str, Any] | None:
     given = msgspec.json.decode(data)
     if msgspec.json.encode(given) != data:
         raise ValueError("plain JSON is not exact")
-    return diff(written, given)
+    return diff(written, given, ordered=True)
 
 
 def _is_bare(metadata: MessageMetadata) -> bool:
@@ -202,7 +202,7 @@ def _add_time(when: datetime, inside: dict[str, Any]) -> bool:
     if second == UNKNOWN_TIME or when.tzinfo is not UTC or when.year < 1000:
         return False
     text = second.strftime("%Y-%m-%dT%H:%M:%S")
-    inside["created_at"] = {"is": f"{text}.{when.microsecond:06}Z", "was": fingerprint(f"{text}.000000Z")}
+    inside["created_at"] = {"is": f"{text}.{when.microsecond:06}Z", "was": fingerprint(f"{text}.000000Z", ordered=True)}
     return True
 
 
@@ -280,7 +280,7 @@ def _read_metadata(first: ContentBlock, named_by: str | None, left: dict[str, An
     written = {} if parent is None else {"parent_tool_use_id": parent}
     if named_by is not None:
         written["message_id"] = named_by
-    return msgspec.convert(apply_diff(written, left), MessageMetadata)
+    return msgspec.convert(apply_diff(written, left, ordered=True), MessageMetadata)
 
 
 @functools.lru_cache(maxsize=64)
