@@ -185,16 +185,16 @@ def _parse_64bit_integer(digits: str) -> int:
 
 
 def _integer_error(digits: str) -> JsonError:
-    shown = digits if len(digits) <= 40 else f"{digits[:20]}… ({len(digits)} digits)"
-    what = f"the integer {shown} is too large"
+    excerpt = digits if len(digits) <= 40 else f"{digits[:20]}… ({len(digits)} digits)"
+    what = f"the integer {excerpt} is too large"
     return JsonError(what, code="number_out_of_range", remedy="Send it as a string")
 
 
 def _parse_float(digits: str) -> float:
     number = float(digits)
     if number in (float("inf"), float("-inf")):
-        shown = digits if len(digits) <= 40 else f"{digits[:20]}…"
-        raise JsonError(f"the number {shown} does not fit a double", code="number_out_of_range")
+        excerpt = digits if len(digits) <= 40 else f"{digits[:20]}…"
+        raise JsonError(f"the number {excerpt} does not fit a double", code="number_out_of_range")
     return number
 
 

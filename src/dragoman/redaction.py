@@ -233,9 +233,9 @@ class Redactor:
             case int() | float() if kind == "password" and not isinstance(value, bool):
                 return _marker(kind)
             case dict():
-                return {inner: self._redact_named(name, one) for inner, one in self._redact_value(value).items()}
+                return {inner: self._redact_named(name, item) for inner, item in self._redact_value(value).items()}
             case list() | tuple():
-                return [self._redact_named(name, one) for one in value]
+                return [self._redact_named(name, item) for item in value]
             case _:
                 return self._redact_value(value)
 

@@ -247,11 +247,11 @@ def _with_readable_content(message: Message, log: _RepairLog) -> Message:
     for block in message.content:
         if isinstance(block, ToolResultBlock):
             inner = tuple(
-                made for part in block.content if (made := _to_readable_block(part, message, log)) is not None
+                result for part in block.content if (result := _to_readable_block(part, message, log)) is not None
             )
             blocks.append(block if inner == block.content else block.replace(content=inner))
-        elif (made := _to_readable_block(block, message, log)) is not None:
-            blocks.append(made)
+        elif (result := _to_readable_block(block, message, log)) is not None:
+            blocks.append(result)
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
 
 

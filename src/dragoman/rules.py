@@ -329,16 +329,17 @@ def _check_blocks(message: Message, where: str, violations: list[Violation], pro
     for index, block in enumerate(message.content):
         kind = type(block)
         if allowed is not None and kind not in allowed:
-            found = [(f"{role}-content", "", f"{role} messages do not hold {block.type} blocks")]
+            block_problems = [(f"{role}-content", "", f"{role} messages do not hold {block.type} blocks")]
         elif kind is TextBlock or kind in _MEDIA:
-            found = _content_problems(block)
+            block_problems = _content_problems(block)
         elif role is _ASSISTANT and kind in CALL:
-            found = _call_problems(block, problems)  # type: ignore[arg-type]
+            block_problems = _call_problems(block, problems)  # type: ignore[arg-type]
         else:
             continue
-        if found:
+        if block_problems:
             violations.extend(
-                Violation(rule, f"{where}.content[{index}]{field}", what, message.id) for rule, field, what in found
+                Violation(rule, f"{where}.content[{index}]{field}", what, message.id)
+                for rule, field, what in block_problems
             )
     if not message.content and allowed is not None and role is not _SYSTEM:
         violations.append(Violation("content-not-empty", f"{where}.content", "no content", message.id))
@@ -357,18 +358,20 @@ def _content_problems(block: Any) -> Problems:
 
 def _call_problems(block: Call, input_problems: InputProblems | None) -> Problems:
     """The rules that a call breaks."""
-    found: Problems = []
+    call_problems: Problems = []
     if is_tool_id(block.id) is None:
-        found.append(("tool-id-is-ours", ".id", f"{block.id!r} is not one of our ids"))
+        call_problems.append(("tool-id-is-ours", ".id", f"{block.id!r} is not one of our ids"))
     if is_tool_name(block.name) is None:
         has_nul = "\0" in block.name
         rule, what = (
             ("names-are-plain", "it holds a NUL") if has_nul else ("tool-name-is-plain", f"{block.name!r} is not plain")
         )
-        found.append((rule, ".name", what))
+        call_problems.append((rule, ".name", what))
     if input_problems is not None and type(block) is ToolUseBlock:
-        found.extend(("tool-input-fits", ".input", problem) for problem in input_problems(block.name, block.input))
-    return found
+        call_problems.extend(
+            ("tool-input-fits", ".input", problem) for problem in input_problems(block.name, block.input)
+        )
+    return call_problems
 
 
 def _check_tool_message(message: Message, where: str, violations: list[Violation]) -> None:

@@ -286,7 +286,7 @@ def _read_tagged(structs: list[type[msgspec.Struct]], data: bytes, where: str, u
 def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, unknown_parts: UnknownParts) -> Any:
     shape: dict[str, Raw] = _decode_strict(dict[str, Raw], data, where)
     fields = _fields_by_key(cls)
-    known: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     unknown: dict[str, bytes] = {}
     for name, raw in shape.items():
         if name == cls.__struct_config__.tag_field:
@@ -294,7 +294,7 @@ def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, unknown_par
         field = fields.get(name)
         if field is not None and name != "unknown_fields":
             try:
-                known[field.name] = _read(field.type, bytes(raw), f"{where}.{name}", unknown_parts)
+                values[field.name] = _read(field.type, bytes(raw), f"{where}.{name}", unknown_parts)
                 continue
             except InputError:
                 if not unknown_parts.lenient or field.required:
@@ -302,9 +302,9 @@ def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, unknown_par
         unknown[name] = bytes(raw)
         unknown_parts.add(f"{where}.{name}" if name.isidentifier() else f"{where}[{name[:100]!r}]")
     if unknown:
-        known["unknown_fields"] = UnknownFields(unknown)
+        values["unknown_fields"] = UnknownFields(unknown)
     try:
-        return cls(**known)
+        return cls(**values)
     except (TypeError, ValueError) as error:
         raise FormatError(str(error), where=where) from None
 

@@ -117,7 +117,7 @@ def merge_entries(*groups: Iterable[Entry]) -> list[Entry]:
     its predecessor. A group without any time is last.
     """
     streams = [_with_times(number, list(group)) for number, group in enumerate(groups)]
-    return [entry for _, _, entry in heapq.merge(*streams, key=lambda one: one[:2])]
+    return [entry for _, _, entry in heapq.merge(*streams, key=lambda item: item[:2])]
 
 
 def _with_times(number: int, group: list[Entry]) -> Iterator[tuple[float, int, Entry]]:

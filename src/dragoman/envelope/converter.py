@@ -139,16 +139,16 @@ def _make_sidecar(guess: Message, message: Message, *, is_ours: bool) -> Sidecar
     plain = read_json(text, OWN)
     if encode_json(plain) != text:
         sidecar["text"] = text.decode()
-    elif (left := diff(read_json(codec.encode(guess), OWN), plain, ordered=True)) is not None:
-        sidecar["left"] = left
+    elif (remainder := diff(read_json(codec.encode(guess), OWN), plain, ordered=True)) is not None:
+        sidecar["left"] = remainder
     return sidecar
 
 
 def _attach_sidecar(envelopes: list[Envelope], sidecar: Sidecar) -> list[Envelope]:
-    many = len(envelopes)
+    count = len(envelopes)
     for number, envelope in enumerate(envelopes):
         own = sidecar if number == 0 else {}
-        place = {"part": [number + 1, many]} if many > 1 else {}
+        place = {"part": [number + 1, count]} if count > 1 else {}
         metadata = envelope["metadata"]
         replaced = {"was": metadata[SIDECAR_KEY]} if SIDECAR_KEY in metadata else {}
         envelope["metadata"] = {SIDECAR_KEY: None, **metadata} | {SIDECAR_KEY: {**place, **own, **replaced}}
@@ -178,17 +178,17 @@ def _group(envelopes: list[Envelope]) -> Iterator[tuple[int, list[Envelope]]]:
     """Yield groups of envelopes that belong to one message, with their position."""
     at = 0
     while at < len(envelopes):
-        many = _group_size(envelopes, at)
-        yield at, envelopes[at : at + many]
-        at += many
+        size = _group_size(envelopes, at)
+        yield at, envelopes[at : at + size]
+        at += size
 
 
 def _group_size(envelopes: list[Envelope], at: int) -> int:
     match envelopes[at]["metadata"].get(SIDECAR_KEY):
-        case {"part": [1, int(many)]} if many > 1:
-            group = envelopes[at : at + many]
+        case {"part": [1, int(size)]} if size > 1:
+            group = envelopes[at : at + size]
             places = [_place(envelope) for envelope in group]
-            return many if places == [[number + 1, many] for number in range(many)] else 1
+            return size if places == [[number + 1, size] for number in range(size)] else 1
     return 1
 
 
@@ -233,7 +233,7 @@ def _read_with_sidecar(group: list[Envelope], history: CallHistory) -> Message:
     added = [diff(part, envelope, ordered=True) for part, envelope in zip(written, bare, strict=True)]
     if not any(added):
         return message
-    return with_stored_fields(message, [None if left is None else {"ours": True, **left} for left in added])
+    return with_stored_fields(message, [None if change is None else {"ours": True, **change} for change in added])
 
 
 def _strip_sidecar(envelope: Envelope) -> Envelope:

@@ -143,14 +143,14 @@ def _make_sidecar(message: Message, history: CallHistory) -> dict[str, Any] | No
         inside["id"] = {"is": message.id, "was": fingerprint(numbered, ordered=True)}
     if message.session_id:
         inside["session_id"] = {"is": message.session_id, "was": _NO_SESSION}
-    raw = {str(at): {"set": {"provider_raw": one}} for at, one in _raw_of(message.content)}
+    raw = {str(at): {"set": {"provider_raw": raw_part}} for at, raw_part in _raw_of(message.content)}
     if raw:
-        if message.content and not all(_is_exact(one["set"]["provider_raw"]) for one in raw.values()):
+        if message.content and not all(_is_exact(raw_part["set"]["provider_raw"]) for raw_part in raw.values()):
             return None
-        inside["content"] = {"at": {place: copy_json(one) for place, one in raw.items()}}
-    left = _diff_metadata(message)
-    if left is not None:
-        inside["metadata"] = left
+        inside["content"] = {"at": {place: copy_json(raw_part) for place, raw_part in raw.items()}}
+    metadata_change = _diff_metadata(message)
+    if metadata_change is not None:
+        inside["metadata"] = metadata_change
     if message.created_at.microsecond and not _add_time(message.created_at, inside):
         return None
     return {"ours": True, "left": {"in": inside}} if inside else {"ours": True}
@@ -173,17 +173,17 @@ def _diff_metadata(message: Message) -> dict[str, Any] | None:
     parent = metadata.parent_tool_use_id if message.role is Role.TOOL else None
     if metadata.parent_tool_use_id == parent and (metadata is _NOTHING or _is_bare(metadata)):
         return {"gone": {"message_id": fingerprint(named_by, ordered=True)}} if named_by is not None else None
-    written = {} if parent is None else {"parent_tool_use_id": parent}
+    base = {} if parent is None else {"parent_tool_use_id": parent}
     if named_by is not None:
-        written["message_id"] = named_by
+        base["message_id"] = named_by
     try:
         data = encode_fast(metadata)
     except (SlowPathRequired, UnicodeEncodeError):
         raise ValueError("it needs care") from None
-    given = msgspec.json.decode(data)
-    if msgspec.json.encode(given) != data:
+    plain = msgspec.json.decode(data)
+    if msgspec.json.encode(plain) != data:
         raise ValueError("plain JSON is not exact")
-    return diff(written, given, ordered=True)
+    return diff(base, plain, ordered=True)
 
 
 def _is_bare(metadata: MessageMetadata) -> bool:
@@ -207,12 +207,12 @@ def _add_time(when: datetime, inside: dict[str, Any]) -> bool:
 
 
 def _attach_sidecar(envelopes: list[Envelope], sidecar: dict[str, Any], message: Message) -> list[Envelope]:
-    many = len(envelopes)
+    count = len(envelopes)
     named_by = (message.metadata.message_id or message.id) if message.session_id else None
     when = None if message.created_at == UNKNOWN_TIME else format_time(message.created_at)
     for number, envelope in enumerate(envelopes):
         own = sidecar if number == 0 else {}
-        carried = {"part": [number + 1, many], **own} if many > 1 else own
+        carried = {"part": [number + 1, count], **own} if count > 1 else own
         envelope["metadata"] = {SIDECAR_KEY: carried, **envelope["metadata"]}
         if named_by is not None:
             envelope["id"] = f"{named_by}#{number + 1}" if number else named_by
@@ -229,9 +229,9 @@ def read_plain(group: list[Envelope], history: CallHistory) -> Message | None:
     try:
         first = group[0]
         sidecar = first["metadata"][SIDECAR_KEY]
-        left = sidecar.get("left", {})
-        inside = left.get("in", {})
-        if sidecar["ours"] is not True or len(left) != (1 if inside else 0) or "was" in sidecar:
+        change = sidecar.get("left", {})
+        inside = change.get("in", {})
+        if sidecar["ours"] is not True or len(change) != (1 if inside else 0) or "was" in sidecar:
             return None
         raw = inside.get("content", {}).get("at", {})
         blocks = tuple(_block(envelope, raw.get(str(at))) for at, envelope in enumerate(group))
@@ -248,18 +248,18 @@ def read_plain(group: list[Envelope], history: CallHistory) -> Message | None:
         return None
 
 
-def _block(envelope: Envelope, left: dict[str, Any] | None) -> ContentBlock:
-    raw = None if left is None else _expect(dict, left["set"]["provider_raw"])
+def _block(envelope: Envelope, change: dict[str, Any] | None) -> ContentBlock:
+    raw = None if change is None else _expect(dict, change["set"]["provider_raw"])
     payload, metadata = envelope["payload"], envelope["metadata"]
     match envelope["type"]:
         case "text" if raw is None:
             return _text(_expect(str, envelope["content"]))
         case "tool_call":
-            name, given = _expect(str, payload["tool_name"]), _expect(dict, payload["parameters"])
-            return _tool_use(_tool_id(metadata), name, given, raw)
+            name, arguments = _expect(str, payload["tool_name"]), _expect(dict, payload["parameters"])
+            return _tool_use(_tool_id(metadata), name, arguments, raw)
         case "tool_result":
-            said = (_text(_expect(str, envelope["content"])),)
-            return _tool_result(_tool_id(metadata), said, not _expect(bool, payload["success"]), raw)
+            content = (_text(_expect(str, envelope["content"])),)
+            return _tool_result(_tool_id(metadata), content, not _expect(bool, payload["success"]), raw)
     raise ValueError("not plain")
 
 
@@ -273,14 +273,14 @@ def _tool_id(metadata: dict[str, Any]) -> str:
     return str(TOOL_ID.fullmatch(metadata["tool_call_id"])[0])  # type: ignore[index]
 
 
-def _read_metadata(first: ContentBlock, named_by: str | None, left: dict[str, Any] | None) -> MessageMetadata:
+def _read_metadata(first: ContentBlock, named_by: str | None, change: dict[str, Any] | None) -> MessageMetadata:
     parent = first.tool_use_id if type(first) is ToolResultBlock else None
-    if left is not None and left.keys() == {"gone"} and left["gone"].keys() == {"message_id"}:
+    if change is not None and change.keys() == {"gone"} and change["gone"].keys() == {"message_id"}:
         return _NOTHING if parent is None else _result_metadata(parent)
-    written = {} if parent is None else {"parent_tool_use_id": parent}
+    base = {} if parent is None else {"parent_tool_use_id": parent}
     if named_by is not None:
-        written["message_id"] = named_by
-    return msgspec.convert(apply_diff(written, left, ordered=True), MessageMetadata)
+        base["message_id"] = named_by
+    return msgspec.convert(apply_diff(base, change, ordered=True), MessageMetadata)
 
 
 @functools.lru_cache(maxsize=64)
@@ -288,7 +288,7 @@ def _result_metadata(tool_use_id: str) -> MessageMetadata:
     return _metadata(parent_tool_use_id=tool_use_id)
 
 
-def _read_time(text: str | None, left: dict[str, Any] | None) -> datetime:
-    if left is not None:
-        return datetime.fromisoformat(left["is"]).astimezone(UTC)
+def _read_time(text: str | None, change: dict[str, Any] | None) -> datetime:
+    if change is not None:
+        return datetime.fromisoformat(change["is"]).astimezone(UTC)
     return UNKNOWN_TIME if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)

@@ -84,7 +84,7 @@ class _Run:
             self.final_content = content
             self.messages.append(text("assistant", content))
         tool_calls = answer.get("tool_calls") or ()
-        self.calls = [(one["name"], dict(one.get("parameters") or {})) for one in tool_calls if one.get("name")]
+        self.calls = [(call["name"], dict(call.get("parameters") or {})) for call in tool_calls if call.get("name")]
         self.completed = self.fault is None and not self.calls
 
     def is_new(self, name: str, parameters: dict[str, Any]) -> bool:
@@ -134,8 +134,8 @@ def result_envelope(name: str, answer: Mapping[str, Any], turn: int, *, is_handl
 
 def tool_call_text(name: str, parameters: Mapping[str, Any], turn: int) -> str:
     """``AI ACTION (Turn 1): Executing Wiki Upsert with parameters: title: Example``"""
-    shown = ", ".join(f"{key}: {_shorten(value)}" for key, value in parameters.items())
-    return f"AI ACTION (Turn {turn}): Executing {to_title(name)}" + (f" with parameters: {shown}" if shown else "")
+    values = ", ".join(f"{key}: {_shorten(value)}" for key, value in parameters.items())
+    return f"AI ACTION (Turn {turn}): Executing {to_title(name)}" + (f" with parameters: {values}" if values else "")
 
 
 def tool_result_text(name: str, answer: Mapping[str, Any], turn: int, *, is_handler_tool: bool = False) -> str:

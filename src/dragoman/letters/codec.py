@@ -196,19 +196,19 @@ class _LetterReader:
             return None
         shape = msgspec.json.decode(data, type=dict[str, Raw])
         fields = {field.encode_name: field for field in _fields(cls)}
-        known, unknown = dict[str, Any](), dict[str, bytes]()
+        values, unknown = dict[str, Any](), dict[str, bytes]()
         before = len(self.problems)
         for name, field in fields.items():
             if field.required and name not in shape:
                 self.problems.append(Problem(f"{where}.{name}", f"is missing; expected {describe_type(field.type)}"))
         for name, raw in shape.items():
             if name in fields:
-                known[fields[name].name] = self._read_part(fields[name].type, bytes(raw), f"{where}.{name}")
+                values[fields[name].name] = self._read_part(fields[name].type, bytes(raw), f"{where}.{name}")
             elif name != cls.__struct_config__.tag_field:
                 unknown[name] = bytes(raw)
         if len(self.problems) > before:
             return None
-        return cls(**known, unknown_fields=UnknownFields(unknown)) if unknown else cls(**known)
+        return cls(**values, unknown_fields=UnknownFields(unknown)) if unknown else cls(**values)
 
     def _read_part(self, hint: Any, data: bytes, where: str) -> Any:
         inner = _without_unset(hint)

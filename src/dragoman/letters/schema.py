@@ -38,7 +38,7 @@ def letter_schema() -> dict[str, Any]:
     parts = {name: _clean(name, part) for name, part in components.items()}
     payloads = {kind: parts[cls.__name__]["properties"]["payload"] for kind, cls in KINDS.items()}
     envelope = parts[next(iter(KINDS.values())).__name__]
-    known = parts.pop("KnownContext")
+    known_context = parts.pop("KnownContext")
     for cls in KINDS.values():
         del parts[cls.__name__]
     parts["TaskResult"]["allOf"] = [_CONSISTENT]
@@ -46,7 +46,7 @@ def letter_schema() -> dict[str, Any]:
         **envelope["properties"],
         "type": {"enum": list(KINDS)},
         "payload": {"type": "object"},
-        "context": {"type": "object", "properties": known["properties"]},
+        "context": {"type": "object", "properties": known_context["properties"]},
     }
     properties["protocol_version"] = {**properties["protocol_version"], "pattern": r"^1\.[0-9]{1,9}$"}
     return {

@@ -47,7 +47,7 @@ def sensitive_ids(letter: Letter) -> frozenset[str]:
     """Return the ids of the sensitive inputs of a request; empty for any other letter."""
     if not isinstance(letter, NeedsInputLetter):
         return frozenset()
-    return frozenset(wanted.id for wanted in letter.payload.requested_inputs if wanted.is_sensitive)
+    return frozenset(requested.id for requested in letter.payload.requested_inputs if requested.is_sensitive)
 
 
 def extract_secrets(letter: Letter, ids: Collection[str] | None = None) -> tuple[Letter, dict[str, Any]]:
@@ -105,10 +105,10 @@ def _map_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[
     match letter:
         case NeedsInputLetter():
             requested = tuple(
-                wanted.replace(default=change(f"default/{wanted.id}", wanted.default))
-                if wanted.is_sensitive and wanted.default is not UNSET
-                else wanted
-                for wanted in letter.payload.requested_inputs
+                requested_input.replace(default=change(f"default/{requested_input.id}", requested_input.default))
+                if requested_input.is_sensitive and requested_input.default is not UNSET
+                else requested_input
+                for requested_input in letter.payload.requested_inputs
             )
             return letter.replace(payload=letter.payload.replace(requested_inputs=requested))
         case TaskResultLetter() if letter.payload.result.inputs:
@@ -142,7 +142,7 @@ def _restore_options(letter: Letter, masked: Letter) -> Letter:
     if not isinstance(letter, NeedsInputLetter) or not isinstance(masked, NeedsInputLetter):
         return masked
     inputs = zip(letter.payload.requested_inputs, masked.payload.requested_inputs, strict=True)
-    requested = tuple(without.replace(options=wanted.options) for wanted, without in inputs)
+    requested = tuple(without.replace(options=original.options) for original, without in inputs)
     return masked.replace(payload=masked.payload.replace(requested_inputs=requested))
 
 

@@ -97,14 +97,14 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
 def summarize(samples: Iterable[EvaluationSample]) -> Summary:
     """Statistics over many evaluations."""
     ordered = _sort(samples)
-    scores = [one.score for one in ordered if one.score is not None]
-    verdicts = [one.success for one in ordered if one.success is not None]
-    costs = [one.cost_usd for one in ordered if one.cost_usd is not None]
+    scores = [sample.score for sample in ordered if sample.score is not None]
+    verdicts = [sample.success for sample in ordered if sample.success is not None]
+    costs = [sample.cost_usd for sample in ordered if sample.cost_usd is not None]
     return Summary(
         count=len(ordered),
         average_score=_average(scores),
         success_rate=_average(list(map(float, verdicts))),
-        durations=summarize_durations([one.duration_ms for one in ordered if one.duration_ms is not None]),
+        durations=summarize_durations([sample.duration_ms for sample in ordered if sample.duration_ms is not None]),
         resources=summarize_resources(ordered),
         cost_usd=sum(costs, Decimal(0)) if costs else None,
         first_at=ordered[0].created_at if ordered else None,
@@ -119,7 +119,7 @@ def rolling_summary(samples: Iterable[EvaluationSample], newest: int = WINDOW) -
 
 def compute_trend(samples: Iterable[EvaluationSample], window: int = WINDOW) -> Trend:
     """Return the trend of scores. An evaluation with only a success flag counts as 1 or 0."""
-    scores = [(one.created_at, grade) for one in _sort(samples) if (grade := _grade(one)) is not None]
+    scores = [(sample.created_at, grade) for sample in _sort(samples) if (grade := _grade(sample)) is not None]
     points = tuple(
         Point(at=at, score=score, rolling_average=_mean([grade for _, grade in scores[max(0, n - window) : n]]))
         for n, (at, score) in enumerate(scores, 1)
@@ -157,7 +157,7 @@ _MONDAY: Final = datetime(1970, 1, 5, tzinfo=UTC)
 
 def step_for(samples: Iterable[EvaluationSample]) -> Step:
     """Return the shortest step that splits the evaluations into at most 72 spans."""
-    times = [one.created_at for one in samples]
+    times = [sample.created_at for sample in samples]
     whole = max(times) - min(times) if times else timedelta()
     return next((name for name, step in _STEPS.items() if whole <= step * _MAX_SPANS), "week")
 
@@ -168,7 +168,7 @@ def split_by_step(samples: Iterable[EvaluationSample], step: Step) -> tuple[Span
     by_span: dict[datetime, list[EvaluationSample]] = {}
     for sample in _sort(samples):
         by_span.setdefault(_MONDAY + (sample.created_at - _MONDAY) // width * width, []).append(sample)
-    return tuple(_make_span(at, some) for at, some in by_span.items())
+    return tuple(_make_span(at, group) for at, group in by_span.items())
 
 
 def _make_span(at: datetime, samples: Sequence[EvaluationSample]) -> Span:
@@ -216,7 +216,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def _sort(samples: Iterable[EvaluationSample]) -> list[EvaluationSample]:
-    return sorted(samples, key=lambda one: (one.created_at, one.id))
+    return sorted(samples, key=lambda sample: (sample.created_at, sample.id))
 
 
 def _grade(sample: EvaluationSample) -> float | None:
@@ -236,6 +236,6 @@ def _mean(numbers: Sequence[float]) -> float:
 
 def group_by(samples: Iterable[AnySample], field: str) -> dict[str, list[AnySample]]:
     """Group evaluations by ``agent_id``, ``model`` or ``evaluator``. Those without one are omitted."""
-    named = [(name, one) for one in samples if isinstance(name := getattr(one, field), str)]
+    named = [(name, sample) for sample in samples if isinstance(name := getattr(sample, field), str)]
     named.sort(key=lambda pair: pair[0])
-    return {name: [one for _, one in group] for name, group in itertools.groupby(named, key=lambda pair: pair[0])}
+    return {name: [sample for _, sample in group] for name, group in itertools.groupby(named, key=lambda pair: pair[0])}

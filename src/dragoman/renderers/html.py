@@ -72,7 +72,9 @@ def _message(message: Message, answers: dict[str, ToolResultBlock], rendered: se
     facts = "".join(f"<span>{_text(fact)}</span>" for fact in message_facts(message))
     head = f'<div class="who"><b>{_text(role)}</b><span class="facts">{facts}</span></div>'
     body = "".join(_blocks(message.content, message.role, answers, rendered))
-    attached = "".join(_aside(f"attached: {one.path} ({one.mime_type})") for one in message.metadata.attachments)
+    attached = "".join(
+        _aside(f"attached: {attachment.path} ({attachment.mime_type})") for attachment in message.metadata.attachments
+    )
     return f'<article class="{role if role in _ROLES else "other"}">{head}{body}{attached}</article>'
 
 
@@ -115,7 +117,7 @@ def _call(block: ToolUseBlock | InvalidToolUseBlock, answer: ToolResultBlock | N
 
 def _result(block: ToolResultBlock) -> str:
     name = '<div class="name failed">✗ failed</div>' if block.is_error else '<div class="name">← result</div>'
-    parts = [_lines(one.text, "result") if isinstance(one, TextBlock) else _medium(one) for one in block.content]
+    parts = [_lines(part.text, "result") if isinstance(part, TextBlock) else _medium(part) for part in block.content]
     return name + ("".join(parts) or _aside("nothing"))
 
 

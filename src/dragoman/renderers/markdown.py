@@ -39,7 +39,10 @@ def write_conversation(messages: Sequence[Message], about: About) -> str:
     for message in messages:
         parts.append("## " + " · ".join([_line(message.role.value), *map(_line, message_facts(message))]))
         parts.extend(part for block in message.content for part in _block(block, names))
-        parts.extend(f"*attached: {_line(one.path)} ({one.mime_type})*" for one in message.metadata.attachments)
+        parts.extend(
+            f"*attached: {_line(attachment.path)} ({attachment.mime_type})*"
+            for attachment in message.metadata.attachments
+        )
     return "\n\n".join(parts) + "\n\n"
 
 

@@ -53,9 +53,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 def _format_sum(amounts: Sequence[Decimal | None]) -> str:
     """The sum of known costs, and the number of answers without a price."""
-    known = [amount for amount in amounts if amount is not None]
-    unpriced = f"{len(amounts) - len(known):,} unpriced" if len(known) < len(amounts) else ""
-    return " + ".join(text for text in (format_usd(sum(known, Decimal(0))) if known else "", unpriced) if text)
+    priced = [amount for amount in amounts if amount is not None]
+    unpriced = f"{len(amounts) - len(priced):,} unpriced" if len(priced) < len(amounts) else ""
+    return " + ".join(text for text in (format_usd(sum(priced, Decimal(0))) if priced else "", unpriced) if text)
 
 
 def message_facts(message: Message) -> list[str]:

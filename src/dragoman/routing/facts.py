@@ -102,7 +102,7 @@ def collect_facts(
     blocks, messages, offered = tuple(content), tuple(history), tuple(tools)
     calls = [block for message in messages for block in message.content if isinstance(block, _CALLS)]
     tool_names = tuple(dict.fromkeys(call.name for call in calls))
-    media = [block for content in (blocks, *(one.content for one in messages)) for block in _media(content)]
+    media = [block for content in (blocks, *(message.content for message in messages)) for block in _media(content)]
     image_types = tuple(dict.fromkeys(block.media_type for block in media if isinstance(block, ImageBlock)))
     has_images = bool(image_types)
     effects = {tool.name: str(tool.side_effects) for tool in offered}

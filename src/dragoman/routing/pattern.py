@@ -78,7 +78,7 @@ def make_fingerprint(
     paths = [token for token in tokens if ("." in token or "/" in token) and _is_path(token)]
     return Fingerprint(
         intent_tags=_first_names(_INTENT_OF_WORD[token] for token in tokens if token in _INTENT_OF_WORD),
-        file_extensions=_first_names(f".{found[1]}" for path in paths if (found := _EXTENSION.search(path[-16:]))),
+        file_extensions=_first_names(f".{match[1]}" for path in paths if (match := _EXTENSION.search(path[-16:]))),
         tool_names=_first_names(tool_names),
         path_buckets=_first_names(bucket for path in paths if (bucket := _first_folder(path))),
         side_effects=_first_names(str(effect) for effect in side_effects),
@@ -202,15 +202,15 @@ def _mean_success(group: list[PatternSample]) -> float:
 
 
 def _mean_cost(group: list[PatternSample]) -> Decimal | None:
-    known = [(sample.cost_usd, sample.sample_size) for sample in group if sample.cost_usd is not None]
-    size = sum(count for _, count in known)
-    return sum((cost * count for cost, count in known), Decimal(0)) / size if size else None
+    costs = [(sample.cost_usd, sample.sample_size) for sample in group if sample.cost_usd is not None]
+    size = sum(count for _, count in costs)
+    return sum((cost * count for cost, count in costs), Decimal(0)) / size if size else None
 
 
 def _efficiencies(costs: dict[str, Decimal | None]) -> dict[str, float]:
     """Return the relative cheapness of each model: 1 for the cheapest, 0 for the most expensive or unknown."""
-    known = [cost for cost in costs.values() if cost is not None]
-    low, high = min(known, default=Decimal(0)), max(known, default=Decimal(0))
+    known_costs = [cost for cost in costs.values() if cost is not None]
+    low, high = min(known_costs, default=Decimal(0)), max(known_costs, default=Decimal(0))
     if low == high:
         return dict.fromkeys(costs, 0.0)
     return {model: 0.0 if cost is None else float((high - cost) / (high - low)) for model, cost in costs.items()}

@@ -98,8 +98,8 @@ def _contains_any(texts: tuple[str, ...], text: str) -> bool:
     return any(word.casefold() in folded for word in texts)
 
 
-def _includes(values: tuple[str, ...], known: tuple[str, ...] | None) -> bool:
-    return known is not None and not set(values).isdisjoint(known)
+def _includes(values: tuple[str, ...], facts: tuple[str, ...] | None) -> bool:
+    return facts is not None and not set(values).isdisjoint(facts)
 
 
 @functools.lru_cache(maxsize=512)
@@ -130,8 +130,8 @@ def read_predicate(value: Any, where: str, problems: Problems, depth: int = 0) -
         problems.add(where, f"nested deeper than {MAX_DEPTH} levels")
         return None
     parts = [_read_single(str(key), part, f"{where}.{key}", problems, depth) for key, part in value.items()]
-    read = tuple(part for part in parts if part is not None)
-    return read[0] if len(read) == 1 else Combined("all_of", read)
+    predicates = tuple(part for part in parts if part is not None)
+    return predicates[0] if len(predicates) == 1 else Combined("all_of", predicates)
 
 
 def _read_single(key: str, value: Any, where: str, problems: Problems, depth: int) -> Predicate | None:
@@ -150,13 +150,13 @@ def _read_single(key: str, value: Any, where: str, problems: Problems, depth: in
         problems.add(where, f"no such predicate; there are {', '.join(PREDICATES)}")
         return None
     try:
-        read = kind.read(value)
+        parsed = kind.read(value)
     except ValueError as error:
         problems.add(where, str(error))
         return None
-    if isinstance(read, tuple) and len(read) == 2 and isinstance(read[0], time) and read[0] == read[1]:
+    if isinstance(parsed, tuple) and len(parsed) == 2 and isinstance(parsed[0], time) and parsed[0] == parsed[1]:
         problems.warn(where, "begins when it ends, so it never holds")
-    return Fact(key, read)
+    return Fact(key, parsed)
 
 
 def _read_list(key: Any, value: Any, where: str, problems: Problems, depth: int) -> Predicate | None:
@@ -213,9 +213,9 @@ def _read_texts(value: Any) -> tuple[str, ...]:
 
 def _read_effects(value: Any) -> tuple[str, ...]:
     effects = _read_texts(value)
-    known = [effect.value for effect in SideEffects]
-    if unknown := [effect for effect in effects if effect not in known]:
-        raise ValueError(f"there are the side effects {', '.join(known)}, not {', '.join(unknown)}")
+    names = [effect.value for effect in SideEffects]
+    if unknown := [effect for effect in effects if effect not in names]:
+        raise ValueError(f"there are the side effects {', '.join(names)}, not {', '.join(unknown)}")
     return effects
 
 
