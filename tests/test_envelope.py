@@ -39,7 +39,7 @@ from dragoman.errors import EnvelopeError, InputError
 from dragoman.message import Role
 from tests import strategies
 from tests.conftest import ROOT
-from tests.test_envelope_bridge import envelopes, kinds, parameters, rows
+from tests.test_envelope_converter import envelopes, kinds, parameters, rows
 
 LEGACY: dict[str, Any] = {
     "role": "assistant",
@@ -591,5 +591,5 @@ def test_a_model_that_fails_ends_the_loop_with_what_there_is() -> None:
 
 def test_a_conversation_without_a_list_of_messages_is_refused_with_what_to_do() -> None:
     messages: Any = None
-    with pytest.raises(InputError, match="messages is NoneType, and has to be a list"):
+    with pytest.raises(InputError, match="messages is NoneType, not a list"):
         asyncio.run(run_conversation(ConversationCall(messages=messages), lambda call: None, loop=lambda call: {}))

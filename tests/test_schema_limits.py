@@ -91,7 +91,7 @@ def test_a_recursive_schema_is_no_bomb() -> None:
     schema = {"$ref": "#/$defs/T", "$defs": {"T": tree}}
     assert measure_schema(schema).is_recursive
     assert value_problems(schema, {"left": {"right": {}}}) == ()
-    assert value_problems(schema, {"left": {"right": 1}}) == ("$: it does not fit the schema",)
+    assert value_problems(schema, {"left": {"right": 1}}) == ("$: it does not match the schema",)
 
 
 def test_a_reference_in_data_is_no_reference() -> None:

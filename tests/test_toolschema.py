@@ -120,7 +120,7 @@ def test_a_tool_s_name_is_snake_case(name: str) -> None:
 
 def test_one_name_is_registered_once() -> None:
     box = ToolSchemas([tool({"type": "object"})])
-    with pytest.raises(ToolSchemaError, match="registered already"):
+    with pytest.raises(ToolSchemaError, match="already registered"):
         box.add(tool({"type": "object"}))
     assert list(box.definitions) == ["read_file"]
 

@@ -99,11 +99,11 @@ def _decode_general(data: bytes, schema: Format) -> Message:
     except InputError as error:
         if not unknown_parts.lenient:
             raise
-        what = f"schema version {version}; this Dragoman knows up to {schema.current} and cannot read it ({error})"
+        what = f"schema version {version}; this Dragoman supports up to {schema.current} and cannot read it ({error})"
         raise NewerVersionError(what, data=data, version=version, where="$.schema_version") from None
     usage = message.metadata.usage
     if usage is not None and not usage.is_finite():
-        raise FormatError("an amount that is no number", where="$.metadata.usage.cost_usd")
+        raise FormatError("an amount that is not finite", where="$.metadata.usage.cost_usd")
     if unknown_parts.places:
         _log_unknown_parts(message, unknown_parts)
     try:
@@ -116,7 +116,7 @@ def _log_unknown_parts(message: Message, unknown_parts: value.UnknownParts) -> N
     import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
     logging.getLogger("dragoman.format").warning(
-        "kept what this version does not know, in message %s: %s",
+        "kept unknown parts of message %s: %s",
         message.id,
         ", ".join(unknown_parts.places)
         + (f" and {more} more" if (more := unknown_parts.count - len(unknown_parts.places)) else ""),

@@ -184,7 +184,7 @@ def _protocol_fault(what: str) -> Fault:
 
 _INCOMPLETE: Final = Fault(
     code="stream_incomplete",
-    message="the stream ended before the model did",
+    message="the stream ended before the answer",
     error_class=ErrorClass.NETWORK,
     retryable=True,
 )
@@ -192,7 +192,7 @@ _INCOMPLETE: Final = Fault(
 
 _UNEXPLAINED: Final = Fault(
     code="unexplained_error",
-    message="the provider ended the answer as failed and did not say why",
+    message="the provider reported a failure without a reason",
     error_class=ErrorClass.SERVER_ERROR,
     retryable=True,
 )
@@ -200,7 +200,7 @@ _UNEXPLAINED: Final = Fault(
 
 _EMPTY: Final = Fault(
     code="empty_response",
-    message="the model ended properly and said nothing",
+    message="the answer is empty",
     error_class=ErrorClass.SERVER_ERROR,
     retryable=True,
 )
@@ -399,7 +399,7 @@ class Accumulator:
             import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
             log = logging.getLogger("dragoman.stream")
-            log.warning("ignored what came after the end of a message, from %s on", type(event).__name__)
+            log.warning("ignored events after the end of a message, from %s on", type(event).__name__)
         self.has_late_events = True
 
     def content(self) -> tuple[ContentBlock, ...]:

@@ -33,7 +33,7 @@ _FIFTY_BITS: Final = (1 << 50) - 1
 def ulid(time_ms: int, randomness: int) -> str:
     """Return a ULID: 48 bits of time and 80 bits of randomness, as 26 characters that sort like the number."""
     if not (0 <= time_ms < 1 << 48 and 0 <= randomness < _RANDOM_LIMIT):
-        raise ValueError(f"no ULID has the time {time_ms} ms and the randomness {randomness}")
+        raise ValueError(f"a ULID cannot hold the time {time_ms} ms and the randomness {randomness}")
     return _ulid_from_int((time_ms << _RANDOM_BITS) | randomness)
 
 
@@ -89,7 +89,7 @@ class UlidSource:
         else:  # same millisecond, or the clock stepped back
             number = self._last + 1
         if number > _LAST:
-            raise OverflowError("the ids of this session are used up: its last one is the greatest ULID there is")
+            raise OverflowError("no greater ULID exists: the last id of this session is the maximum")
         self._last = number
         return _ulid_from_int(number)
 
@@ -134,7 +134,7 @@ class IdFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.alphabet or self.room < 1:
-            raise ValueError("an id needs an alphabet, and room behind its prefix")
+            raise ValueError("an id format needs an alphabet, and characters after its prefix")
 
     @property
     def room(self) -> int:
@@ -218,4 +218,4 @@ class ToolIds:
             if self._tool_ids.get((provider, candidate), tool_id) == tool_id:
                 self.add(provider, tool_id, candidate)
                 return candidate
-        raise ValueError(f"{provider}: no id is left for {tool_id!r}; its spelling has room for too few")
+        raise ValueError(f"{provider}: no unused id for {tool_id!r}; the id format is too short")

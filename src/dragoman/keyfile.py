@@ -90,7 +90,7 @@ class KeyFile(Generic[Key]):
     def _require_private(self, status: os.stat_result) -> None:
         if os.name == "posix" and (status.st_mode & 0o077 or status.st_uid not in (os.geteuid(), 0)):
             raise SettingsError(
-                "others on this machine can read it, or it is somebody else's, and it holds keys",
+                "it contains keys, and other users can read it or own it",
                 where=str(self._path),
                 remedy=f"Run: chmod 600 {shlex.quote(str(self._path))}",
                 code="unsafe_config",

@@ -470,4 +470,4 @@ def _to_utc(when: datetime) -> datetime:
     try:
         return when.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"created_at: {when.isoformat()} is before or after all time in UTC") from None
+        raise ValueError(f"created_at: {when.isoformat()} is outside the calendar in UTC") from None

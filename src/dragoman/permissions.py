@@ -59,6 +59,6 @@ def restrict(*paths: Path) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            _log.warning("others on this machine can read %s, and that cannot be changed: %s", path, error.strerror)
+            _log.warning("other users can read %s, and its permissions cannot be changed: %s", path, error.strerror)
         else:
-            _log.warning("others on this machine could read %s; from now on only its owner can", path)
+            _log.warning("removed the permissions of other users from %s", path)

@@ -111,7 +111,7 @@ class PriceTable:
         raise UnknownPriceError(
             f"no price for {model!r} at {at.astimezone(UTC):%Y-%m-%d}",
             where=f"price table {self.version}",
-            remedy="Add the model to a price file; if it is free, give it rates of 0",
+            remedy="Add the model to a price file; if it is free, with rates of 0",
         )
 
     def has_price(self, model: str) -> bool:

@@ -148,7 +148,7 @@ def _close_unfinished(messages: tuple[Message, ...], log: _RepairLog) -> list[Me
     result = []
     for index, message in enumerate(messages):
         if index in unfinished:
-            log.add("partial-is-last", message.id, "closed as cancelled: others have spoken since")
+            log.add("partial-is-last", message.id, "closed as cancelled: later messages exist")
             metadata = message.metadata.replace(status=MessageStatus.CANCELLED)
             result.append(message.replace(metadata=metadata))
         else:

@@ -405,7 +405,7 @@ def check_origin(message: Message, where: str, violations: list[Violation]) -> N
         return
     for index, block in enumerate(message.content):
         if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
-            what = "reasoning, and no provider is named"
+            what = "reasoning without a provider"
             violations.append(Violation("reasoning-names-origin", f"{where}.content[{index}]", what, message.id))
 
 
@@ -465,7 +465,7 @@ def _check_session(messages: tuple[Message, ...], violations: list[Violation]) -
     for index, message in enumerate(messages):
         where = f"$[{index}]"
         if index in unfinished:
-            what = "still streaming, and others have spoken since"
+            what = "still streaming, before later messages"
             violations.append(Violation("partial-is-last", f"{where}.metadata.status", what, message.id))
         if message.session_id != messages[0].session_id:
             what = f"{message.session_id!r} among messages of {messages[0].session_id!r}"

@@ -76,7 +76,7 @@ class _Measurement:
         """Count a value and its parts. ``references`` led to it; ``None`` disables following references."""
         self.values += 1
         if self.values > MAX_VALUES:
-            raise _size_error(where, f"more than {MAX_VALUES} values once its references are written out")
+            raise _size_error(where, f"more than {MAX_VALUES} values with expanded references")
         if depth > MAX_DEPTH:
             raise _size_error(where, f"nested deeper than {MAX_DEPTH} levels")
         match value:
@@ -107,7 +107,7 @@ class _Measurement:
     def _count_text(self, text: str, where: str) -> None:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
-            raise _size_error(where, f"more than {MAX_CHARACTERS} characters once its references are written out")
+            raise _size_error(where, f"more than {MAX_CHARACTERS} characters with expanded references")
 
     def _count_patterns(self, key: str, inner: Any, where: str) -> None:
         if key == "pattern" and isinstance(inner, str):

@@ -118,7 +118,7 @@ class ToolSchemas:
         """Register a tool, or raise ``ToolSchemaError`` with all problems."""
         problems = tool_problems(tool, is_foreign=is_foreign)
         if tool.name in self._definitions:
-            problems = (f"name: {tool.name!r} is registered already", *problems)
+            problems = (f"name: {tool.name!r} is already registered", *problems)
         if problems:
             raise ToolSchemaError(tool.name, problems)
         own = tool.replace(
@@ -196,7 +196,7 @@ class _Validator:
                 return ()
             if not self._size.is_recursive and self._size.values * _count_values(value) <= _MAX_CHECKS:
                 return _problems(self._compiled.iter_errors(value))
-            return self._first_problem(value) if self._is_subset else ("$: it does not fit the schema",)
+            return self._first_problem(value) if self._is_subset else ("$: it does not match the schema",)
         except UnicodeEncodeError:
             return ("$: a lone surrogate in a text",)
 

@@ -38,7 +38,7 @@ class Format:
             if not 1 <= from_version < self.current:
                 raise ValueError(f"no migration from version {from_version} can lead to version {self.current}")
             if from_version in self._migrations:
-                raise ValueError(f"version {from_version} has a migration already")
+                raise ValueError(f"version {from_version} already has a migration")
             self._migrations[from_version] = migrate
             return migrate
 
@@ -49,7 +49,7 @@ class Format:
         for step in range(version, self.current):
             migrate = self._migrations.get(step)
             if migrate is None:
-                what = f"schema version {step} is not known, and there is no way from it to version {self.current}"
+                what = f"schema version {step} has no migration to version {self.current}"
                 raise FormatError(what, where="$.schema_version", code="unknown_version")
             try:
                 message = migrate(message)

@@ -17,7 +17,7 @@ from dragoman.errors import EnvelopeError
 from dragoman.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import answered, called, result, said
-from tests.test_envelope_bridge import envelopes, rides, rows
+from tests.test_envelope_converter import envelopes, rides, rows
 
 ROW = {
     "role": "assistant",

@@ -79,7 +79,7 @@ async def test_what_others_could_read_is_restricted_when_it_is_opened(
     assert {one.name for one in tmp_path.iterdir()} >= {"store.db.schema-0", "store.db.schema-1"}
     warned = [record.getMessage() for record in caplog.records]
     assert len(warned) == 3
-    assert all("could read" in line for line in warned)
+    assert all("removed the permissions" in line for line in warned)
     caplog.clear()
     await keep_something(f"sqlite:///{path}")
     assert caplog.records == []

@@ -141,7 +141,7 @@ def _answer_entries(message: Message, losses: list[Loss]) -> Iterator[Entry]:
     words = [block for block in message.content if not isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
     text = _text_with_losses(message, words, losses)
     if message.metadata.usage is not None:
-        losses.append(_loss(message, "usage", "an entry has no place for what a message has cost"))
+        losses.append(_loss(message, "usage", "an entry has no field for the cost"))
     if text and not calls and message.metadata.status is MessageStatus.COMPLETE:
         yield {"type": types.FINAL, "content": text}
     if text:
@@ -175,7 +175,9 @@ def _text(blocks: Iterable[ContentBlock]) -> str:
     return _SEPARATOR.join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
-def _loss(message: Message, block_type: str, reason: str = "an entry holds words, calls and results only") -> Loss:
+def _loss(
+    message: Message, block_type: str, reason: str = "an entry has fields for texts, calls and results only"
+) -> Loss:
     return Loss(message.session_id, message.id, block_type, "entries", reason)
 
 

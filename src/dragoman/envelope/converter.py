@@ -14,6 +14,7 @@ the sidecar contains the whole message. ``fast_path`` handles the most frequent 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ import msgspec
 from dragoman import codec
 from dragoman.envelope.fast_path import read_plain, write_plain
 from dragoman.envelope.normalization import SCHEMA, SIDECAR_KEY, Envelope, normalize_many
-from dragoman.envelope.reader import blocks_from, message_from_envelope, with_stored_fields
+from dragoman.envelope.reader import blocks_from, message_from_envelope, read_bare_message, with_stored_fields
 from dragoman.envelope.writer import CallHistory, write_envelope, write_envelopes
 from dragoman.errors import EnvelopeError, InputError
 from dragoman.json_diff import apply_diff, diff, encode_json
@@ -128,7 +129,7 @@ def _normalize_exact(envelope: Any) -> Envelope:
     """Normalize an envelope that was assembled from metadata. Raise ``ValueError`` if that changes it."""
     (result,) = normalize_many([envelope])
     if encode_json(result) != encode_json(envelope):
-        raise ValueError("not an envelope any more")
+        raise ValueError("no longer an envelope")
     return result
 
 
@@ -216,7 +217,7 @@ def _read_with_sidecar(group: list[Envelope], history: CallHistory) -> Message:
     """Return the message of envelopes with a sidecar."""
     sidecar = group[0]["metadata"].get(SIDECAR_KEY)
     if not isinstance(sidecar, dict) or not sidecar.keys() <= {"part", "ours", "left", "text", "whole", "was"}:
-        raise ValueError("nothing of ours rides along")
+        raise ValueError("no sidecar")
     if "whole" in sidecar:
         return codec.decode(sidecar["whole"])
     bare = [_strip_sidecar(envelope) for envelope in group]
@@ -247,9 +248,9 @@ def _strip_sidecar(envelope: Envelope) -> Envelope:
 
 def _read_without_sidecar(envelopes: list[Envelope], history: CallHistory) -> Message:
     """Return the message that the envelopes alone are read as: their blocks, and the other fields of the first."""
-    first = _without_stored_fields(message_from_envelope(envelopes[0], history))
-    blocks = [block for envelope in envelopes for block in blocks_from(envelope, history, {})]
-    return first.replace(content=blocks)
+    blocks = [blocks_from(envelope, history, {}) for envelope in envelopes]
+    first = read_bare_message(envelopes[0], blocks[0], history, {})
+    return first.replace(content=tuple(itertools.chain.from_iterable(blocks)))
 
 
 def _are_equal(left: list[Envelope], right: list[Envelope] | None) -> bool:

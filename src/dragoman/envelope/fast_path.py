@@ -179,7 +179,7 @@ def _diff_metadata(message: Message) -> dict[str, Any] | None:
     try:
         data = encode_fast(metadata)
     except (SlowPathRequired, UnicodeEncodeError):
-        raise ValueError("it needs care") from None
+        raise ValueError("unknown parts") from None
     plain = msgspec.json.decode(data)
     if msgspec.json.encode(plain) != data:
         raise ValueError("plain JSON is not exact")

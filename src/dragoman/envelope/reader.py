@@ -52,8 +52,18 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
     """Return the message of a normalized envelope, with the remaining fields in its metadata."""
     hints: Hints = {}
-    blocks = blocks_from(envelope, history, hints)
-    message = Message(
+    message = read_bare_message(envelope, blocks_from(envelope, history, hints), history, hints)
+    if envelope["payload"] and envelope["metadata"].get("type") == envelope["type"]:
+        hints["row"] = True  # a row repeats the payload in its metadata, and an edit must change both
+    change = diff(write_envelope(message, hints), envelope, ordered=True)
+    return with_stored_fields(message, [{**hints, "left": change} if change is not None else hints])
+
+
+def read_bare_message(
+    envelope: Envelope, blocks: tuple[ContentBlock, ...], history: CallHistory, hints: Hints
+) -> Message:
+    """Return a message of these blocks with the fields of an envelope, without the stored fields."""
+    return Message(
         id=str(history.count).zfill(26),  # a placeholder until the store assigns an id
         session_id="",
         role=_read_role(envelope, blocks),
@@ -65,10 +75,6 @@ def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
         ),
         created_at=_read_time(envelope.get("created_at"), hints),
     )
-    if envelope["payload"] and envelope["metadata"].get("type") == envelope["type"]:
-        hints["row"] = True  # a row repeats the payload in its metadata, and an edit must change both
-    change = diff(write_envelope(message, hints), envelope, ordered=True)
-    return with_stored_fields(message, [{**hints, "left": change} if change is not None else hints])
 
 
 def with_stored_fields(message: Message, stored: Sequence[Hints | None]) -> Message:

@@ -57,8 +57,10 @@ async def run_conversation(
     """
     messages: Any = call.messages
     if not isinstance(messages, list | tuple):
-        what = f"messages is {type(messages).__name__}, and has to be a list of messages"
-        raise InputError(what, where="ConversationCall", remedy="Give the conversation so far, or [] for a new one")
+        what = f"messages is {type(messages).__name__}, not a list"
+        raise InputError(
+            what, where="ConversationCall", remedy="Pass the messages so far, or [] for a new conversation"
+        )
     returned: Any = None if runner is None else await await_result(runner(call))
     if not is_array(returned):
         returned = await await_result((loop or _built_in_loop())(call))

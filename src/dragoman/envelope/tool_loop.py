@@ -45,7 +45,7 @@ class ToolLoop:
     async def _run_call(self, run: _Run, name: str, parameters: dict[str, Any]) -> None:
         """Run one call, unless an equal one was run before."""
         if not run.is_new(name, parameters):
-            reason = "the same call was made before; use its result or change the parameters"
+            reason = "an equal call was made before; use its result or change the parameters"
             answer: dict[str, Any] = {"success": False, "error": reason}
             run.messages.append(result_envelope(name, answer, run.turn))
             return
@@ -143,7 +143,7 @@ def tool_result_text(name: str, answer: Mapping[str, Any], turn: int, *, is_hand
     if answer.get("success"):
         sentence = answer.get("message") or f"SUCCESS: {to_title(name)} completed."
     else:
-        sentence = f"FAILED: {to_title(name)}: {answer.get('error') or 'no reason was given'}"
+        sentence = f"FAILED: {to_title(name)}: {answer.get('error') or 'no reason'}"
     text = f"TOOL RESPONSE (Turn {turn}): {sentence}" if turn > 0 else str(sentence)
     if answer.get("data") and not is_handler_tool:
         text += "\n\n" + msgspec.json.encode(answer["data"]).decode()

@@ -128,7 +128,7 @@ def policy_from_file(path: Path | str, registry: Registry) -> Policy:
 def _read_text(path: str) -> bytes:
     try:
         if not Path(path).is_file():  # reading a pipe would block
-            raise PolicyError(("$: there is no such file",), where=path)
+            raise PolicyError(("$: the file does not exist",), where=path)
         with Path(path).open("rb") as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -148,7 +148,7 @@ def parse_yaml(text: bytes, origin: str = "routing policy") -> Any:
         def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             if self.check_event(yaml.AliasEvent):
                 mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-                raise yaml.MarkedYAMLError(problem="references (*) are not taken here", problem_mark=mark)
+                raise yaml.MarkedYAMLError(problem="references (*) are not supported", problem_mark=mark)
             node: yaml.Node | None = super().compose_node(parent, index)
             return node
 
@@ -156,7 +156,7 @@ def parse_yaml(text: bytes, origin: str = "routing policy") -> Any:
             keys: set[str] = set()
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                    what = f"the key {key.value!r} is there twice"
+                    what = f"the key {key.value!r} occurs twice"
                     raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
                 keys.add(str(key.value))
             return super().construct_mapping(node, deep)
@@ -166,7 +166,7 @@ def parse_yaml(text: bytes, origin: str = "routing policy") -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "$"
-        raise PolicyError((f"{place}: not YAML as it is taken here ({error.problem})",), where=origin) from None
+        raise PolicyError((f"{place}: not valid YAML ({error.problem})",), where=origin) from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise PolicyError((f"$: not YAML as it is taken here ({reason})",), where=origin) from None
+        raise PolicyError((f"$: not valid YAML ({reason})",), where=origin) from None
