@@ -65,7 +65,7 @@ def _diff_objects(base: dict[str, Any], target: dict[str, Any], ordered: bool) -
     if added:
         result["set"] = added
     if removed:
-        result[_removed_key(ordered)] = removed
+        result[_drop_key(ordered)] = removed
     if inside:
         result["in"] = inside
     if ordered and [*(key for key in base if key in target), *added] != list(target):
@@ -84,7 +84,7 @@ def apply_diff(base: Any, change: Diff | None, *, ordered: bool = False) -> Any:
         return [apply_diff(item, parts.get(str(index)), ordered=ordered) for index, item in enumerate(base)]
     if type(base) is not dict:
         return base
-    inside, removed = _part(change, "in"), _part(change, _removed_key(ordered))
+    inside, removed = _part(change, "in"), _part(change, _drop_key(ordered))
     result = {
         key: apply_diff(value, inside.get(key), ordered=ordered)
         for key, value in base.items()
@@ -95,7 +95,7 @@ def apply_diff(base: Any, change: Diff | None, *, ordered: bool = False) -> Any:
     return dict(sorted(result.items(), key=lambda item: order.get(item[0], len(order)))) if order else result
 
 
-def _removed_key(ordered: bool) -> str:
+def _drop_key(ordered: bool) -> str:
     return "gone" if ordered else "drop"
 
 

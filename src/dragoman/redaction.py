@@ -205,7 +205,7 @@ class Redactor:
             case dict():
                 result: dict[Any, Any] = {}
                 for name, inner in value.items():
-                    result[self._redact_name(name, result)] = self._redact_named(name, inner)
+                    result[self._redact_name(name, result)] = self._redact_field(name, inner)
                 return result
             case list() | tuple():
                 return [self._redact_value(inner) for inner in value]
@@ -222,7 +222,7 @@ class Redactor:
             candidate = f"{self.text(name)} ({number})"
         return candidate
 
-    def _redact_named(self, name: Any, value: Any) -> Any:
+    def _redact_field(self, name: Any, value: Any) -> Any:
         kind = _kind_of_name(name) if isinstance(name, str) else None
         if kind is None:
             return self._redact_value(value)
@@ -233,9 +233,9 @@ class Redactor:
             case int() | float() if kind == "password" and not isinstance(value, bool):
                 return _marker(kind)
             case dict():
-                return {inner: self._redact_named(name, item) for inner, item in self._redact_value(value).items()}
+                return {inner: self._redact_field(name, item) for inner, item in self._redact_value(value).items()}
             case list() | tuple():
-                return [self._redact_named(name, item) for item in value]
+                return [self._redact_field(name, item) for item in value]
             case _:
                 return self._redact_value(value)
 

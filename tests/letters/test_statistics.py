@@ -14,9 +14,9 @@ from dragoman.letters.statistics import (
     compute_trend,
     group_by,
     percentile,
-    rolling_summary,
     summarize,
     summarize_durations,
+    summarize_newest,
 )
 from dragoman.store import Evaluation
 
@@ -44,9 +44,9 @@ def test_averages_leave_out_what_is_not_said_and_are_none_where_nobody_says_it()
 
 def test_the_rolling_summary_is_of_the_newest_few() -> None:
     many = [judged(number, score=0.0 if number < 20 else 1.0) for number in range(30)]
-    assert rolling_summary(many).average_score == 1.0
-    assert rolling_summary(many, 20).average_score == 0.5
-    assert rolling_summary(many, 100).count == 30
+    assert summarize_newest(many).average_score == 1.0
+    assert summarize_newest(many, 20).average_score == 0.5
+    assert summarize_newest(many, 100).count == 30
 
 
 def test_percentiles_are_values_that_were_there() -> None:
@@ -95,10 +95,10 @@ def test_the_order_in_which_they_are_given_does_not_matter(scores: list[float | 
     some = [judged(number, score=score) for number, score in enumerate(scores)]
     other = list(some)
     order.shuffle(other)
-    assert (summarize(some), compute_trend(some), rolling_summary(some)) == (
+    assert (summarize(some), compute_trend(some), summarize_newest(some)) == (
         summarize(other),
         compute_trend(other),
-        rolling_summary(other),
+        summarize_newest(other),
     )
     average = summarize(some).average_score
     assert average is None or 0 <= average <= 1

@@ -13,7 +13,7 @@ from rich.text import Text
 from dragoman.cli.options import JsonOption
 from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.errors import InputError, LetterError
-from dragoman.letters import find_warnings, letter_id, published_schema, read_letter
+from dragoman.letters import find_warnings, letter_id, read_letter, read_schema_file
 
 
 class _LetterReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ def validate(file: Annotated[Path, Parameter(allow_leading_hyphen=True)], *, jso
 
 def schema() -> None:
     """Print the JSON Schema of letters, draft 2020-12."""
-    sys.stdout.buffer.write(published_schema())
+    sys.stdout.buffer.write(read_schema_file())
     sys.stdout.buffer.flush()
 
 

@@ -88,7 +88,7 @@ def _write_envelopes(
     plain = write_plain(message, history)
     if plain is not None:
         return plain
-    stored = _stored_fields(message)
+    stored = _get_stored_fields(message)
     if stored is not None:
         try:
             result = _restore_envelopes(message, stored, history, verbatim=verbatim, read_from=read_from)
@@ -156,7 +156,7 @@ def _attach_sidecar(envelopes: list[Envelope], sidecar: Sidecar) -> list[Envelop
     return envelopes
 
 
-def _stored_fields(message: Message) -> list[Any] | None:
+def _get_stored_fields(message: Message) -> list[Any] | None:
     extra = message.metadata.extra
     stored = extra.get(SCHEMA) if extra else None
     return stored if isinstance(stored, list) and stored else None

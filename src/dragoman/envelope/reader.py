@@ -71,7 +71,7 @@ def read_bare_message(
         metadata=MessageMetadata(
             status=_STATUS.get(envelope["type"], MessageStatus.COMPLETE),
             message_id=envelope.get("id"),
-            parent_tool_use_id=_answered_call_id(blocks),
+            parent_tool_use_id=_result_call_id(blocks),
         ),
         created_at=_read_time(envelope.get("created_at"), hints),
     )
@@ -161,7 +161,7 @@ def _find_call_id(envelope: Envelope) -> str | None:
     return None
 
 
-def _answered_call_id(blocks: tuple[ContentBlock, ...]) -> str | None:
+def _result_call_id(blocks: tuple[ContentBlock, ...]) -> str | None:
     match blocks:
         case (ToolResultBlock() as result,):
             return result.tool_use_id

@@ -63,14 +63,14 @@ async def run_conversation(
         )
     returned: Any = None if runner is None else await await_result(runner(call))
     if not is_array(returned):
-        returned = await await_result((loop or _built_in_loop())(call))
+        returned = await await_result((loop or _get_default_loop())(call))
     try:
         return ConversationResult.normalize(returned)
     except EnvelopeError as error:
         return failure_result(call, str(error))
 
 
-def _built_in_loop() -> Runner:
+def _get_default_loop() -> Runner:
     """Return the loop of the turn layer. The root package resolves the name lazily."""
     loop: Runner = sys.modules["dragoman"].conversation_loop
     return loop

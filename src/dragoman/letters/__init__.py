@@ -7,7 +7,7 @@
     task_result_letter, error_letter, …         builders
     sensitive_ids, extract_secrets, insert_secrets, mask_secrets
                                                 secrets in letters
-    letter_schema, published_schema             the published JSON Schema
+    letter_schema, read_schema_file             the published JSON Schema
 
 All functions are pure. ``dragoman.mail`` delivers letters.
 """
@@ -26,8 +26,8 @@ from dragoman.letters.codec import (
     read_stored_letter,
     write_letter,
 )
-from dragoman.letters.schema import SCHEMA_ID, letter_schema, published_schema
-from dragoman.letters.sensitive_values import (
+from dragoman.letters.schema import SCHEMA_ID, letter_schema, read_schema_file
+from dragoman.letters.secret_values import (
     MASK,
     extract_secrets,
     get_reference,
@@ -90,8 +90,8 @@ __all__ = [
     "make_letter",
     "mask_secrets",
     "needs_input_letter",
-    "published_schema",
     "read_letter",
+    "read_schema_file",
     "read_stored_letter",
     "sensitive_ids",
     "task_result_letter",

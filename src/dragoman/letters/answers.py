@@ -39,10 +39,10 @@ def _problems(request: InputRequest, inputs: Mapping[str, Any], where: str, is_c
         place = f"{where}.{requested.id}" if requested.id.isidentifier() else f"{where}[{requested.id[:100]!r}]"
         if requested.id in inputs:
             if not _fits(requested, inputs[requested.id]):
-                what = f"expected {_expected(requested)}, got {_kind_of(inputs[requested.id])}"
+                what = f"expected {_describe_input(requested)}, got {_kind_of(inputs[requested.id])}"
                 yield Problem(place, what, INVALID_ANSWER)
         elif is_complete and requested.is_required and requested.default is UNSET:
-            yield Problem(place, f"is missing; expected {_expected(requested)}", INVALID_ANSWER)
+            yield Problem(place, f"is missing; expected {_describe_input(requested)}", INVALID_ANSWER)
     ids = {requested.id for requested in request.requested_inputs}
     if others := len(inputs.keys() - ids):
         what = f"expected the ids that were asked for alone, got {others} other{'s' if others > 1 else ''}"
@@ -70,7 +70,7 @@ def _is_same(option: Any, value: Any) -> bool:
     return isinstance(option, bool) == isinstance(value, bool) and bool(option == value)
 
 
-def _expected(requested: RequestedInput) -> str:
+def _describe_input(requested: RequestedInput) -> str:
     if requested.options:
         return f"one of the {len(requested.options)} options" if len(requested.options) > 1 else "the only option"
     return _EXPECTED[requested.type]

@@ -1,7 +1,7 @@
 """The published JSON Schema of letters: draft 2020-12, generated from the types.
 
     letter_schema() -> dict       the schema; a test compares it with schemas/letter-1.3.json
-    published_schema() -> bytes   the file
+    read_schema_file() -> bytes   the file
 
 The top-level ``type`` selects the payload. Undeclared fields are allowed, because later minor versions may add some.
 Invariant: a letter that matches the schema is accepted by ``read_letter``, except for conditions that a schema cannot
@@ -68,7 +68,7 @@ def letter_schema() -> dict[str, Any]:
     }
 
 
-def inlined_schema() -> dict[str, Any]:
+def inline_schema() -> dict[str, Any]:
     """Return the schema without an id and without references, for use inside another document."""
     whole = letter_schema()
     parts = whole.pop("$defs")
@@ -90,7 +90,7 @@ def _inline(value: Any, parts: dict[str, Any]) -> Any:
             return value
 
 
-def published_schema() -> bytes:
+def read_schema_file() -> bytes:
     """Return the file of this package."""
     return files("dragoman.letters").joinpath("schemas", SCHEMA_FILE).read_bytes()
 

@@ -3,7 +3,7 @@
     summarize(samples)                count, success rate, average score, durations, cost
     compute_trend(samples)            newer half against older half, and a rolling average
     split_by_step(samples, "day")     the same by hour, day or week
-    rolling_summary(samples, 10)      the summary of the newest ten
+    summarize_newest(samples, 10)      the summary of the newest ten
 
 Averages ignore missing values; without any value the average is ``None``. Invariant: the result does not depend on the
 order of the samples, only on their times.
@@ -112,7 +112,7 @@ def summarize(samples: Iterable[EvaluationSample]) -> Summary:
     )
 
 
-def rolling_summary(samples: Iterable[EvaluationSample], newest: int = WINDOW) -> Summary:
+def summarize_newest(samples: Iterable[EvaluationSample], newest: int = WINDOW) -> Summary:
     """Return statistics over the newest evaluations."""
     return summarize(_sort(samples)[-newest:])
 

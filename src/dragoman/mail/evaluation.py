@@ -31,10 +31,10 @@ from dragoman.letters.statistics import (
     Trend,
     compute_trend,
     group_by,
-    rolling_summary,
     split_by_step,
     step_for,
     summarize,
+    summarize_newest,
 )
 from dragoman.letters.types import Name
 from dragoman.message import MAX_TOKENS  # the largest count of anything that is stored
@@ -274,7 +274,7 @@ async def recent_summaries(
         evaluations = await store.evaluations.find(team_id=team_id, limit=newest, **{column: group.group})
         summaries.append(
             GroupSummary(
-                name=group.group, summary=rolling_summary(evaluations, newest), trend=compute_trend(evaluations)
+                name=group.group, summary=summarize_newest(evaluations, newest), trend=compute_trend(evaluations)
             )
         )
     return summaries

@@ -27,7 +27,7 @@ from dragoman.letters import (
     write_letter,
 )
 from dragoman.letters.records import SealedValue, StoredLetter
-from dragoman.letters.sensitive_values import REFERENCE
+from dragoman.letters.secret_values import REFERENCE
 from dragoman.mail.encryption import Encryptor
 from dragoman.value import SlowPathRequired, encode
 

@@ -118,7 +118,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return self.facts.text
 
     @property
-    def tried(self) -> tuple[dict[str, Any], ...]:
+    def gate_failures(self) -> tuple[dict[str, Any], ...]:
         """The rejected candidates with slot and reason."""
         return tuple(
             {
@@ -146,7 +146,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         if rejection is None:
             return
         if rejection.code == "routing_failed":
-            raise RoutingFailedError(self.tried, rejection.alternative_providers_configured)
+            raise RoutingFailedError(self.gate_failures, rejection.alternative_providers_configured)
         raise RoutingConstraintError(
             f"Cannot use {rejection.model}: {rejection.detail or FAILURES[str(rejection.validation_failure)]}",
             source=str(rejection.source),

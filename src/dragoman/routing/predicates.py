@@ -33,14 +33,14 @@ class Fact(msgspec.Struct, frozen=True):
     value: Any  # a text, texts, a number, a boolean or a time span, depending on the key
 
 
-class Combined(msgspec.Struct, frozen=True):
+class CombinedPredicate(msgspec.Struct, frozen=True):
     """A combination of predicates."""
 
     key: Literal["all_of", "any_of", "not"]
     parts: tuple[Predicate, ...]
 
 
-Predicate = Fact | Combined
+Predicate = Fact | CombinedPredicate
 
 
 class Problems:
@@ -66,11 +66,11 @@ class Problems:
 def holds(predicate: Predicate, facts: TurnFacts) -> bool:
     """Whether the predicate matches a turn."""
     match predicate:
-        case Combined("all_of", parts):
+        case CombinedPredicate("all_of", parts):
             return all(holds(part, facts) for part in parts)
-        case Combined("any_of", parts):
+        case CombinedPredicate("any_of", parts):
             return any(holds(part, facts) for part in parts)
-        case Combined("not", parts):
+        case CombinedPredicate("not", parts):
             return not holds(parts[0], facts)
         case Fact(key, value):
             return _FACTS[key].holds(value, facts)
@@ -80,7 +80,7 @@ def holds(predicate: Predicate, facts: TurnFacts) -> bool:
 def has_predicate(predicate: Predicate, key: str) -> bool:
     """Whether the predicate contains a condition with that key."""
     match predicate:
-        case Combined(parts=parts):
+        case CombinedPredicate(parts=parts):
             return any(has_predicate(part, key) for part in parts)
         case Fact(key=named):
             return named == key
@@ -131,7 +131,7 @@ def read_predicate(value: Any, where: str, problems: Problems, depth: int = 0) -
         return None
     parts = [_read_single(str(key), part, f"{where}.{key}", problems, depth) for key, part in value.items()]
     predicates = tuple(part for part in parts if part is not None)
-    return predicates[0] if len(predicates) == 1 else Combined("all_of", predicates)
+    return predicates[0] if len(predicates) == 1 else CombinedPredicate("all_of", predicates)
 
 
 def _read_single(key: str, value: Any, where: str, problems: Problems, depth: int) -> Predicate | None:
@@ -144,7 +144,7 @@ def _read_single(key: str, value: Any, where: str, problems: Problems, depth: in
         return _read_list(key, value, where, problems, depth)
     if key == "not":
         inner = read_predicate(value, where, problems, depth + 1)
-        return None if inner is None else Combined("not", (inner,))
+        return None if inner is None else CombinedPredicate("not", (inner,))
     kind = _FACTS.get(key)
     if kind is None:
         problems.add(where, f"no such predicate; there are {', '.join(PREDICATES)}")
@@ -168,7 +168,7 @@ def _read_list(key: Any, value: Any, where: str, problems: Problems, depth: int)
         problems.add(where, f"more than {MAX_PREDICATES} predicates in one file")
         return None
     parts = [read_predicate(part, f"{where}[{at}]", problems, depth + 1) for at, part in enumerate(value)]
-    return Combined(key, tuple(part for part in parts if part is not None))
+    return CombinedPredicate(key, tuple(part for part in parts if part is not None))
 
 
 def _describe_value(value: Any) -> str:

@@ -19,7 +19,7 @@ from dragoman.bus.event_types.system_events import EvalFailed
 from dragoman.errors import DragomanError, JsonError
 from dragoman.jsontext import read_json
 from dragoman.letters import TaskResultLetter, find_warnings, read_letter
-from dragoman.letters.schema import inlined_schema
+from dragoman.letters.schema import inline_schema
 from dragoman.letters.statistics import WINDOW, Summary, Trend
 from dragoman.mail.evaluation import (
     GroupSummary,
@@ -229,7 +229,7 @@ def to_evaluation_response(evaluation: Evaluation) -> EvaluationResponse:
 
 def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
     """Both, under a path."""
-    asks: Any = {"anyOf": [inlined_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
+    asks: Any = {"anyOf": [inline_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
     return (
         Endpoint(
             "POST",

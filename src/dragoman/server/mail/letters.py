@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.errors import InputError
-from dragoman.letters import find_warnings, hints_from, published_schema, read_letter
+from dragoman.letters import find_warnings, hints_from, read_letter, read_schema_file
 from dragoman.letters.records import LetterState
-from dragoman.letters.schema import inlined_schema
+from dragoman.letters.schema import inline_schema
 from dragoman.offload import LARGE, run_off_loop
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.http.endpoint import Endpoint, Media
@@ -65,7 +65,7 @@ async def _reject(request: Request, data: bytes, error: InputError) -> Exception
 
 async def letter_schema(_: Request) -> Response:
     """What a letter is, as a JSON Schema."""
-    return Response(published_schema(), media_type="application/schema+json")
+    return Response(read_schema_file(), media_type="application/schema+json")
 
 
 ENDPOINTS = (
@@ -77,7 +77,7 @@ ENDPOINTS = (
         summary="Send a letter",
         description="The same letter again, however often, is one letter: 200 in place of 201. What is no letter is"
         " refused and kept among the dead letters; its sender is told by an error letter.",
-        request_body=inlined_schema(),
+        request_body=inline_schema(),
         responses={200: SendResponse, 201: SendResponse},
         scope=SCOPE,
     ),

@@ -25,7 +25,7 @@ import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError, UnknownLetterError
 from dragoman.letters.records import DeadLetter, FailureOutcome, LeasedLetter, Receipt, StoredLetter
-from dragoman.letters.sensitive_values import REFERENCE
+from dragoman.letters.secret_values import REFERENCE
 from dragoman.store.batches import in_clause_chunks, insert_chunks
 from dragoman.store.engines.tables import LETTER_COLUMNS
 from dragoman.store.lease_clock import length_us
