@@ -98,7 +98,7 @@ def test_a_name_of_one_s_own_is_one_model_s_alone() -> None:
     assert found is not None
     assert found.id == "bolt:quick"
     assert registry.aliases_of("bolt:quick") == ("quick", "work")
-    with pytest.raises(FormatError, match="taken by 'acme:big'"):
+    with pytest.raises(FormatError, match="belongs to 'acme:big'"):
         Registry(CATALOG, [], aliases={"big": "quick"})
     with pytest.raises(FormatError, match="no model 'nobody'"):
         Registry(CATALOG, [], aliases={"work": "nobody"})
