@@ -1,4 +1,4 @@
-"""Who serves what."""
+"""Catalog: providers and models by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a message is written down and read back."""
+"""Encoding, decoding and hashing of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window: what of a history is sent, and what a summary stands for."""
+"""Context window: which messages are sent, and which messages a summary replaces."""
 
 from __future__ import annotations
 

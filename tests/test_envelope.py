@@ -1,4 +1,4 @@
-"""Agent message envelopes: the shape, the builders, the result of a conversation and its runner."""
+"""Agent message envelopes: normalization, builders, runner and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical sessions and envelopes: there and back again is equal, whichever side one starts from."""
+"""Conversion between messages and envelopes: both directions are lossless."""
 
 from __future__ import annotations
 

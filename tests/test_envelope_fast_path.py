@@ -1,4 +1,4 @@
-"""The short way between messages and envelopes: whatever it tells and reads, the long way tells and reads alike."""
+"""The fast path between messages and envelopes returns the same as the general path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an answer arrives."""
+"""Stream events, fold and unfold."""
 
 from __future__ import annotations
 

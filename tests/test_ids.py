@@ -1,4 +1,4 @@
-"""How things are named."""
+"""Ids of messages, sessions and tool calls."""
 
 from __future__ import annotations
 

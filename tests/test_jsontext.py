@@ -1,4 +1,4 @@
-"""The entrance for JSON text: each odd text has one outcome."""
+"""Strict JSON: each invalid text has one outcome."""
 
 from __future__ import annotations
 

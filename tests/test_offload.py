@@ -1,4 +1,4 @@
-"""Large work is done off the event loop, small work at once."""
+"""Large work runs in a thread, small work directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a routing policy: where it is, when it is read, and what holds while it is wrong."""
+"""The file of a routing policy: location, reload, and the last valid policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs."""
+"""Prices and receipts."""
 
 from __future__ import annotations
 

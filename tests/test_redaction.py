@@ -1,6 +1,6 @@
-"""Secrets are taken out, and nothing else is; whatever goes wrong, nothing passes.
+"""Redaction removes secrets and nothing else; if it fails, the text is withheld.
 
-The keys here are made up on the spot, so that no file holds anything that looks like one.
+The keys are generated, so that no file contains a text that looks like a key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages: a conversation as people read it; and whatever stands in it, nothing of it is obeyed."""
+"""Renderers: Markdown and HTML, with every text escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold. Every rule has a test of its name."""
+"""Rules, check and repair. Every rule has a test with its name."""
 
 from __future__ import annotations
 

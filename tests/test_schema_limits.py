@@ -1,4 +1,4 @@
-"""How large a schema from outside may be, whatever it is made of."""
+"""Limits for JSON Schemas from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool accepts."""
+"""Schemas of tools, and validation of inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the format evolves."""
+"""Migrations and messages of other versions."""
 
 from __future__ import annotations
 

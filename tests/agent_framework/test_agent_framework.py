@@ -334,7 +334,7 @@ def test_a_store_that_was_opened_before_a_fork_says_so() -> None:
 def test_memories_of_this_process_refuse_what_is_no_entry() -> None:
     shared = SharedInMemoryMemory("refusals", "a")
     for memory in (InMemoryMemory(), shared, HierarchicalSharedMemory("refusals", "b", ["a"])):
-        with pytest.raises(FormatError, match="there is no type 'nope'"):
+        with pytest.raises(FormatError, match="unknown type 'nope'"):
             memory.add({"type": "nope"})
         assert memory.get_history() == []
     with pytest.raises(FormatError):

@@ -1,1 +1,1 @@
-"""Transcripts that are broken on purpose, each in known ways, and what becomes of them."""
+"""Transcripts that are damaged on purpose, and their repair."""

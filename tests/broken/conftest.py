@@ -1,4 +1,4 @@
-"""Tests that are coroutines, each in a loop of its own; and no log of losses."""
+"""Tests may be coroutines, each in its own event loop; losses are not logged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Ways in which a transcript is broken: each breaks one scene, and says what a check must find there.
+"""Defects of a transcript: each damages one scene and names the violations that a check must report.
 
-A defect takes a scene and gives it back broken, with the breaches that must be found (rule, message, place in it), and the
-words that no repair could keep. Those that break no rule are here as well: a check must not find anything, and providers
-must take the transcript all the same.
+A defect receives a scene and returns it damaged, with the expected violations (rule, message, path) and the texts that
+repair cannot keep. Defects that break no rule are included: a check must report nothing, and providers must accept the
+transcript.
 """
 
 from __future__ import annotations

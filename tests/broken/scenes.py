@@ -1,10 +1,10 @@
-"""Good transcripts, made of scenes that know nothing of each other.
+"""Valid transcripts of independent scenes.
 
-    scene(number, speaker)       a question, an answer with reasoning, words and two calls, their results, and a summary
+    scene(number, speaker)       a question, an answer with reasoning, text and two calls, their results, and a summary
     transcript(scenes)           a system prompt and the scenes, as one session
 
-What the assistant says was read from the answer of the strict fake of its dialect, through the adapter of a real model;
-so it has that provider's ids, signatures and notes. The one rule: the same numbers give the same bytes.
+The assistant messages are read from answers of the strict fake of their dialect, through the adapter of a real model;
+they have that provider's ids, signatures and notes. Invariant: equal numbers produce equal bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Broken transcripts are named by ``check``, mended by ``repair``, and then taken by every strict provider."""
+"""``check`` reports damaged transcripts, ``repair`` corrects them, and every strict provider then accepts them."""
 
 from __future__ import annotations
 

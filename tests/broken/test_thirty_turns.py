@@ -1,9 +1,9 @@
-"""A conversation that changes its provider with every turn: nobody refuses anything, and whoever speaks again gets back
-its own signatures and ids, byte for byte.
+"""A conversation that changes its provider in every turn: no request is rejected, and each provider receives its own
+signatures and ids byte for byte.
 
-Each turn is a question, as many rounds of tools as the fake asks for, and an answer, over real sockets, half of them
-streamed. What is sent is what the adapter of a real model writes of the whole history, after the plan for a swap. The
-fakes are strict: they refuse reasoning that is not theirs, and calls without it where theirs needs it.
+Each turn is a question, the rounds of tools that the fake requests, and an answer, over real sockets, half of them
+streamed. Requests are written by the adapter of a real model from the whole history, after the plan for a swap. The fakes
+reject foreign reasoning, and calls without their own reasoning where it is required.
 """
 
 from __future__ import annotations

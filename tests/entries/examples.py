@@ -1,4 +1,4 @@
-"""An example of every type, as the specification of the format prints it; where that has dots, something stands for them."""
+"""An example of every type of entry, as the specification prints it; ellipses are filled in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between entries and canonical messages."""
+"""Conversion between entries and canonical messages."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_words_that_were_changed_in_a_message_are_the_words_of_the_entry() -> No
 
 
 def test_what_is_no_entry_is_refused_with_its_number() -> None:
-    with pytest.raises(FormatError, match="entry 1: worker: delegation needs it"):
+    with pytest.raises(FormatError, match="entry 1: worker: required for delegation"):
         messages_from_entries([EXAMPLES["task"], {"type": "delegation", "task": "x"}])
 
 

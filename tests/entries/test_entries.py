@@ -1,4 +1,4 @@
-"""Trace entries: their types, their builders, and what is none."""
+"""Trace entries: types, builders and validation."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_phase_of_zero_is_kept() -> None:
 def test_extra_keys_come_last_and_may_replace_what_was_said_before() -> None:
     made = entries.create_observation_entry("x", type="global_observation", from_worker="w")
     assert made == {"type": "global_observation", "content": "x", "from_worker": "w"}
-    with pytest.raises(FormatError, match=r"entry\.type: there is no type 'remark'"):
+    with pytest.raises(FormatError, match=r"entry\.type: unknown type 'remark'"):
         entries.create_observation_entry("x", type="remark")
 
 
@@ -85,16 +85,16 @@ def test_extra_keys_come_last_and_may_replace_what_was_said_before() -> None:
     ("entry", "problem"),
     [
         ("hello", "an entry is an object, not str"),
-        ({}, "type: it has no type"),
-        ({"type": "User_Message", "content": "x"}, "type: there is no type 'User_Message'"),
-        ({"type": ["task"], "content": "x"}, "type: there is no type ['task']"),
-        ({"type": "task"}, "content: task needs it"),
-        ({"type": "action", "content": "x", "tool": "t"}, "args: action needs it"),
+        ({}, "type: the type is missing"),
+        ({"type": "User_Message", "content": "x"}, "type: unknown type 'User_Message'"),
+        ({"type": ["task"], "content": "x"}, "type: unknown type ['task']"),
+        ({"type": "task"}, "content: required for task"),
+        ({"type": "action", "content": "x", "tool": "t"}, "args: required for action"),
         ({"type": "action", "tool": "t", "args": '{"a": 1}'}, "args: an object, not '{\"a\": 1}'"),
         ({"type": "action", "tool": "", "args": {}}, "tool: a text, not ''"),
         ({"type": "action", "tool": None, "args": {}}, "tool: a text, not None"),
-        ({"type": "delegation", "worker": "w"}, "task: delegation needs it"),
-        ({"type": "synthesis", "content": "x"}, "from_manager: synthesis needs it"),
+        ({"type": "delegation", "worker": "w"}, "task: required for delegation"),
+        ({"type": "synthesis", "content": "x"}, "from_manager: required for synthesis"),
         (
             {"type": "synthesis", "content": "x", "from_manager": "m", "phase_id": True},
             "phase_id: a whole number, not True",
@@ -122,7 +122,7 @@ def test_every_problem_is_told_at_once_and_an_unknown_type_names_those_that_ther
     with pytest.raises(FormatError) as raised:
         entries.validate_entry({"type": "delegation", "timestamp": "now"}, "entry 3")
     assert str(raised.value) == (
-        "entry 3: worker: delegation needs it; task: delegation needs it; timestamp: seconds since 1970, not 'now'"
+        "entry 3: worker: required for delegation; task: required for delegation; timestamp: seconds since 1970, not 'now'"
     )
     with pytest.raises(FormatError, match=r"Use one of user_message, .*, injected_context") as raised:
         entries.validate_entry({"type": "thought", "content": "x"})

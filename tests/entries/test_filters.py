@@ -1,4 +1,4 @@
-"""What of a history each kind of agent is shown, whether a task is done, and the order of time."""
+"""Filters for each kind of agent, completion, and chronological order."""
 
 from __future__ import annotations
 

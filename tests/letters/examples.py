@@ -1,4 +1,4 @@
-"""Every example that the specification of the letters prints, as it prints it."""
+"""All examples of the letter specification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letters: what is taken and what is not, how the same is written again, and what a letter is known by."""
+"""Letters: validation, canonical JSON and ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published schema and the types: they take the same."""
+"""The published schema accepts what the types accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets in letters: taken out, put back, and shown as three stars."""
+"""Secrets in letters: extracted, inserted and masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations by the hour, the day and the week."""
+"""Evaluations by hour, day and week."""
 
 from __future__ import annotations
 

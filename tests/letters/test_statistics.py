@@ -1,4 +1,4 @@
-"""Many evaluations in a few numbers, and where they go."""
+"""Statistics and trends of evaluations."""
 
 from __future__ import annotations
 

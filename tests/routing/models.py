@@ -1,4 +1,4 @@
-"""A few models to route between, and turns to route."""
+"""Models and turns for the routing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is taken for reachable, after which calls."""
+"""Availability of models and providers after call results."""
 
 from __future__ import annotations
 

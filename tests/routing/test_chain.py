@@ -1,4 +1,4 @@
-"""Which model answers, through seven slots."""
+"""The routing chain with its seven slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What routing tells fits the catalogue of events."""
+"""Payloads of routing events match the event types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model that a message names for itself, and the one that a session keeps to."""
+"""The model that a message names, and aliases."""
 
 from __future__ import annotations
 

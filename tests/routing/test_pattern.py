@@ -1,4 +1,4 @@
-"""What worked on turns like this one."""
+"""Recommendations by evaluations of similar turns."""
 
 from __future__ import annotations
 

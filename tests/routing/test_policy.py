@@ -1,4 +1,4 @@
-"""Policies as people write them: what holds where, and every error at once."""
+"""Routing policies: scope of rules, and all errors at once."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_different_an_entry_that_is_in_two_views_is_in_the_history_once(
 def test_different_what_is_no_entry_cannot_be_stored(ours: DragomanMessageStore, theirs: Any) -> None:
     bad: Entry = {"type": "action", "content": "x"}
     insert(theirs.db, LOCATION, "a", bad)
-    with pytest.raises(FormatError, match="entry 0: tool: action needs it; args: action needs it"):
+    with pytest.raises(FormatError, match="entry 0: tool: required for action; args: required for action"):
         ours.add_message(LOCATION, bad, "a")
     assert ours.get_team_messages(LOCATION, ["a"]) == []
 

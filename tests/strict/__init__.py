@@ -10,7 +10,7 @@
 ``python -m pytest tests/strict`` shows that they are strict: bad bodies are refused, recorded good ones are not.
 """
 
-from tests.strict.said import Call, Issued, Part, Say, Think, call, say, think
+from tests.strict.script import Call, Issued, Part, Say, Think, call, say, think
 from tests.strict.server import Received, StrictProvider, fakes, refusals, strict_provider
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""A strict Messages API: what Anthropic's refuses, this refuses, in its words.
+"""A strict Messages API: it rejects what Anthropic rejects, with the same error texts.
 
-Sources: the API reference and the guides on tool use, vision and extended thinking (2026), and the error texts that
-people quote in public issues. Neighbouring messages of one role are one turn, as there.
+Sources: the API reference and the guides on tool use, vision and extended thinking (2026), and error texts in public
+issues. Consecutive messages of one role are one turn.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import PLAIN_ID, decoded, looks_like, schema_problems, unknown_keys
 
 NAME: Final = "anthropic"

@@ -1,7 +1,7 @@
-"""A strict Converse API: what AWS Bedrock refuses, this refuses, in its words.
+"""A strict Converse API: it rejects what AWS Bedrock rejects, with the same error texts.
 
-Sources: the API reference of Converse (2026), errors in recorded traffic, and the error texts that people quote in public
-issues. Rules that only Anthropic's models have there are kept too: they are whom most of this traffic goes to.
+Sources: the API reference of Converse (2026), errors in recorded traffic, and error texts in public issues. It also
+applies rules of Anthropic's models, which receive most of this traffic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, decoded, looks_like, unknown_keys
 
 NAME: Final = "bedrock_converse"

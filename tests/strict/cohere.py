@@ -1,6 +1,6 @@
-"""A strict v2 chat: what Cohere's API refuses, this refuses, in its words.
+"""A strict v2 chat API: it rejects what Cohere rejects, with the same error texts.
 
-Sources: the API reference (2026) and the error texts that people quote in public issues.
+Sources: the API reference (2026) and error texts in public issues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
 
 NAME: Final = "cohere"

@@ -1,4 +1,4 @@
-"""Tests that are coroutines, each in a loop of its own."""
+"""Tests may be coroutines, each in its own event loop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A strict generateContent: what Google's API refuses, this refuses, in its words.
+"""A strict generateContent API: it rejects what Google rejects, with the same error texts.
 
 Sources: the API reference and the guides on function calling and thought signatures (2026), errors in recorded traffic,
-and the error texts that people quote in public issues. Keys may be written in either of the two styles, as there.
+and error texts in public issues. Keys may have either of the two styles.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import decoded, looks_like, unknown_keys
 
 NAME: Final = "gemini"

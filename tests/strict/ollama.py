@@ -1,8 +1,7 @@
-"""A strict /api/chat: what Ollama's server refuses, this refuses, in its words; and what its templates make nonsense of.
+"""A strict /api/chat: it rejects what Ollama's server rejects, and what chat templates cannot render.
 
-Sources: the API reference and the server's own types (2026). The server itself takes almost any order of messages. A
-model's template does not: a result that answers nothing, or a call without one, is what templates raise on. Those two
-are refused here as well, in the words of such a template.
+Sources: the API reference and the server's types (2026). The server accepts almost any order of messages. Chat templates
+raise for a result without a call and a call without a result; the fake rejects both with the text of such a template.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, pieces_of
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, pieces_of
 from tests.strict.shape import decoded, looks_like, unknown_keys
 
 NAME: Final = "ollama"

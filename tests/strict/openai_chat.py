@@ -1,8 +1,8 @@
-"""A strict Chat Completions API: what OpenAI's refuses, this refuses, in its words.
+"""A strict Chat Completions API: it rejects what OpenAI rejects, with the same error texts.
 
-Sources: the API reference and its OpenAPI description (2026), errors in recorded traffic, and the error texts that people
-quote in public issues. Those who speak the same dialect take fields of their own; for their requests, ``provider`` names
-one of them, and what is unknown is let pass.
+Sources: the API reference and its OpenAPI description (2026), errors in recorded traffic, and error texts in public
+issues. Other providers of the dialect accept additional fields; for their requests, ``provider`` names one of them, and
+unknown fields are accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
 
 NAME: Final = "openai_chat"

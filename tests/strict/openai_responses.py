@@ -1,7 +1,7 @@
-"""A strict Responses API: what OpenAI's refuses, this refuses, in its words.
+"""A strict Responses API: it rejects what OpenAI rejects, with the same error texts.
 
-Sources: the API reference and its OpenAPI description (2026), errors in recorded traffic, and the error texts that people
-quote in public issues. What came before by reference (``previous_response_id``, ``item_reference``) is taken on trust.
+Sources: the API reference and its OpenAPI description (2026), errors in recorded traffic, and error texts in public
+issues. References to earlier items (``previous_response_id``, ``item_reference``) are accepted unchecked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
 
 NAME: Final = "openai_responses"

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from tests.strict.said import Call, Issued, Part, Say, Think, json_text, last_words
+from tests.strict.script import Call, Issued, Part, Say, Think, json_text, last_words
 
 Signatures = Literal["issued", "any"]
 _PARTS_OF_THIS: Final = ("conftest", "said", "server", "shape")

@@ -1,6 +1,6 @@
-"""Checks that several fakes share: known fields, base64 that decodes, pictures that are what they claim to be.
+"""Checks that several fakes share: known fields, valid base64, images of the declared type.
 
-Each returns what is wrong, or nothing; the fake finds the provider's own words for it.
+Each returns a problem or nothing; the fake converts it to the provider's error text.
 """
 
 from __future__ import annotations

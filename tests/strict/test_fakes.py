@@ -1,4 +1,4 @@
-"""The fakes are strict, and no stricter than the providers: bad bodies are refused, recorded good ones are not."""
+"""The fakes reject invalid bodies and accept recorded valid ones."""
 
 from __future__ import annotations
 

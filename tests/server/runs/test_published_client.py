@@ -18,7 +18,7 @@ from dragoman.transcripts.ag_ui import write_messages
 from tests.conftest import CORPUS
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import CLIENTS, JUDGES, RUNS, install_client, run_node
-from tests.strict.said import call, say
+from tests.strict.script import call, say
 
 CHECKER = CORPUS.parent / "checkers" / "agui-check.mjs"
 JPEG = bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffc0000b080001000101011100ffd9")

@@ -17,7 +17,7 @@ from dragoman.rules import is_tool_name
 from dragoman.tools import tool
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, SSE, event_types, post_error, post_run, run_input, user
-from tests.strict.said import call, say
+from tests.strict.script import call, say
 
 PNG = base64.b64encode(
     bytes.fromhex(

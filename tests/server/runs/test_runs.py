@@ -22,7 +22,7 @@ from dragoman.tools import tool
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, SSE, event_types, parse_events, post_error, post_run, run_input, user
 from tests.server.runs.test_refusals import JPEG, PNG, image_part
-from tests.strict.said import say
+from tests.strict.script import say
 
 
 def texts(events: list[dict[str, Any]]) -> str:

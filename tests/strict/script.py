@@ -1,11 +1,10 @@
-"""What a fake provider is to say, and what it has issued so far.
+"""Scripted answers of a fake provider, and the signatures and ids that it has issued.
 
     say("…"), call("read_file", {…}), think("…")     the parts of one answer, in order
-    Issued                                           every signature and id that the fake gave away
+    Issued                                           every signature and id that the fake has issued
 
-A real provider recognises its own signatures and refuses the others', and one whose reasoning was altered. ``Issued``
-is how a fake does the same. The one rule: everything is derived from what it is made for, so that a test that is run
-twice sees the same bytes twice.
+A real provider verifies its own signatures, and rejects foreign signatures and changed reasoning. ``Issued`` does the
+same for a fake. Invariant: all ids are derived, so that a test produces the same bytes in every run.
 """
 
 from __future__ import annotations
