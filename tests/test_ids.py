@@ -134,21 +134,21 @@ def test_what_was_learned_is_rebuilt_in_its_order() -> None:
     assert again.entries == ids.entries
 
 
-def test_a_spelling_without_room_is_refused_and_one_that_is_used_up_says_so() -> None:
+def test_an_id_format_without_room_is_rejected_and_one_without_unused_ids_raises() -> None:
     for wrong in ({"alphabet": ""}, {"prefix": "call_", "max_length": 5}, {"prefix": "call_", "exact_length": 3}):
-        with pytest.raises(ValueError, match="room"):
+        with pytest.raises(ValueError, match="characters after its prefix"):
             IdFormat(**wrong)
     assert len(format_id("tu_01", IdFormat(exact_length=50))) == 50
     ids = ToolIds()
     single = IdFormat(alphabet="a", exact_length=1)
     assert ids.to_provider_id("p", "tu_1", single) == "a"
-    with pytest.raises(ValueError, match="no id is left"):
+    with pytest.raises(ValueError, match="no unused id"):
         ids.to_provider_id("p", "tu_2", single)
 
 
 @pytest.mark.parametrize(("time_ms", "randomness"), [(2**48, 0), (-1, 0), (0, 2**80), (0, -1)])
 def test_what_does_not_fit_a_ulid_is_refused(time_ms: int, randomness: int) -> None:
-    with pytest.raises(ValueError, match="no ULID"):
+    with pytest.raises(ValueError, match="a ULID cannot hold"):
         ulid(time_ms, randomness)
 
 

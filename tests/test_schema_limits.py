@@ -131,7 +131,7 @@ def test_alternatives_are_joined_in_steps_that_grow_little_faster_than_they(monk
         next(steps)
         return join(*terms)
 
-    monkeypatch.setattr(schema_compat, "_either_property", counted)
+    monkeypatch.setattr(schema_compat, "_union_property", counted)
     kinds = [{"type": "object", "properties": {f"p{at}": {}}, "additionalProperties": False} for at in range(1_000)]
     made = schema_compat.to_portable_schema({"properties": {"x": {"anyOf": kinds}}}).schema["properties"]["x"]
     assert len(made["properties"]) == 1_000
