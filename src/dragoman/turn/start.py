@@ -179,7 +179,9 @@ async def _choose_model(
         services.bus.try_emit(change.event_type, change.payload(), session_id=session.id)
     samples = await services.samples(request.user_id)
     decision = decide(facts, policy, services.registry, availability=services.availability, samples=samples)
-    if decision.rejection is not None and any(item["reason"] == "provider_unavailable" for item in decision.gate_failures):
+    if decision.rejection is not None and any(
+        item["reason"] == "provider_unavailable" for item in decision.gate_failures
+    ):
         decision = decide(facts, policy, services.registry, samples=samples)  # a model that failed lately is better
     _emit_decision(scope, decision, (time.perf_counter() - started_at) * 1000)
     try:
