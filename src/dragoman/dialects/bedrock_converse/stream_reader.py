@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
@@ -38,13 +38,12 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
-from dragoman.jsontext import storage_problem
 from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
-from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
-from dragoman.wire.frames import Frame, FramingError, make_splitter
+from dragoman.wire.faults import early_end, stream_error
+from dragoman.wire.frames import Frame, FramingError
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes
-from dragoman.wire.stream_reader import EventReader, TrailingData
+from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
 
 FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
 _PADDING: Final = "p"  # random padding of the provider
@@ -54,7 +53,7 @@ _KINDS_WITH_START: Final = (
     "image",
 )  # blocks with a contentBlockStart; others start with a delta
 _NATIVE: Final = {"dialect": NAME, "own": True}
-_Handler = Callable[["StreamReader", dict[str, Any], list[StreamEvent]], str | None]
+_Handler = Callable[["StreamReader", dict[str, Any], list[StreamEvent]], None]
 
 
 class _OpenBlock:
@@ -111,127 +110,95 @@ def _join_base64(parts: list[str]) -> str:
         return "".join(parts)
 
 
-class StreamReader(EventReader):
+class StreamReader(BaseStreamReader):
     """Convert the bytes of a stream to events."""
 
-    _dialect = NAME
+    ends_at_once = True  # with metadata, the last event
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, *FRAMINGS):
             raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
-        self._framing = framing or FRAMINGS[0]
-        self._splitter = make_splitter(self._framing)
-        self._head: bytes | None = b""  # the first bytes, until a frame is complete
-        self._is_not_stream = False  # it is not a stream; collecting its first kilobyte
+        super().__init__(NAME, framing or FRAMINGS[0])
+        self._is_decoded = framing == FRAMINGS[1]
         self._message: dict[str, Any] | None = None  # fields of messageStart
         self._blocks: dict[int, _OpenBlock] = {}
         self._last_index = -1  # index of the latest block
-        self._stop: dict[str, Any] | None = None  # fields of messageStop
-        self._metadata: dict[str, Any] | None = None  # the last event
-        self._trailing = TrailingData(NAME)  # events after messageStop other than metadata
+        self._message_stop: dict[str, Any] | None = None  # fields of messageStop
+        self._metadata: dict[str, Any] | None = None
         self._builder = MessageBuilder()
-        self._is_complete = False
-        self._is_over = False  # failed or closed
 
-    def read(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Append the events that these bytes complete."""
-        if self._is_over:
+    def read_event(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+        """Read one event; events after messageStop other than metadata are trailing data."""
+        if self._message_stop is not None and name != "metadata":
+            self._trailing.add(to_compact_json({name: wire}) + "\n")
+        else:
+            _HANDLERS[name or ""](self, wire, events)
+
+    def decode_event(self, data: bytes) -> Any:
+        """Return the value in an event without the random padding."""
+        wire = msgspec.json.decode(data)
+        if isinstance(wire, dict):
+            wire.pop(_PADDING, None)
+        return wire
+
+    def end_stream(self, events: list[StreamEvent], *, is_done: bool) -> None:  # noqa: ARG002  there is no marker
+        """Append the end of a message without metadata, or a fault."""
+        if self._message_stop is not None:
+            self._emit_end(events)
             return
-        if self._head is not None and len(self._head) < HEAD_BYTES:
-            self._head += data[: HEAD_BYTES - len(self._head)]
-        if not self._is_not_stream:
-            self._read_frames(self._splitter.feed(data), events)
-        if self._is_not_stream and len(self._head or b"") == HEAD_BYTES:
-            self._fail(early_end(NAME, self._head, b""), events)
+        is_cut = self._is_decoded and (self._head or b"")[:1] == b"{"  # a truncated frame
+        events.append(early_end(NAME, None if is_cut else self._head, self._splitter.tail))
 
-    def finish(self, events: list[StreamEvent]) -> None:
-        """Append the events at the end of the stream; a fault if it is incomplete."""
-        if not self._is_over and not self._is_not_stream:
-            self._read_frames(self._splitter.close(), events)
-        if self._stop is not None and not self._is_over and not self._is_complete:
-            self._complete(events)  # usage is missing
-        elif not self._is_over and not self._is_complete:
-            self._fail(early_end(NAME, self._head_without_frames(), self._splitter.tail), events)
-        self._is_over = True
-
-    def _read_frames(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
-        try:
-            for frame in frames:  # one by one: frames before a damaged one are valid
-                self._head = None
-                if not self._is_over:
-                    self._read_frame(frame, events)
-        except FramingError as error:
-            self._handle_bad_frame(str(error), events)
-
-    def _handle_bad_frame(self, problem: str, events: list[StreamEvent]) -> None:
+    def handle_framing_error(self, error: FramingError, events: list[StreamEvent]) -> None:
+        """Append the fault for a damaged frame; a page or an object instead of a stream is collected first."""
         if self._head is not None and self._head.lstrip()[:1] in (b"<", b"{"):
-            self._is_not_stream = True
-        elif not self._is_over:
-            self._fail(stream_error(NAME, "bad_event", problem), events)
-
-    def _head_without_frames(self) -> bytes | None:
-        """Return the first bytes of a stream without a readable frame; ``None`` for a truncated decoded frame."""
-        is_cut = self._framing == FRAMINGS[1] and not self._is_not_stream and (self._head or b"")[:1] == b"{"
-        return None if is_cut else self._head
+            self._is_foreign = True
+        else:
+            super().handle_framing_error(error, events)
 
     def _read_frame(self, frame: Frame, events: list[StreamEvent]) -> None:
-        handler = _HANDLERS.get(frame.event or "")
-        if self._stop is not None and handler not in (None, StreamReader._read_metadata):
-            self._trailing.add(to_compact_json({frame.event: _decode_object(frame)}) + "\n")
-        elif frame.is_failure and not self._is_complete:
-            self._fail(_read_failure(frame), events)
-        elif handler is not None and not self._is_complete:
-            self._read_event(frame, handler, events)
+        self._head = None
+        if frame.is_failure:
+            self._fail(self._read_failure(frame), events)
+        elif frame.event in _HANDLERS and (self._end is None or frame.event != "metadata"):  # others: a newer version
+            super()._read_frame(frame, events)
 
-    def _read_event(self, frame: Frame, handler: _Handler, events: list[StreamEvent]) -> None:
-        wire = _decode_object(frame)
-        if wire is None:
-            self._fail(stream_error(NAME, "bad_event", f"{frame.event} is not a JSON object"), events)
-            return
-        try:
-            problem = handler(self, wire, events)
-        except (ValueError, RecursionError) as error:
-            self._fail(stream_error(NAME, "bad_event", storage_problem(error)[1]), events)
-            return
-        if problem is not None:
-            self._fail(stream_error(NAME, "protocol_violation", problem), events)
+    def _handle_invalid_event(self, data: bytes, events: list[StreamEvent]) -> None:  # noqa: ARG002  it is not kept
+        self._fail(stream_error(NAME, "bad_event", "an event is not a JSON object"), events)
 
-    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
-        if not self._is_complete:
-            events.append(error)
-        self._is_over = True
+    def _read_failure(self, frame: Frame) -> StreamError:
+        """Return the provider's failure; the notes keep fields other than the message."""
+        wire, name = self._decode(frame.data), frame.event or ""
+        fault = read_error(None, {"x-amzn-errortype": name[:1].upper() + name[1:]}, wire)
+        has_fields = wire is not None and set(wire) - {"message", "Message"}
+        return StreamError(fault, {"dialect": NAME, "error": wire} if has_fields else None)
 
-    def _read_message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+    def _read_message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is not None:
-            return "duplicate messageStart"
+            raise EventOrderError("duplicate messageStart")
         self._message = wire
         default = {"output": {"message": {"role": "assistant"}}}
         events.append(MessageStart(provider_raw=make_notes(NAME, default, {"output": {"message": wire}})))
-        return None
 
-    def _read_block_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+    def _read_block_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index, start = _get_index(wire), wire.get("start")
         if not isinstance(start, dict) or not self._may_open(index):
-            return f"contentBlockStart for block {index}, which cannot start here"
+            raise EventOrderError(f"contentBlockStart for block {index}, which cannot start here")
         kind = next((kind for kind in _KINDS_WITH_START if isinstance(start.get(kind), dict)), None)
         block = self._open_block(index, kind, start[kind] if kind else start)
-        if kind != "toolUse" or block.start.get("type") == "server_tool_use":
-            return None
-        return self._start_call(index, block, events)
+        if kind == "toolUse" and block.start.get("type") != "server_tool_use":
+            self._start_call(index, block, events)
 
-    def _start_call(self, index: int, block: _OpenBlock, events: list[StreamEvent]) -> str | None:
+    def _start_call(self, index: int, block: _OpenBlock, events: list[StreamEvent]) -> None:
         provider_id, name = block.start.get("toolUseId"), block.start.get("name")
         if not isinstance(provider_id, str) or not isinstance(name, str):
-            return f"block {index} is a call without an id or a name"
+            raise EventOrderError(f"block {index} is a call without an id or a name")
         call_id = self._builder.call_id(provider_id)
         notes = id_note(provider_id, call_id)
         default = default_block(ToolUseBlock(call_id, name, {}), notes)
-        block.is_call, block.call_notes = (
-            True,
-            make_notes(NAME, default, {"toolUse": {**block.start, "input": {}}}, **notes),
-        )
+        block.is_call = True
+        block.call_notes = make_notes(NAME, default, {"toolUse": {**block.start, "input": {}}}, **notes)
         events.append(ToolUseStart(index, call_id, name, block.call_notes))
-        return None
 
     def _may_open(self, index: int) -> bool:
         return self._message is not None and index > self._last_index
@@ -241,20 +208,19 @@ class StreamReader(EventReader):
         block = self._blocks[index] = _OpenBlock(kind, start)
         return block
 
-    def _read_block_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+    def _read_block_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index, delta = _get_index(wire), wire.get("delta")
         block = self._blocks.get(index)
         if block is None and self._may_open(index):
             block = self._open_block(index, None, {})  # text and reasoning start with their first delta
         if block is None or not block.is_open or not isinstance(delta, dict):
-            return f"contentBlockDelta for block {index}, which is not open"
+            raise EventOrderError(f"contentBlockDelta for block {index}, which is not open")
         kind = _delta_kind(delta)
         if block.kind is None and kind not in _KINDS_WITH_START:
             block.kind = kind
         if kind is None or block.kind != kind:
-            return f"contentBlockDelta of kind {kind} for block {index}, which has another type"
+            raise EventOrderError(f"contentBlockDelta of kind {kind} for block {index}, which has another type")
         self._add_delta(index, block, delta, events)
-        return None
 
     def _add_delta(self, index: int, block: _OpenBlock, delta: dict[str, Any], events: list[StreamEvent]) -> None:
         match delta:
@@ -287,21 +253,20 @@ class StreamReader(EventReader):
             events.append(ThinkingDelta(index, text, None, _NATIVE if block.length is None else None))
         block.length = (block.length or 0) + len(text)
 
-    def _read_block_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+    def _read_block_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _get_index(wire)
         block = self._blocks.get(index)
         if block is None or not block.is_open:
-            return f"contentBlockStop for block {index}, which is not open"
+            raise EventOrderError(f"contentBlockStop for block {index}, which is not open")
         block.is_open = False
         if block.is_call:
             events.append(ToolUseEnd(index, block.call_notes))
-            return None
+            return
         block_wire = block.to_wire()
         if block.kind == "toolUse" and block_wire["toolUse"]["input"] is None:
-            return f"the input of block {index} is not a JSON object"
+            raise EventOrderError(f"the input of block {index} is not a JSON object")
         self._end_block(index, block_wire, events)
         block.items, block.parts = [], []
-        return None
 
     def _end_block(self, index: int, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         block = read_block(wire, MessageBuilder(), "reply")
@@ -315,43 +280,35 @@ class StreamReader(EventReader):
             case _:
                 events.append(BlockComplete(index, block))
 
-    def _read_message_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+    def _read_message_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is None:
-            return "messageStop before messageStart"
+            raise EventOrderError("messageStop before messageStart")
         if any(block.is_open for block in self._blocks.values()):
-            return "messageStop while a block is open"
+            raise EventOrderError("messageStop while a block is open")
         if not isinstance(wire.get("stopReason"), str):
-            self._fail(stream_error(NAME, "stream_incomplete", "the message ended without a stop reason"), events)
-            return None
-        self._stop = wire
+            events.append(stream_error(NAME, "stream_incomplete", "the message ended without a stop reason"))
+            return
+        self._message_stop = wire
         if self._metadata is not None:
-            self._complete(events)
-        return None
+            self._emit_end(events)
 
-    def _read_metadata(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+    def _read_metadata(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is None:
-            return "metadata before messageStart"
+            raise EventOrderError("metadata before messageStart")
         self._metadata = wire
         usage = read_usage(wire)
         if usage is not None:
             events.append(UsageUpdate(usage))
-        if self._stop is not None:
-            self._complete(events)
-        return None
+        if self._message_stop is not None:
+            self._emit_end(events)
 
-    def _complete(self, events: list[StreamEvent]) -> None:
+    def _emit_end(self, events: list[StreamEvent]) -> None:
         """Emit the end of the message with the fields of a whole reply."""
-        try:
-            end = read_end({**(self._stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
-        except (ValueError, RecursionError) as error:
-            self._fail(stream_error(NAME, "bad_event", storage_problem(error)[1]), events)
-            return
-        raw = self._trailing.add_to(end.provider_raw)
+        end = read_end({**(self._message_stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
         if end.fault is not None:
-            events.append(StreamError(end.fault, raw))
+            events.append(StreamError(end.fault, self._trailing.add_to(end.provider_raw)))
         else:
-            events.append(MessageComplete(end.stop_reason, end.stop_sequence, raw))
-        self._is_complete = True
+            events.append(MessageComplete(end.stop_reason, end.stop_sequence, end.provider_raw))
 
 
 _HANDLERS: Final[dict[str, _Handler]] = {
@@ -362,25 +319,6 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     "messageStop": StreamReader._read_message_stop,
     "metadata": StreamReader._read_metadata,
 }
-
-
-def _decode_object(frame: Frame) -> dict[str, Any] | None:
-    try:
-        wire = msgspec.json.decode(frame.data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if not isinstance(wire, dict):
-        return None
-    wire.pop(_PADDING, None)
-    return wire
-
-
-def _read_failure(frame: Frame) -> StreamError:
-    """Return the provider's failure; the notes keep fields other than the message."""
-    wire, name = _decode_object(frame), frame.event or ""
-    fault = read_error(None, {"x-amzn-errortype": name[:1].upper() + name[1:]}, wire)
-    has_fields = wire is not None and set(wire) - {"message", "Message"}
-    return StreamError(fault, {"dialect": NAME, "error": wire} if has_fields else None)
 
 
 def _get_index(wire: dict[str, Any]) -> int:
