@@ -9,7 +9,7 @@ Invariant: an incomplete stream ends with a fault.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -34,12 +34,12 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import JsonLimits, expect_list, expect_object, read_json, storage_problem, text_or_none
+from dragoman.jsontext import JsonLimits, expect_list, expect_object, read_json, text_or_none
 from dragoman.message import InvalidToolUseBlock, ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
-from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redact, stream_error
-from dragoman.wire.frames import Frame, FramingError, make_splitter
+from dragoman.wire.faults import BYTE_ORDER_MARK, early_end, redact, stream_error
+from dragoman.wire.frames import Frame, make_splitter
 from dragoman.wire.residue import make_notes
-from dragoman.wire.stream_reader import EventReader, TrailingData
+from dragoman.wire.stream_reader import BaseStreamReader
 
 REPEATED_FIELDS: Final = ("modelVersion", "responseId", "createTime")  # fields that every chunk repeats
 NATIVE_THINKING: Final = {"dialect": NAME, "form": "thought"}  # notes on the first delta of reasoning
@@ -51,22 +51,14 @@ _CHUNK_LIMITS: Final = JsonLimits(
 )  # duplicate keys in arguments are detected when the call is read
 
 
-class StreamReader(EventReader):
+class StreamReader(BaseStreamReader):
     """Convert the bytes of a stream to events."""
 
-    _dialect = NAME
-
     def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
-        self._splitter = make_splitter(framing or "sse")
-        self._detects_framing = framing in (
-            None,
-            "sse",
-            "json-array",
-        )  # whether the framing is detected from the first bytes
+        super().__init__(NAME, framing or "sse")
+        self._detects_framing = framing in (None, "sse", "json-array")  # whether the first bytes determine the framing
         self._is_reason_optional = "terminal_reason_optional" in quirks
         self._prefix = b""  # possible byte order mark or white space
-        self._head: bytes | None = b""  # the first bytes, until a chunk is recognized
-        self._is_html = False
         self._top: dict[str, Any] = {}
         self._first: dict[str, Any] = {}
         self._others: dict[int, dict[str, Any]] = {}
@@ -83,18 +75,10 @@ class StreamReader(EventReader):
         self._may_continue = False  # the last part was code that the provider executes
         self._has_finish_reason = False
         self._has_done_marker = False
-        self._trailing = TrailingData(NAME)
-        self._is_over = False
 
-    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+    def read_bytes(self, data: bytes, events: list[StreamEvent]) -> None:
         """Append the events that these bytes complete."""
-        if self._is_over:
-            return
-        data = self._detect_framing(data) if self._detects_framing else data
-        if self._head is not None:
-            self._head = (self._head + data)[:HEAD_BYTES]
-        if not self._is_html:
-            self._read_frames(self._splitter.feed(data), events)
+        super().read_bytes(self._detect_framing(data) if self._detects_framing else data, events)
 
     def _detect_framing(self, data: bytes) -> bytes:
         """Return the bytes from the first one that identifies the framing.
@@ -108,45 +92,29 @@ class StreamReader(EventReader):
             return b""
         self._prefix, self._detects_framing = b"", False
         first_byte = text.lstrip()[:1]
-        self._is_html = first_byte == b"<"
+        self._is_foreign = first_byte == b"<"
         if first_byte in (b"[", b"{"):
             self._splitter = make_splitter("json-array")
-            self._read_frames(self._splitter.feed(b"[" if first_byte == b"{" else b""), [])
+            list(self._splitter.feed(b"[" if first_byte == b"{" else b""))
         return text
 
-    def _read_frames(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
-        try:
-            for frame in frames:
-                self._read_frame(frame.data, events)
-                if self._is_over:
-                    break
-        except FramingError as error:
-            self._fail("bad_event", str(error), events)
-
-    def finish(self, events: list[StreamEvent]) -> None:
-        """Append the events at the end of the stream; a fault if it is incomplete."""
-        if not self._is_over and not self._is_html:
-            self._read_frames(self._splitter.close(), events)
-        if not self._is_over:
-            self._end(events)
-
-    def _end(self, events: list[StreamEvent]) -> None:
+    def end_stream(self, events: list[StreamEvent], *, is_done: bool) -> None:  # noqa: ARG002  the marker is noted
+        """Append the end of the message if it has a finish reason, else a fault."""
         tail = self._splitter.tail
         if _is_last_chunk(tail):  # only its final empty line is missing
-            self._read_frame(tail, events)
+            self._read_data(tail, events)
             tail = b""
         if self._is_over:
             return
         is_closed = self._has_done_marker or getattr(self._splitter, "is_closed", False)
         is_enough = self._has_started and is_closed and self._is_reason_optional
         if is_enough or (self._has_finish_reason and (self._has_done_marker or not tail.strip())):
-            self._complete(events)
+            self._emit_end(events)
         else:
-            events.append(self._early_end(tail, is_closed=is_closed))
-        self._is_over = True
+            events.append(self._incomplete_end(tail, is_closed=is_closed))
 
-    def _early_end(self, tail: bytes, *, is_closed: bool) -> StreamError:
-        if self._has_started or self._head is None or (tail and not self._is_html):
+    def _incomplete_end(self, tail: bytes, *, is_closed: bool) -> StreamError:
+        if self._has_started or self._head is None or tail:
             return early_end(NAME, None, tail)
         if self._has_done_marker or b"".join(self._head.split()) == b"[]":
             return stream_error(NAME, "empty_response", "the stream is empty")
@@ -155,7 +123,13 @@ class StreamReader(EventReader):
             return stream_error(NAME, "bad_content_type", message, head=redact(self._head))
         return early_end(NAME, self._head, tail)
 
-    def _read_frame(self, data: bytes, events: list[StreamEvent]) -> None:
+    def _read_frame(self, frame: Frame, events: list[StreamEvent]) -> None:
+        try:
+            self._read_data(frame.data, events)
+        except (FormatError, ValueError, RecursionError) as error:
+            self._fail_for(error, events)
+
+    def _read_data(self, data: bytes, events: list[StreamEvent]) -> None:
         if data.strip() == b"[DONE]":  # sent by relays, not by Google
             self._has_done_marker = True
             return
@@ -166,43 +140,32 @@ class StreamReader(EventReader):
             wire = _decode_chunk(data)
             self._arguments = raw_arguments(data)
         except (msgspec.DecodeError, UnicodeDecodeError, JsonError):
-            self._fail("bad_event", "an event is not JSON or is nested too deep", events)
+            self._fail(stream_error(NAME, "bad_event", "an event is not JSON or is nested too deep"), events)
             return
         for chunk in wire if type(wire) is list else [wire]:
             if type(chunk) is not dict:
-                self._fail("bad_event", "an event is not a JSON object", events)
+                self._fail(stream_error(NAME, "bad_event", "an event is not a JSON object"), events)
             elif not self._is_over:
                 self._read_chunk(chunk, events)
 
     def _read_chunk(self, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         if chunk.get("error") is not None:
-            self._read_error(chunk, events)
+            fault = read_error(None, {}, chunk)
+            if fault.request_id is None:
+                fault = fault.replace(request_id=text_or_none(self._top.get("responseId")))
+            self._fail(StreamError(fault), events)
             return
         if not _RESPONSE_FIELDS & chunk.keys():
             return
-        self._head = None
-        try:
-            self._start(chunk, events)
-            for candidate in _get_candidates(chunk):
-                self._read_candidate(expect_object(candidate, "candidates"), events)
-        except FormatError as error:
-            self._fail("protocol_violation", str(error), events)
-            return
-        except (ValueError, RecursionError) as error:
-            self._fail("bad_event", storage_problem(error)[1], events)
-            return
+        self.mark_recognized()
+        self._start(chunk, events)
+        for candidate in _get_candidates(chunk):
+            self._read_candidate(expect_object(candidate, "candidates"), events)
         feedback = chunk.get("promptFeedback")
         if isinstance(feedback, dict) and feedback.get("blockReason") and not self._first:
             self._has_finish_reason = True
         self._read_usage(chunk, events)
         self._top.update((key, value) for key, value in chunk.items() if key != "candidates")
-
-    def _read_error(self, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
-        fault = read_error(None, {}, chunk)
-        if fault.request_id is None:
-            fault = fault.replace(request_id=text_or_none(self._top.get("responseId")))
-        events.append(StreamError(fault))
-        self._is_over = True
 
     def _start(self, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._has_started:
@@ -331,7 +294,7 @@ class StreamReader(EventReader):
             ToolUseEnd(complete.index, make_notes(NAME, default_part(block, notes), complete.to_part(), **notes))
         )
 
-    def _complete(self, events: list[StreamEvent]) -> None:
+    def _emit_end(self, events: list[StreamEvent]) -> None:
         self._close_text(events)
         rest = dict(self._top)
         form: str | None = "none"
@@ -344,23 +307,14 @@ class StreamReader(EventReader):
             "ended": get_finish_reason(rest) if self._has_calls or not self._has_content else None,
             **rest_notes(rest),
         }
+        if trailing := getattr(self._splitter, "trailing", b""):
+            self._trailing.add(trailing.decode("utf-8", "backslashreplace"))
         reply = read_rest(rest, self._model, has_calls=self._has_calls)
-        raw = self._add_trailing(make_notes(NAME, default_rest(reply, notes), rest, **notes))
+        raw = make_notes(NAME, default_rest(reply, notes), rest, **notes)
         if reply.fault is not None:
-            events.append(StreamError(reply.fault, raw))
+            events.append(StreamError(reply.fault, self._trailing.add_to(raw)))
         else:
             events.append(MessageComplete(reply.stop_reason, None, raw))
-        self._is_over = True
-
-    def _add_trailing(self, raw: ProviderRaw | None) -> ProviderRaw | None:
-        trailing = getattr(self._splitter, "trailing", b"")
-        if trailing:
-            self._trailing.add(trailing.decode("utf-8", "backslashreplace"))
-        return self._trailing.add_to(raw)
-
-    def _fail(self, code: str, message: str, events: list[StreamEvent]) -> None:
-        events.append(stream_error(NAME, code, message))
-        self._is_over = True
 
 
 class _OpenText:
