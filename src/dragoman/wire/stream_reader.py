@@ -288,50 +288,6 @@ class BaseStreamReader:
         self._template.forget()
 
 
-class EventReader:
-    """What every stream reader is for its caller: bytes in, events out, and no exception, whatever the bytes are.
-
-    A dialect implements ``read`` and ``finish``. An exception that they did not foresee ends the stream with a fault,
-    after the events that were read before it, and is logged.
-    """
-
-    _dialect: str
-    _is_broken = False
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
-        events: list[StreamEvent] = []
-        if not self._is_broken:
-            try:
-                self.read(data, events)
-            except Exception as error:  # noqa: BLE001  whatever it is, what came before it stands
-                self._break(error, events)
-        return events
-
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
-        if not self._is_broken:
-            try:
-                self.finish(events)
-            except Exception as error:  # noqa: BLE001  whatever it is, what came before it stands
-                self._break(error, events)
-        return events
-
-    def read(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Append the events that these bytes complete."""
-        raise NotImplementedError
-
-    def finish(self, events: list[StreamEvent]) -> None:
-        """Append the events at the end of the stream; a fault, if it ended too early."""
-        raise NotImplementedError
-
-    def _break(self, error: Exception, events: list[StreamEvent]) -> None:
-        self._is_broken = True
-        log_unexpected(error)
-        events.append(stream_error(self._dialect, "bad_event", describe_unexpected(error)))
-
-
 class DeltaTemplate:
     """The bytes around the text of a delta, learned from two deltas that differ in nothing but their texts.
 
