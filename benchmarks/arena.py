@@ -1,8 +1,8 @@
-"""Contestants in interpreters and environments of their own, and their turns.
+"""Contestants in their own interpreters and environments, measured in turns.
 
-An environment is made on first use under ``.cache/bench`` from the pins in ``requirements/bench``. Contestants have
-their turns one after another, several times over, so that what the machine does meanwhile happens to all alike; the
-figure is the median of the turns. A contestant whose result is wrong is named and not measured.
+An environment is created on first use under ``.cache/bench`` from the pins in ``requirements/bench``. Contestants run
+in turns, several rounds, so that load on the machine affects all of them; the figure is the median of the rounds. A
+contestant with a wrong result is reported and not measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def ensure_python(environment: str | None, console: Console) -> str:
-    """The interpreter of an environment, which is made if it is not there."""
+    """Return the interpreter of an environment, and create the environment if necessary."""
     if environment is None:
         return sys.executable
     folder, pins = ROOT / ".cache" / "bench" / environment, ROOT / "requirements" / "bench" / f"{environment}.txt"
@@ -37,7 +37,7 @@ def ensure_python(environment: str | None, console: Console) -> str:
 
 
 class Contestant:
-    """One contestant, waiting in its own process."""
+    """A contestant in its own process."""
 
     def __init__(self, module: str, python: str) -> None:
         worker = [python, str(ROOT / "benchmarks" / "worker.py"), module]
@@ -47,13 +47,13 @@ class Contestant:
         self.info = json.loads(self._read_line())
 
     def measure_us(self, operation: str, seconds: float) -> float:
-        """Microseconds for one run of the operation: the median of as many as fit into the time."""
+        """Return the median time of an operation in microseconds, over as many runs as fit into the time."""
         assert self._process.stdin is not None
         print(json.dumps({"operation": operation, "seconds": seconds}), file=self._process.stdin, flush=True)
         return float(self._read_line())
 
     def run_once(self, operation: str) -> float:
-        """What the operation gives, where that is a number."""
+        """Run an operation once, and return its numeric result."""
         return self.measure_us(operation, 0)
 
     def stop(self) -> None:
@@ -62,11 +62,11 @@ class Contestant:
 
     def _read_line(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline() or '{"able": [], "unable": {"all": "it ended at once"}}'
+        return self._process.stdout.readline() or '{"able": [], "unable": {"all": "the process ended"}}'
 
 
 class Arena:
-    """All contestants of a benchmark, by their titles; each is a module, and an environment if it is not our own."""
+    """All contestants of a benchmark by title: a module, and an environment unless it is our own."""
 
     def __init__(self, contestants: Mapping[str, tuple[str, str | None]], console: Console) -> None:
         self.contestants = {
@@ -78,7 +78,7 @@ class Arena:
                 console.print(f"{title} is not measured ({operation}): {why}", markup=False)
 
     def measure_us(self, operation: str, rounds: int, seconds: float) -> dict[str, float]:
-        """Microseconds for one run of an operation, by title."""
+        """Return the median time of an operation in microseconds, by title."""
         participants = {
             title: contestant for title, contestant in self.contestants.items() if operation in contestant.info["able"]
         }
@@ -86,11 +86,11 @@ class Arena:
         for turn in range(rounds + 1):
             for title, contestant in participants.items():
                 time_us = contestant.measure_us(operation, seconds if turn else 0.02)
-                if turn:  # the first one warms up
+                if turn:  # the first round is a warm-up
                     turns[title].append(time_us)
         return {title: statistics.median(time_us) for title, time_us in turns.items()}
 
     def stop(self) -> None:
-        """End every contestant."""
+        """End all contestants."""
         for contestant in self.contestants.values():
             contestant.stop()

@@ -1,6 +1,6 @@
-"""What the contestants translate: histories with tools, a reply and streams, the same in every run.
+"""Inputs of the contestants: histories with tools, a reply and streams, the same in every run.
 
-Nothing but the standard library: this is imported in the interpreter of each contestant.
+Standard library only: every contestant imports this module in its own interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ARGUMENTS = {"path": "", "limit": 0, "mode": "read"}
 
 
 def prose(length: int, seed: int) -> str:
-    """About so many characters of plain English, another text for another seed."""
+    """Return about this many characters of plain English; the seed selects the text."""
     sentences, total, at = [], 0, seed
     while total < length:
         at += 1
@@ -32,7 +32,7 @@ def prose(length: int, seed: int) -> str:
 
 
 def chat_request(messages: int) -> dict[str, Any]:
-    """An OpenAI chat request of so many messages, a fourth of them calls and a fourth results, with eight tools."""
+    """Return an OpenAI chat request with eight tools; a quarter of the messages are calls and a quarter are results."""
     history: list[dict[str, Any]] = [{"role": "system", "content": prose(80, 1)}]
     for at in range(messages - 1):
         call_id = f"call_{at // 4:024d}"
@@ -67,7 +67,8 @@ def _tool(number: int) -> dict[str, Any]:
 
 
 def find_loss(request: Any, messages: int) -> str | None:
-    """What an Anthropic request made of ``chat_request(messages)`` lacks; a translation that loses is not measured."""
+    """Return what an Anthropic request lacks, compared with ``chat_request(messages)``; a lossy result is not
+    measured."""
     wire = request if isinstance(request, dict) else json.loads(request)
     source_messages = chat_request(messages)["messages"]
     text = json.dumps(wire["messages"])
@@ -109,7 +110,7 @@ REPLY = json.dumps(
 
 
 def anthropic_stream() -> list[bytes]:
-    """A streamed answer of 200 pieces of text, as the Messages API sends it, one event a chunk."""
+    """Return a streamed answer of 200 text deltas of the Messages API, one event per chunk."""
     message = {"id": "msg_01", "type": "message", "role": "assistant", "model": CLAUDE, "content": []}
     ends = {"stop_reason": None, "stop_sequence": None}
     events: list[dict[str, Any]] = [
@@ -124,7 +125,7 @@ def anthropic_stream() -> list[bytes]:
 
 
 def chat_stream() -> list[bytes]:
-    """The same answer as a chat completion."""
+    """Return the same answer as a chat completion stream."""
     envelope = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1790000000, "model": GPT}
     first = {"role": "assistant", "content": "", "refusal": None}
     deltas = [(first, None), *(({"content": delta}, None) for delta in DELTAS), ({}, "stop")]

@@ -1,7 +1,7 @@
-"""A chat server in a process of its own, with an empty handler beside its doors.
+"""A chat server in its own process, with an empty handler beside its endpoints.
 
-It listens on a free port, says which, and has two threads: ``long`` with as many messages as it is told, ``short`` with
-fifty.
+It listens on a free port, prints the port, and has two threads: ``long`` with the requested number of messages,
+``short`` with fifty.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ async def empty(request: Request) -> Response:  # noqa: ARG001  there is nothing
 
 
 class LoopWatch:
-    """How late the event loop of this process is: the longest that a task had to wait for it.
+    """The lag of the event loop: the longest time that a ready task had to wait.
 
-    The lag counts all the time, the busy lag only what the process computed meanwhile. They differ if others use the
-    machine, and if the loop waits for a disk.
+    The busy lag includes only the CPU time of this process. The two differ if other processes use the machine, or if
+    the loop waits for a disk.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class LoopWatch:
         self._task: asyncio.Task[None] | None = None
 
     def read_and_reset(self) -> tuple[float, float]:
-        """The largest lag and the largest busy lag since the last call, in milliseconds."""
+        """Return the largest lag and the largest busy lag since the last call, in milliseconds."""
         self._task = self._task or asyncio.create_task(self._watch())
         result = self._lag_s * 1000, self._busy_s * 1000
         self._lag_s = self._busy_s = 0.0
@@ -99,7 +99,7 @@ EXTRA_ENDPOINTS = (
 
 
 async def fill_thread(store: Store, session_id: str, count: int) -> None:
-    """A thread with so many messages of about 300 characters."""
+    """Create a thread with this many messages of about 300 characters."""
     await store.create_session(session_id, user_id="local")
     first_time = datetime.now(UTC) - timedelta(seconds=count)
     for start in range(0, count, 500):
@@ -118,7 +118,7 @@ async def fill_thread(store: Store, session_id: str, count: int) -> None:
 
 
 async def serve(folder: Path, upstream: int, count: int, calls: int) -> None:
-    """Serve until whoever started this has gone."""
+    """Serve until standard input is closed."""
     file = folder / "config.toml"
     file.write_text(_SETTINGS.format(port=upstream, calls=calls))
     file.chmod(0o600)

@@ -1,6 +1,6 @@
-"""What translating costs, beside other libraries and beside the limit: requests, a reply, streams.
+"""Cost of translation, beside other libraries and a limit: requests, a reply, streams.
 
-The limit is msgspec alone, on the same bytes. How the measuring is done stands in ``arena``.
+The limit is msgspec on the same bytes. ``arena`` describes the measurement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPERATIONS = {
 
 
 def main() -> None:
-    """Measure and show."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="how many turns each contestant has")
     parser.add_argument("--seconds", type=float, default=0.2, help="how long a turn takes")

@@ -1,7 +1,7 @@
-"""What the format costs: reading, checking and writing one message, and importing the package.
+"""Cost of the format: decode, check and encode one message, and import the package.
 
-The limit is msgspec alone, on plain structs of the same fields, which checks no rule, keeps nothing unknown, and does
-not notice a doubled key. The peers do the same job with the tools that people have at hand.
+The limit is msgspec on plain structs with the same fields, which checks no rule, drops unknown content, and does not
+detect duplicate keys. The other libraries do the same job with common tools.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HEAVY = (
 
 
 def example_message() -> Message:
-    """Six blocks in about two kilobytes: what an assistant says in the middle of a task."""
+    """Return an assistant message of six blocks and about two kilobytes."""
     return Message(
         "01KR3ER9E00000000000000QQG",
         "sess_01KR3ER9E00000000000000QQD",
@@ -181,7 +181,7 @@ class _Message(_Bare, frozen=True):
     schema_version: int
 
 
-# --- a peer: pydantic ------------------------------------------------------------------------------------------------
+# --- pydantic --------------------------------------------------------------------------------------------------------
 
 
 class _Model(pydantic.BaseModel):
@@ -240,11 +240,11 @@ class _PMessage(_Model):
     schema_version: int
 
 
-# --- measuring -------------------------------------------------------------------------------------------------------
+# --- measurement------------------------------------------------------------------------------------------------------
 
 
 def message_figures(seconds: float = 6) -> dict[str, float]:
-    """Microseconds for decode, check and encode of the same bytes."""
+    """Return microseconds for decode, check and encode of the same bytes."""
     data = dragoman.encode(example_message())
     decoder, encoder = msgspec.json.Decoder(_Message), msgspec.json.Encoder()
     assert encoder.encode(decoder.decode(data)) == data
@@ -277,7 +277,8 @@ def message_figures(seconds: float = 6) -> dict[str, float]:
 
 
 def import_figures(runs: int = 15) -> tuple[float, float, list[str]]:
-    """Milliseconds for importing msgspec and this package in a fresh process, and which heavy libraries came along."""
+    """Return milliseconds to import msgspec and this package in a new process, and the heavy libraries that are
+    loaded."""
     script = (
         "import sys, time; began = time.perf_counter(); import {module};"
         "print((time.perf_counter() - began) * 1000, *[name for name in {heavy} if name in sys.modules])"
@@ -289,7 +290,7 @@ def import_figures(runs: int = 15) -> tuple[float, float, list[str]]:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
         return done.stdout.split()
 
-    run("dragoman")  # the first one may have to compile
+    run("dragoman")  # the first import may compile
     pairs = [(run("msgspec"), run("dragoman")) for _ in range(runs)]
     return (
         statistics.median(float(baseline[0]) for baseline, _ in pairs),
@@ -302,7 +303,7 @@ def main() -> None:
     """Print the figures."""
     import logging
 
-    logging.getLogger("dragoman").setLevel(logging.ERROR)  # the unknown block would be named a hundred thousand times
+    logging.getLogger("dragoman").setLevel(logging.ERROR)  # the unknown block would be logged in every round
     console = Console()
     size = len(dragoman.encode(example_message()))
     title = f"Decode, check and encode one message of {size} bytes and 6 blocks"

@@ -1,10 +1,9 @@
-"""The largest lag of the server's event loop during each of the largest requests that it allows.
+"""Largest lag of the event loop during each of the largest requests that the server allows.
 
-A server has one event loop: while it parses one client's request, no other client gets a word. Each request is made
-several times, one after the other; beside it stands the lag of the same server while it only answers an empty handler.
-The first run, letter and search are not counted: some libraries are imported when they are first used.
-The clients are in this process, the server and the provider in two others. BENCH_FOLDER names the folder, and so the
-disk.
+A server has one event loop: while it parses one request, no other client is served. Each request is sent several
+times; the lag with an empty handler is measured as well. The first run, letter and search are not counted, because
+some libraries are imported on first use. Clients, server and provider are three processes. BENCH_FOLDER names the
+folder, and so the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NUMBERS = itertools.count(1)
 
 
 class Lag(NamedTuple):
-    """The largest lag in milliseconds, and the largest in which the server itself computed."""
+    """The largest lag in milliseconds, and the largest lag with CPU time of the server."""
 
     ms: float
     busy_ms: float
@@ -45,11 +44,11 @@ Send = Callable[[aiohttp.ClientSession], Awaitable[Any]]
 
 
 async def measure(http: aiohttp.ClientSession, send: Send, rounds: int) -> Lag:
-    """The largest lag while a request is made so often."""
+    """Return the largest lag while a request is sent this many times."""
     await _lag(http)
     for _ in range(rounds):
         await send(http)
-    await asyncio.sleep(0.1)  # what the server does after its answer counts, too
+    await asyncio.sleep(0.1)  # work after the response counts as well
     return await _lag(http)
 
 
@@ -69,7 +68,7 @@ async def send_empty(http: aiohttp.ClientSession) -> None:
 
 
 def run_request(make: Callable[[], dict[str, Any]], status: int = 200) -> Send:
-    """A run, from the request to its last event."""
+    """Return a function that starts a run and reads it to its last event."""
 
     async def send(http: aiohttp.ClientSession) -> None:
         number = next(_NUMBERS)
@@ -83,7 +82,7 @@ def run_request(make: Callable[[], dict[str, Any]], status: int = 200) -> Send:
 
 
 def letter_request(make: Callable[[], dict[str, Any]]) -> Send:
-    """A letter with this in its context."""
+    """Return a function that sends a letter with this context."""
 
     async def send(http: aiohttp.ClientSession) -> None:
         async with http.post("/api/v1/mail", data=json.dumps(_letter(make())), headers=_JSON) as answer:
@@ -103,14 +102,14 @@ def get_request(path: str) -> Send:
 
 
 def page_request(letters: int, inputs: int) -> Send:
-    """The newest letters of a mailbox that was filled with large ones."""
+    """Return a function that reads the newest letters of a mailbox with large letters."""
     is_filled = False
 
     async def send(http: aiohttp.ClientSession) -> None:
         nonlocal is_filled
         if not is_filled:
             await fill_mailbox(http, letters, inputs)
-            await _lag(http)  # what filling it took is not counted
+            await _lag(http)  # exclude the preparation
             is_filled = True
         await get_request("/api/v1/mail/inbox/AGENT-C?limit=200")(http)
 
@@ -152,7 +151,7 @@ def _letter(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def cases(options: argparse.Namespace) -> dict[str, Send]:
-    """Each request by its name."""
+    """Return the requests by name."""
     text = "word " * (MAX_BYTES // 5 - 200)
     state = {"state": {"list": [{"a": 1}] * (options.values // 2 - 50)}}
     history = {"messages": [_user(f"message {at}", f"m{at}") for at in range(options.messages)]}
@@ -210,7 +209,7 @@ async def measure_all(port: int, options: argparse.Namespace) -> dict[str, Lag]:
             run_request(dict),
             letter_request(dict),
             get_request(SEARCH + "word"),
-        ):  # what is imported when first used
+        ):  # warm up lazy imports
             await send(http)
         for name, send in cases(options).items():
             if options.only in name:
@@ -219,7 +218,7 @@ async def measure_all(port: int, options: argparse.Namespace) -> dict[str, Lag]:
 
 
 def show(console: Console, lags: dict[str, Lag]) -> None:
-    table = Table("", "lag, ms", "busy, ms", "", title="the largest lag of the event loop", title_justify="left")
+    table = Table("", "lag, ms", "busy, ms", "", title="Largest lag of the event loop", title_justify="left")
     table.columns[1].justify = table.columns[2].justify = "right"
     for name, lag in lags.items():
         mark = "" if lag.busy_ms <= TARGET_MS else f"[red]above {TARGET_MS:.0f} ms[/red]"
@@ -228,7 +227,7 @@ def show(console: Console, lags: dict[str, Lag]) -> None:
 
 
 def main() -> None:
-    """Measure and show."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each request is made")
     parser.add_argument("--only", default="", help="only requests with this in their name")

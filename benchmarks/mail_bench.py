@@ -1,12 +1,11 @@
-"""What delivering letters costs, beside raw SQLite transactions and beside plain nats-py.
+"""Cost of mail delivery, beside raw SQLite transactions and plain nats-py.
 
-Embedded: letters a second sent, received and acknowledged, one after another, by 16 agents at once of whom each waits
-for its own, and 64 in one call. The limit beside it is one bare table in the same mode: a sent row and an acknowledged
-one are synced, the lease of a received one is not. It has a transaction for each letter, also with 16 agents, because
-SQLite writes one at a time; 64 in one call are one transaction. By JetStream: letters a second from one store to
-another and done with, beside plain messages published and pulled with the same client, on the same broker, which syncs
-every write. Everybody has turns, one after another; a figure is the median. BENCH_FOLDER names the folder, and so the
-disk, to measure on.
+Embedded: letters per second sent, received and acknowledged, one after another, by 16 concurrent agents, and 64 per
+call. The limit is one bare table in the same mode: inserts and acknowledgements are synced, leases are not. It uses
+one transaction per letter, also with 16 agents, because SQLite has one writer; 64 per call are one transaction.
+JetStream: letters per second from one store to another, beside plain messages published and pulled with the same
+client on the same broker, which syncs every write. All contestants run in turns; a figure is the median. BENCH_FOLDER
+names the folder, and so the disk.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Figures = dict[str, dict[str, float]]
 
 
 def letters(count: int, turn: int) -> list[Letter]:
-    """Letters, each of a task of its own."""
+    """Return letters, each of its own task."""
     return [
         task_result_letter(
             sender_id="CA",
@@ -57,7 +56,7 @@ def letters(count: int, turn: int) -> list[Letter]:
 
 
 class Raw:
-    """A queue of one table, and nothing around it."""
+    """A queue of one table."""
 
     def __init__(self, path: Path) -> None:
         self._connection = apsw.Connection(str(path))
@@ -96,7 +95,7 @@ class Raw:
 
 
 class Ours:
-    """The same with mail."""
+    """The same with Dragoman mail."""
 
     def __init__(self, store: Store) -> None:
         self._mail = Mail(store)
@@ -118,7 +117,7 @@ async def _measure(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
 
 
 async def _run_turn(queue: Raw | Ours, batch: list[Any], group_size: int, agents: int) -> dict[str, float]:
-    """Letters a second of each verb. Each agent has its share of the letters, so many in one call."""
+    """Return letters per second by operation. Each agent has its share of the letters, in groups of this size."""
     shares = [batch[number::agents] for number in range(agents)]
     groups = [[share[first : first + group_size] for first in range(0, len(share), group_size)] for share in shares]
 
@@ -149,7 +148,7 @@ WAYS = {"one after another": (1, 1), f"by {AGENTS} agents": (1, AGENTS), f"{BATC
 
 
 async def measure_embedded(folder: Path, rounds: int, count: int) -> Figures:
-    """Letters a second, by what is done and by whom."""
+    """Return letters per second by case and contestant."""
     speeds_by_name: dict[str, dict[str, list[float]]] = {}
     raw = Raw(folder / "raw.db")
     async with open_store(f"sqlite:///{folder / 'ours.db'}") as store:
@@ -160,7 +159,7 @@ async def measure_embedded(folder: Path, rounds: int, count: int) -> Figures:
                 plain = [(letter.message_id, write_letter(letter)) for letter in batch]
                 for name, queue, items in ((LIMIT, raw, plain), (OURS, ours, batch)):
                     for verb, speed in (await _run_turn(queue, items, group_size, agents)).items():  # type: ignore[arg-type]
-                        if turn:  # the first one warms up
+                        if turn:  # the first round is a warm-up
                             speeds_by_name.setdefault(f"{verb} {way}", {}).setdefault(name, []).append(speed)
     return {
         case: {name: statistics.median(speeds) for name, speeds in by.items()} for case, by in speeds_by_name.items()
@@ -171,7 +170,7 @@ async def measure_embedded(folder: Path, rounds: int, count: int) -> Figures:
 
 
 async def measure_jetstream(folder: Path, rounds: int, count: int) -> Figures:
-    """Letters a second from one store to another, beside plain messages."""
+    """Return letters per second from one store to another, beside plain messages."""
     from tests.mail.brokers import Broker, running
 
     broker = Broker(folder / "broker")
@@ -237,7 +236,7 @@ async def _measure_mail(folder: Path, url: str, batch: list[Letter], turn: int) 
         Mail(second_store, transport=NatsTransport(url, stream=f"MAIL{turn}", prefix=f"mail{turn}")) as there,
     ):
         await there.receive("ARCH")
-        await asyncio.sleep(0.5)  # until it is attended to
+        await asyncio.sleep(0.5)  # until the consumer exists
         start = perf_counter()
 
         async def send() -> None:
@@ -260,7 +259,7 @@ async def _measure_mail(folder: Path, url: str, batch: list[Letter], turn: int) 
 
 
 def main() -> None:
-    """Measure and show."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how many turns each has")
     parser.add_argument("--letters", type=int, default=1_000, help="how many letters a turn has")

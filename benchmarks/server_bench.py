@@ -39,7 +39,7 @@ _NUMBERS = itertools.count(1)
 
 @contextlib.contextmanager
 def start_process(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
-    """A process of ours that says its port; that, and its id."""
+    """Run a benchmark process that prints its port; yields the port and the process id."""
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -50,7 +50,7 @@ def start_process(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
 
 
 async def measure_us(calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
-    """Microseconds for one call of each, in turns, as the median."""
+    """Return the median time of each call in microseconds, measured in turns."""
     times_by_name: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 10):
         for name, call in calls.items():
@@ -62,13 +62,13 @@ async def measure_us(calls: Mapping[str, Callable[[], Awaitable[None]]], rounds:
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU time that a process has had, with all its threads; Linux tells."""
+    """Return the CPU time of a process with all threads (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def cpu_us(pid: int, calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
-    """Microseconds of the server's CPU for one call of each, in turns. What others do on the machine matters less."""
+    """Return the CPU time of the server per call in microseconds, measured in turns. Other processes affect it less."""
     seconds_by_name = dict.fromkeys(calls, 0.0)
     for _ in range(5):
         for name, call in calls.items():
@@ -80,7 +80,7 @@ async def cpu_us(pid: int, calls: Mapping[str, Callable[[], Awaitable[None]]], r
 
 
 async def per_second(call: Callable[[], Awaitable[None]], writers: int, count: int) -> float:
-    """How many calls a second, with so many at once."""
+    """Return calls per second with this many concurrent clients."""
     numbers = iter(range(count))
 
     async def work() -> None:
@@ -93,7 +93,7 @@ async def per_second(call: Callable[[], Awaitable[None]], writers: int, count: i
 
 
 class Client:
-    """Who asks."""
+    """The HTTP client."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http = http
@@ -125,14 +125,14 @@ def _run_input(model: str | None = None) -> dict[str, Any]:
 
 
 def memory_mb(pid: int) -> float:
-    """What a process holds; Linux tells."""
+    """Return the resident memory of a process (Linux)."""
     match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match is not None
     return int(match[1]) / 1024
 
 
 async def stream_memory_kb(pid: int, count: int, open_stream: Callable[[], Any]) -> float:
-    """Kilobytes of the server's memory for each stream that is open, once each has said its first words."""
+    """Return kilobytes of server memory per open stream, after the first text of each stream."""
     before = memory_mb(pid)
     async with contextlib.AsyncExitStack() as stack:
 
@@ -147,7 +147,7 @@ async def stream_memory_kb(pid: int, count: int, open_stream: Callable[[], Any])
             await asyncio.gather(*(wait_for_text() for _ in range(start, min(start + 50, count))))
         after = memory_mb(pid)
     await asyncio.sleep(1)
-    return max(after - before, 0.1) * 1024 / count  # what was free before is used first
+    return max(after - before, 0.1) * 1024 / count  # free memory is used first
 
 
 async def measure_all(console: Console, port: int, pid: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -193,7 +193,7 @@ async def measure_all(console: Console, port: int, pid: int, options: argparse.N
 
 
 def main() -> None:
-    """Measure and show."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="how many requests each has")
     parser.add_argument("--messages", type=int, default=100_000, help="of the long thread")

@@ -1,4 +1,4 @@
-"""Measure contestants in turns, in one run, so that what the machine does meanwhile happens to all of them alike."""
+"""Measure contestants in turns in one process, so that load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BAR = 32
 def measure_cpu_us(
     contestants: Mapping[str, Callable[[], object]], *, rounds: int = 25, seconds: float = 6
 ) -> dict[str, float]:
-    """Microseconds of CPU for one call of each, as the median of rounds in which each has its turn."""
+    """Return the CPU time of one call of each in microseconds: the median of the rounds."""
     share = seconds / rounds / len(contestants)
     loops = {name: max(1, int(share / max(_time_once(call), 1e-7))) for name, call in contestants.items()}
     times_by_name: dict[str, list[float]] = {name: [] for name in contestants}
@@ -37,7 +37,7 @@ def _time_once(call: Callable[[], object]) -> float:
 
 
 def print_figures(console: Console, title: str, figures: Mapping[str, float], limit: str, unit: str = "µs") -> None:
-    """A table with the ratio of each to the limit, and a bar to see it by."""
+    """Print a table with the ratio of each figure to the limit, and a bar."""
     table = Table("", unit, f"÷ {limit}", "", title=title, title_justify="left")
     table.columns[1].justify = table.columns[2].justify = "right"
     longest = max(figures.values())

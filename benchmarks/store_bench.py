@@ -39,7 +39,7 @@ OPERATIONS = {
 
 
 def main() -> None:
-    """Measure and show."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how many turns each contestant has")
     parser.add_argument("--seconds", type=float, default=0.3, help="how long a turn takes")

@@ -1,7 +1,7 @@
-"""What one turn adds to the time that the provider takes, beside a bare call that only reads the bytes.
+"""Time that one turn adds to the time of the provider, beside a bare call that only reads the bytes.
 
-Both ask the same server on this machine, in turns, in one process: the bare one with aiohttp, the other as a whole turn
-with everything stored on the way (``synchronous=FULL``). BENCH_FOLDER names the folder, and so the disk.
+Both call the same local server, in turns, in one process: the bare call with aiohttp, and a complete turn that stores
+everything (``synchronous=FULL``). BENCH_FOLDER names the folder, and so the disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ max_context_tokens = 100000
 
 
 async def measure(port: int, folder: Path, rounds: int, *, stream: bool) -> dict[str, float]:
-    """Microseconds for one call of each kind, in turns."""
+    """Return microseconds for one call of each kind, measured in turns."""
     file = folder / "config.toml"
     file.write_text(_SETTINGS.format(port=port))
     file.chmod(0o600)
@@ -79,12 +79,12 @@ async def measure(port: int, folder: Path, rounds: int, *, stream: bool) -> dict
 
 
 def main() -> None:
-    """Measure and show."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="how many turns each has")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # nobody has a price for this model
+    logging.disable(logging.WARNING)  # the model has no price
     console = Console()
     command = [sys.executable, "-m", "benchmarks.turn_server"]
     with (

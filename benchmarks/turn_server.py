@@ -1,8 +1,8 @@
-"""A provider that answers at once, in a process of its own: a whole answer, or a stream of so many words.
+"""A provider in its own process that replies immediately: a complete reply, or a stream of words.
 
-The model ``still`` says its first words and then nothing more, for as long as somebody listens. The model ``calls-N``
-asks for N tools at once, and answers with words when it has their results. The model ``delta-N`` says N characters in
-one event, ``letters-N`` one letter in each of N events.
+The model ``still`` sends its first words and then nothing, until the client disconnects. ``calls-N`` requests N tools
+in one reply, and replies with text to their results. ``delta-N`` sends N characters in one event, ``letters-N`` one
+character in each of N events.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REPLY = json.dumps(
 
 
 def _calls(count: int) -> bytes:
-    """A stream with so many calls of a tool."""
+    """Return a stream with this many tool calls."""
     pieces = [
         _data({"tool_calls": [{"index": at, "id": f"call_{at}", "function": {"name": "look", "arguments": "{}"}}]})
         for at in range(count)
@@ -50,7 +50,7 @@ def _calls(count: int) -> bytes:
 
 
 def _text(size: int, count: int) -> bytes:
-    """A stream with so many events of so many characters."""
+    """Return a stream with this many events of this many characters."""
     pieces = [_data({"role": "assistant", "content": ""}), *[_data({"content": "x" * size})] * count]
     return b"".join((*pieces, _data({}, "stop", usage=_USAGE), b"data: [DONE]\n\n"))
 
@@ -80,7 +80,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
 
 
 def main() -> None:
-    """Listen on a free port, and say which."""
+    """Listen on a free port, and print the port."""
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/{path:.*}", answer)
 
@@ -90,7 +90,7 @@ def main() -> None:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         print(site._server.sockets[0].getsockname()[1], flush=True)  # type: ignore[union-attr, attr-defined]
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started it has gone
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until the parent closes its pipe
 
     asyncio.run(serve())
 

@@ -1,12 +1,13 @@
-"""One contestant in its own interpreter: asked on standard input, it answers on standard output, a JSON text a line.
+"""One contestant in its own interpreter: reads commands from standard input, and writes results to standard output, as
+JSON Lines.
 
-    python worker.py NAME       first says which operations it can do, then waits for {"operation": …, "seconds": …}
+    python worker.py NAME       prints the supported operations, then reads {"operation": …, "seconds": …}
 
-Without a time to fill, the answer is what the operation gives, and not how long it takes.
+Without seconds, the result is the return value of the operation instead of its time.
 
-A contestant is a module of ``contestants`` with ``operations()``: for each operation a function that makes its
-argument, the one to measure, and one that complains about a wrong result. If the argument has a list ``times_ns`` and
-something is in it afterwards, that is how long each of several took. Only the standard library is imported here.
+A contestant is a module of ``contestants`` with ``operations()``: for each operation a function that prepares the
+argument, the function to measure, and a function that checks the result. If the argument has a non-empty list
+``times_ns``, it contains the times of several runs. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Operation = tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], str |
 def main() -> None:
     """Serve one contestant until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints is not an answer
+    os.dup2(2, 1)  # libraries may print to standard output
     sys.path = [str(Path(__file__).parents[1]), *(path for path in sys.path if Path(path) != Path(__file__).parent)]
     try:
         operations: dict[str, Operation] = importlib.import_module(f"benchmarks.contestants.{sys.argv[1]}").operations()
-    except Exception as error:  # noqa: BLE001  a contestant that cannot start is left out, with the reason
+    except Exception as error:  # noqa: BLE001  reported as the reason
         print(json.dumps({"able": [], "unable": {"all": f"{type(error).__name__}: {error}"[:300]}}), file=answers)
         return
     unable = {name: why for name, operation in operations.items() if (why := _complaint(operation)) is not None}
@@ -48,7 +49,7 @@ def _complaint(operation: Operation) -> str | None:
     prepare, run, complain = operation
     try:
         return complain(run(prepare()))
-    except Exception as error:  # noqa: BLE001  whatever a library raises is the reason
+    except Exception as error:  # noqa: BLE001  reported as the reason
         return f"{type(error).__name__}: {error}"[:300]
 
 

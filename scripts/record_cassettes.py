@@ -38,16 +38,16 @@ from tests.recorded import Cassette, Received, Sent
 ROOT: Final = Path(__file__).resolve().parent.parent
 HEADERS: Final = ("content-type", "retry-after")
 
-# --- where each dialect is spoken -------------------------------------------------------------------------------------
+# --- servers of the dialects ------------------------------------------------------------------------------------------
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Which server speaks a dialect, and under which paths."""
+    """The server and the paths of a dialect."""
 
     server: str
     reply_path: str
     stream_path: str
-    shows_thinking: bool = True  # aimock gives the reasoning of some wires in a form that they do not have
+    shows_thinking: bool = True  # aimock returns reasoning in the wrong form for some dialects
 
 
 ENDPOINTS: Final = {
@@ -72,7 +72,7 @@ COUNTS: Final = {
 }
 CALL: Final = {"id": "theirs-1", "name": "read_file", "arguments": '{"path": "README.md"}'}
 RATE_LIMIT_ERROR: Final = {"message": "Too many requests.", "type": "rate_limit_error"}
-# What aimock answers: the first one that matches.
+# The replies of aimock: the first match applies.
 AIMOCK: Final = [
     {"match": {"userMessage": "Repeat"}, "response": {"error": RATE_LIMIT_ERROR, "status": 429, "retryAfter": 7}},
     {"match": {"hasToolResult": True}, "response": {"id": "answer-3", "content": WORDS, "usage": COUNTS}},
@@ -89,7 +89,7 @@ AIMOCK: Final = [
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A server that runs, and what it is called on its cassettes."""
+    """A running server, and its name on cassettes."""
 
     title: str
     address: str
@@ -97,7 +97,7 @@ class Server(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def llama_cpp(folder: Path) -> Iterator[Server]:
-    """The real llama.cpp around our own model."""
+    """Run the real llama.cpp with our model."""
     python = folder / "venv" / "bin" / "python"
     version_script = "import importlib.metadata as m; print(m.version('xllamacpp'))"
     version = subprocess.run([python, "-c", version_script], check=True, capture_output=True, text=True).stdout.strip()
@@ -111,7 +111,7 @@ def llama_cpp(folder: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def aimock(folder: Path) -> Iterator[Server]:
-    """The server for tests, with our answers."""
+    """Run the test server with our replies."""
     package = folder / "node_modules" / "@copilotkit" / "aimock"
     version = json.loads((package / "package.json").read_text("utf-8"))["version"]
     with tempfile.TemporaryDirectory() as temporary:
@@ -124,7 +124,7 @@ def aimock(folder: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _start_process(command: list[Any], log: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that says where it listens, and ends with us."""
+    """Run a process that prints its address, and terminate it at the end."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT) as process:
         try:
@@ -134,19 +134,19 @@ def _start_process(command: list[Any], log: Any) -> Iterator[subprocess.Popen[st
 
 
 def _address(process: subprocess.Popen[str]) -> str:
-    """Where the process says that it listens."""
+    """Return the address that the process prints."""
     assert process.stdout is not None
     for line in process.stdout:
         if match := re.search(r"http://[\d.]+:\d+", line):
             return match[0]
-    raise SystemExit(f"{process.args!r} ended before it listened")
+    raise SystemExit(f"{process.args!r} ended before it printed its address")
 
 
 # --- recording -------------------------------------------------------------------------------------------------------
 
 
 def record(dialect: str, name: str, server: Server) -> None:
-    """Ask, and write the cassette."""
+    """Send a request, and write the cassette."""
     endpoint = ENDPOINTS[dialect]
     path = endpoint.stream_path if name.endswith(recorded.STREAMED) else endpoint.reply_path
     wire = recorded.sent(dialect, name)
@@ -158,7 +158,7 @@ def record(dialect: str, name: str, server: Server) -> None:
 
 
 def send_request(seed: str, address: str, path: str, wire: Any) -> Received:
-    """What the server answers, as a cassette keeps it."""
+    """Send a request, and return the response as stored on a cassette."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     connection.request("POST", path, json.dumps(wire), {"content-type": "application/json"})
     response = connection.getresponse()
@@ -178,14 +178,14 @@ def send_request(seed: str, address: str, path: str, wire: Any) -> Received:
 
 
 def parse_frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Each frame of AWS's binary stream, and its payload: lengths first, then headers, payload and a checksum."""
+    """Yield each frame of an AWS event stream with its payload: lengths, headers, payload, checksum."""
     while data:
         length, headers_length = struct.unpack(">II", data[:8])
         yield data[:length], data[12 + headers_length : length - 4]
         data = data[length:]
 
 
-# What is different in every recording: ids of 32 signs, the time, and how long something took.
+# Values that differ in every recording: ids of 32 characters, times and durations.
 STABLE_VALUES: Final = (
     (re.compile(r'"(created|created_at|completed_at)":\d+'), r'"\1":1767225600'),
     (re.compile(r'"created_at":"[^"]+"'), '"created_at":"2026-01-01T00:00:00.000Z"'),
@@ -195,7 +195,7 @@ ID: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Za-z]{32}(?![0-9A-Za-z])")
 
 
 def stabilize(text: str, seed: str) -> str:
-    """The same text in every recording. An id becomes another one of its length, the same wherever it stands."""
+    """Replace values that differ between recordings. Equal ids get equal replacements of the same length."""
     for pattern, replacement in STABLE_VALUES:
         text = pattern.sub(replacement, text)
     ids: dict[str, str] = {}
@@ -207,10 +207,10 @@ def _stand_in(seed: str, number: int) -> str:
 
 
 def record_all(folder: Path) -> None:
-    """Every scene of every dialect, whole and streamed. Calls come before their results, which go on from there."""
+    """Record every scene of every dialect, whole and streamed. Calls are recorded before their results."""
     unknown = set(dialects.names()) - set(ENDPOINTS)
     if unknown:
-        raise SystemExit(f"nobody says where to find a server for: {', '.join(sorted(unknown))}")
+        raise SystemExit(f"no server in ENDPOINTS for: {', '.join(sorted(unknown))}")
     with llama_cpp(folder) as real, aimock(folder) as mock:
         for dialect in dialects.names():
             endpoint = ENDPOINTS[dialect]
@@ -232,7 +232,7 @@ def write_golden() -> None:
 
 
 def main() -> None:
-    """``FOLDER`` with both servers installed, or ``--golden``."""
+    """Record to ``FOLDER``, where both servers are installed, or write the golden files (``--golden``)."""
     if sys.argv[1:] == ["--golden"]:
         write_golden()
     elif len(sys.argv) == 2:

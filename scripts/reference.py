@@ -1,13 +1,13 @@
-"""Fill in the parts of the documentation that the code knows better: fields, enums, blocks, rules, events, fidelity.
+"""Write the generated parts of the documentation: fields, enums, blocks, rules, events, fidelity, command options.
 
-A page holds markers; what stands between them is written by this script from the source, where every field is
-explained in a comment beside it:
+A page contains markers. The script writes the content between them from the source, where a comment explains each
+field:
 
     <!-- fields of dragoman.message.Message -->
     …
     <!-- end -->
 
-``python scripts/reference.py`` writes the pages, and ``--check`` only tells whether they are up to date.
+``python -m scripts.reference`` writes the pages; ``--check`` only reports whether they are up to date.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MARKER = re.compile(
 
 
 def fill(text: str) -> str:
-    """A page with everything between markers written anew."""
+    """Return a page with the content of all markers generated."""
     return MARKER.sub(lambda match: f"{match[1]}\n{_body(match['kind'], match['name'])}\n\n{match[5]}", text)
 
 
@@ -148,7 +148,7 @@ def _payload_table(payload: type[msgspec.Struct]) -> Iterable[str]:
 
 
 def _type_text(hint: Any) -> str:
-    """A type in words that need no Python."""
+    """Return a type in words."""
     names = {
         types.Sha256: "SHA-256",
         types.Count: "integer from 0",
@@ -188,7 +188,7 @@ def _class(name: str) -> Any:
 
 
 def _comments(cls: type) -> dict[str, str]:
-    """The comment beside each field of a class and of those it inherits from."""
+    """Return the comment of each field of a class and its bases."""
     comments: dict[str, str] = {}
     for part in reversed(cls.__mro__):
         if part.__module__.startswith("dragoman."):
@@ -201,7 +201,7 @@ def _comments(cls: type) -> dict[str, str]:
 
 
 def _type(cls: type, field: str) -> str:
-    """The annotation as it is written, in words that need no Python."""
+    """Return the annotation of a field in words."""
     for part in cls.__mro__:
         annotation = inspect.get_annotations(part).get(field)
         if annotation is not None:
@@ -245,7 +245,7 @@ def _default_text(value: Any) -> str:
 
 
 def main() -> int:
-    """Write the pages, or tell which are not up to date."""
+    """Write the pages, or report those that are not up to date."""
     stale = []
     for page in sorted(PAGES.rglob("*.md")):
         text = page.read_text("utf-8")

@@ -1,8 +1,7 @@
-"""The pictures of the terminal chat in docs/images, taken anew: ``python -m scripts.screenshots``.
+"""Take the screenshots of the terminal chat in docs/images: ``python -m scripts.screenshots``.
 
-The chat runs without a terminal, against the strict fake providers of the tests under the names of real models, so that
-the prices are real and everything else is the same every time. The one rule: a picture shows what the chat draws, and
-nothing is drawn afterwards.
+The chat runs without a terminal, with the strict fake providers of the tests under real model names, so that prices are
+real and the output is reproducible.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dragoman.tui.input_line import InputLine
 from dragoman.turn import Agent
 from tests.strict import StrictProvider, call, say, strict_provider, think
 
-_FONTS: Final = re.compile(r"\s*@font-face \{[^}]*\}|<!-- .*? -->")  # the pages fetch nothing from elsewhere
+_FONTS: Final = re.compile(r"\s*@font-face \{[^}]*\}|<!-- .*? -->")  # pages load no external fonts
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
 SIZE: Final = (90, 28)
 _CONFIG: Final = """
@@ -51,19 +50,19 @@ lantern on && sleep 3600   # what it amounts to
 
 
 class Scene:
-    """The chat, with somebody who writes."""
+    """The chat with a simulated user."""
 
     def __init__(self, app: ChatApp, fakes: dict[str, StrictProvider]) -> None:
         self.app = app
         self.fakes = fakes
 
     async def write(self, text: str) -> None:
-        """Write a line, and wait until it is answered or a question comes up."""
+        """Submit a line, and wait for the answer or a dialog."""
         self.app.query_one(InputLine).post_message(InputLine.Submit(text))
         await self.wait_for_answer()
 
     async def wait_for_answer(self) -> None:
-        """Wait until the turn is over, or a question comes up."""
+        """Wait until the turn has ended, or a dialog is open."""
         await asyncio.sleep(0.5)
         while self.app.is_answering and not isinstance(self.app.screen, ModalScreen):
             await asyncio.sleep(0.05)
@@ -75,14 +74,14 @@ class Scene:
             await asyncio.sleep(0.1)
 
     def save(self, name: str) -> None:
-        """A picture of what is to be seen now."""
+        """Save a screenshot."""
         text = _FONTS.sub("", self.app.export_screenshot(title="dragoman chat"))
         (IMAGES / f"{name}.svg").write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")
         print(f"docs/images/{name}.svg")
 
 
 async def main() -> None:
-    """Take every picture."""
+    """Take all screenshots."""
     IMAGES.mkdir(exist_ok=True)
     async with _open_scene() as scene:
         await _confirmation(scene)

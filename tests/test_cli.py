@@ -44,7 +44,7 @@ def test_the_tour_shows_the_format_at_work() -> None:
         "hologram",
         "unchanged  True",
         "call-is-answered",
-        "breaches left: 0",
+        "violations left: 0",
     ):
         assert sign in done.stdout
     assert "stream_incomplete" in done.stdout
@@ -59,7 +59,7 @@ def test_the_example_conversation_breaks_no_rule() -> None:
 def test_a_good_file_is_good(tmp_path: Path) -> None:
     done = run("check", written(tmp_path / "good.jsonl", example_conversation()))
     assert done.returncode == 0
-    assert "4 messages, 0 breaches" in done.stdout
+    assert "4 messages, 0 violations" in done.stdout
 
 
 def test_a_broken_file_is_reported_and_repaired_elsewhere(tmp_path: Path) -> None:

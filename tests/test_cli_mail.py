@@ -64,7 +64,7 @@ def home(tmp_path: Path) -> Home:
 def test_a_letter_is_valid_and_has_an_id(home: Home) -> None:
     done = home.run("letter", "validate", "-", given=COMPLETE)
     assert done.returncode == 0
-    assert done.stdout.startswith(b"a letter: task_result 6601cdb4")
+    assert done.stdout.startswith(b"valid: task_result 6601cdb4")
 
 
 def test_everything_that_is_wrong_is_printed_with_its_place(home: Home) -> None:
@@ -74,7 +74,7 @@ def test_everything_that_is_wrong_is_printed_with_its_place(home: Home) -> None:
     assert done.returncode == 1
     lines = done.stdout.decode().splitlines()
     assert [line.split()[1] for line in lines[:-1]] == ["$.task_id:", "$.payload.result:", "$.payload.status:"]
-    assert lines[-1] == "not a letter [invalid_letter]"
+    assert lines[-1] == "not valid [invalid_letter]"
     told = home.json("letter", "validate", file)
     assert (told["valid"], told["letters"][0]["code"], len(told["letters"][0]["errors"])) == (
         False,
@@ -113,7 +113,7 @@ def result(**fields: Any) -> bytes:
 def test_a_letter_is_sent_once_and_seen_without_being_taken(home: Home) -> None:
     assert home.json("mail", "send", "-", given=result(message_id="m1"))["is_new"]
     again = home.run("mail", "send", "-", given=result(message_id="m1"))
-    assert again.stdout == b"was sent before to ARCH: m1\n"
+    assert again.stdout == b"already sent to ARCH: m1\n"
     (box,) = home.json("mail", "inbox")["mailboxes"]
     assert (box["recipient_id"], box["ready"]) == ("ARCH", 1)
     (seen,) = home.json("mail", "inbox", "ARCH")["letters"]

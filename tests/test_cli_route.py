@@ -195,13 +195,13 @@ def test_a_delegated_task_goes_to_its_tier(with_policy: Home) -> None:
 
 def test_a_sound_policy_is_sound_and_one_with_errors_tells_them_all(with_policy: Home) -> None:
     done = with_policy.run("route", "check", ".dragoman/routing.yaml")
-    assert (done.returncode, done.stdout) == (0, "the policy is sound\n")
+    assert (done.returncode, done.stdout) == (0, "the policy is valid\n")
     wrong = with_policy.folder / "wrong.yaml"
     wrong.write_text("schema_version: 1\nglobal_default: nobody\nrules:\n- {when: {}, use: opus}\n", "utf-8")
     done = with_policy.run("route", "check", wrong)
     assert done.returncode == 1
     assert "$.global_default: no model 'nobody'" in done.stdout
-    assert "2 errors, nothing of it is taken" in done.stdout
+    assert "2 errors, the policy is not used" in done.stdout
     told = with_policy.json("route", "check", wrong)
     assert (told["valid"], len(told["errors"]), told["warnings"]) == (False, 2, [])
     wrong.write_text("schema_version: 1\nglobal_default: gpt-5\n", "utf-8")

@@ -18,8 +18,8 @@ import pytest
 
 import dragoman
 from dragoman.attachments import Owner, open_attachments
-from dragoman.cli import app
 from dragoman.cli.options import default_path, mask_password, resolve_store_url
+from dragoman.cli.parser import app
 from dragoman.cli.stats import bar
 from dragoman.cli.tour import example_conversation
 from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
@@ -270,7 +270,7 @@ def test_every_kind_of_block_is_shown_as_something(tmp_path: Path) -> None:
         assert sign in shown
     assert "[anthropic: server_tool_use]" in shown
     assert "· error" in shown
-    assert "[hologram: written by a newer version]" in run("show", "last", store=tmp_path / "newer.db").stdout
+    assert "[hologram: from a newer version]" in run("show", "last", store=tmp_path / "newer.db").stdout
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_words_are_found_in_any_language_with_their_session_and_place(chats: Pat
 
 def test_nothing_found_is_said_and_is_exit_code_1(chats: Path) -> None:
     done = run("search", "unicorn", store=chats)
-    assert (done.returncode, done.stdout) == (1, "nothing found for 'unicorn'\n")
+    assert (done.returncode, done.stdout) == (1, "no messages found for 'unicorn'\n")
     done = run("search", "readme", "--user", "bob", "--json", store=chats)
     assert (done.returncode, json.loads(done.stdout)) == (1, {"hits": []})
 
@@ -363,8 +363,8 @@ def flip_a_bit(file: Path) -> None:
 
 def test_what_is_sound_is_said_to_be_and_what_is_damaged_is_named(chats: Path) -> None:
     sound, marked = run("verify", store=chats).stdout.splitlines()
-    assert sound == "sound: 1 session, 4 messages, 0 large pieces"
-    assert marked.startswith("the end of 1 session was compared with chats.db-mark, which was begun 2")
+    assert sound == "intact: 1 session, 4 messages, 0 large objects"
+    assert marked.startswith("the end of 1 session matches chats.db-mark, created 2")
     assert document("verify", "last", store=chats)["is_sound"]
     flip_a_bit(chats)
     done = run("verify", store=chats)
@@ -552,14 +552,14 @@ def test_an_erasure_takes_the_files_beside_the_store(chats: Path) -> None:
     uploaded(folder.as_uri(), "ada", "bob")
     told = run("erase", "--user", "ada", "--yes", store=chats)
     assert (told.returncode, told.stderr) == (0, "")
-    assert "1 session, 4 messages, 1 tool call, 0 large pieces, 2 attachments\n" in told.stdout
+    assert "1 session, 4 messages, 1 tool call, 0 large objects, 2 attachments\n" in told.stdout
     assert left(folder) == {"bob"}
     assert document("erase", "--user", "ada", "--yes", store=chats)["attachments"] == 0
 
 
 def test_an_erasure_of_nobody_says_so(chats: Path) -> None:
     told = run("erase", "--user", "adda", "--yes", store=chats)
-    assert told.stdout.startswith("nothing of user 'adda' was found; check the spelling\n")
+    assert told.stdout.startswith("no data of user 'adda' found; check the id\n")
 
 
 @pytest.mark.parametrize("how", ["option", "variable", "file"])
@@ -585,7 +585,7 @@ def test_an_erasure_that_leaves_files_says_so_and_is_finished_by_another(chats: 
     receipt = json.loads(told.stdout)
     assert (told.returncode, receipt["sessions"], receipt["attachments"]) == (2, 1, None)
     assert "could not be reached" in receipt["attachments_fault"]
-    assert told.stderr.startswith("dragoman: not all attachments of 'ada' are deleted")
+    assert told.stderr.startswith("dragoman: some attachments of 'ada' were not deleted")
     assert "Erase them again" in told.stderr
     place = (tmp_path / "files").as_uri()
     uploaded(place, "ada")
@@ -803,10 +803,10 @@ def test_errors_of_the_system_have_stable_codes(tmp_path: Path) -> None:
 
 def test_a_negative_duration_is_refused_for_what_it_is(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
-    assert "--older-than lies in the future" in failed(
+    assert "--older-than is negative" in failed(
         run("retain", "--older-than", "-5d", store=store), "invalid_input"
     )
-    assert "--expires lies in the past" in failed(
+    assert "--expires is not positive" in failed(
         run("keys", "create", "--expires", "-5d", store=store), "invalid_input"
     )
 

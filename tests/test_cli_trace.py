@@ -123,7 +123,7 @@ def test_reprice_shows_the_difference_and_writes_nothing(file: Path, prices: Pat
     assert rows[SONNET["model"]] == ["2", "$4.50", "$6.00", "+$1.50"]  # 2 on the first day, 4 on the fourth
     assert rows["nobody:knows"] == ["1", "$0.25", "$0.25", "$0.00"]
     assert rows["total"] == ["3", "$4.75", "$6.25", "+$1.50"]
-    assert "1 reply without a price under these stay as they were" in done.stdout
+    assert "1 reply without a price in the new table keep their cost" in done.stdout
     assert "against then" in done.stdout
     assert document("cost", store=file) == before
 
@@ -137,10 +137,10 @@ def test_reprice_keeps_the_new_amounts_beside_the_old_ones(file: Path, prices: P
     assert document("cost", store=file) == before
     after = document("cost", "--prices-version", version, store=file)
     assert Decimal(after["total_usd"]) == Decimal("6.25")
-    assert f"under the prices {version}" in run("cost", "--prices-version", version, store=file).stdout
+    assert f"with prices {version}" in run("cost", "--prices-version", version, store=file).stdout
     (first, *_) = document("show", "sess_1", store=file)["messages"][1:]
     assert first["message"]["metadata"]["usage"]["cost_usd"] == "3"
-    assert "nothing was repriced under 'x'" in failed(run("cost", "--prices-version", "x", store=file), "invalid_input")
+    assert "no amounts for prices version 'x'" in failed(run("cost", "--prices-version", "x", store=file), "invalid_input")
 
 
 @pytest.fixture
@@ -367,7 +367,7 @@ def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> N
     assert {event["turn_id"] for event in told} == {"turn_1"}
     assert (told[1]["payload"]["evaluation_id"], told[3]["payload"]["score"]) == (made["id"], 0.8)
     done = run("evaluate", "sess_1", "--no-success", store=file)
-    assert done.stdout.startswith("recorded not good enough  evl_")
+    assert done.stdout.startswith("recorded no success  evl_")
 
     async def learned(store: Store) -> tuple[list[Evaluation], list[Any]]:
         return await store.evaluations.find("sess_1"), await store.evaluations.samples()

@@ -227,7 +227,7 @@ def test_convert_warns_about_broken_rules_and_writes_the_messages_as_they_are(
     source = jsonl(tmp_path / "in.jsonl", asked)
     assert convert(source, tmp_path / "out.jsonl", source_format="openai_chat", to="openai_chat") == 0
     assert lines_of(tmp_path / "out.jsonl") == [asked]
-    assert "warning: result-has-call is broken 1 ×" in capsys.readouterr().err
+    assert "warning: result-has-call is violated 1 ×" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["openai_chat", None])

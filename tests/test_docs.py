@@ -32,7 +32,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from dragoman import catalog, entries, errors, event, exchange, pricing, routing, toolschema
-from dragoman.cli import app
+from dragoman.cli.parser import app
 from dragoman.exchange import FAULT_CODES
 from tests.conftest import ROOT
 

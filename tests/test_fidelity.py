@@ -308,7 +308,7 @@ RECORD: dict[str, Any] = {
 def test_proving_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "traffic.jsonl").write_text(json.dumps(RECORD) + "\n", "utf-8")
     assert prove(tmp_path / "traffic.jsonl", table_to=tmp_path / "made" / "here") == 0
-    assert "Translated into every other dialect" in capsys.readouterr().out
+    assert "Translations to every other dialect" in capsys.readouterr().out
     page = (tmp_path / "made" / "here" / "fidelity.md").read_text("utf-8")
     assert "### 1 requests and 0 answers of anthropic" in page
     assert "### From ollama" in page

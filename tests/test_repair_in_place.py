@@ -121,7 +121,7 @@ def test_check_names_the_ids_and_places_of_the_file(
     assert [one for one in told if one not in printed] == []
     assert "tu_0000" not in printed
     assert "message 0000" not in printed
-    assert "2 breaches" in printed
+    assert "2 violations" in printed
 
 
 @EACH
@@ -139,7 +139,7 @@ def test_repair_in_place_changes_only_what_is_wrong(
     assert "cancelled: this call was never answered" in added[0]
     assert after.endswith("\n") == text.endswith("\n")
     printed = capsys.readouterr().out
-    assert f"what was set aside is in {file}.set-aside.jsonl" in printed
+    assert f"removed content is in {file}.set-aside.jsonl" in printed
     assert "tu_0000" not in printed
     assert Path(f"{file}.bak").read_text("utf-8") == text
     assert (check_file(file), repair_file(file)) == (0, 0)

@@ -1,4 +1,4 @@
-"""What every store is measured on: the texts, the folder, the threads. Nothing but the standard library."""
+"""Shared parts of the store benchmarks: texts, folder, threads. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any, Protocol
 from benchmarks.bodies import prose
 from benchmarks.worker import Operation
 
-SIZES = {10: 200, 1_000: 4, 20_000: 1}  # of sessions, and how many there are of each
-LONGEST = 100_000  # of short messages; only who is quick to fill is measured on it
+SIZES = {10: 200, 1_000: 4, 20_000: 1}  # session sizes, and the number of sessions of each
+LONGEST = 100_000  # short messages; only for stores that fill quickly
 WRITERS = (16, 64)
 PER_WRITER = 8
-IN_A_ROW = 20  # appends that a coroutine awaits
+IN_A_ROW = 20  # awaited appends per run
 TURNS = 200
 _numbers = itertools.count()
 _connect = sqlite3.connect
 
 
 def text() -> str:
-    """Two kilobytes, never the same twice, so that nobody stores it once."""
+    """Return two kilobytes that are never the same twice, so that no store can deduplicate them."""
     number = next(_numbers)
     return f"{number:09d} {prose(2_000, number % 1_000)}"[:2_000]
 
 
 def safe_connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-    """A connection that syncs every commit, whatever the library would have chosen."""
+    """Return a connection that syncs every commit, regardless of the defaults of a library."""
     connection = _connect(*arguments, **options)
     connection.execute("PRAGMA synchronous=FULL")
     return connection
@@ -42,7 +42,7 @@ sqlite3.connect = sqlite3.dbapi2.connect = safe_connect  # type: ignore[attr-def
 
 
 class Contestant(Protocol):
-    """A store with the few things that are measured; an asynchronous one has ``loop`` and ``append_async``, too."""
+    """A store with the measured operations; an asynchronous store also has ``loop`` and ``append_async``."""
 
     def seed(self, session: str, texts: list[str]) -> None: ...
     def append(self, session: str, content: str) -> None: ...
@@ -51,7 +51,7 @@ class Contestant(Protocol):
 
 
 class StoreBench:
-    """The stores of one contestant. One is open at a time: what it does behind the scenes disturbs no other."""
+    """The stores of one contestant. One is open at a time, so that background work does not disturb others."""
 
     def __init__(self, open_store: Callable[[Path], Contestant]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="store-bench-", dir=os.environ.get("BENCH_FOLDER")))
@@ -60,7 +60,7 @@ class StoreBench:
         self._store: Contestant | None = None
 
     def store(self, name: str, fill: Callable[[Any], None]) -> Any:
-        """The store of that name, which is filled when it is made."""
+        """Return the store of that name, filled when it is created."""
         if self._name != name:
             self.close()
             path = self.folder / f"{name}.db"
@@ -71,7 +71,7 @@ class StoreBench:
         return self._store
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open store."""
         if self._store is not None:
             self._store.close()
         self._store, self._name = None, ""
@@ -80,7 +80,7 @@ class StoreBench:
 def make_operations(
     open_store: Callable[[Path], Contestant], *, up_to: int = 20_000
 ) -> tuple[StoreBench, dict[str, Operation]]:
-    """What can be measured of a store, and where."""
+    """Return the operations of a store."""
     bench = StoreBench(open_store)
     operations: dict[str, Operation] = {}
     for size, sessions in (SIZES | {LONGEST: 1}).items():
@@ -107,7 +107,7 @@ def make_operations(
 
 
 def store_of_size(bench: StoreBench, size: int, sessions: int) -> Any:
-    """A store with so many sessions of so many messages; their names are numbers."""
+    """Return a store with this many sessions of this many messages; their names are numbers."""
 
     def fill(store: Contestant) -> None:
         for number in range(sessions):
@@ -125,7 +125,7 @@ def _writers_store(bench: StoreBench, writers: int) -> Any:
 
 
 class _AppendJob:
-    """What is to be appended, to which store, and how long each one took."""
+    """Texts to append to a store, and the time of each append."""
 
     def __init__(self, store: Any, items: list[tuple[str, str]]) -> None:
         self.store = store
@@ -133,7 +133,7 @@ class _AppendJob:
         self.times_ns: list[int] = []
 
     async def run_async(self) -> None:
-        """Do it where an event loop runs already."""
+        """Append in a running event loop."""
         for session, content in self.items:
             start = time.perf_counter_ns()
             await self.store.append_async(session, content)
@@ -141,7 +141,7 @@ class _AppendJob:
 
 
 def _append_operation(bench: StoreBench, size: int, sessions: int, *, is_async: bool) -> Operation:
-    """Appends to sessions of a size, each to the next one, so that they stay as long as they are."""
+    """Return an operation that appends to sessions of a size, round robin, so that they keep their size."""
     turns = itertools.count()
 
     def prepare() -> _AppendJob:
@@ -159,7 +159,7 @@ def _append_operation(bench: StoreBench, size: int, sessions: int, *, is_async: 
 
 
 def in_threads(store: Contestant) -> Callable[[int], None]:
-    """So many writers, each in a thread and a session of its own."""
+    """Return a function that runs this many writers, each in its own thread and session."""
 
     def write_concurrently(writers: int) -> None:
         failures: list[Exception] = []
@@ -183,7 +183,7 @@ def in_threads(store: Contestant) -> Callable[[int], None]:
 
 
 def _disk_ratio(open_store: Callable[[Path], Contestant], path: Path) -> float:
-    """Bytes on disk for each byte of content, after so many turns of two messages."""
+    """Return bytes on disk per byte of content after a number of turns of two messages."""
     store = open_store(path)
     store.seed("one", [text(), text()])
     for _ in range(TURNS - 1):

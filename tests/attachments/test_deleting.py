@@ -209,7 +209,7 @@ async def test_retaining_goes_on_behind_a_session_whose_files_cannot_be_deleted(
     assert [one["session_id"] for one in found["left"]] == ["s1"]
     assert "a deletion had no effect" in found["left"][0]["fault"]
     assert told.returncode == 2
-    assert told.stderr.startswith("dragoman: 1 session could not be deleted, because attachments could not be")
+    assert told.stderr.startswith("dragoman: 1 session not deleted, because their attachments could not be deleted")
     told = await asyncio.to_thread(run, *how, store=tmp_path / "chats.db", env=environment)
     assert told.stdout.startswith("s1  cannot delete its attachments, so the session is kept (")
     assert told.stdout.endswith("\ndeleted 0 sessions\n")

@@ -104,7 +104,7 @@ def test_a_real_process_of_another_user_is_told_apart(tmp_path: Path) -> None:
     with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", store) as (begun, address):
         assert begun.stdout is not None
         for_others = re.fullmatch(
-            r"For other users of this machine: (http://\S+)/\?token=(\S+)\n", begun.stdout.readline()
+            r"URL for other users of this machine: (http://\S+)/\?token=(\S+)\n", begun.stdout.readline()
         )
         assert for_others is not None
         assert for_others[1] == address

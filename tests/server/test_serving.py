@@ -50,7 +50,7 @@ def run_process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[su
         try:
             assert begun.stdout is not None
             said = begun.stdout.readline()
-            found = re.fullmatch(r"Dragoman is at (http://\S+)\n", said)
+            found = re.fullmatch(r"Dragoman runs at (http://\S+)\n", said)
             assert found is not None, said + (folder / "log.jsonl").read_text()
             yield begun, found[1]
         finally:

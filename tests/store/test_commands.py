@@ -52,7 +52,7 @@ async def test_where_nobody_knows_where_files_are_who_deletes_is_told_so(shared_
         done = forked.run_text(*arguments, "--yes", "--store", shared_place.url, environment=os.environ)
         return tuple(done.stdout.splitlines())
 
-    known, hint = "deleted s1 with 0 messages", "attachments were not looked for: --attachments names where they are"
+    known, hint = "deleted s1 with 0 messages", "attachments were not deleted: set their location with --attachments"
     is_file = shared_place.url.startswith("sqlite:")
     assert told("delete", "s1") == ((f"{known} and 0 attachments",) if is_file else (known, hint))
     *_, last = told("retain", "--older-than", "0s")

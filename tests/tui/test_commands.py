@@ -47,7 +47,7 @@ async def test_a_tool_that_changes_something_asks_first(size: tuple[int, int], t
         await it.write("Burn the letters")
         await it.is_asked()
         await it.shows(
-            "May burn do this? (write)", "[bold]letters[/bold]", "Deny", "Allow once", "Allow in this session"
+            "Approve burn? (write)", "[bold]letters[/bold]", "Deny", "Allow once", "Allow in this session"
         )
         assert RUN == []
         await it.press("right", "enter")
@@ -135,11 +135,11 @@ async def test_a_swap_is_looked_at_before_it_is_made(tmp_path: Path) -> None:
         await it.is_over()
         await it.write("/model gemini")
         await it.is_asked()
-        await it.shows("Swap to fake-gemini:model?", "2 blocks are kept", "it fits")
+        await it.shows("Swap to fake-gemini:model?", "2 blocks unchanged", "fits the context window")
         signals: list[Any] = []
         it.app.agent.bus.subscribe("test", signals.append, event_types=["feedback.implicit"])
         await it.press("enter")
-        await it.shows("From the next message on, fake-gemini:model answers.")
+        await it.shows("fake-gemini:model answers from the next message on.")
         await it.app.agent.bus.drain()
         assert [event.payload.signal for event in signals] == ["swap"]
         await it.write("And you?")
@@ -157,7 +157,7 @@ async def test_a_swap_is_looked_at_before_it_is_made(tmp_path: Path) -> None:
 async def test_before_an_answer_the_model_that_is_shown_is_the_routings(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic") as it:
         await it.write("/model show")
-        await it.shows("Chosen with /model: none; the routing chooses", "Nobody has answered here yet.")
+        await it.shows("Chosen with /model: none; the routing chooses", "No answers yet.")
 
 
 @pytest.mark.parametrize("keys", [("right", "enter"), ("escape",)])
@@ -182,7 +182,7 @@ async def test_a_swap_that_is_impossible_says_why_and_cannot_be_made(tmp_path: P
         await it.is_over()
         await it.write("/model blind-gemini")
         await it.is_asked()
-        await it.shows("fake-gemini:blind cannot go on here", "In the way:", "Keep the model")
+        await it.shows("Cannot swap to fake-gemini:blind", "Not possible:", "Keep the model")
         assert [button.id for button in it.app.screen.query(Button)] == ["no"]
         await it.press("enter")
         await it.is_over()
@@ -194,13 +194,13 @@ async def test_a_model_can_be_chosen_from_those_that_can_be_called(tmp_path: Pat
     async with chat(tmp_path, "anthropic", "gemini") as it:
         await it.write("/model")
         await it.is_asked()
-        await it.shows("Who goes on?", "fake-gemini:model", "blind-gemini")
+        await it.shows("Choose a model", "fake-gemini:model", "blind-gemini")
         names = it.app.screen.query_one(OptionList)
         names.highlighted = names.get_option_index("fake-gemini:model")
         await it.press("enter")
         await it.shows("Swap to fake-gemini:model?")
         await it.press("enter")
-        await it.shows("From the next message on, fake-gemini:model answers.")
+        await it.shows("fake-gemini:model answers from the next message on.")
 
 
 async def test_a_model_named_in_a_message_answers_that_message_alone(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ async def test_costs_are_shown_by_model(size: tuple[int, int], tmp_path: Path) -
 async def test_undo_goes_on_before_the_last_question_and_deletes_nothing(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic") as it:
         await it.write("/undo")
-        await it.shows("there is nothing to undo")
+        await it.shows("no question to undo")
         for text in ("first", "second"):
             await it.write(text)
             await it.is_over()
@@ -263,7 +263,7 @@ async def test_a_fork_shares_what_was_said_up_to_a_message(tmp_path: Path) -> No
         await it.is_over()
         assert len(await it.kept(origin)) == 4
         await it.write("/fork two")
-        await it.shows("'two' is not the number of a message")
+        await it.shows("'two' is not a message number")
 
 
 async def test_a_conversation_is_found_by_its_words_and_opened(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_a_conversation_is_found_by_its_words_and_opened(tmp_path: Path) -
         await it.is_over()
         first = it.app.session
         await it.write("/new")
-        await it.shows("a new conversation")
+        await it.shows("new conversation")
         await it.write("/search aubergine")
         await it.is_asked()
         await it.shows("1 message with aubergine", "user: Where is the aubergine?")
@@ -280,9 +280,9 @@ async def test_a_conversation_is_found_by_its_words_and_opened(tmp_path: Path) -
         await it.until(lambda: it.app.session.id == first.id)
         await it.shows("Where is the aubergine?")
         await it.write("/search courgette")
-        await it.shows("Nothing was found for 'courgette'.")
+        await it.shows("No messages found for 'courgette'.")
         await it.write("/search")
-        await it.shows("for what?")
+        await it.shows("no words")
 
 
 async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(t
         ]
         await it.app.store.append(said.id, long)
         await it.write("/new")
-        await it.shows("a new conversation")
+        await it.shows("new conversation")
         await it.write("/search aubergine")
         await it.is_asked()
         await it.press("enter")
@@ -326,7 +326,7 @@ async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(t
 async def test_conversations_are_listed_with_their_titles_and_resumed(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic") as it:
         await it.write("/sessions")
-        await it.shows("there is no conversation yet")
+        await it.shows("no conversations")
         await it.write("The first one")
         await it.is_over()
         first = it.app.session
@@ -374,7 +374,7 @@ async def test_a_file_that_cannot_be_written_is_an_error_and_the_chat_goes_on(li
 async def test_the_last_answer_goes_to_the_clipboard(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic") as it:
         await it.write("/copy")
-        await it.shows("there is no answer to copy")
+        await it.shows("no answer to copy")
         it.fakes["anthropic"].say("Take *this*.")
         await it.write("Hello")
         await it.is_over()
@@ -389,7 +389,7 @@ async def test_the_theme_can_be_light_and_dark(tmp_path: Path) -> None:
         await it.write("/theme")
         await it.until(lambda: it.app.current_theme.dark)
         await it.write("/theme plaid")
-        await it.shows("no theme is called 'plaid'")
+        await it.shows("unknown theme 'plaid'")
 
 
 async def test_quit_leaves(tmp_path: Path) -> None:

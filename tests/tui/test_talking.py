@@ -147,7 +147,7 @@ async def test_escape_stops_an_answer_and_what_had_arrived_stays(tmp_path: Path)
         it.fakes["anthropic"].answer_with(say("So far."), call("wait", {}))
         await it.write("Wait for it")
         await begun.wait()
-        await it.shows("So far.", "answering, Escape stops it")
+        await it.shows("So far.", "answering; Escape stops")
         await it.write("And another one")
         await it.until(lambda: it.notices == [BUSY])
         assert it.line.text == "And another one"
@@ -223,7 +223,7 @@ async def test_commands_that_lead_elsewhere_wait_for_the_answer(tmp_path: Path) 
         await it.write("Wait for it")
         await begun.wait()
         await it.write("/new")
-        await it.shows("/new has to wait for the answer. Escape stops it [invalid_input]")
+        await it.shows("/new is not available while an answer arrives. Press Escape to stop the answer [invalid_input]")
         assert it.app.session.id == session.id
         await it.press("escape")
         await it.is_over()
@@ -262,7 +262,7 @@ async def test_a_model_that_nobody_knows_is_an_error_and_the_line_can_be_had_bac
 async def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic") as it:
         await it.write("/nonsense")
-        await it.shows("there is no /nonsense. See what there is with /help [invalid_input]")
+        await it.shows("unknown command /nonsense. List the commands with /help [invalid_input]")
         await it.write("/help")
         await it.shows("/model [NAME]", "/export FORMAT PATH", "Ctrl+Q leaves")
 

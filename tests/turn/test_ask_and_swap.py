@@ -121,7 +121,7 @@ async def test_without_a_question_nothing_is_asked_and_nothing_is_stored(tmp_pat
     async with home(tmp_path, "anthropic") as it:
         done = await it.run("ask")
         assert (done.code, done.out) == (2, "")
-        assert done.err == "dragoman: there is no question. Write one behind 'ask', or pipe one in [invalid_input]\n"
+        assert done.err == "dragoman: no question. Pass it as an argument, or pipe it to standard input [invalid_input]\n"
         assert it.fakes["anthropic"].received == []
         assert not it.store.exists()
 
@@ -254,7 +254,7 @@ async def test_a_question_of_white_space_is_refused(question: str, tmp_path: Pat
     async with home(tmp_path, "anthropic") as it:
         done = await it.run("ask", question)
         assert (done.code, done.out) == (2, "")
-        assert "there is no question" in done.err
+        assert "no question" in done.err
         assert it.fakes["anthropic"].received == []
 
 
@@ -346,7 +346,7 @@ async def test_ctrl_c_stops_the_answer_and_keeps_what_had_arrived(tmp_path: Path
         process.send_signal(signal.SIGINT)
         _, err = await asyncio.wait_for(process.communicate(), 60)
         assert process.returncode == 130
-        assert err.decode() == "stopped; what had arrived is kept\n"
+        assert err.decode() == "cancelled; the partial answer is stored\n"
         ((_, answer),) = await it.kept()
         assert text_of(answer) == "Once upon"
         assert answer.metadata.status is MessageStatus.CANCELLED
@@ -372,14 +372,14 @@ async def test_a_swap_can_be_looked_at_made_and_taken_back(tmp_path: Path) -> No
         assert looked.code == 0
         assert "What is a dragoman? → fake-gemini:model" in looked.out
         assert "it fits" in looked.out
-        assert "Nothing was changed." in looked.out
+        assert "Nothing is changed." in looked.out
         document = (await it.run("swap", "last", "gemini", "--json")).document
         assert (document["is_possible"], document["is_done"], document["model"]) == (True, True, "fake-gemini:model")
         await it.run("ask", "-c", "Who are you?")
         assert len(it.fakes["gemini"].received) == 1
         assert it.fakes["gemini"].refused == []
         back = await it.run("swap", "last", "-")
-        assert "the routing chooses again" in back.out
+        assert "the routing chooses the model" in back.out
         await it.run("ask", "-c", "And now?")
         assert len(it.fakes["anthropic"].received) == 2
         assert it.fakes["anthropic"].refused == []
@@ -391,7 +391,7 @@ async def test_a_swap_to_a_model_that_cannot_see_is_refused_with_the_reasons(tmp
         await it.run("ask", "What is this?", "--image", "picture.png")
         refused = await it.run("swap", "last", "blind-gemini")
         assert refused.code == 1
-        assert "In the way:" in refused.out
+        assert "Not possible:" in refused.out
         traced = await it.run("trace", "last", "--type", "routing_constraint_failure", "--json")
         (event,) = traced.document["events"]
         assert (event["payload"]["source"], event["payload"]["validation_failure"]) == ("swap", "no_vision_support")

@@ -1,8 +1,6 @@
-"""``dragoman ask``: one question, its answer on the standard output as it arrives, and nothing else there.
+"""``dragoman ask``: ask a model, and print the answer as it arrives.
 
-What a person wants to know besides (the session, tools that run, what it cost) goes to the standard error. Ctrl-C stops
-the turn, and what had arrived stays in the store. The one rule: the standard output holds the answer's words, or with
-``--json`` one document, so that it can be piped.
+Standard output contains only the answer. Notes and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -19,8 +17,16 @@ import msgspec
 from cyclopts import Parameter
 
 from dragoman import settings as keys
-from dragoman.cli.offering import open_tools
-from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import (
+    JsonOption,
+    McpOption,
+    Positive,
+    StoreOption,
+    ToolOption,
+    find_session,
+    open_store_at,
+    open_tools,
+)
 from dragoman.cli.terminal import escape_controls, escape_line, format_usd, print_json
 from dragoman.errors import DragomanError, InputError
 from dragoman.event import TextDelta
@@ -44,8 +50,8 @@ async def ask(
     model: str | None = None,
     image: tuple[Path, ...] = (),
     system: str | None = None,
-    tool: tuple[str, ...] = (),
-    mcp: tuple[str, ...] = (),
+    tool: ToolOption = (),
+    mcp: McpOption = (),
     workspace: Path | None = None,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False)] = False,
     schema: Path | None = None,
@@ -59,35 +65,30 @@ async def ask(
     Parameters
     ----------
     question
-        What to ask. An @model at its beginning chooses who answers. What is piped in comes behind it.
+        The question. An @model prefix selects the model. Piped input is appended.
     session
-        As the next message of this session. Without it, a new one is begun.
+        Continue this session. Default: a new session.
     go_on
-        Go on with the session that changed last.
+        Continue the session that was changed last.
     model
-        Who answers this question: an id or an alias. See dragoman models.
+        The model that answers: an id or an alias.
     image
-        A picture that comes with the question; say it again for more.
+        An image for the question; repeatable.
     system
-        What the model is told before everything else.
-    tool
-        A built-in tool that it may use: read_file, list_files, search_files, write_file, run_command or ask_user; say
-        it again for more. Those that change something ask first.
-    mcp
-        An MCP server of the configuration file whose tools it may use; say it again for more. They ask first.
+        The system prompt.
     workspace
-        The folder in which tools work. Without it, this one.
+        The working folder of the tools. Default: the current folder.
     yes
-        Let tools do what they would ask for.
+        Approve all tool calls. Without it, the command prompts on a terminal, and otherwise declines.
     schema
-        A file with a JSON Schema that the answer has to fit.
+        A file with a JSON Schema for the answer.
     max_tokens
-        At most so many tokens in the answer.
+        The maximum number of tokens of the answer.
     verbose
-        Say on the standard error which session it is, who answers, and what it cost.
+        Print the session, the model, the cost and log messages on standard error.
     """
     if not verbose:
-        logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what the answer lacks is told anyway
+        logging.getLogger("dragoman").addHandler(logging.NullHandler())  # errors of the turn are printed anyway
     content = _content(question, image)
     options = Options(max_output_tokens=max_tokens, response_format=_format(schema))
     settings = keys.load()
@@ -107,7 +108,7 @@ async def ask(
                 return await question_run.answer(agent, current, content, model)
             except DragomanError:
                 if not (await store.get_session(current.id)).last_seq:
-                    await store.delete_session(current.id)  # nothing was ever said in it
+                    await store.delete_session(current.id)  # it has no messages
                 raise
 
 
@@ -115,7 +116,7 @@ def _content(question: str | None, images: Sequence[Path]) -> tuple[ContentBlock
     input_text = "" if sys.stdin.isatty() else _read_stdin()
     question_text = "\n\n".join(text for text in (question or "", input_text.strip()) if text.strip())
     if not question_text and not images:
-        raise InputError("there is no question", remedy="Write one behind 'ask', or pipe one in")
+        raise InputError("no question", remedy="Pass it as an argument, or pipe it to standard input")
     return (*([TextBlock(question_text)] if question_text else []), *(image_from_file(path) for path in images))
 
 
@@ -126,7 +127,7 @@ def _read_stdin() -> str:
         raise InputError(
             f"byte {error.start} is not UTF-8",
             where="standard input",
-            remedy="Convert it first, for example with iconv -f latin1 -t utf-8",
+            remedy="Convert it, for example with iconv -f latin1 -t utf-8",
         ) from None
 
 
@@ -136,13 +137,13 @@ def _format(schema: Path | None) -> ResponseFormat | None:
     try:
         document: Any = msgspec.json.decode(schema.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"it is no JSON Schema ({error})", where=str(schema)) from None
+        raise InputError(f"not a JSON Schema ({error})", where=str(schema)) from None
     if not isinstance(document, dict):
-        raise InputError("it is no JSON Schema: it has to be an object", where=str(schema))
+        raise InputError("not a JSON Schema: the document is not an object", where=str(schema))
     try:
         value_problems(document, None)
     except InputError as error:
-        raise InputError(f"it cannot be used as a JSON Schema ({error.what})", where=str(schema)) from None
+        raise InputError(f"the JSON Schema is not supported ({error.what})", where=str(schema)) from None
     return ResponseFormat("json_schema", document, "answer", strict=True)
 
 
@@ -154,7 +155,7 @@ async def _session(store: Store, name: str | None, question: str | None, workspa
 
 
 class _QuestionRun:
-    """One question on its way to its answer."""
+    """One question, from the request to the printed answer."""
 
     def __init__(self, *, verbose: bool, json: bool, yes: bool) -> None:
         self._is_verbose = verbose
@@ -163,7 +164,7 @@ class _QuestionRun:
         self._messages: list[Message] = []
 
     async def answer(self, agent: Agent, session: Session, content: Sequence[ContentBlock], model: str | None) -> int:
-        """Print the answer; the exit code."""
+        """Run the turn, print the answer, and return the exit code."""
         turn = agent.begin(session.id, content, model=model)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, turn.cancel)
         end: TurnEnd | None = None
@@ -179,7 +180,7 @@ class _QuestionRun:
                     self._messages.append(row.message)
                 case TurnEnd():
                     end = event
-        assert end is not None  # a turn that raises nothing ends so
+        assert end is not None  # a turn that raises no error emits TurnEnd
         return self._finish(session, end)
 
     def _end_line(self, message: Message) -> None:
@@ -209,7 +210,7 @@ class _QuestionRun:
             spent = f"{end.input_tokens} + {end.output_tokens} tokens, {format_usd(end.cost_usd)}"
             self._print_note(f"session {session.id}, {end.model}, {spent}, {end.wall_time_s:.1f} s")
         if end.stop_reason is StopReason.CANCELLED:
-            self._print_note("stopped; what had arrived is kept")
+            self._print_note("cancelled; the partial answer is stored")
             return EXIT_CANCEL
         if end.fault is not None:
             self._print_note(f"{end.model}: {end.fault.message} [{end.fault.code}]")
@@ -217,15 +218,19 @@ class _QuestionRun:
         return 0
 
     async def confirm(self, request: ConfirmationRequest) -> Confirmation:
-        """Ask the person at the terminal whether a tool may do it; without one, it may not."""
+        """Prompt for the approval of a tool call; decline if standard input is not a terminal."""
         about = request.command_summary or ", ".join(request.projected_modifications) or request.input_summary
         if self._is_allowed:
             self._print_note(f"{request.tool_name}: {about}")
             return Confirmation(allow=True)
         if not sys.stdin.isatty():
-            self._print_note(f"{request.tool_name} was not allowed ({about}): nobody is here to ask; --yes allows it")
-            return Confirmation(allow=False, reason="nobody is there to ask")
-        sys.stderr.write(f"\n{escape_line(request.tool_name)}: {escape_line(about)}\nAllow it? [y/N/a: always here] ")
+            self._print_note(
+                f"{request.tool_name} was declined ({about}): standard input is not a terminal. Use --yes to approve"
+            )
+            return Confirmation(allow=False, reason="no terminal for approval")
+        sys.stderr.write(
+            f"\n{escape_line(request.tool_name)}: {escape_line(about)}\nApprove? [y/N/a: always in this session] "
+        )
         sys.stderr.flush()
         answer = (await asyncio.to_thread(sys.stdin.readline)).strip().lower()
         return Confirmation(allow=answer in ("y", "yes", "a"), scope="session" if answer == "a" else "once")

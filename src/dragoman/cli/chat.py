@@ -1,4 +1,4 @@
-"""``dragoman chat``: a conversation in the terminal."""
+"""``dragoman chat``: open the terminal chat."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from dragoman import settings as keys
-from dragoman.cli.offering import open_tools
-from dragoman.cli.options import StoreOption, find_session, open_store_at
+from dragoman.cli.options import McpOption, StoreOption, ToolOption, find_session, open_store_at, open_tools
 from dragoman.errors import InputError
 
 
@@ -18,31 +17,26 @@ async def chat(
     *,
     model: str | None = None,
     system: str | None = None,
-    tool: tuple[str, ...] = (),
-    mcp: tuple[str, ...] = (),
+    tool: ToolOption = (),
+    mcp: McpOption = (),
     workspace: Path | None = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Talk with a model in the terminal.
+    """Chat with a model in the terminal.
 
     Parameters
     ----------
     session
-        The conversation to go on with: its id, a part of it, or last. Without it, a new one.
+        The session to continue. Default: a new session.
     model
-        Who answers here: an id or an alias. Without it, the routing chooses; without a key, the embedded model answers.
+        The model of the session: an id or an alias.
     system
-        What the model is told before everything else.
-    tool
-        A built-in tool that it may use: read_file, list_files, search_files, write_file, run_command or ask_user; say
-        it again for more. Those that change something ask first.
-    mcp
-        An MCP server of the configuration file whose tools it may use; say it again for more. They ask first.
+        The system prompt.
     workspace
-        The folder in which tools work. Without it, this one.
+        The working folder of the tools. Default: the current folder.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InputError("this is no terminal", remedy="In pipes and scripts, use dragoman ask")
+        raise InputError("standard input or output is not a terminal", remedy="Use dragoman ask in pipes and scripts")
     if importlib.util.find_spec("textual") is None:
         raise InputError("the terminal chat is not installed", remedy="pip install 'dragoman[tui]'")
     from dragoman.tui import ChatApp  # noqa: PLC0415

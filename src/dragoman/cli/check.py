@@ -1,8 +1,6 @@
-"""``dragoman check`` and ``dragoman repair``: what is wrong with conversations, and the same ones without it.
+"""``dragoman check`` and ``dragoman repair``: find and repair violations in files of conversations.
 
-Both read any format that convert reads, one conversation after the other. What a format has no place for, such as which
-model was asked and why, is not held against it. Findings name the places and ids of the file. Invariant: a file is
-changed only by ``repair --in-place``, and then what it was, and what was taken out of it, stays beside it.
+Invariant: a repaired file keeps its layout, key order and ids, and its text is not changed.
 """
 
 from __future__ import annotations
@@ -38,17 +36,17 @@ from dragoman.rules import RULES
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One breach, or one thing that was done about one, with its place in a file."""
+    """A violation or a repair, with its place in a file."""
 
     place: str  # like history.jsonl:3
-    where: str  # in the message or the conversation
+    where: str  # path in the message or the conversation
     rule: str
     message_id: str
     what: str
 
 
 class _Report(msgspec.Struct):
-    """What was found in a file, and done about it."""
+    """The violations of a file, and the repairs."""
 
     format: str = ""
     why: str = ""
@@ -57,7 +55,7 @@ class _Report(msgspec.Struct):
     breaches: list[Finding] = []
     actions: list[Finding] = []
     losses: list[Loss] = []
-    set_aside: str = ""  # the file with what was taken out
+    set_aside: str = ""  # file with the removed content
 
 
 def check_file(
@@ -68,17 +66,14 @@ def check_file(
     max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,
 ) -> int:
-    """Check a file of conversations, and repair it if asked.
-
-    Prints every breach with its rule and its place. Exit code 0: nothing is wrong. 1: something is. 2: the file cannot
-    be read.
+    """Check a file of conversations against the rules, and optionally repair it.
 
     Parameters
     ----------
     file
-        Conversations in any format that convert reads, or - for the standard input.
+        Conversations in any format that convert reads, or - for standard input.
     repair_to
-        Write the same without breaches to this file, in the same format. The checked file is never changed.
+        Write the repaired conversations to this file, in the same format. The input file is not changed.
     """
     target = None if repair_to is None else _target(repair_to, file)
     report = _check(file, source_format, max_line_mb, target, may_repair=target is not None)
@@ -92,7 +87,7 @@ def check_file(
     note = "" if report.format == CANONICAL else f" ({report.format}{': ' if report.why else ''}{report.why})"
     _print(
         out,
-        f"{format_count(report.messages, 'message')}, {format_count(len(report.breaches), 'breach', 'breaches')}{note}",
+        f"{format_count(report.messages, 'message')}, {format_count(len(report.breaches), 'violation')}{note}",
     )
     if repair_to is not None:
         _print_findings(out, report.actions)
@@ -110,24 +105,24 @@ def repair_file(
     max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,
 ) -> int:
-    """Make conversations that break no rule, and say what was done.
+    """Repair conversations that violate a rule, and report each change.
 
     Parameters
     ----------
     file
-        Conversations in any format that convert reads, or - for the standard input.
+        Conversations in any format that convert reads, or - for standard input.
     target
-        The file to write, in the same format. Without it, and without --in-place, what would be done is only said.
+        The file to write, in the same format. Without it and without --in-place, the command only reports.
     in_place
-        Replace the file, and keep its layout, key order and ids. What it was stays beside it, under its name and
-        .bak; what repair takes out of it is written to its name and .set-aside.jsonl.
+        Replace the file, and keep its layout, key order and ids. The original is kept as FILE.bak; content that repair
+        removes is written to FILE.set-aside.jsonl.
     """
     if in_place and (target is not None or str(file) == "-"):
-        raise InputError("--in-place is for a file, and for no other one", remedy="Leave it out, or name one file")
+        raise InputError("--in-place needs exactly one file", remedy="Remove --in-place or OUT")
     if json and str(target) == "-":
-        raise InputError("--json and the conversations would both be printed", remedy="Name a file to write")
+        raise InputError("--json and the output both use standard output", remedy="Name a file to write")
     if in_place and file.is_symlink():
-        file = file.resolve()  # the file that the link names is repaired; the link stays
+        file = file.resolve()  # repair the target of the link; the link remains
     backup = _free_name(file, ".bak") if in_place else None
     to = Target(file, backup_to=backup) if in_place else None if target is None else _target(target, file)
     report = _check(file, source_format, max_line_mb, to, may_repair=True, in_place=in_place)
@@ -140,7 +135,7 @@ def repair_file(
 
 
 def _print_repairs(report: _Report, to: Target | None, backup: Path | None) -> None:
-    """What was done, on the standard error if the standard output has the result."""
+    """Print the repairs; on standard error if standard output has the result."""
     out = Console(stderr=True, highlight=False) if to is not None and to.is_standard_output else console()
     _print_findings(out, report.actions)
     for (block_type, reason), count in Counter((loss.block_type, loss.reason) for loss in report.losses).items():
@@ -148,12 +143,12 @@ def _print_repairs(report: _Report, to: Target | None, backup: Path | None) -> N
     if not report.actions:
         _print(out, f"{format_count(report.messages, 'message')}, nothing to repair")
     if to is None and report.actions:
-        _print(out, "nothing was written: name a file to write, or say --in-place")
+        _print(out, "nothing was written: name a file to write, or use --in-place")
     elif to is not None and (report.actions or backup is None):
-        backup_note = "" if backup is None else f"; what it was is in {backup}"
+        backup_note = "" if backup is None else f"; the original is in {backup}"
         _print(out, f"wrote {format_count(report.written, 'message')} to {to.path}{backup_note}")
         if report.set_aside:
-            _print(out, f"what was set aside is in {report.set_aside}")
+            _print(out, f"removed content is in {report.set_aside}")
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -161,12 +156,12 @@ def _print_repairs(report: _Report, to: Target | None, backup: Path | None) -> N
 
 def _target(path: Path, file: Path) -> Target:
     if str(path) != "-" and path.resolve() == file.resolve():
-        raise InputError("is the file that is being checked", where=str(path), remedy="Name another file")
+        raise InputError("is the input file", where=str(path), remedy="Name another file")
     return Target(path)
 
 
 def _free_name(file: Path, ending: str, suffix: str = "") -> Path:
-    """A name beside a file that nothing has yet."""
+    """Return a file name beside a file that does not exist yet."""
     names = (file.with_name(f"{file.name}{ending}{number or ''}{suffix}") for number in itertools.count())
     return next(name for name in names if not name.exists())
 
@@ -180,7 +175,7 @@ def _check(
     may_repair: bool,
     in_place: bool = False,
 ) -> _Report:
-    """Check each conversation of a file, and write what it becomes, where that is wanted."""
+    """Check each conversation of a file, and write the repaired ones to a target."""
     report = _Report()
     dropped: list[bytes] = []
     with (
@@ -197,8 +192,8 @@ def _check(
                 output.add(conversation, _repair(places, report, dropped))
         output.close()
         if in_place and report.actions and source.is_export:
-            remedy = "Repair it into another file, which gets its messages alone"
-            raise InputError("it is an export, which says what it holds", where=source.name, remedy=remedy)
+            remedy = "Repair it into another file"
+            raise InputError("is an export with a hash of its messages", where=source.name, remedy=remedy)
         if in_place and dropped:
             report.set_aside = str(_write_set_aside(file, dropped))
         if to is not None and not report.actions:
@@ -213,7 +208,7 @@ def _write_set_aside(file: Path, lines: list[bytes]) -> Path:
     return path
 
 
-# --- one conversation ------------------------------------------------------------------------------------------------
+# --- conversations ---------------------------------------------------------------------------------------------------
 
 
 def _find_breaches(places: SourceMap) -> Iterator[Finding]:
@@ -225,7 +220,7 @@ def _find_breaches(places: SourceMap) -> Iterator[Finding]:
 
 
 def _repair(places: SourceMap, report: _Report, dropped: list[bytes]) -> Change | None:
-    """What to change in a conversation so that it breaks no rule; nothing if it breaks none."""
+    """Return the change that makes a conversation valid; None if it is valid."""
     source, request = places.source, places.request
     result = dragoman.repair(request.messages, fill_origin=source.format == CANONICAL)
     report.written += len(result.messages)
@@ -245,7 +240,7 @@ def _repair(places: SourceMap, report: _Report, dropped: list[bytes]) -> Change 
 
 
 def _set_aside_line(places: SourceMap, item: RemovedContent) -> bytes:
-    """What was set aside, in the format of the file if that can express it, with where it stood and why it is gone."""
+    """Encode removed content in the format of the file, with its place and the reason."""
     place, where = places.find_message(item.message.id)
     place_fields = {"place": place, "where": where, "message_id": places.get_file_id(item.message.id)}
     fields = {key: value for key, value in place_fields.items() if value}
@@ -254,7 +249,7 @@ def _set_aside_line(places: SourceMap, item: RemovedContent) -> bytes:
     return json_text.dumps({**fields, "message": message}, ensure_ascii=False).encode() + b"\n"
 
 
-# --- telling ---------------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _print_findings(out: Console, findings: list[Finding]) -> None:

@@ -1,7 +1,6 @@
-"""``dragoman convert``: conversations from one format to another, a file or a folder of them.
+"""``dragoman convert``: convert a file or a folder of conversations to another format.
 
-What was lost is counted on the standard error, and listed in a file if asked. The one rule: nothing is lost without a
-word, and no file is half-written.
+Invariants: every loss is counted, and an output file is either complete or absent.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from dragoman.formats.registry import resolve_name
 
 FromOption = Annotated[
     str | None,
-    Parameter(name="--from", help="The format that it is in; found out unless given."),
+    Parameter(name="--from", help="The input format. Default: detected."),
 ]
 MaxLineOption = Annotated[
     int,
     Parameter(
         name="--max-line-mb",
         validator=validators.Number(gte=1),
-        help="The longest line, or document that is not in lines, that is taken into memory.",
+        help="The maximum size of a line, or of a document that is not in lines.",
     ),
 ]
 _SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
@@ -42,7 +41,7 @@ _MAX_ROWS: Final = 12
 
 
 class _FileReport(msgspec.Struct):
-    """One file, for ``--json``."""
+    """The result for one file, as ``--json`` prints it."""
 
     file: str
     format: str
@@ -53,7 +52,7 @@ class _FileReport(msgspec.Struct):
 
 
 class _ConvertOptions(msgspec.Struct):
-    """What is wanted of every file."""
+    """The options that apply to all files."""
 
     source_format: str | None
     to: str
@@ -78,30 +77,30 @@ def convert(
     max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,
 ) -> int:
-    """Write conversations in another format.
+    """Convert conversations to another format.
 
-    Messages that break a rule are written as they are, and the broken rules are counted on the standard error.
+    Messages that violate a rule are converted as they are, and the violations are counted on standard error.
 
     Parameters
     ----------
     source
-        A file, a folder of them, or - for the standard input. JSON Lines or JSON, and either compressed with gzip.
+        A file, a folder, or - for standard input. JSON Lines or JSON, optionally compressed with gzip.
     target
-        The file or folder to write, or - for the standard output. A name that ends in .json becomes one document.
+        The file or folder to write, or - for standard output. A name that ends in .json becomes one document.
     to
-        The format to write: canonical unless given, or unless the name of the file says a page.
+        The target format. Default: canonical, or the format of the file name (.md, .html).
     losses
-        Write everything that is lost to this file, one a line.
+        Write each loss to this file, as JSON Lines.
     strict
-        Refuse to lose anything.
+        Fail if anything would be lost.
     skip_invalid
-        Leave out lines or items that cannot be read, and name each on the standard error. Exit code 1 if there are any.
+        Skip records that cannot be read, and print each on standard error. Exit code 1 if there are any.
     processes
-        How many processes work on a long file; as many as there are cores unless given.
+        The number of processes for a large file. Default: the number of cores.
     """
     target_format = resolve_name(to, to_write=True) if to else BY_SUFFIX.get(target.suffix.lower(), formats.CANONICAL)
     if json and str(target) == "-":
-        raise InputError("--json and the conversations would both be printed", remedy="Name a file to write")
+        raise InputError("--json and the output both use standard output", remedy="Name a file to write")
     pairs = list(_pairs(source, target, target_format))
     done: list[_FileReport] = []
     errors: list[str] = []
@@ -135,7 +134,7 @@ def _open_losses(path: Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def _pairs(source: Path, target: Path, to: str) -> Iterator[tuple[Path, Path]]:
-    """Each file that is to be read, and the one to be written for it."""
+    """Yield each input file with its output file."""
     if not source.is_dir():
         target_file = target / _target_name(source.name, to) if target.is_dir() else target
         if str(target) != "-":
@@ -143,19 +142,19 @@ def _pairs(source: Path, target: Path, to: str) -> Iterator[tuple[Path, Path]]:
         yield source, target_file
         return
     if str(target) == "-" or target.is_file():
-        raise InputError("a folder is converted into a folder", where=str(target), remedy="Name a folder")
+        raise InputError("not a folder, but the input is one", where=str(target), remedy="Name a folder")
     if target.resolve().is_relative_to(source.resolve()):
-        raise InputError("it is in the folder that is read", where=str(target), remedy="Name a folder elsewhere")
+        raise InputError("is inside the input folder", where=str(target), remedy="Name another folder")
     files = sorted(file for file in source.rglob("*") if file.is_file() and file.name.endswith(_SUFFIXES))
     if not files:
-        raise InputError(f"no files that end in {', '.join(_SUFFIXES[:3])} are in it", where=str(source))
+        raise InputError(f"no files that end in {', '.join(_SUFFIXES[:3])}", where=str(source))
     for file in files:
         place = file.relative_to(source)
         yield file, target / place.with_name(_target_name(place.name, to))
 
 
 def _target_name(name: str, to: str) -> str:
-    """The same name, with the ending of a page where it becomes one."""
+    """Return the file name with the suffix of the target format."""
     if to not in formats.PAGES:
         return name
     stem = next(name.removesuffix(suffix) for suffix in (*reversed(_SUFFIXES), "") if name.endswith(suffix))
@@ -192,7 +191,7 @@ def _convert_file(source: Path, target: Path, options: _ConvertOptions) -> _File
 
 @contextlib.contextmanager
 def document_or_lines(out: IO[bytes], target: Path, to: str, *, is_list: bool = False) -> Iterator[Any]:
-    """The stream for a target: lines, unless its name says that it is one document."""
+    """Return the output stream of a target: JSON Lines, or one document if the file name ends in .json."""
     if to in formats.PAGES or not target.name.removesuffix(".gz").endswith(".json"):
         yield out
         return
@@ -201,7 +200,7 @@ def document_or_lines(out: IO[bytes], target: Path, to: str, *, is_list: bool = 
     document.close()
 
 
-# --- telling ---------------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _print_reports(reports: list[_FileReport], errors: list[str], *, json: bool) -> None:
@@ -215,7 +214,7 @@ def _print_reports(reports: list[_FileReport], errors: list[str], *, json: bool)
             format_count(report.summary.conversations, "conversation"),
             format_count(report.summary.messages, "message"),
         )
-        where = "the standard output" if report.written == "-" else report.written
+        where = "standard output" if report.written == "-" else report.written
         text = f"wrote {', '.join((*counts, format_size(report.summary.bytes)))}, to {where} as {report.to}"
         out.print(escape_line(text), markup=False, soft_wrap=True)
         print_losses(out, report.summary)
@@ -225,23 +224,23 @@ def _print_reports(reports: list[_FileReport], errors: list[str], *, json: bool)
 
 
 def _print_breaches(out: Console, report: _FileReport) -> None:
-    """Which records were left out, and which rules are broken."""
+    """Print the skipped records, and the violated rules."""
     for record in report.summary.skipped[:_MAX_ROWS]:
         out.print(escape_line(f"skipped {record}"), markup=False, soft_wrap=True)
     if len(report.summary.skipped) > _MAX_ROWS:
         out.print(f"and {len(report.summary.skipped) - _MAX_ROWS} more skipped; --json lists all of them")
     for breach in report.summary.breaches:
-        out.print(escape_line(f"warning: {breach.rule} is broken {breach.count:,} ×"), markup=False, soft_wrap=True)
+        out.print(escape_line(f"warning: {breach.rule} is violated {breach.count:,} ×"), markup=False, soft_wrap=True)
     if report.summary.breaches:
-        out.print(escape_line(f"dragoman check {report.file} names each place"), markup=False, soft_wrap=True)
+        out.print(escape_line(f"dragoman check {report.file} lists each violation"), markup=False, soft_wrap=True)
 
 
 def print_losses(out: Console, summary: Summary) -> None:
-    """What was lost, by kind, the most frequent first."""
+    """Print the losses by kind, most frequent first."""
     for loss in summary.losses[:_MAX_ROWS]:
         out.print(escape_line(f"lost {loss.count:,} × {loss.what}: {loss.reason}"), markup=False, soft_wrap=True)
     if len(summary.losses) > _MAX_ROWS:
-        out.print(f"and {len(summary.losses) - _MAX_ROWS} kinds more; --losses FILE lists all of them")
+        out.print(f"and {len(summary.losses) - _MAX_ROWS} more kinds; --losses FILE lists all of them")
 
 
 __all__ = ["BY_SUFFIX", "FromOption", "MaxLineOption", "convert", "document_or_lines", "print_losses"]

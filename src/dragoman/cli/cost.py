@@ -1,4 +1,4 @@
-"""``dragoman cost`` and ``dragoman reprice``: what models have cost, and what they would have under other prices."""
+"""``dragoman cost`` and ``dragoman reprice``: model costs, and costs with other prices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,20 @@ from rich.table import Table
 from rich.text import Text
 
 from dragoman import pricing
-from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import (
+    GroupOption,
+    JsonOption,
+    ModelFilter,
+    Positive,
+    SessionFilter,
+    SinceFilter,
+    StoreOption,
+    TeamFilter,
+    UntilFilter,
+    UserFilter,
+    open_store_at,
+    usage_filters,
+)
 from dragoman.cli.price import price_table
 from dragoman.cli.stats import bar, totals_json, totals_table
 from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_usd, print_json, print_table
@@ -28,50 +41,31 @@ _MAX_DAYS: Final = 366  # days in one plot
 
 async def cost(
     *,
-    by: TotalsBy = "model",
-    session: str | None = None,
-    user: str | None = None,
-    team: str | None = None,
-    model: str | None = None,
-    since: date | None = None,
-    until: date | None = None,
+    by: GroupOption = "model",
+    session: SessionFilter = None,
+    user: UserFilter = None,
+    team: TeamFilter = None,
+    model: ModelFilter = None,
+    since: SinceFilter = None,
+    until: UntilFilter = None,
     days: Positive = 30,
     prices_version: str | None = None,
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what was consumed and what it cost, by session, model, user, team, provider or day.
+    """Print token usage and costs by session, model, user, team, provider or day.
 
     Parameters
     ----------
-    by
-        What to add up by.
-    session
-        Only this session.
-    user
-        Only what this user consumed.
-    team
-        Only what this team consumed.
-    model
-        Only this model.
-    since
-        Only from this day on, in UTC.
-    until
-        Only before this day.
     days
-        Draw so many days, up to the newest that has anything.
+        The number of days in the chart, up to the last day with usage.
     prices_version
-        With the amounts that reprice has kept under this version of prices.
+        Use the amounts that reprice has stored for this version of prices.
     """
     async with open_store_at(store_url) as store:
-        filters = {
-            "session": (await find_session(store, session)).id if session is not None else None,
-            "user": user,
-            "team": team,
-            "model": model,
-            "since": since.isoformat() if since is not None else None,
-            "until": until.isoformat() if until is not None else None,
-        }
+        filters = await usage_filters(
+            store, session=session, user=user, team=team, model=model, since=since, until=until
+        )
         groups = {
             group: await _read_totals(store, group, prices_version, filters) for group in dict.fromkeys((by, "day"))
         }
@@ -83,7 +77,7 @@ async def cost(
         return
     out = console()
     if not groups["day"]:
-        out.print("nothing was consumed")
+        out.print("no usage")
         return
     _print_sum(out, groups["day"], prices_version)
     if by != "day":
@@ -98,9 +92,10 @@ async def _read_totals(store: Store, by: TotalsBy, version: str | None, filters:
         return await store.costs.totals(by, **filters)
     versions = await store.costs.versions()
     if version not in versions:
-        version_list = ", ".join(versions) or "none yet"
+        version_list = ", ".join(versions) or "none"
         raise InputError(
-            f"nothing was repriced under {version!r}; there is {version_list}", remedy="See dragoman reprice"
+            f"no amounts for prices version {version!r}; stored versions: {version_list}",
+            remedy="Store them with dragoman reprice --keep",
         )
     return await store.costs.totals(by, version=version, **filters)
 
@@ -114,15 +109,15 @@ def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> Non
     line.append(f" · {tokens:,} tokens in, {output_tokens:,} out", "dim")
     out.print(line)
     if unpriced:
-        which = "that has" if unpriced == 1 else "which have"
-        line = Text(f"without {format_count(unpriced, 'reply', 'replies')} {which} no price", "yellow")
-        out.print(line.append("; dragoman reprice can give them one", "dim"))
+        which = "has" if unpriced == 1 else "have"
+        line = Text(f"{format_count(unpriced, 'reply', 'replies')} {which} no price, and not included", "yellow")
+        out.print(line.append("; set prices with dragoman reprice", "dim"))
     if version is not None:
-        out.print(Text(f"under the prices {escape_line(version)}", "dim"))
+        out.print(Text(f"with prices {escape_line(version)}", "dim"))
 
 
 def _print_chart(out: Console, totals: Sequence[Totals], days: int) -> None:
-    """A bar for each day, those without anything included; of tokens where nothing has a price above 0."""
+    """Print a bar per day: the cost, or the tokens if nothing has a price above 0."""
     rows = _every_day(totals, min(days, _MAX_DAYS))
     by_tokens = not any(row.cost_usd for _, row in rows if row is not None)
     amounts = [0.0 if row is None else _amount(row, by_tokens=by_tokens) for _, row in rows]
@@ -159,18 +154,18 @@ def _label(row: Totals, *, by_tokens: bool) -> str:
 
 
 class Difference(msgspec.Struct, kw_only=True):
-    """What the calls of a model cost, and would cost."""
+    """The costs of the calls of one model, before and after."""
 
     model: str
     calls: int = 0
-    was_usd: Decimal = Decimal(0)  # of the calls that had a price
-    would_be_usd: Decimal = Decimal(0)  # of the calls that have one now
-    was_unpriced: int = 0  # calls that had no price
-    would_be_unpriced: int = 0  # calls that have no price now either
-    without_price: int = 0  # calls that these prices do not cover; they stay as they were
+    was_usd: Decimal = Decimal(0)  # sum of the priced calls
+    would_be_usd: Decimal = Decimal(0)  # sum of the calls with a price now
+    was_unpriced: int = 0  # calls without a price before
+    would_be_unpriced: int = 0  # calls without a price now
+    without_price: int = 0  # calls without a price in the new table; they keep their cost
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with null for an amount that is unknown."""
+        """Return the fields, with null for unknown amounts."""
         was = cost_or_none(self.was_usd, self.was_unpriced, self.calls)
         would_be = cost_or_none(self.would_be_usd, self.would_be_unpriced, self.calls)
         return {**msgspec.structs.asdict(self), "was_usd": was, "would_be_usd": would_be}
@@ -182,7 +177,7 @@ KeepOption = Annotated[
         name="--keep",
         negative=(),
         show_default=False,
-        help="Keep the new amounts beside the old ones. Without it, nothing is written.",
+        help="Store the new amounts beside the old ones. Without it, nothing is written.",
     ),
 ]
 
@@ -190,41 +185,28 @@ KeepOption = Annotated[
 async def reprice(
     *,
     prices: Path | None = None,
-    session: str | None = None,
-    model: str | None = None,
-    since: date | None = None,
-    until: date | None = None,
+    session: SessionFilter = None,
+    model: ModelFilter = None,
+    since: SinceFilter = None,
+    until: UntilFilter = None,
     keep: KeepOption = False,
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what the calls in a store would have cost under other prices; keep that if asked.
+    """Compute the costs of stored calls with other prices, and optionally store them.
 
     Parameters
     ----------
     prices
-        A YAML or JSON file of prices that goes over the built-in table.
-    session
-        Only this session.
-    model
-        Only this model.
-    since
-        Only from this day on, in UTC.
-    until
-        Only before this day.
+        A YAML or JSON price file that overrides the built-in table.
     """
     table = price_table(prices)
     by_model: dict[str, Difference] = {}
     amounts: list[tuple[str, int, Decimal]] = []
     versions: set[str] = set()
     async with open_store_at(store_url) as store:
-        session_id = (await find_session(store, session)).id if session is not None else None
-        async for call in store.costs.calls(
-            session=session_id,
-            model=model,
-            since=since.isoformat() if since is not None else None,
-            until=until.isoformat() if until is not None else None,
-        ):
+        filters = await usage_filters(store, session=session, model=model, since=since, until=until)
+        async for call in store.costs.calls(**filters):
             versions.add(call.usage.pricing_version)
             difference = by_model.setdefault(call.model or "–", Difference(model=call.model or "–"))
             cost_usd = _reprice_call(table, call, difference)
@@ -232,25 +214,25 @@ async def reprice(
                 amounts.append((call.session_id, call.seq, cost_usd))
         if keep:
             await store.costs.save_repricing(table.version, amounts)
-    differences = sorted(by_model.values(), key=lambda one: -abs(one.would_be_usd - one.was_usd))
+    differences = sorted(by_model.values(), key=lambda item: -abs(item.would_be_usd - item.was_usd))
     if json:
         models = [item.to_json() for item in differences]
         print_json({"prices_version": table.version, "kept": keep, "models": models, "was": sorted(versions)})
         return
     out = console()
     if not differences:
-        out.print("nothing was consumed")
+        out.print("no usage")
         return
     _print_differences(out, table.version, sorted(versions), differences)
     if keep:
-        out.print("kept beside the receipts, which stay as they are:", style="dim")
+        out.print("stored beside the receipts, which do not change:", style="dim")
         out.print(f"dragoman cost --prices-version {table.version}", style="dim", soft_wrap=True)
     else:
-        out.print("nothing was written; --keep keeps the new amounts beside the old ones", style="dim")
+        out.print("nothing was written; --keep stores the new amounts beside the old ones", style="dim")
 
 
 def _reprice_call(table: pricing.PriceTable, call: PricedCall, into: Difference) -> Decimal | None:
-    """What a call costs under a table; its model's difference is told."""
+    """Return the cost of a call with a price table, and add it to its model's difference."""
     into.calls += 1
     old_usd = call.usage.amount_usd
     into.was_usd += old_usd or 0
@@ -259,7 +241,7 @@ def _reprice_call(table: pricing.PriceTable, call: PricedCall, into: Difference)
         if call.model is None:
             raise UnknownPriceError("no model")
         new_usd = pricing.receipt(table, call.model, call.usage, call.created_at).total_usd
-    except (UnknownPriceError, FormatError):  # also counts that contradict each other
+    except (UnknownPriceError, FormatError):  # or inconsistent counts
         into.without_price += 1
         into.would_be_usd += old_usd or 0
         into.would_be_unpriced += old_usd is None
@@ -270,7 +252,9 @@ def _reprice_call(table: pricing.PriceTable, call: PricedCall, into: Difference)
 
 def _print_differences(out: Console, version: str, versions: Sequence[str], differences: Sequence[Difference]) -> None:
     out.print(
-        Text(f"prices {escape_line(version)}", "bold").append(f", against {escape_line(', '.join(versions))}", "dim")
+        Text(f"prices {escape_line(version)}", "bold").append(
+            f", compared with {escape_line(', '.join(versions))}", "dim"
+        )
     )
     out.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_footer=len(differences) > 1)
@@ -286,7 +270,8 @@ def _print_differences(out: Console, version: str, versions: Sequence[str], diff
         out.print(f"{format_count(before, 'reply', 'replies')} had no price before", style="dim")
     if without := sum(item.without_price for item in differences):
         out.print(
-            f"{format_count(without, 'reply', 'replies')} without a price under these stay as they were", style="yellow"
+            f"{format_count(without, 'reply', 'replies')} without a price in the new table keep their cost",
+            style="yellow",
         )
     out.print()
 
@@ -297,7 +282,7 @@ def _cells(differences: Sequence[Difference]) -> tuple[Text, ...]:
     calls = sum(item.calls for item in differences)
     before, after = sum(item.was_unpriced for item in differences), sum(item.would_be_unpriced for item in differences)
     amounts = Text(format_cost(was, before, calls)), Text(format_cost(would, after, calls))
-    if calls in (before, after):  # nothing to compare
+    if calls in (before, after):  # no comparison possible
         return Text(f"{calls:,}"), *amounts, Text("–", "dim")
     change = would - was
     sign = "+" if change > 0 else "-" if change < 0 else ""

@@ -1,7 +1,7 @@
-"""The part of ``dragoman prove`` that translates: each request and answer into every other dialect, and the table.
+"""The fidelity table of ``dragoman prove``: translate each request and reply to every other dialect, and count the
+outcomes.
 
-The measuring is ``dragoman.fidelity``'s; here records come in, and two files and a few lines go out. The one rule: a
-translation that fails is counted as one that fell short, and the next one is tried.
+A translation that raises an error counts as a shortfall, and the next one is tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dragoman.fidelity.table import cells_to_markdown, cells_to_summary, tally_t
 
 
 def tally_record(record: dict[str, Any], source: str, modules: Mapping[str, Any], tally: Tally) -> None:
-    """Write the request and the whole answer of a record in every other dialect, and count what became of them."""
+    """Translate the request and the complete reply of a record to every other dialect, and count the outcomes."""
     if isinstance(record.get("request"), dict):
         request = _try_read(modules[source].read_request, record["request"])
         if request is not None:
@@ -40,7 +40,7 @@ def tally_record(record: dict[str, Any], source: str, modules: Mapping[str, Any]
 def _try_read(read: Callable[[Any], Any], wire: Any) -> Any:
     try:
         return read(wire)
-    except Exception:  # what cannot be read is told by the part that proves it
+    except Exception:  # reported by prove
         return None
 
 
@@ -50,22 +50,22 @@ def _translate(value: Request | Reply, record: str, source: str, modules: Mappin
             continue
         try:
             tally.add(record, source, target, measure_conversion(value, dialect))
-        except Exception as error:  # whatever it is, it belongs to this pair and not to the next one
+        except Exception as error:  # recorded for this pair; the next pair is tried
             kind = type(value).__name__.lower()
             tally.shortfalls.append(Shortfall(record, source, target, kind, f"{type(error).__name__}: {error}"))
 
 
 def make_folder(folder: Path) -> Path:
-    """The folder for the table, made if it is not there: before the work begins, not after."""
+    """Create the folder for the table before the measurement starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"no folder can be made here ({error.strerror})", where=str(folder)) from None
+        raise InputError(f"cannot create the folder ({error.strerror})", where=str(folder)) from None
     return folder
 
 
 def write_table(folder: Path, tally: Tally) -> tuple[Cell, ...]:
-    """Measure the constructed requests too, and write ``fidelity.md`` and ``fidelity.json``."""
+    """Measure the constructed cases as well, and write ``fidelity.md`` and ``fidelity.json``."""
     results = make_cells((*(dialects.load(name) for name in dialects.names()), *transcript_dialects()))
     (folder / "fidelity.md").write_text("\n".join(page_lines(results, tally)), "utf-8")
     (folder / "fidelity.json").write_bytes(msgspec.json.format(msgspec.json.encode(to_plain(results, tally)), indent=1))
@@ -73,7 +73,7 @@ def write_table(folder: Path, tally: Tally) -> tuple[Cell, ...]:
 
 
 def page_lines(results: tuple[Cell, ...], tally: Tally) -> Iterable[str]:
-    """The whole table as Markdown."""
+    """Yield the lines of the Markdown page."""
     yield from ("# Fidelity", "", "## Recorded traffic", "")
     yield from tally_to_markdown(tally)
     yield from ("## Constructed cases", "", "kept / changed / lost", "")
@@ -83,7 +83,7 @@ def page_lines(results: tuple[Cell, ...], tally: Tally) -> Iterable[str]:
 
 
 def print_result(console: Console, results: tuple[Cell, ...], tally: Tally, limit: int) -> bool:
-    """Print what became of the recorded requests, and what fell short; whether nothing did."""
+    """Print the outcomes of recorded traffic and the shortfalls; return whether there are none."""
     console.print(_table(tally))
     short = [f"{cell.source} → {cell.target}  {cell.case}: {cell.verdict}" for cell in results if cell.is_defect]
     shortfalls = [
@@ -94,13 +94,13 @@ def print_result(console: Console, results: tuple[Cell, ...], tally: Tally, limi
         console.print(f"[red]{escape(line)}[/red]", soft_wrap=True, highlight=False)
     count = len(short) + len(shortfalls)
     if count:
-        console.print(f"{count} left out without a word{f', {limit} of them shown' if count > limit else ''}")
+        console.print(f"{count} omissions without a reported loss{f', {limit} shown' if count > limit else ''}")
     return count == 0
 
 
 def _table(tally: Tally) -> Table:
     names = ("kept", "changed", "loss", "silent")
-    table = Table("from", "to", *names, title="Translated into every other dialect", title_justify="left")
+    table = Table("from", "to", *names, title="Translations to every other dialect", title_justify="left")
     for column in table.columns[2:]:
         column.justify = "right"
     counts: Counter[tuple[str, str, str]] = Counter()

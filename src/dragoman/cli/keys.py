@@ -1,7 +1,4 @@
-"""``dragoman keys``: who may ask a server, made, listed and taken back.
-
-The one rule: a key is shown once, when it is made, and is nowhere afterwards.
-"""
+"""``dragoman keys``: create, list and revoke the API keys of a server."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ KeysFile = Annotated[
     Parameter(
         name="--keys-file",
         env_var="DRAGOMAN_SERVE_KEYS_FILE",
-        help="The file of the pepper that keys are hashed with. Without it, one beside the store.",
+        help="The file of the pepper for key hashes. Default: a file beside the store.",
     ),
 ]
 _PSEUDONYM: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -44,31 +41,31 @@ async def create(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a key, and show it once.
+    """Create an API key, and print it once.
 
     Parameters
     ----------
     user
-        Whose it is: a pseudonym, never a name or an address. Without it, a new one is made.
+        The user of the key: a pseudonym, never a name or an address. Default: a new one.
     team
-        Whose team's it is, as a pseudonym.
+        The team of the key, as a pseudonym.
     name
-        What you call it, to know it again in the list.
+        A name that identifies the key in the list.
     scope
-        What it allows: chat, tools, history:write, mail, admin, or agent:ID to speak as that agent; say it again for
-        more. Without tools, the model uses none of the server's tools in the runs of this key.
+        What the key allows: chat, tools, history:write, mail, admin, or agent:ID to act as that agent; repeatable.
+        Without tools, runs of this key cannot use the tools of the server.
     expires
-        For how long it is good: 90d, 12w, 1y. Without it, until it is taken back.
+        How long the key is valid: 90d, 12w, 1y. Default: until it is revoked.
     """
     for scope_name in scope:
         if not is_scope(scope_name):
             scope_names = ", ".join(sorted(SCOPES))
-            raise InputError(f"{scope_name!r} is no scope", remedy=f"Known are {scope_names}, and agent:ID")
+            raise InputError(f"{scope_name!r} is not a scope", remedy=f"Use {scope_names} or agent:ID")
     for option, value in (("--user", user), ("--team", team)):
         if value is not None and not _PSEUDONYM.fullmatch(value):
-            raise InputError(f"{option} has to be 1 to 128 of A-Z a-z 0-9 _ . : -", remedy="Use a pseudonym")
+            raise InputError(f"{option} must have 1 to 128 characters of A-Z a-z 0-9 _ . : -", remedy="Use a pseudonym")
     if expires is not None and expires <= timedelta():
-        raise InputError("--expires lies in the past", remedy="Say for how long it is good, as in 90d")
+        raise InputError("--expires is not positive", remedy="Use a duration such as 90d")
     expires_at = None if expires is None else _expiry_time(expires)
     credentials = new_key(load_peppers(resolve_store_url(store_url), keys_file))
     async with open_store_at(store_url, create=True) as store:
@@ -89,15 +86,15 @@ async def create(
         return
     sys.stdout.write(f"{credentials.text}\n")
     sys.stdout.flush()
-    owner = f"It is of user {key.user_id}{f', team {key.team_id}' if key.team_id else ''}, for {' '.join(key.scopes)}."
-    sys.stderr.write(f"Keep it: it is shown this once. {owner}\n")
+    owner = f"User {key.user_id}{f', team {key.team_id}' if key.team_id else ''}, scopes {' '.join(key.scopes)}."
+    sys.stderr.write(f"The key is not shown again. {owner}\n")
 
 
 def _expiry_time(expires: timedelta) -> datetime:
     try:
         return datetime.now(UTC) + expires
     except OverflowError:
-        raise InputError("--expires is beyond the year 9999", remedy="Leave it out for a key that stays good") from None
+        raise InputError("--expires is after the year 9999", remedy="Omit it for a key without expiry") from None
 
 
 async def list_keys(
@@ -106,12 +103,12 @@ async def list_keys(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the keys of a store: whose they are, what they allow, when they were used.
+    """List the API keys of a store with their users, scopes and last use.
 
     Parameters
     ----------
     user
-        Only this user's.
+        Only keys of this user.
     """
     async with open_store_at(store_url) as store:
         api_keys = await store.keys.list(user_id=user)
@@ -127,12 +124,12 @@ async def list_keys(
 
 
 async def revoke(key: str, *, store_url: StoreOption = None, json: JsonOption = False) -> None:
-    """Take a key back. Servers refuse it within a second.
+    """Revoke an API key. Servers reject it within one second.
 
     Parameters
     ----------
     key
-        Its id, as the list shows it; or the whole key.
+        The id of the key, as the list prints it, or the whole key.
     """
     public_id = key.split("_")[2] if key.startswith("ak_") and key.count("_") >= 4 else key
     async with open_store_at(store_url) as store:
@@ -141,7 +138,7 @@ async def revoke(key: str, *, store_url: StoreOption = None, json: JsonOption = 
     if json:
         print_json(_to_json(row))
     else:
-        console().print(f"The key {row.public_id} opens nothing any more.", markup=False)
+        console().print(f"The key {row.public_id} is revoked.", markup=False)
 
 
 def _to_json(key: ApiKey) -> dict[str, Any]:
@@ -149,7 +146,7 @@ def _to_json(key: ApiKey) -> dict[str, Any]:
 
 
 def _line(key: ApiKey, now: datetime) -> Text:
-    state = "revoked" if key.revoked_at is not None else "good" if key.is_valid(now) else "expired"
+    state = "revoked" if key.revoked_at is not None else "valid" if key.is_valid(now) else "expired"
     used = "never used" if key.last_used_at is None else f"used {format_age(key.last_used_at, now)}"
     line = Text.assemble((key.public_id, "bold"), f"  {state:<7}  {escape_line(key.user_id)}")
     parts = [f"team {key.team_id}" if key.team_id else "", " ".join(key.scopes), key.name or "", used]

@@ -1,4 +1,4 @@
-"""``dragoman letter``: whether a letter is one, and the schema that says so."""
+"""``dragoman letter``: validate letters, and print their JSON Schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.letters import find_warnings, letter_id, read_letter, read_schema_
 
 
 class _LetterReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out about one letter."""
+    """The result for one letter."""
 
     place: str
     valid: bool
@@ -29,12 +29,12 @@ class _LetterReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def validate(file: Annotated[Path, Parameter(allow_leading_hyphen=True)], *, json: JsonOption = False) -> int:
-    """Look whether a file holds letters, and print everything that is wrong, with its place.
+    """Validate a file of letters, and print each error with its path.
 
     Parameters
     ----------
     file
-        One letter as JSON, or one on each line; - for the standard input.
+        One letter as JSON, or one per line; - for standard input.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     reports = [_check_letter(part, place) for place, part in _parts(data, str(file))]
@@ -52,7 +52,7 @@ def schema() -> None:
 
 
 def _parts(data: bytes, name: str) -> list[tuple[str, bytes]]:
-    """One letter, or one on each line: where there are several lines, and the first is a whole JSON text."""
+    """Split a file into letters: one per line if there are several lines and the first is complete JSON."""
     lines = [(number, line) for number, line in enumerate(data.splitlines(), 1) if line.strip()]
     if len(lines) > 1 and _is_json(lines[0][1]):
         return [(f"{name}:{number}", line) for number, line in lines]
@@ -99,6 +99,6 @@ def _print(reports: list[_LetterReport]) -> None:
             else f"{format_count(len(reports), 'letter')}, all valid"
         )
     elif wrong:
-        out.print(f"not a letter [{reports[0].code}]", markup=False)
+        out.print(f"not valid [{reports[0].code}]", markup=False)
     else:
-        out.print(f"a letter: {reports[0].type} {reports[0].letter_id}", soft_wrap=True)
+        out.print(f"valid: {reports[0].type} {reports[0].letter_id}", soft_wrap=True)

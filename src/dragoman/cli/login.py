@@ -1,4 +1,4 @@
-"""``dragoman login`` and ``logout``: a provider's key in the system's keyring, so that it stands in no file."""
+"""``dragoman login`` and ``logout``: API keys of providers in the system keyring."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dragoman.errors import InputError
 
 
 def login(provider: str) -> None:
-    """Keep a provider's key in the system's keyring. It is asked for, or read from a pipe; it is never shown.
+    """Store the API key of a provider in the system keyring. The key is read from a prompt or a pipe.
 
     Parameters
     ----------
     provider
-        Whose key it is. See the names with dragoman models --providers.
+        The provider. dragoman models --providers lists the names.
     """
     row = keys.load().catalog.provider(provider)
-    key = getpass.getpass(f"Key for {row.title}: ") if sys.stdin.isatty() else sys.stdin.readline()
+    key = getpass.getpass(f"API key for {row.title}: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
-        raise InputError("no key was given", remedy="Paste it, or pipe it in")
+        raise InputError("no key", remedy="Enter it at the prompt, or pipe it to standard input")
     keys.store_key(row, key.strip())
-    console().print(f"The key for {row.title} is in the keyring.", markup=False)
+    console().print(f"The API key for {row.title} is stored in the keyring.", markup=False)
 
 
 def logout(provider: str) -> None:
-    """Take a provider's key out of the system's keyring.
+    """Delete the API key of a provider from the system keyring.
 
     Parameters
     ----------
     provider
-        Whose key it is.
+        The provider.
     """
     row = keys.load().catalog.provider(provider)
     was_there = keys.delete_key(row)
-    result = "is not in the keyring any more" if was_there else "was not in the keyring"
-    console().print(f"The key for {row.title} {result}.", markup=False)
+    result = "was deleted from the keyring" if was_there else "was not in the keyring"
+    console().print(f"The API key for {row.title} {result}.", markup=False)

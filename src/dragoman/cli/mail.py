@@ -1,7 +1,6 @@
-"""``dragoman mail``: letters of a store, sent, looked at, watched, and sent again when they were given up.
+"""``dragoman mail``: send letters, read mailboxes, and resend dead letters.
 
-Looking takes nothing: a letter that is shown here still goes to whoever receives it. The one rule: what is sensitive is
-shown as ``***``, whoever looks.
+Reading does not lease letters. Invariant: sensitive values are printed as ``***``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.25
 _PAGE = 100
-TeamOption = Annotated[str | None, Parameter(help="The team whose mail it is. Without one, that of no team.")]
+TeamOption = Annotated[str | None, Parameter(help="The team of the mailbox. Default: no team.")]
 _STYLES = {"ready": "bold", "done": "dim", "dead": "red", "held": "yellow", "behind": "yellow", "away": "cyan"}
 
 
@@ -42,12 +41,12 @@ async def send(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Send a letter: when the command ends, it is safe. The same letter again is one letter.
+    """Send a letter. When the command ends, the letter is stored. Sending the same letter again changes nothing.
 
     Parameters
     ----------
     file
-        The letter, as JSON; - for the standard input.
+        The letter as JSON; - for standard input.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     async with open_store_at(store_url, create=True) as store:
@@ -65,7 +64,7 @@ async def send(
     out = console()
     for line in odd:
         out.print(Text("warning  ", "yellow").append(escape_line(line), ""), soft_wrap=True)
-    verb = "sent" if receipt.is_new else "was sent before"
+    verb = "sent" if receipt.is_new else "already sent"
     out.print(Text(f"{verb} to {receipt.recipient_id}: {receipt.letter_id}"), soft_wrap=True)
 
 
@@ -79,16 +78,16 @@ async def inbox(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the mailboxes of a store, or the newest letters of one.
+    """List the mailboxes of a store, or the newest letters of one mailbox.
 
     Parameters
     ----------
     recipient
-        Whose letters. Without it, every mailbox and how much is in it.
+        The recipient. Default: all mailboxes with their counts.
     task
-        The letters of a task in place of those of a mailbox.
+        The letters of this task instead of a mailbox.
     limit
-        At most so many letters.
+        The maximum number of letters.
     """
     async with open_store_at(store_url) as store:
         mail = _open_mail(store, team)
@@ -119,14 +118,14 @@ async def watch(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what arrives in a mailbox, as it arrives, until Ctrl-C. Nothing is taken out of it.
+    """Print the letters of a mailbox as they arrive, until Ctrl-C. Letters are not leased.
 
     Parameters
     ----------
     recipient
-        Whose mailbox.
+        The recipient.
     json
-        One JSON document a line.
+        Print one JSON document per line.
     """
     out = console()
     async with open_store_at(store_url) as store:
@@ -156,14 +155,14 @@ async def list_dead_letters(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the letters that were given up and what was no letter, the newest first, with the reason.
+    """List dead letters, newest first, with the reason.
 
     Parameters
     ----------
     recipient
-        Only those to this recipient.
+        Only letters to this recipient.
     limit
-        At most so many.
+        The maximum number of letters.
     """
     filters = {} if recipient is None else {"recipient_id": recipient}
     async with open_store_at(store_url) as store:
@@ -181,26 +180,26 @@ async def list_dead_letters(
 async def resend(
     dead_id: str, /, *, team: TeamOption = None, store_url: StoreOption = None, json: JsonOption = False
 ) -> None:
-    """Send a letter again that was given up.
+    """Resend a dead letter.
 
     Parameters
     ----------
     dead_id
-        Its id among the dead letters.
+        The id of the dead letter.
     """
     async with open_store_at(store_url) as store:
         receipt = await _open_mail(store, team).resend(dead_id)
     if json:
         print_json(receipt)
         return
-    console().print(Text(f"sent again to {receipt.recipient_id}: {receipt.letter_id}"), soft_wrap=True)
+    console().print(Text(f"resent to {receipt.recipient_id}: {receipt.letter_id}"), soft_wrap=True)
 
 
 def _open_mail(store: Store, team: str | None) -> Mail:
     return Mail(store, team_id=team)
 
 
-# --- how it looks ----------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _print_mailboxes(boxes: list[MailboxCounts], *, json: bool) -> None:
@@ -230,7 +229,7 @@ def _line(item: LetterStatus) -> Text:
 
 
 def _summary_line(letter: Letter) -> str:
-    """What a letter says, in a few words."""
+    """Return the content of a letter in one line."""
     match letter.type:
         case "task_result":
             return f"{letter.payload.status}: {letter.payload.result.output}"
@@ -259,6 +258,6 @@ def _dead_line(item: DeadLetter) -> Text:
 
 
 def _dead_to_json(item: DeadLetter) -> dict[str, Any]:
-    """Everything but its bytes, which may hold anything."""
+    """Return all fields except the raw bytes, which may be sensitive."""
     fields = msgspec.to_builtins(item, builtin_types=(datetime,))
     return {name: value for name, value in fields.items() if name not in ("raw", "key_id", "team_id", "user_id")}

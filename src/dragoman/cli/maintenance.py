@@ -1,4 +1,4 @@
-"""``dragoman verify``, ``delete``, ``retain`` and ``erase``: whether a store is sound, and what goes for good."""
+"""``dragoman verify``, ``repair-usage``, ``delete``, ``retain`` and ``erase``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from dragoman.cli.options import JsonOption, StoreOption, YesOption, find_session, open_store_at, resolve_store_url
+from dragoman.cli.options import (
+    JsonOption,
+    SessionArgument,
+    StoreOption,
+    YesOption,
+    find_session,
+    find_session_id,
+    open_store_at,
+    resolve_store_url,
+)
 from dragoman.cli.terminal import (
     confirm,
     console,
@@ -31,18 +40,18 @@ if TYPE_CHECKING:
 
 DryRunOption = Annotated[
     bool,
-    Parameter(name="--dry-run", negative=(), show_default=False, help="Only say what would be deleted."),
+    Parameter(name="--dry-run", negative=(), show_default=False, help="Only print what would be deleted."),
 ]
 AttachmentsOption = Annotated[
     str | None,
     Parameter(
         name="--attachments",
         env_var="DRAGOMAN_SERVE_ATTACHMENTS",
-        help="Where attachments are kept, as for serve. Without it, where the configuration file says, or a folder"
-        " beside the SQLite file of the store.",
+        help="The location of attachments, as for serve. Default: that of the configuration file, or a folder beside"
+        " the SQLite file of the store.",
     ),
 ]
-_NO_ATTACHMENTS_NOTE: Final = "attachments were not looked for: --attachments names where they are"
+_NO_ATTACHMENTS_NOTE: Final = "attachments were not deleted: set their location with --attachments"
 _PAGE: Final = 500
 _MAX_ROWS: Final = 20
 
@@ -60,21 +69,21 @@ async def verify(
             name="--accept-loss",
             negative=(),
             show_default=False,
-            help="Accept that messages are missing at the end of sessions, and begin the mark anew from what is there.",
+            help="Accept missing messages at the end of sessions, and reset the mark to the stored messages.",
         ),
     ] = False,
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Look whether everything in a store is still what was written.
+    """Verify stored rows and large objects against their hashes.
 
     Parameters
     ----------
     session
-        Only this session, and those that it shares its history with.
+        Only this session, and the sessions whose history it shares.
     """
     async with open_store_at(store_url) as store:
-        only = (await find_session(store, session)).id if session is not None else None
+        only = await find_session_id(store, session)
         if accept_loss:
             await store.accept_loss()
         with progress("verifying") as report:
@@ -90,10 +99,10 @@ async def verify(
         (
             format_count(result.sessions, "session"),
             format_count(result.messages, "message"),
-            format_count(result.blobs, "large piece"),
+            format_count(result.blobs, "large object"),
         )
     )
-    verdict = Text("sound", "green") if result.is_sound else Text(f"{len(result.damage)} damaged", "bold red")
+    verdict = Text("intact", "green") if result.is_sound else Text(f"{len(result.damage)} damaged", "bold red")
     out.print(verdict.append(f": {counts}", "default"))
     if store.mark.path is not None:
         out.print(_mark_note(result, store.mark.path), style="dim", soft_wrap=True, markup=False)
@@ -101,13 +110,13 @@ async def verify(
 
 
 def _mark_note(result: Verification, mark: Path) -> str:
-    """What is known of the end of each session from outside the file."""
+    """Return what the mark beside the file proves about the end of each session."""
     if result.marked is None:
-        return f"no mark beside the file ({mark.name}): messages that are missing at the end are not noticed"
+        return f"no mark beside the file ({mark.name}): missing messages at the end cannot be detected"
     if any("acknowledged up to" in damage.what for damage in result.damage):
-        return "if you restored an older copy on purpose, accept it: dragoman verify --accept-loss"
-    since = "" if result.marked_since is None else f", which was begun {format_time(result.marked_since)} UTC"
-    return f"the end of {format_count(result.marked, 'session')} was compared with {mark.name}{since}"
+        return "if you restored an older copy on purpose, run dragoman verify --accept-loss"
+    since = "" if result.marked_since is None else f", created {format_time(result.marked_since)} UTC"
+    return f"the end of {format_count(result.marked, 'session')} matches {mark.name}{since}"
 
 
 # --- repair-usage ----------------------------------------------------------------------------------------------------
@@ -130,24 +139,24 @@ async def repair_usage(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Put right what messages say that they consumed, where that is impossible or was forged.
+    """Correct token usage that is impossible or forged.
 
     Parameters
     ----------
     session
         Only this session.
     message
-        Take the usage of this message away, whatever it says: its number in the session, as show has it.
+        Remove the usage of this message: its number in the session, as show prints it.
     """
     async with open_store_at(store_url) as store:
-        only = (await find_session(store, session)).id if session is not None else None
+        only = await find_session_id(store, session)
         repairs = await store.costs.repair(only, message, dry_run=not write)
     if json:
         print_json({"written": write, "repaired": repairs})
         return
     out = console()
     if not repairs:
-        out.print("every usage is possible")
+        out.print("no impossible usage found")
         return
     for item in repairs:
         place = f"{item.session_id}, message {item.seq}" if item.session_id else "deleted sessions"
@@ -161,7 +170,7 @@ async def repair_usage(
                 )
     count = format_count(len(repairs), "usage")
     if write:
-        out.print(f"{count} repaired; dragoman trace system --type usage.repaired says what stood there")
+        out.print(f"{count} repaired; dragoman trace system --type usage.repaired shows the old values")
     else:
         out.print(f"nothing was written; --write repairs {count}", style="dim")
 
@@ -170,7 +179,7 @@ async def repair_usage(
 
 
 async def delete(
-    session: str,
+    session: SessionArgument,
     /,
     *,
     attachments: AttachmentsOption = None,
@@ -178,14 +187,8 @@ async def delete(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a session, with the files that only it names. Its forks keep their histories.
-
-    Parameters
-    ----------
-    session
-        The session: its id, an unambiguous beginning or end of it, or last.
-    """
-    from dragoman.attachments import delete_with_files  # noqa: PLC0415  the other commands do without
+    """Delete a session and the attachments that only it references."""
+    from dragoman.attachments import delete_with_files  # noqa: PLC0415
 
     async with _files(attachments, store_url) as files, open_store_at(store_url) as store:
         current = await find_session(store, session)
@@ -203,7 +206,7 @@ async def delete(
 
 @asynccontextmanager
 async def _files(location: str | None, store_url: str | None) -> AsyncIterator[Files | None]:
-    """The files of everybody; none if the store is no file, and nobody has said where attachments are."""
+    """Open the attachments of all users; None if their location is unknown."""
     from dragoman.attachments import open_files  # noqa: PLC0415
 
     url = _attachments_location(location, store_url)
@@ -215,8 +218,8 @@ async def _files(location: str | None, store_url: str | None) -> AsyncIterator[F
 
 
 def _attachments_location(location: str | None, store_url: str | None) -> str | None:
-    """Where attachments are, if somebody has said so or the store is a file."""
-    from dragoman import settings  # noqa: PLC0415  the other commands do without these
+    """Return the location of attachments: the option, the configuration, or a folder beside a SQLite store."""
+    from dragoman import settings  # noqa: PLC0415
     from dragoman.server.config import default_attachments_url  # noqa: PLC0415
 
     return location or settings.load().serve.get("attachments") or default_attachments_url(resolve_store_url(store_url))
@@ -231,18 +234,18 @@ def _describe(session: Session) -> str:
 
 
 class DeletionFailure(msgspec.Struct, frozen=True):
-    """A session that stays, because its files could not be deleted."""
+    """A session that remains, because its attachments could not be deleted."""
 
     session_id: str
     fault: str
 
 
 class RetentionReport(msgspec.Struct, kw_only=True):
-    """What went, and what did not."""
+    """The deleted sessions, and those that remain."""
 
     dry_run: bool
     sessions: list[Session]
-    attachments: int | None = None  # none if they were not looked for
+    attachments: int | None = None  # null: location unknown
     large_pieces: int = 0
     left: list[DeletionFailure] = []
 
@@ -257,27 +260,25 @@ async def retain(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete the sessions in which nothing has happened for a while, each with the files that only it names.
+    """Delete sessions without recent changes, and the attachments that only they reference.
 
     Parameters
     ----------
     older_than
-        For how long: 90d, 12w, 36h, 2y.
+        The minimum time since the last change: 90d, 12w, 36h, 2y.
     user
-        Only this user's sessions.
+        Only sessions of this user.
     """
     if older_than < timedelta():
-        raise InputError("--older-than lies in the future", remedy="Say for how long nothing has happened, as in 90d")
+        raise InputError("--older-than is negative", remedy="Use a duration such as 90d")
     async with _files(attachments, store_url) as files, open_store_at(store_url) as store:
         before = store.cutoff(older_than)
         old = await store.retain(older_than, user_id=user, dry_run=True)
         done = RetentionReport(dry_run=dry_run, sessions=old)
         if not dry_run:
             if old:
-                confirm(
-                    f"Delete {format_count(len(old), 'session')}, last changed by {format_time(old[-1].updated_at)}?",
-                    yes=yes,
-                )
+                newest = format_time(old[-1].updated_at)
+                confirm(f"Delete {format_count(len(old), 'session')}, last changed before {newest}?", yes=yes)
             done = await _delete_old(store, old, before, files)
             done.large_pieces = await store.collect_blobs()
     if json:
@@ -286,14 +287,14 @@ async def retain(
         _print_report(done)
     if done.left:
         raise StorageError(
-            f"{format_count(len(done.left), 'session')} could not be deleted, because attachments could not be",
-            remedy="Delete them again when it can be done",
+            f"{format_count(len(done.left), 'session')} not deleted, because their attachments could not be deleted",
+            remedy="Run the command again",
             code="attachments_left",
         )
 
 
 async def _delete_old(store: Store, old: list[Session], before: datetime, files: Files | None) -> RetentionReport:
-    """Delete old sessions one by one; files that cannot be deleted keep their session, and no other one."""
+    """Delete sessions one by one. A failure to delete attachments affects only their session."""
     from dragoman.attachments import delete_with_files  # noqa: PLC0415
 
     done = RetentionReport(dry_run=False, sessions=[], attachments=None if files is None else 0)
@@ -302,7 +303,7 @@ async def _delete_old(store: Store, old: list[Session], before: datetime, files:
             report(number, len(old))
             try:
                 count = await delete_with_files(store, session.id, Owners.of(session), files, untouched_since=before)
-            except (ConflictError, UnknownSessionError):  # a turn has begun in it, or somebody else was quicker
+            except (ConflictError, UnknownSessionError):  # a turn has started, or another process has deleted it
                 continue
             except StorageError as error:
                 if error.code != "attachments_left":
@@ -325,13 +326,13 @@ def _print_report(done: RetentionReport) -> None:
     for failure in done.left[:_MAX_ROWS]:
         out.print(Text(failure.session_id, "red").append(f"  {escape_line(failure.fault)}", "default"), soft_wrap=True)
     if len(done.left) > _MAX_ROWS:
-        out.print(f"… {len(done.left) - _MAX_ROWS:,} more that stay", style="dim")
+        out.print(f"… {len(done.left) - _MAX_ROWS:,} more that remain", style="dim")
     files = (
         f" with {format_count(done.attachments, 'attachment')}"
         if done.sessions and done.attachments is not None
         else ""
     )
-    blobs = f", and {format_count(done.large_pieces, 'large piece')} that nobody names" if done.large_pieces else ""
+    blobs = f", and {format_count(done.large_pieces, 'large object')} without references" if done.large_pieces else ""
     verb = "would delete" if done.dry_run else "deleted"
     out.print(f"{verb} {format_count(len(done.sessions), 'session')}{files}{blobs}")
     if done.sessions and done.attachments is None and not done.dry_run:
@@ -350,20 +351,20 @@ async def erase(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Erase a person from a store, with the files that they have uploaded, and print the receipt.
+    """Erase a user from a store, with the uploaded attachments, and print the receipt.
 
     Parameters
     ----------
     user
-        Who: the user_id of their sessions and messages.
+        The user_id of the sessions and messages.
     delete_copies
-        Delete the copies beside the database that earlier versions' migrations have made (NAME.schema-N), too.
+        Also delete the copies of the store that earlier migrations have left beside it (NAME.schema-N).
     """
     files = _user_files(user, attachments, store_url)
     async with open_store_at(store_url) as store:
         if not yes:
             count = await _count_sessions(store, user)
-            confirm(f"Erase user {user!r} with {count} from this store? It cannot be undone.", yes=yes)
+            confirm(f"Erase user {user!r} with {count} from this store? This cannot be undone.", yes=yes)
         receipt = await store.erase_user(user, files, delete_copies=delete_copies)
     if json:
         print_json(receipt)
@@ -371,13 +372,13 @@ async def erase(
         _print_receipt(receipt)
     if receipt.attachments_fault is not None:
         raise StorageError(
-            f"not all attachments of {user!r} are deleted: {receipt.attachments_fault}",
-            remedy="Erase them again when it can be done",
+            f"some attachments of {user!r} were not deleted: {receipt.attachments_fault}",
+            remedy="Run the command again",
         )
 
 
 def _user_files(user: str, location: str | None, store_url: str | None) -> UserFiles | None:
-    """The files of a person; none if the store is no file, and nobody has said where attachments are."""
+    """Return the attachments of a user; None if their location is unknown."""
     from dragoman.attachments import Owner, UserFiles  # noqa: PLC0415
 
     url = _attachments_location(location, store_url)
@@ -387,7 +388,7 @@ def _user_files(user: str, location: str | None, store_url: str | None) -> UserF
 def _print_receipt(receipt: ErasureReceipt) -> None:
     out = console()
     if not (receipt.sessions or receipt.messages or receipt.attachments):
-        out.print(f"nothing of user {escape_line(receipt.user_id)!r} was found; check the spelling", markup=False)
+        out.print(f"no data of user {escape_line(receipt.user_id)!r} found; check the id", markup=False)
     out.print(
         Text("erased ", "bold").append(escape_line(receipt.user_id)).append(f"  receipt {receipt.id}", "dim"),
         soft_wrap=True,
@@ -398,7 +399,7 @@ def _print_receipt(receipt: ErasureReceipt) -> None:
                 format_count(receipt.sessions, "session"),
                 format_count(receipt.messages, "message"),
                 format_count(receipt.tool_calls, "tool call"),
-                format_count(receipt.blobs, "large piece"),
+                format_count(receipt.blobs, "large object"),
                 *([format_count(receipt.attachments, "attachment")] if receipt.attachments is not None else []),
             )
         )
@@ -406,16 +407,16 @@ def _print_receipt(receipt: ErasureReceipt) -> None:
     if receipt.attachments is None and receipt.attachments_fault is None:
         out.print(_NO_ATTACHMENTS_NOTE, style="dim")
     if receipt.forks_cut:
-        out.print(f"{format_count(receipt.forks_cut, 'session')} of others had shared such messages", style="dim")
+        out.print(f"{format_count(receipt.forks_cut, 'session')} of other users shared these messages", style="dim")
     for name in receipt.copies_deleted:
         out.print(f"deleted the copy {escape_line(name)}", style="dim", markup=False)
     for name in receipt.copies_left:
         out.print(
-            f"left: {escape_line(name)} beside the store may still hold what was erased", style="red", markup=False
+            f"not deleted: {escape_line(name)} beside the store may contain erased data", style="red", markup=False
         )
     if any(".schema-" in name for name in receipt.copies_left):
-        out.print("erase again with --delete-copies to delete what migrations have left", style="dim")
-    out.print(f"{format_time(receipt.erased_at)} UTC; copies and backups elsewhere know nothing of it", style="dim")
+        out.print("run erase again with --delete-copies to delete the copies of migrations", style="dim")
+    out.print(f"{format_time(receipt.erased_at)} UTC; backups in other places are not changed", style="dim")
 
 
 async def _count_sessions(store: Store, user: str) -> str:

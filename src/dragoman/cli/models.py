@@ -1,4 +1,4 @@
-"""``dragoman models``: which models are known, what they can do and cost, and which of them can be called from here."""
+"""``dragoman models``: list models with capabilities and prices, and whether they can be called."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LETTERS: Final[dict[Skill, str]] = {
     "schema": "S",
 }
 _CONNECT_S: Final = 1.0
-_WIDE_COLUMNS: Final = 110  # columns, from which on there is room for words
+_WIDE_COLUMNS: Final = 110  # columns; wide enough for words
 
 
 def models(
@@ -58,22 +58,22 @@ def models(
     providers: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the models that are known, and which of them can be called from here.
+    """List models with their capabilities and prices, and whether you can call them.
 
     Parameters
     ----------
     part
-        Only those with this in their id or aliases.
+        Only models with this text in their id or aliases.
     provider
-        Only this provider's, by its key.
+        Only models of this provider.
     can
-        Only those that can do this; say it again for more.
+        Only models with this capability; repeatable.
     min_context
-        Only those that take so many tokens.
+        Only models with a context window of at least this many tokens.
     ready
-        Only those whose provider has a key, or runs on this machine and accepts a connection.
+        Only models whose provider has an API key, or runs on this machine and accepts a connection.
     providers
-        List the providers instead: where each gets its key, and which variable holds it.
+        List providers instead, with the source of each API key and its environment variable.
     """
     settings = keys.load()
     registry = _drop_offline_providers(settings, make_registry(settings)) if ready else make_registry(settings)
@@ -96,23 +96,23 @@ def models(
         return
     out = console()
     if not matches:
-        out.print("no such model; a model without a row can be named as provider:model all the same")
+        out.print("no matching models; use provider:model for a model that is not in the catalog")
         return
     is_narrow = out.width < _WIDE_COLUMNS
     out.print(_table(matches, registry, prices, is_narrow=is_narrow))
     ready_here = sum(registry.is_configured(model) for model in matches)
-    summary = f"\n{format_count(len(matches), 'model')}, {ready_here} of them can be called from here (●). "
-    summary += "Prices are US dollars for a million tokens. Any other model can be named as provider:model."
+    summary = f"\n{format_count(len(matches), 'model')}, {ready_here} available (●). "
+    summary += "Prices are in US dollars per million tokens. Use provider:model for models that are not in the catalog."
     if is_narrow:
         summary += f" {', '.join(f'{letter} {skill}' for skill, letter in _LETTERS.items())}."
     out.print(summary, style="dim")
 
 
-# --- what is set up --------------------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def _drop_offline_providers(settings: Settings, registry: Registry) -> Registry:
-    """Return the registry without the providers on this machine (Ollama, for example) whose server does not run."""
+    """Return the registry without local providers, such as Ollama, whose server does not run."""
     with ThreadPoolExecutor() as pool:
         probes = pool.map(
             lambda key: (key, _accepts_connection(settings, settings.catalog.provider(key))), registry.configured
@@ -121,7 +121,7 @@ def _drop_offline_providers(settings: Settings, registry: Registry) -> Registry:
 
 
 def _accepts_connection(settings: Settings, row: Provider) -> bool:
-    """Return whether a server on this machine accepts a connection. Providers elsewhere are not called."""
+    """Return whether a local server accepts a connection. Remote providers are not called."""
     if not row.runs_locally or row.key == keys.EMBEDDED:
         return True
     address = urlsplit(settings.endpoint(row).base_url)
@@ -134,11 +134,11 @@ def _accepts_connection(settings: Settings, row: Provider) -> bool:
 
 
 def prices_of(settings: Settings) -> PriceTable:
-    """The price library's table, for the catalog that is set up."""
+    """Return the price table for the configured catalog."""
     return library_prices(settings.catalog.price_names, settings.catalog.is_free)
 
 
-# --- showing ---------------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _rates(prices: PriceTable, model: str) -> Rates | None:
@@ -184,7 +184,7 @@ def _table(matches: Sequence[Model], registry: Registry, prices: PriceTable, *, 
 
 
 def _skills_text(capabilities: AdapterCapabilities, *, is_narrow: bool) -> str:
-    """What a model can do beyond words; where there is little room, a letter for each."""
+    """Return the capabilities of a model as words, or as letters on a narrow terminal."""
     able = {skill: getattr(capabilities, _SKILLS[skill]) for skill in _LETTERS}
     if is_narrow:
         return "".join(_LETTERS[skill] if can else "·" for skill, can in able.items())
@@ -210,7 +210,7 @@ def _print_providers(settings: Settings, registry: Registry, part: str | None, *
         print_json({"providers": [_provider_to_json(settings, row) for row in rows]})
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("", "provider", "dialect", "key from", "or set"):
+    for name in ("", "provider", "dialect", "key from", "set"):
         table.add_column(name, overflow="fold")
     for row in sorted(rows, key=lambda row: row.key not in registry.configured):
         origin = settings.access_source(row)

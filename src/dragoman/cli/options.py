@@ -1,9 +1,8 @@
-"""Which store a command works on, and which session.
+"""Options that several commands share: the store, the session, filters of usage, tools.
 
-A store is named by ``--store``, else by the variable ``DRAGOMAN_STORE``, else by the configuration file, else it is a
-file in the user's data directory; ``DRAGOMAN_BLOBS`` names another place for large content than the store's own. A
-session is named by its id, by a beginning or an end of it that no other has, or as ``last``. The one rule: only a
-command that adds something makes a store where there is none; a name that was mistyped makes nothing.
+A store is named by ``--store``, else by the environment variable ``DRAGOMAN_STORE``, else by the configuration file,
+else it is a file in the user's data directory; ``DRAGOMAN_BLOBS`` names another location for large objects. Invariant:
+only a command that adds data creates a store.
 """
 
 from __future__ import annotations
@@ -11,44 +10,70 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import date
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote, unquote
 
 from cyclopts import Parameter, validators
 
+from dragoman.cli.terminal import escape_line
 from dragoman.errors import InputError, StoreUnusableError, UnknownSessionError
+from dragoman.settings import Settings
 from dragoman.store import Session, Store, open_store
+from dragoman.store.types import TotalsBy
+from dragoman.tools import Tool
 
 VARIABLE: Final = "DRAGOMAN_STORE"
-BLOBS_VARIABLE: Final = "DRAGOMAN_BLOBS"  # where large content is kept, if not in the store's own place
+BLOBS_VARIABLE: Final = "DRAGOMAN_BLOBS"  # location of large objects; default: that of the store
 StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
         env_var=VARIABLE,
         help="The store: a URL (sqlite:///chats.db, postgresql://…) or the path of a SQLite file."
-        " Without it, a file in your data directory.",
+        " Default: a file in your data directory.",
     ),
 ]
 JsonOption = Annotated[
     bool,
-    Parameter(
-        name="--json", negative=(), show_default=False, help="Print one JSON document, and nothing else, for programs."
-    ),
+    Parameter(name="--json", negative=(), show_default=False, help="Print one JSON document, for programs."),
 ]
 YesOption = Annotated[
-    bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do it without asking.")
+    bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask for confirmation.")
 ]
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 NonNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+SessionArgument = Annotated[str, Parameter(help="The session: its id, a unique prefix or suffix of the id, or last.")]
+SessionFilter = Annotated[str | None, Parameter(name="--session", help="Only this session.")]
+UserFilter = Annotated[str | None, Parameter(name="--user", help="Only usage of this user.")]
+TeamFilter = Annotated[str | None, Parameter(name="--team", help="Only usage of this team.")]
+ModelFilter = Annotated[str | None, Parameter(name="--model", help="Only this model.")]
+SinceFilter = Annotated[date | None, Parameter(name="--since", help="Only from this day on, in UTC.")]
+UntilFilter = Annotated[date | None, Parameter(name="--until", help="Only before this day.")]
+GroupOption = Annotated[TotalsBy, Parameter(name="--by", help="The grouping of the totals.")]
+ToolOption = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--tool",
+        help="A built-in tool that the model may use: read_file, list_files, search_files, write_file, run_command or"
+        " ask_user; repeatable.",
+    ),
+]
+McpOption = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--mcp",
+        help="An MCP server of the configuration file whose tools the model may use; repeatable.",
+    ),
+]
 TokenCount = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=10**12))]
 
 
 def default_path() -> Path:
-    """The file that is used when none is named."""
+    """Return the default SQLite file."""
     if sys.platform == "win32":
         folder = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     else:
@@ -57,49 +82,52 @@ def default_path() -> Path:
 
 
 def resolve_store_url(option: str | None) -> str:
-    """The URL of the store that is meant."""
+    """Return the URL of the store that the option, the configuration file or the default names."""
     option = option or _store_from_settings()
     if option and re.match("[A-Za-z][A-Za-z0-9+.-]+:", option):  # one letter would be a drive of Windows
         return option
     return f"sqlite:///{quote(str(Path(option) if option else default_path()))}"
 
 
-def _store_from_settings() -> str | None:
-    """The store that the configuration file names, if there is such a file."""
-    from dragoman import settings  # noqa: PLC0415  what a command does without should cost it nothing
+def _has_settings() -> bool:
+    """Return whether there is a configuration file, without reading it."""
+    from dragoman import settings  # noqa: PLC0415  not needed by all commands
 
-    if not (os.environ.get(settings.CONFIG_VARIABLE) or settings.default_file(os.environ).exists()):
-        return None  # what is not there need not be looked for
-    return settings.load().store.value or None
+    return bool(os.environ.get(settings.CONFIG_VARIABLE)) or settings.default_file(os.environ).exists()
+
+
+def _store_from_settings() -> str | None:
+    """Return the store of the configuration file."""
+    from dragoman import settings  # noqa: PLC0415
+
+    return settings.load().store.value or None if _has_settings() else None
 
 
 def _is_strict() -> bool:
-    """Whether messages that break a rule are refused: as the environment says, or else the configuration file."""
+    """Return whether messages that violate a rule are rejected, by the environment or the configuration file."""
     from dragoman import settings  # noqa: PLC0415
 
     if text := os.environ.get(settings.VARIABLES["strict_append"]):
         return settings.is_true(text)
-    if not (os.environ.get(settings.CONFIG_VARIABLE) or settings.default_file(os.environ).exists()):
-        return False
-    return settings.load().is_strict
+    return settings.load().is_strict if _has_settings() else False
 
 
 def mask_password(url: str) -> str:
-    """A URL that may be shown."""
+    """Return the URL without its password."""
     hidden = re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:…@", url)
     return re.sub(r"(?i)(password=)[^&]*", r"\1…", hidden)
 
 
 @asynccontextmanager
 async def open_store_at(option: str | None, *, create: bool = False) -> AsyncIterator[Store]:
-    """The store that is meant, open. Where there is none, one is begun only if the command may."""
+    """Open the store that the option names. Only with ``create``, a SQLite store that does not exist is created."""
     url = resolve_store_url(option)
     file = Path(unquote(url.removeprefix("sqlite:///"))) if url.startswith("sqlite:///") else None
     if file is not None and not create and not file.exists():
         raise StoreUnusableError(
-            "there is no store here",
+            "the store does not exist",
             where=str(file),
-            remedy=f"Name another one with --store or {VARIABLE}, or begin this one with dragoman import",
+            remedy=f"Name another one with --store or {VARIABLE}, or create it with dragoman import",
             code="not_a_store",
         )
     async with open_store(url, blobs=os.environ.get(BLOBS_VARIABLE) or None, strict=_is_strict()) as store:
@@ -107,11 +135,11 @@ async def open_store_at(option: str | None, *, create: bool = False) -> AsyncIte
 
 
 async def find_session(store: Store, name: str) -> Session:
-    """The session that a person means."""
+    """Return the session with this id, unique prefix or suffix of an id, or ``last``."""
     if name == "last":
         newest = await store.list_sessions(limit=1)
         if not newest:
-            raise UnknownSessionError("there are no sessions in this store", remedy="Add some with dragoman import")
+            raise UnknownSessionError("the store has no sessions", remedy="Import some with dragoman import")
         return newest[0]
     try:
         return await store.get_session(name)
@@ -122,11 +150,33 @@ async def find_session(store: Store, name: str) -> Session:
             return session
         case []:
             raise UnknownSessionError(
-                f"no session's id is {name!r}, or begins or ends so",
-                remedy="See which there are with dragoman sessions",
+                f"no session id is {name!r}, or starts or ends with it",
+                remedy="List the sessions with dragoman sessions",
             )
         case _:
             ids = ", ".join(session.id for session in matches[:3])
             raise InputError(
-                f"{name!r} may be {ids}{' and others' if len(matches) > 3 else ''}", remedy="Write more of the id"
+                f"{name!r} matches {ids}{' and others' if len(matches) > 3 else ''}", remedy="Use more of the id"
             )
+
+
+async def find_session_id(store: Store, name: str | None) -> str | None:
+    """Return the id of a session that an optional filter names."""
+    return None if name is None else (await find_session(store, name)).id
+
+
+async def usage_filters(
+    store: Store, *, session: str | None, since: date | None, until: date | None, **fields: str | None
+) -> dict[str, Any]:
+    """Return the filters of a usage query."""
+    days = {name: day and day.isoformat() for name, day in (("since", since), ("until", until))}
+    return {"session": await find_session_id(store, session), **days, **fields}
+
+
+def open_tools(
+    builtin: Sequence[str], servers: Sequence[str], settings: Settings
+) -> AbstractAsyncContextManager[tuple[Tool, ...]]:
+    """Open built-in tools by name, and the tools of MCP servers that the settings name."""
+    from dragoman.tools import exposure  # noqa: PLC0415
+
+    return exposure.load_tools(builtin, servers, settings, lambda text: sys.stderr.write(f"{escape_line(text)}\n"))

@@ -1,4 +1,4 @@
-"""``dragoman price``: what a call of a model costs, line by line."""
+"""``dragoman price``: print the receipt of a model call."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ def price(
     at: datetime | None = None,
     prices: Path | None = None,
 ) -> None:
-    """Print the receipt for a call of a model.
+    """Print the receipt of a model call.
 
     Parameters
     ----------
     model
-        An id like anthropic:claude-sonnet-4-6, or an alias like sonnet.
+        An id such as anthropic:claude-sonnet-4-6, or an alias such as sonnet.
     input_tokens
         Prompt tokens that were neither read from nor written to a cache.
     output_tokens
-        Tokens generated, reasoning included.
+        Generated tokens, including reasoning.
     cached_input_tokens
         Prompt tokens read from a cache.
     cache_write_tokens
         Prompt tokens written to a cache for five minutes.
     cache_write_1h_tokens
-        Prompt tokens written to a cache for an hour.
+        Prompt tokens written to a cache for one hour.
     reasoning_tokens
-        The part of the output that was reasoning.
+        The output tokens that were reasoning.
     service_tier
-        The tier that was served, such as priority or flex.
+        The service tier, such as priority or flex.
     at
-        The time whose prices to charge. Without it: now.
+        The time of the prices. Default: now.
     prices
-        A YAML or JSON file of prices that goes over the built-in table.
+        A YAML or JSON price file that overrides the built-in table.
     """
     usage = TokenUsage(
         input_tokens=input_tokens,
@@ -71,7 +71,7 @@ def price(
 
 
 def price_table(overlay: Path | None = None) -> pricing.PriceTable:
-    """The built-in prices, an explicit zero for what runs locally, and the user's file over both."""
+    """Return the built-in prices with zero prices for local models, overridden by a price file."""
     rows = catalog.builtin()
     table = pricing.library_prices(rows.price_names, rows.is_free)
     return table if overlay is None else table.overlay(pricing.prices_from_mapping(_read_mapping(overlay)))
@@ -90,12 +90,12 @@ def _read_mapping(file: Path) -> dict[str, object]:
     except JsonError as error:
         raise InputError(str(error), where=str(file), code=error.code) from None
     if not isinstance(mapping, dict):
-        raise InputError("not a price file: it has no pricing_version and models", where=str(file))
+        raise InputError("not a price file: pricing_version and models are missing", where=str(file))
     return mapping
 
 
 def receipt_table(receipt: Receipt) -> Table:
-    """A receipt for people."""
+    """Format a receipt as a table."""
     title = f"{receipt.model}, {receipt.tier}, prices {receipt.pricing_version}"
     table = Table(
         "bucket", "quantity", "rate (USD)", "amount (USD)", title=title, title_justify="left", show_footer=True

@@ -1,9 +1,9 @@
-"""``dragoman prove``: whether recorded traffic comes back as it was, exchange by exchange.
+"""``dragoman prove``: verify that recorded traffic is equal after a round trip.
 
 A record is one HTTP exchange: a JSON object with ``id``, ``dialect``, ``provider``, ``kind``, ``status``, ``request``,
-``response``, ``stream`` and ``stream_format``; a folder holds them one a line in ``*.jsonl`` or ``*.jsonl.gz`` files.
-What is compared is what a reader of JSON sees: values equal, key order aside; numbers as they are written; ids equal.
-With a folder for it, requests and answers are written in every other dialect as well; what became of them is a table.
+``response``, ``stream`` and ``stream_format``, one per line in ``*.jsonl`` or ``*.jsonl.gz`` files. The comparison is
+on JSON values: key order is ignored, numbers are compared as written, ids must be equal. With ``--table-to``, requests
+and replies are also translated to every other dialect (``fidelity``).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FAULTS_OF_COMPLETE_REPLIES = (
     "tool_input_invalid",
     "tool_input_truncated",
     "empty_response",
-)  # faults of what arrived whole
-DAMAGE_PREFIX = "damaged, "  # a stream that did not arrive whole
+)  # faults of complete replies
+DAMAGE_PREFIX = "damaged, "  # prefix for incomplete streams
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One part of one exchange that did not come back."""
+    """One part of an exchange that is not equal after the round trip."""
 
     record: str
     dialect: str
@@ -50,15 +50,15 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct):
-    """What came back, counted by dialect, provider and part; what did not; and records that are broken themselves."""
+    """The counts by dialect, provider and part, the failures, and the records that are damaged themselves."""
 
     equal: Counter[tuple[str, str, str]]
     failures: list[Failure]
-    broken: list[Failure]  # requests that the provider refused too, streams that were cut or ended in an error
+    broken: list[Failure]  # requests that the provider rejected too, streams that are incomplete or end in an error
 
     @property
     def is_success(self) -> bool:
-        """Whether something was looked at, and all of it came back."""
+        """Whether something was compared, and all of it is equal."""
         return not self.failures and sum(self.equal.values()) > 0
 
 
@@ -70,29 +70,26 @@ def prove(
     table_to: Path | None = None,
     limit: NonNegative = 20,
 ) -> int:
-    """Read recorded exchanges, write them again, and say what is not equal.
-
-    Exit code 0: everything came back, and nothing was left out without a word. 1: something was not as it should be.
-    2: the records cannot be read.
+    """Verify that recorded traffic is equal after a round trip through the canonical format.
 
     Parameters
     ----------
     records
-        A *.jsonl or *.jsonl.gz file with one exchange a line, or a folder of such files.
+        A *.jsonl or *.jsonl.gz file with one exchange per line, or a folder of such files.
     dialect
         Only this dialect.
     json_to
         Write the counts and every failure to this file.
     table_to
-        Write requests and answers in every other dialect too, and the table of what becomes of them to this folder,
-        as fidelity.md and fidelity.json.
+        Also translate requests and replies to every other dialect, and write the fidelity table to this folder, as
+        fidelity.md and fidelity.json.
     limit
-        Print at most so many failures.
+        The maximum number of failures to print.
     """
     console = Console()
     files = [records] if records.is_file() else sorted([*records.glob("*.jsonl"), *records.glob("*.jsonl.gz")])
     if not files:
-        raise InputError("no *.jsonl or *.jsonl.gz files here", where=str(records))
+        raise InputError("no *.jsonl or *.jsonl.gz files", where=str(records))
     proof, tally = Proof(Counter(), [], []), None if table_to is None else Tally()
     if table_to is not None:
         fidelity.make_folder(table_to)
@@ -103,11 +100,11 @@ def prove(
         console.print(f"[red]{escape(where)}[/red]  {escape(failure.difference)}", soft_wrap=True, highlight=False)
     for failure in proof.broken[:limit]:
         console.print(
-            escape(f"{failure.record} is broken itself: {failure.difference}"), soft_wrap=True, highlight=False
+            escape(f"{failure.record} is damaged itself: {failure.difference}"), soft_wrap=True, highlight=False
         )
-    for name, failures in (("not equal", proof.failures), ("broken themselves", proof.broken)):
+    for name, failures in (("not equal", proof.failures), ("damaged themselves", proof.broken)):
         if failures:
-            console.print(f"{len(failures)} {name}{f', {limit} of them shown' if len(failures) > limit else ''}")
+            console.print(f"{len(failures)} {name}{f', {limit} shown' if len(failures) > limit else ''}")
     if json_to is not None:
         rows = [{"dialect": d, "provider": p, "part": part, "equal": n} for (d, p, part), n in proof.equal.items()]
         json_to.write_bytes(msgspec.json.encode({"equal": rows, "failures": proof.failures, "broken": proof.broken}))
@@ -118,7 +115,7 @@ def prove(
 
 
 def _prove_files(files: list[Path], proof: Proof, tally: Tally | None, dialect: str | None, console: Console) -> None:
-    """Prove each file. The bar goes by bytes, since files differ much in size."""
+    """Prove all files, with a progress bar by bytes."""
     columns = (*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[shown]}"))
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("proving", total=sum(file.stat().st_size for file in files), shown="")
@@ -126,7 +123,7 @@ def _prove_files(files: list[Path], proof: Proof, tally: Tally | None, dialect: 
 
 
 def _records_with_progress(files: list[Path], progress: Progress, task: TaskID) -> Iterator[dict[str, Any]]:
-    """The records of all files; the bar shows how far they have been read."""
+    """Yield the records of all files, and update the progress bar."""
     number = before = 0
     for file in files:
         with file.open("rb") as data:
@@ -138,13 +135,13 @@ def _records_with_progress(files: list[Path], progress: Progress, task: TaskID) 
 
 
 def read_records(file: Path) -> Iterator[dict[str, Any]]:
-    """The records of one file."""
+    """Read the records of one file."""
     with file.open("rb") as data:
         yield from parse_records(data, file)
 
 
 def parse_records(data: BinaryIO, file: Path) -> Iterator[dict[str, Any]]:
-    """The records in the bytes of a file."""
+    """Parse the records of an open file."""
     with gzip.open(data) if file.suffix == ".gz" else nullcontext(data) as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -159,7 +156,7 @@ def parse_records(data: BinaryIO, file: Path) -> Iterator[dict[str, Any]]:
 def prove_records(
     records: Iterable[dict[str, Any]], proof: Proof, dialect: str | None = None, tally: Tally | None = None
 ) -> Proof:
-    """Prove each record of a dialect that we speak; edited ones (kind ``doctored``) are no evidence."""
+    """Prove each record of a supported dialect. Edited records (kind ``doctored``) are ignored."""
     modules = {name: dialects.load(name) for name in dialects.names()}
     dialect_names = {alias: name for name in modules for alias in _dialect_aliases(name)}
     for record in records:
@@ -186,7 +183,7 @@ def _dialect_aliases(name: str) -> tuple[str, ...]:
 
 
 def differences(record: dict[str, Any], dialect: ModuleType) -> Iterator[tuple[str, str | None]]:
-    """Each part of an exchange that there is, and the first difference after reading and writing it."""
+    """Yield each part of an exchange with the first difference after the round trip."""
     is_success = record.get("status") in (200, None)
     if isinstance(record.get("request"), dict):
         wire = record["request"]
@@ -209,7 +206,7 @@ def differences(record: dict[str, Any], dialect: ModuleType) -> Iterator[tuple[s
 
 
 def _quirks_of(provider: str, dialect: str) -> tuple[str, ...]:
-    """How the one who was recorded differs from the dialect, as far as the catalog knows it."""
+    """Return the quirks of the recorded provider from the catalog."""
     try:
         return catalog.builtin().provider(provider, dialect).quirks
     except UnknownModelError:
@@ -219,7 +216,7 @@ def _quirks_of(provider: str, dialect: str) -> tuple[str, ...]:
 def _difference_or_error(compare: Callable[[], str | None]) -> str | None:
     try:
         return compare()
-    except Exception as error:  # whatever it is, it belongs to this record and not to the next one
+    except Exception as error:  # recorded for this part; the next one is tried
         return f"{type(error).__name__}: {error}"
 
 
@@ -229,7 +226,7 @@ def _stream_difference(
     events = _events(dialect.stream_reader(framing, quirks), [data])
     pieces = [data[start : start + 7] for start in range(0, len(data), 7)]
     if _events(dialect.stream_reader(framing, quirks), pieces) != events:
-        return "other events when the bytes are split"
+        return "different events when the bytes are split"
     reply = fold(events)
     is_complete = any(isinstance(event, MessageComplete) for event in events)
     if reply.fault is not None and not (is_complete and reply.fault.code in FAULTS_OF_COMPLETE_REPLIES):
@@ -237,12 +234,12 @@ def _stream_difference(
     wire = dialect.write_reply(reply).wire
     difference_again = first_difference(dialect.write_reply(dialect.read_reply(wire)).wire, wire)
     if difference_again is not None:
-        return f"read again: {difference_again}"
+        return f"second read: {difference_again}"
     writer = dialect.stream_writer()
     new_stream = b"".join([*(writer.feed(event) for event in events), writer.close()])
     new_events = _events(dialect.stream_reader(None, quirks), [new_stream])
     difference = first_difference(dialect.write_reply(fold(new_events)).wire, wire)
-    return None if difference is None else f"streamed again: {difference}"
+    return None if difference is None else f"second stream: {difference}"
 
 
 def _events(reader: Any, pieces: Iterable[bytes]) -> list[StreamEvent]:
@@ -251,9 +248,9 @@ def _events(reader: Any, pieces: Iterable[bytes]) -> list[StreamEvent]:
 
 
 def first_difference(ours: Any, theirs: Any, where: str = "$") -> str | None:
-    """The first place where two JSON values differ, key order aside; numbers as they are written."""
+    """Return the first path where two JSON values differ. Key order is ignored; numbers are compared as written."""
     if type(ours) is not type(theirs):
-        return f"{where}: {_short_json(ours)} in place of {_short_json(theirs)}"
+        return f"{where}: {_short_json(ours)} instead of {_short_json(theirs)}"
     if isinstance(ours, dict):
         for key in theirs:
             if key not in ours:
@@ -267,13 +264,13 @@ def first_difference(ours: Any, theirs: Any, where: str = "$") -> str | None:
         return None
     if isinstance(ours, list):
         if len(ours) != len(theirs):
-            return f"{where}: {len(ours)} items in place of {len(theirs)}"
+            return f"{where}: {len(ours)} items instead of {len(theirs)}"
         items = enumerate(zip(ours, theirs, strict=True))
         inner_differences = (
             first_difference(our_item, their_item, f"{where}[{index}]") for index, (our_item, their_item) in items
         )
         return next((difference for difference in inner_differences if difference is not None), None)
-    return None if repr(ours) == repr(theirs) else f"{where}: {_short_json(ours)} in place of {_short_json(theirs)}"
+    return None if repr(ours) == repr(theirs) else f"{where}: {_short_json(ours)} instead of {_short_json(theirs)}"
 
 
 def _short_json(value: Any) -> str:
@@ -283,7 +280,7 @@ def _short_json(value: Any) -> str:
 
 def _table(proof: Proof) -> Table:
     failure_counts = Counter((failure.dialect, failure.provider, failure.part) for failure in proof.failures)
-    table = Table("dialect", "provider", *PARTS, title="Came back equal, of all", title_justify="left")
+    table = Table("dialect", "provider", *PARTS, title="Equal after a round trip", title_justify="left")
     for column in table.columns[2:]:
         column.justify = "right"
     for name, provider in sorted({key[:2] for key in [*proof.equal, *failure_counts]}):

@@ -1,4 +1,4 @@
-"""``dragoman route``: which model would answer, and why; and whether a policy is sound."""
+"""``dragoman route``: explain routing decisions, and check a routing policy."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ async def explain(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show which model would answer a message, and why. Nobody is called, and nothing is stored.
+    """Explain which model answers a message, and why.
 
     Parameters
     ----------
     text
-        The message. An @model at its beginning counts.
+        The message. An @model prefix counts.
     model
-        A model named for this turn, as if the message began with its name.
+        A model for this turn, like an @model prefix.
     session
-        As the next message of this session: its history, its model and its workspace count.
+        Treat the message as the next one of this session, with its history, model and workspace.
     image
-        A picture that comes with the message; say it again for more.
+        An image of the message; repeatable.
     workspace
-        The folder whose policy holds. Without it: the session's, or this one.
+        The folder whose policy applies. Default: that of the session, or the current folder.
     policy
-        A policy file to take instead of the workspace's.
+        A policy file that replaces the policy of the workspace.
     tier
-        As a task that an agent hands to another one, of this tier.
+        Treat the message as a delegated task of this tier.
     """
     settings = keys.load()
     registry = make_registry(settings)
@@ -103,7 +103,7 @@ async def explain(
 
 
 def check(file: Path, *, json: JsonOption = False) -> None:
-    """Look whether a routing policy is sound, and print every error in it with its place.
+    """Validate a routing policy, and print each error with its path.
 
     Parameters
     ----------
@@ -126,19 +126,22 @@ def check(file: Path, *, json: JsonOption = False) -> None:
                     Text("error    " if style == "red" else "warning  ", style).append(escape_line(line), ""),
                     soft_wrap=True,
                 )
-        count = f"{format_count(len(problems), 'error')}, nothing of it is taken" if problems else "the policy is sound"
+        count = f"{format_count(len(problems), 'error')}, the policy is not used" if problems else "the policy is valid"
         out.print(count + (f", with {format_count(len(warnings), 'warning')}" if warnings else ""))
     if problems:
         sys.exit(1)
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- input -----------------------------------------------------------------------------------------------------------
 
 
 async def _read_store(
     store_url: str | None, session: str | None
 ) -> tuple[Session | None, tuple[Message, ...], list[routing.PatternSample]]:
-    """The session and its history, and how earlier turns were judged. Without a session there may be no store."""
+    """Read the session, its history and the evaluations of earlier turns.
+
+    Without a session, the store may be absent.
+    """
     try:
         async with open_store_at(store_url) as store:
             samples = await store.evaluations.samples()
@@ -153,7 +156,7 @@ async def _read_store(
 
 
 def _policy(file: Path | None, session: Session | None, workspace: str, registry: Registry) -> PolicyStatus:
-    """The policy that was named, or the session's own, or the workspace's."""
+    """Return the policy of the option, the session or the workspace."""
     if file is not None:
         return PolicyStatus(policy=policy_from_file(file, registry), path=str(file))
     if session is not None and session.routing_policy is not None:
@@ -166,24 +169,22 @@ def _policy(file: Path | None, session: Session | None, workspace: str, registry
 
 def _picture(path: Path) -> ContentBlock:
     if not path.is_file():
-        raise InputError("there is no such file", where=str(path))
+        raise InputError("the file does not exist", where=str(path))
     kind = mimetypes.guess_type(path.name)[0] or ""
     if not kind.startswith("image/"):
-        raise InputError(
-            "its name is not that of a picture", where=str(path), remedy="Name a .png, .jpg, .gif or .webp"
-        )
+        raise InputError("not an image file", where=str(path), remedy="Use a .png, .jpg, .gif or .webp file")
     return ImageBlock(ImageSource("file_ref", str(path)), kind)
 
 
 def _estimate_tokens(settings: Settings, history: tuple[Message, ...], content: tuple[ContentBlock, ...]) -> int:
-    """How long the prompt is. The estimate is the same for every model, so any will do to make it."""
+    """Estimate the tokens of the prompt. The estimate is the same for all models."""
     message = Message("", "", Role.USER, content, MessageMetadata(), datetime.now(UTC))
     model = next(iter(settings.catalog.models.values()))
     return Adapter(settings.catalog.provider(model.provider), model).estimate_input_tokens((*history, message))
 
 
 def _prompt_cost(settings: Settings, decision: Decision) -> Decimal | None:
-    """What the prompt will cost, if the model has a price."""
+    """Return the cost of the prompt; None if the model has no price."""
     if decision.rejection is not None:
         return None
     usage = TokenUsage(input_tokens=decision.facts.estimated_input_tokens, output_tokens=0)
@@ -193,7 +194,7 @@ def _prompt_cost(settings: Settings, decision: Decision) -> Decimal | None:
         return None
 
 
-# --- showing ---------------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _rejection(decision: Decision) -> DragomanError | None:
@@ -231,7 +232,7 @@ def _print(out: Console, decision: Decision, read: PolicyStatus, cost: Decimal |
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("slot", "verdict"):
         table.add_column(name, no_wrap=True)
-    table.add_column("who and why", overflow="fold")
+    table.add_column("model and reason", overflow="fold")
     for entry in decision.chain:
         quiet = "dim" if entry.verdict == "not_applicable" else ""
         verdict = Text("–" if quiet else entry.verdict, _STYLES[entry.verdict])
@@ -241,7 +242,7 @@ def _print(out: Console, decision: Decision, read: PolicyStatus, cost: Decimal |
             text = f"{alternative.model}  score {alternative.score:.3f} on {samples}"
             table.add_row("", "", Text(escape_line(text), "dim"))
     for slot in SLOTS[len(decision.chain) :]:
-        table.add_row(Text(slot, "dim"), Text("not asked", "dim"), "")
+        table.add_row(Text(slot, "dim"), Text("not reached", "dim"), "")
     out.print(table)
     out.print()
     _print_outcome(out, decision, cost)
@@ -259,23 +260,23 @@ def _print_outcome(out: Console, decision: Decision, cost: Decimal | None) -> No
     refusal = _rejection(decision)
     tokens = f"about {format_count(decision.facts.estimated_input_tokens, 'token')}"
     if refusal is not None:
-        out.print(Text("refused  ", "red").append(f"{escape_line(str(refusal))} [{refusal.code}]", ""), soft_wrap=True)
+        out.print(Text("rejected ", "red").append(f"{escape_line(str(refusal))} [{refusal.code}]", ""), soft_wrap=True)
         out.print(f"prompt   {tokens}")
         return
     out.print(Text("answers  ").append(escape_line(decision.chosen_model), "bold"), soft_wrap=True)
-    out.print(f"prompt   {tokens}, for {_cost_text(cost)}")
+    out.print(f"prompt   {tokens}, {_cost_text(cost)}")
 
 
 def _cost_text(cost: Decimal | None) -> str:
     if cost is None:
-        return "a price that is not known"
+        return "an unknown price"
     if cost == 0:
-        return "nothing"
+        return "free"
     return format_usd(cost) if cost >= _SMALLEST_AMOUNT else f"less than {format_usd(_SMALLEST_AMOUNT)}"
 
 
 def _print_policy(out: Console, read: PolicyStatus) -> None:
-    path = read.path or f"none; it would be {WORKSPACE_PATHS[0]} in the workspace"
+    path = read.path or f"none; expected {WORKSPACE_PATHS[0]} in the workspace"
     out.print(Text(f"policy   {escape_line(path)}", "dim"), soft_wrap=True)
     for style, word, lines in (("red", "error", read.errors), ("yellow", "warning", read.policy.warnings)):
         for line in lines:

@@ -1,4 +1,4 @@
-"""``dragoman search``: messages found by their words."""
+"""``dragoman search``: find messages that contain all words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from rich.padding import Padding
 from rich.text import Text
 
-from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session_id, open_store_at
 from dragoman.cli.terminal import (
     console,
     escape_in_place,
@@ -37,35 +37,35 @@ async def search(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Find messages in which all these words are, the best first.
+    """Find messages that contain all words, best matches first.
 
     Parameters
     ----------
     word
-        A word. The last one may be the beginning of one; words in double quotes stand in a row.
+        A word. The last word may be a prefix; words in double quotes are a phrase.
     words
         More words.
     session
-        Only in this session.
+        Only messages of this session, including those that a fork shares.
     role
-        Only what this role said: user, assistant, system or tool.
+        Only messages of this role: user, assistant, system or tool.
     model
-        Only what this model said.
+        Only messages of this model.
     user
-        Only in this user's sessions.
+        Only sessions of this user.
     team
-        Only in this team's sessions.
+        Only sessions of this team.
     since
-        Only from this moment on; in UTC unless it names a zone.
+        Only messages from this time on; UTC unless it has a time zone.
     until
-        Only before this moment.
+        Only messages before this time.
     limit
-        At most so many.
+        The maximum number of messages.
     """
     query = " ".join((word, *words))
     async with open_store_at(store_url) as store:
-        only = (await find_session(store, session)).id if session is not None else None
-        with show_spinner("searching; what is new is indexed first"):
+        only = await find_session_id(store, session)
+        with show_spinner("searching; new messages are indexed first"):
             hits = await store.search(
                 query,
                 session_id=only,
@@ -82,7 +82,7 @@ async def search(
     if json:
         print_json({"hits": hits})
     elif not hits:
-        console().print(f"nothing found for {escape_line(query)!r}", markup=False)
+        console().print(f"no messages found for {escape_line(query)!r}", markup=False)
     else:
         _print(hits, titles, limit)
     return 0 if hits else 1

@@ -1,6 +1,7 @@
-"""``dragoman serve``: the chat API and the web page, until somebody says stop.
+"""``dragoman serve``: serve the chat API and the web page.
 
-Each option is taken from the command line, else from its variable, else from ``[serve]`` in the configuration file.
+Each option is read from the command line, its environment variable, or ``[serve]`` in the configuration file, in this
+order.
 """
 
 from __future__ import annotations
@@ -72,77 +73,78 @@ def serve(
     Parameters
     ----------
     host
-        Where to listen. Without it, 127.0.0.1, which only this machine reaches; for any other, callers need keys.
+        The address to listen on. Default: 127.0.0.1, which only this machine can reach. Other addresses require API
+        keys.
     port
-        The port to listen at; 0 for any that is free. Without it, 8000, or the next one that is free.
+        The port to listen on; 0 for any free port. Default: 8000, or the next free port.
     workers
-        How many processes serve. Without it, one.
+        The number of processes. Default: 1.
     attachments
-        Where attachments are kept: file:///folder, s3://bucket/prefix or supabase://host/bucket. Without it, a folder
+        The location of attachments: file:///folder, s3://bucket/prefix or supabase://host/bucket. Default: a folder
         beside the SQLite file of the store.
     base_url
-        Where clients reach the server, if something stands in front of it. Signed URLs begin so.
+        The public URL of the server behind a proxy. Signed URLs start with it.
     model
-        Who answers when nobody chose: an id or an alias.
+        The default model: an id or an alias.
     system
-        What the model is told before everything else.
+        The system prompt.
     tool
-        A built-in tool that it may use: read_file, list_files, search_files, write_file, run_command or ask_user; say
-        it again for more. Those that change something are run when the caller has approved.
+        A built-in tool that models may use: read_file, list_files, search_files, write_file, run_command or ask_user;
+        repeatable. Tools with side effects wait for approval.
     mcp
-        An MCP server of the configuration file whose tools it may use; say it again for more.
+        An MCP server of the configuration file whose tools models may use; repeatable.
     workspace
-        The folder in which tools work. Without it, this one.
+        The working folder of the tools. Default: the current folder.
     nats
-        The address of a NATS broker that carries letters to other stores, as nats://broker:4222; say it again for the
-        others of its cluster. Without it, mail stays in this store.
+        A NATS broker that transports letters to other stores, such as nats://broker:4222; repeatable for a cluster.
+        Default: mail stays in this store.
     nats_replicas
-        On how many brokers of a cluster a letter is. Without it, one.
+        The number of brokers that store a letter. Default: 1.
     nats_monitor
-        Where a broker says how safe what it has is, as http://broker:8222.
+        The monitoring URL of a broker, such as http://broker:8222, to check its durability settings.
     nats_user
-        The user to connect to NATS as.
+        The NATS user.
     nats_password
-        The password of that user. Others on this machine can read a command line: use the variable, or an nkey.
+        The password of the NATS user. Other users of this machine can read a command line: prefer the environment
+        variable, or an nkey.
     nats_token
-        A token for NATS in place of a user. Use the variable rather than the command line.
+        A NATS token instead of a user. Prefer the environment variable.
     nats_credentials
         A credentials file of a NATS user (.creds).
     nats_nkey
-        A file with the seed (SU…) of a NATS user's nkey.
+        A file with the seed (SU…) of the nkey of a NATS user.
     nats_ca
-        A file with the certificates that the certificate of NATS is checked with. Without it, those of the system.
-        With it, or with nats-cert or nats-tls-first, NATS is not used without TLS.
+        A file with the CA certificates for NATS. Default: those of the system. With this option, nats-cert or
+        nats-tls-first, TLS is required.
     nats_cert
-        A file with the certificate of this server, if NATS asks for one.
+        A file with the client certificate for NATS.
     nats_key
-        A file with the key of that certificate.
+        A file with the key of the client certificate.
     nats_tls_first
-        Begin with TLS before NATS says anything, as a NATS server with handshake_first demands.
+        Start TLS before the NATS handshake, for NATS servers with handshake_first.
     nats_sign_only
-        Sign letters on NATS, and do not encrypt them. Without it, they are encrypted if DRAGOMAN_MAIL_KEYS is set.
+        Sign letters on NATS, but do not encrypt them. Default: encrypted if DRAGOMAN_MAIL_KEYS is set.
     allow_origin
-        The address of another server whose pages may ask from a browser, as https://app.example.org; say it again for
-        more.
+        An origin whose pages may call the API from a browser, such as https://app.example.org; repeatable.
     require_keys
-        Let nobody in without a key, also from this machine.
+        Require an API key from every client, also on this machine.
     keys_file
-        The file of the pepper that keys are hashed with. Without it, one beside the store.
+        The file of the pepper for key hashes. Default: a file beside the store.
     grace_s
-        How many seconds running turns may take after the server was told to stop. Without it, 30.
+        The seconds that running turns may continue after a stop signal. Default: 30.
     read_timeout_s
-        A request that does not go on for so many seconds is closed. Without it, 30.
+        Close a request that sends no data for this many seconds. Default: 30.
     keep_alive_s
-        A connection on which nothing is asked for so many seconds is closed. Without it, 15.
+        Close an idle connection after this many seconds. Default: 15.
     max_pending_runs
-        How many runs of one user may be pending at once. Without it, 100.
+        The maximum number of pending runs per user. Default: 100.
     keep_run_events_days
-        For how many days behind its end a client can come back to what a run has told. Without it, 7.
+        The number of days that a client can replay the events of a finished run. Default: 7.
     log_level
-        How much is logged: debug, info, warning or error. Without it, info.
+        The log level: debug, info, warning or error. Default: info.
     """
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
-        raise InputError("the server is not installed", remedy="pip install 'dragoman[server]'")
+        raise InputError("the server is not installed", remedy="Run pip install 'dragoman[server]'")
     arguments = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
     options = config_from(arguments, store, keys.load())
     from dragoman.server.supervisor import serve as serve_until_stopped  # noqa: PLC0415
@@ -151,20 +153,20 @@ def serve(
 
 
 def config_from(arguments: dict[str, Any], store: str | None, settings: keys.Settings) -> ServerConfig:
-    """The options that hold: what was given, over what the file says."""
+    """Merge the arguments over the configuration file."""
     values = {**settings.serve, **arguments}
     try:
         return msgspec.convert({**values, "store": resolve_store_url(store or values.get("store"))}, ServerConfig)
     except msgspec.ValidationError as error:
         raise SettingsError(
             f"{error}",
-            where=f"serve in {settings.file}" if settings.serve else "the options of serve",
-            remedy="Correct it",
+            where=f"serve in {settings.file}" if settings.serve else "options of serve",
+            remedy="Correct the value",
             code="invalid_config",
         ) from None
 
 
 def _print_address(address: str, public_address: str | None) -> None:
-    more = "" if public_address is None else f"For other users of this machine: {public_address}\n"
-    sys.stdout.write(f"Dragoman is at {address}\n{more}Ctrl-C ends it.\n")
+    more = "" if public_address is None else f"URL for other users of this machine: {public_address}\n"
+    sys.stdout.write(f"Dragoman runs at {address}\n{more}Press Ctrl-C to stop.\n")
     sys.stdout.flush()

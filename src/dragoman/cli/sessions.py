@@ -1,4 +1,4 @@
-"""``dragoman sessions`` and ``dragoman fork``: which conversations there are, and one that begins as another did."""
+"""``dragoman sessions`` and ``dragoman fork``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, SessionArgument, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_age, format_count, print_json, print_line, to_utc
 from dragoman.store import Session, Store
 
@@ -24,20 +24,20 @@ async def sessions(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the sessions of a store, the one that changed last first.
+    """List the sessions of a store, most recently changed first.
 
     Parameters
     ----------
     user
-        Only this user's.
+        Only sessions of this user.
     team
-        Only this team's.
+        Only sessions of this team.
     since
-        Only those that have changed since then; in UTC unless it names a zone.
+        Only sessions that changed since this time; UTC unless it has a time zone.
     before
-        Go on behind this session, the last one of the list before.
+        Continue after this session, the last one of the previous page.
     limit
-        At most so many.
+        The maximum number of sessions.
     """
     async with open_store_at(store_url) as store:
         cursor = await find_session(store, before) if before is not None else None
@@ -72,7 +72,7 @@ async def _list_sessions(
 
 
 def session_lines(sessions: list[Session], now: datetime) -> Iterator[Text]:
-    """Sessions for people. The end of an id that is enough to name it stands out."""
+    """Yield a line per session. The shortest unique suffix of the id is highlighted."""
     widest = max(len(session.id) for session in sessions)
     yield Text(f"{'session':{widest}}  {'changed':>10}  {'messages':>8}  title", "dim")
     enough = _suffix_length([session.id for session in sessions])
@@ -84,7 +84,7 @@ def session_lines(sessions: list[Session], now: datetime) -> Iterator[Text]:
 
 
 def _suffix_length(ids: list[str]) -> int:
-    """How many characters at the end tell these ids apart."""
+    """Return how many trailing characters distinguish the ids."""
     length = 6
     while length < max(map(len, ids)) and len({session_id[-length:] for session_id in ids}) < len(set(ids)):
         length += 1
@@ -99,7 +99,7 @@ def _title(session: Session) -> Text:
 
 
 async def fork(
-    session: str,
+    session: SessionArgument,
     /,
     *,
     at: str | None = None,
@@ -107,16 +107,14 @@ async def fork(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Begin another session that shares the history of one up to a message.
+    """Create a session that shares the history of another one up to a message.
 
     Parameters
     ----------
-    session
-        The session: its id, an unambiguous beginning or end of it, or last.
     at
-        The last message that is shared: its number or its id. Without it, the newest one.
+        The last shared message: its number or id. Default: the newest message.
     title
-        What to call the new session. Without it, what that one is called.
+        The title of the new session. Default: the title of the original.
     """
     async with open_store_at(store_url) as store:
         origin = await find_session(store, session)

@@ -1,4 +1,4 @@
-"""``dragoman show``: a conversation as a person wants to read it."""
+"""``dragoman show``: print a conversation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from rich.padding import Padding
 from rich.text import Text
 
 import dragoman
-from dragoman.cli.options import JsonOption, NonNegative, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import (
+    JsonOption,
+    NonNegative,
+    Positive,
+    SessionArgument,
+    StoreOption,
+    find_session,
+    open_store_at,
+)
 from dragoman.cli.terminal import (
     console,
     escape_controls,
@@ -51,7 +59,7 @@ _PAGE: Final = 200
 
 
 async def show(
-    session: str,
+    session: SessionArgument,
     /,
     *,
     tail: NonNegative | None = None,
@@ -61,23 +69,21 @@ async def show(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a conversation for reading.
+    """Print a conversation.
 
     Parameters
     ----------
-    session
-        The session: its id, an unambiguous beginning or end of it, or last.
     tail
-        Only the newest so many messages.
+        Only the last messages, this many.
     after
-        Only messages behind the one of this number.
+        Only messages after this number.
     limit
-        At most so many messages.
+        The maximum number of messages.
     full
-        Leave nothing out of long results, inputs and thoughts.
+        Do not fold long results, inputs and thinking.
     """
     if tail is not None and after:
-        raise InputError("--tail and --after say different things", remedy="Use one of them")
+        raise InputError("--tail and --after cannot be combined", remedy="Use one of them")
     async with open_store_at(store_url) as store:
         current = await find_session(store, session)
         rows = _read_rows(store, current, tail, after, limit)
@@ -95,7 +101,7 @@ async def show(
 async def _read_rows(
     store: Store, session: Session, tail: int | None, after: int, limit: int | None
 ) -> AsyncIterator[Row]:
-    """The messages that are wanted, a page at a time."""
+    """Yield the selected messages, page by page."""
     after = max(0, session.last_seq - tail) if tail is not None else after
     remaining = session.last_seq if limit is None else limit
     while remaining > 0 and (rows := await store.read(session.id, after, min(_PAGE, remaining))):
@@ -110,12 +116,12 @@ async def _cost_text(store: Store, session: Session) -> str:
 
 
 class _Page:
-    """A conversation on its way to a console."""
+    """Prints a conversation to a console."""
 
     def __init__(self, out: Console, *, is_full: bool) -> None:
         self._out = out
         self._is_full = is_full
-        self._names: dict[str, str] = {}  # of the tools that were called, by the call's id
+        self._names: dict[str, str] = {}  # tool names by call id
         self._last, self._day = 0, ""
 
     def print_header(self, session: Session, cost: str) -> None:
@@ -131,7 +137,7 @@ class _Page:
             self._print(Text(f"⑂ forked from {session.parent_session_id} at message {session.parent_seq}", "cyan"))
 
     def print_message(self, row: Row) -> None:
-        """One message: a line that says who and what it cost, then what was said."""
+        """Print a heading with role and cost, then the content."""
         if self._last == 0 and row.seq > 1:
             self._print(Text(f"\n… {format_count(row.seq - 1, 'earlier message')}", "dim"))
         self._last = row.seq
@@ -148,7 +154,7 @@ class _Page:
             self._print(Text(f"\n… {format_count(session.last_seq - self._last, 'later message')}", "dim"))
 
     def _print(self, text: Text | Padding) -> None:
-        self._out.print(text, soft_wrap=not self._out.is_terminal)  # a file gets lines as they are
+        self._out.print(text, soft_wrap=not self._out.is_terminal)  # no wrapping in files
 
     # --- blocks ------------------------------------------------------------------------------------------------------
 
@@ -193,12 +199,12 @@ class _Page:
                 yield from self._blocks([inner])
 
     def _fold(self, text: str, max_lines: int, style: str) -> Text | Padding:
-        """The first lines of a text, set in, and how many more there are."""
+        """Return the first lines of a text, indented, and the number of omitted lines."""
         lines = escape_controls(text).strip("\n").split("\n")
         widest = max(40, self._out.width - 2) * 2
         cut = [line if len(line) <= widest or self._is_full else f"{line[:widest]}…" for line in lines]
         visible = cut if self._is_full or len(cut) <= max_lines + 1 else cut[:max_lines]
-        margin = "" if self._out.is_terminal else "  "  # a terminal sets in what it wraps, too
+        margin = "" if self._out.is_terminal else "  "  # a terminal indents wrapped lines itself
         content = Text("\n".join(margin + line for line in visible), style)
         if len(visible) < len(lines):
             content.append(f"\n{margin}… {format_count(len(lines) - len(visible), 'more line')}", "dim")
@@ -230,9 +236,9 @@ def _block_summary(block: ContentBlock) -> str:
             name = f"{block.name}, " if isinstance(block, DocumentBlock) and block.name else ""
             return f"{block.type}: {name}{block.media_type}, {_source_text(block.source)}"
         case OpaqueBlock():
-            return f"{block.dialect}: {block.wire.get('type', 'a block of its own')}"
+            return f"{block.dialect}: {block.wire.get('type', 'native block')}"
         case _:
-            return f"{block.type}: written by a newer version"
+            return f"{block.type}: from a newer version"
 
 
 def _source_text(source: Any) -> str:

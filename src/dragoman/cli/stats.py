@@ -1,9 +1,8 @@
-"""``dragoman stats``: how big a store is, what was consumed, and what that cost."""
+"""``dragoman stats``: print the size, token usage and costs of a store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
@@ -13,69 +12,53 @@ from rich.table import Table
 from rich.text import Text
 
 from dragoman.cli.options import (
+    GroupOption,
     JsonOption,
+    ModelFilter,
     Positive,
+    SessionFilter,
+    SinceFilter,
     StoreOption,
-    find_session,
+    TeamFilter,
+    UntilFilter,
+    UserFilter,
     mask_password,
     open_store_at,
     resolve_store_url,
+    usage_filters,
 )
 from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_size, print_json, print_table
 from dragoman.store import SizeReport, Totals
-from dragoman.store.types import TotalsBy
 
 _PARTS: Final = " ▏▎▍▌▋▊▉█"
 
 
 async def stats(
     *,
-    by: TotalsBy = "model",
-    session: str | None = None,
-    user: str | None = None,
-    team: str | None = None,
-    model: str | None = None,
-    since: date | None = None,
-    until: date | None = None,
+    by: GroupOption = "model",
+    session: SessionFilter = None,
+    user: UserFilter = None,
+    team: TeamFilter = None,
+    model: ModelFilter = None,
+    since: SinceFilter = None,
+    until: UntilFilter = None,
     days: Positive = 14,
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show how big a store is, and what was consumed and what it cost.
+    """Print the size of a store, and its token usage and costs.
 
     Parameters
     ----------
-    by
-        What to add up by.
-    session
-        Only this session.
-    user
-        Only what this user consumed.
-    team
-        Only what this team consumed.
-    model
-        Only this model.
-    since
-        Only from this day on, in UTC.
-    until
-        Only before this day.
     days
-        Draw so many days, the newest that have anything.
+        The number of days in the chart, the last ones with usage.
     """
     async with open_store_at(store_url) as store:
         sizes = await store.sizes()
-        session_id = (await find_session(store, session)).id if session is not None else None
-        totals_by = {}
-        for group in dict.fromkeys((by, "day")):
-            totals_by[group] = await store.costs.totals(
-                group,
-                session=session_id,
-                user=user,
-                team=team,
-                model=model,
-                since=since.isoformat() if since is not None else None,
-                until=until.isoformat() if until is not None else None,
-            )
+        filters = await usage_filters(
+            store, session=session, user=user, team=team, model=model, since=since, until=until
+        )
+        totals_by = {group: await store.costs.totals(group, **filters) for group in dict.fromkeys((by, "day"))}
         durability = store.durability
     where = mask_password(resolve_store_url(store_url))
     if json:
@@ -85,7 +68,7 @@ async def stats(
     out = console()
     _print_sizes(out, where, durability, sizes)
     if not totals_by["day"]:
-        out.print("\nnothing was consumed")
+        out.print("\nno usage")
         return
     out.print()
     print_table(out, totals_table(by, totals_by[by]))
@@ -101,19 +84,19 @@ def _print_sizes(out: Console, where: str, durability: str, sizes: SizeReport) -
     line = f"{format_size(sizes.database_bytes)} in the database"
     if sizes.content_bytes:
         line += f", {sizes.database_bytes / sizes.content_bytes:.1f} times the content"
-    out.print(f"{line}; {format_count(sizes.blobs, 'large piece')} outside, {format_size(sizes.blob_bytes)}")
+    out.print(f"{line}; {format_count(sizes.blobs, 'large object')} outside, {format_size(sizes.blob_bytes)}")
     tables = sorted(sizes.tables.items(), key=lambda table: -table[1])[:5]
     if tables:
         out.print("largest: " + ", ".join(f"{name} {format_size(counts)}" for name, counts in tables), style="dim")
 
 
 def totals_json(totals: Sequence[Totals]) -> list[dict[str, Any]]:
-    """Return totals for programs: a cost is null where no reply has a price."""
+    """Return totals for JSON output, with a null cost if no reply has a price."""
     return [{**msgspec.structs.asdict(row), "cost_usd": row.amount_usd} for row in totals]
 
 
 def totals_table(by: str, totals: Sequence[Totals]) -> Table:
-    """Totals for people, the dearest first."""
+    """Format totals as a table, highest cost first."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_footer=len(totals) > 1)
     table.add_column(by, "total", overflow="fold")
     for name in ("replies", "input", "cached", "output", "cost"):
@@ -141,7 +124,7 @@ def _cells(totals: Sequence[Totals]) -> tuple[str, ...]:
 
 
 def _print_chart(out: Console, days: Sequence[Totals]) -> None:
-    """A bar for each day: of what it cost, or of its tokens where nothing has a price above 0."""
+    """Print a bar per day: the cost, or the tokens if nothing has a price above 0."""
     amounts = [float(day.cost_usd) for day in days]
     labels = [format_cost(day.cost_usd, day.unpriced, day.messages) for day in days]
     if not any(amounts):
@@ -154,6 +137,6 @@ def _print_chart(out: Console, days: Sequence[Totals]) -> None:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar as long as its share of a width, to an eighth of a character."""
+    """Return a bar for a share of a width, with a resolution of an eighth of a character."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()

@@ -1,4 +1,4 @@
-"""``dragoman swap``: what would become of a conversation if another model went on with it, and the swap itself."""
+"""``dragoman swap``: show what another model will receive of a session, and change its model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.bus.trace_writer import write_events
-from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, SessionArgument, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_count, format_usd, print_json
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.handoff import SwapPlan, plan_swap
@@ -28,7 +28,7 @@ EXIT_REJECTED = 1
 
 
 async def swap(
-    session: str,
+    session: SessionArgument,
     model: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -36,32 +36,30 @@ async def swap(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Show what another model would be told of a conversation, and have it go on there.
+    """Show what another model will receive of a session, and change the model of the session.
 
     Parameters
     ----------
-    session
-        The conversation.
     model
-        The model that is to go on, by its id or an alias; "-" lets the routing choose again.
+        The model: an id or an alias; "-" returns the choice to the routing.
     dry_run
-        Show it, and change nothing.
+        Show the plan, and change nothing.
     policy
-        What becomes of a picture that the model cannot see: strict refuses the swap, placeholder says that a picture
-        was there, describe has a model that can see say what it shows, once. It holds for this conversation until the
-        next swap. What is stored stays as it is.
+        For images that the model does not support: strict rejects the swap, placeholder inserts a note, describe
+        inserts a description by a model that supports images. The policy applies until the next swap. Stored messages
+        do not change.
     """
     settings = keys.load()
     async with open_store_at(store_url) as store:
         current = await find_session(store, session)
         if model == "-":
             await swap_model(store, current, None, "strict")
-            console().print(f"{current.id}: the routing chooses again")
+            console().print(f"{current.id}: the routing chooses the model")
             return 0
         try:
             row = settings.catalog.model(model)
         except UnknownModelError:
-            raise InputError(f"no model is called {model!r}", remedy="See the names with dragoman models") from None
+            raise InputError(f"unknown model {model!r}", remedy="List the names with dragoman models") from None
         history = [item.message async for item in store.history(current.id)]
         adapter = Adapter(settings.catalog.provider(row.provider), row, ToolIds(await store.tool_ids(current.id)))
         prices = library_prices(settings.catalog.price_names, settings.catalog.is_free)
@@ -103,23 +101,24 @@ def _print_plan(session: Session, plan: SwapPlan, *, is_done: bool) -> None:
     out.print(
         Text(escape_line(session.title or session.id), "bold").append(" → ", "default").append(plan.model, "bold")
     )
-    kept_text = format_count(outcomes["kept"], "block is kept", "blocks are kept")
-    out.print(f"{kept_text}, {outcomes['projected']} projected, {outcomes['left_out']} left out")
+    kept_text = format_count(outcomes["kept"], "block unchanged", "blocks unchanged")
+    out.print(f"{kept_text}, {outcomes['projected']} converted, {outcomes['left_out']} omitted")
     changes = [block for block in plan.blocks if block.outcome != "kept"]
     if changes:
         table = Table("message", "block", "outcome", "reason", box=None, pad_edge=False)
         for block in changes[:20]:
-            reason = block.reason or "this model's format has no such block"
-            table.add_row(f"…{block.message_id[-6:]} {block.place}", block.block_type, block.outcome, reason)
+            outcome = "converted" if block.outcome == "projected" else "omitted"
+            reason = block.reason or "not supported by the format of this model"
+            table.add_row(f"…{block.message_id[-6:]} {block.place}", block.block_type, outcome, reason)
         out.print(table)
         if len(changes) > 20:
-            out.print(f"and {len(changes) - 20} more; --json has them all")
-    fits = "it fits" if plan.fits else "it does not fit"
-    cost = "" if plan.first_turn_usd is None else f"; its prompt will cost about {format_usd(plan.first_turn_usd)}"
+            out.print(f"and {len(changes) - 20} more; --json lists all")
+    fits = "fits the context window" if plan.fits else "does not fit the context window"
+    cost = "" if plan.first_turn_usd is None else f"; the prompt costs about {format_usd(plan.first_turn_usd)}"
     out.print(f"About {plan.estimated_input_tokens:,} tokens: {fits}{cost}")
     for blocker in plan.blockers:
-        out.print(Text("In the way: ", "red").append(escape_line(blocker), "default"))
+        out.print(Text("Not possible: ", "red").append(escape_line(blocker), "default"))
     if is_done:
-        out.print("From now on it answers here.")
+        out.print("The model of the session is changed.")
     elif plan.is_possible:
-        out.print("Nothing was changed.")
+        out.print("Nothing is changed.")

@@ -1,7 +1,6 @@
-"""What goes to a terminal, and what comes from it: words that are safe to print, JSON, questions, progress.
+"""Terminal output and input: safe text, JSON, prompts, progress.
 
-The one rule: no text of a conversation reaches a terminal as it is. A model, a tool or a stranger may have written
-control characters into it, and a terminal obeys those.
+Invariant: conversation text is escaped before it is printed, because it may contain control characters.
 """
 
 from __future__ import annotations
@@ -54,24 +53,26 @@ __all__ = [
     "to_utc",
 ]
 
-_NAME_WIDTH: Final = 16  # characters that a name keeps on each of its lines
-_HARMFUL: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # which JSON may hold as they are
+_NAME_WIDTH: Final = 16  # minimum width of the first column
+_HARMFUL: Final = re.compile(
+    "[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)  # characters that JSON does not escape
 
 
 class _StdoutConsole(Console):
-    """The standard output. When whoever reads it has seen enough, that is no error."""
+    """Standard output. A closed pipe ends the command without an error."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Where results are printed. Square brackets in a text are text, not markup."""
+    """Return a console for results. Square brackets are printed as text, not as markup."""
     return _StdoutConsole(highlight=False, markup=False)
 
 
 def print_line(out: Console, line: Text) -> None:
-    """A line that a terminal cuts at its edge, and a file gets whole."""
+    """Print a line that is cut at the edge of a terminal, and complete in a file."""
     if out.is_terminal:
         out.print(line, no_wrap=True, overflow="ellipsis")
     else:
@@ -79,7 +80,7 @@ def print_line(out: Console, line: Text) -> None:
 
 
 def print_table(out: Console, table: Table) -> None:
-    """Print a table whose first column folds where the terminal is narrow; the other columns are never cut."""
+    """Print a table. On a narrow terminal the first column folds; the other columns are not cut."""
     first, *rest = table.columns
     first.min_width = min(_NAME_WIDTH, max(_widths(table, first)))
     for column in rest:
@@ -93,35 +94,35 @@ def _widths(table: Table, column: Column) -> list[int]:
 
 
 def print_json(document: Any) -> None:
-    """The one document that ``--json`` promises; with line breaks where a person looks at it."""
+    """Print the JSON document of ``--json``, indented on a terminal."""
     data = msgspec.json.encode(document)
     sys.stdout.buffer.write((escape_json_controls(msgspec.json.format(data)) if sys.stdout.isatty() else data) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def escape_json_controls(data: bytes) -> bytes:
-    """JSON that says the same, with escapes for what a terminal would obey."""
+    """Escape control characters in JSON."""
     return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 
 
-# --- asking and telling ----------------------------------------------------------------------------------------------
+# --- prompts and progress --------------------------------------------------------------------------------------------
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if a person says so; ``InputError`` if there is nobody to ask, or the answer is no."""
+    """Prompt for confirmation. Raise ``InputError`` if the answer is no, or standard input is not a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("this cannot be undone, and there is nobody to ask", remedy="Say --yes if it is to be done")
+        raise InputError("this cannot be undone, and standard input is not a terminal", remedy="Use --yes to confirm")
     sys.stderr.write(f"{escape_line(question)} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InputError("nothing was done")
+        raise InputError("cancelled; nothing was changed")
 
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show on the standard error how far long work has come: call it with how many are done, and of how many."""
+    """Show a progress bar on standard error. Yields a function with the parameters done and total."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -140,6 +141,6 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def show_spinner(label: str) -> Iterator[None]:
-    """Show on the standard error that something is going on, where nobody knows how long."""
+    """Show a spinner on standard error during work of unknown length."""
     with Console(stderr=True).status(label) if sys.stderr.isatty() else nullcontext():
         yield

@@ -1,4 +1,4 @@
-"""``dragoman tour``: the format at work on an example conversation. Everything printed is computed on the spot."""
+"""``dragoman tour``: demonstrate the format with an example conversation."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def tour() -> None:
 
 
 def example_conversation() -> tuple[Message, ...]:
-    """A question, a tool call, its result and the answer: the specification's own example."""
+    """Return a question, a tool call, its result and the answer: the example of the specification."""
     moments = iter(range(10))
     ids = UlidSource(
         clock_ms=lambda: int(_MOMENT.timestamp() * 1000),
-        randomness=lambda: 0x5EED,  # fixed, so that the tour is the same every time
+        randomness=lambda: 0x5EED,  # fixed, for reproducible output
     )
     session_id = f"sess_{ids.next()}"
     call_id = ids.next_tool_id()
@@ -103,7 +103,9 @@ def _print_stop(console: Console, title: str, text: str) -> None:
 
 def _show_conversation(console: Console, messages: tuple[Message, ...]) -> None:
     _print_stop(
-        console, "1. A conversation", "A message is a role and an ordered list of typed blocks. So are tool results."
+        console,
+        "1. A conversation",
+        "A message is a role and an ordered list of typed blocks. Tool results are messages too.",
     )
     for message in messages:
         blocks = "\n".join(f"[dim]{block.type:>12}[/dim]  {escape(_block_text(block))}" for block in message.content)
@@ -126,8 +128,8 @@ def _show_encoding(console: Console, message: Message) -> None:
     data = dragoman.encode(message)
     _print_stop(
         console,
-        "2. As it is stored",
-        "The same bytes on every machine, so it can be hashed, deduplicated and compared.",
+        "2. Stored encoding",
+        "The same bytes on every machine, so messages can be hashed, deduplicated and compared.",
     )
     console.print(Syntax(msgspec.json.format(data, indent=2).decode(), "json", word_wrap=True))
     console.print(f"{len(data)} bytes; content hash {dragoman.content_hash(message)[:16]}…", highlight=False)
@@ -135,11 +137,13 @@ def _show_encoding(console: Console, message: Message) -> None:
 
 def _show_future(console: Console, message: Message) -> None:
     _print_stop(
-        console, "3. A block from the future", "A newer version added a block type. This one keeps it, byte for byte."
+        console,
+        "3. A block of a newer version",
+        "A newer version added a block type. This version preserves it byte for byte.",
     )
     hologram = b'{"type":"hologram","frames": [1e2]}'
     newer = dragoman.encode(message).replace(b'"content":[', b'"content":[' + hologram + b",")
-    logging.getLogger("dragoman").setLevel(logging.ERROR)  # the warning would stand in the middle of the tour
+    logging.getLogger("dragoman").setLevel(logging.ERROR)  # suppress the warning in the output
     read = dragoman.decode(newer)
     console.print(f"read as    {escape(repr(read.content[0]))}", highlight=False)
     console.print(f"unchanged  {dragoman.encode(read) == newer}")
@@ -148,9 +152,9 @@ def _show_future(console: Console, message: Message) -> None:
 def _show_repair(console: Console, messages: tuple[Message, ...]) -> None:
     _print_stop(
         console,
-        "4. A broken history",
-        "The tool's result is lost: a provider would refuse this session for ever. What is stored stays as it is;\n"
-        "what a model is shown is repaired.",
+        "4. An invalid history",
+        "The result of a tool call is missing: every provider would reject this session. Stored messages do not\n"
+        "change; the history that a model receives is repaired.",
     )
     broken = (*messages[:2], messages[3])
     for breach in dragoman.check(broken):
@@ -158,12 +162,14 @@ def _show_repair(console: Console, messages: tuple[Message, ...]) -> None:
     result = dragoman.repair(broken)
     for action in result.actions:
         console.print(f"[green]repaired[/green]  {escape(action.what)}", highlight=False)
-    console.print(f"breaches left: {len(dragoman.check(result.messages))}")
+    console.print(f"violations left: {len(dragoman.check(result.messages))}")
 
 
 def _show_cut_stream(console: Console) -> None:
     _print_stop(
-        console, "5. A stream cut in a tool call", 'The connection broke after {"target":"all","dry_. Nothing runs.'
+        console,
+        "5. An incomplete stream",
+        'The connection ended after {"target":"all","dry_. The tool call is not executed.',
     )
     events: tuple[StreamEvent, ...] = (
         ToolUseStart(0, "tu_01KR3V1C00000000000000000A", "delete_records"),
@@ -180,7 +186,7 @@ def _show_receipt(console: Console, message: Message) -> None:
     _print_stop(
         console,
         "6. The receipt, and a swap",
-        "Priced from a dated table, exactly. Each provider gets the call's id as it likes it.",
+        "Exact prices from a dated table. Each provider receives the call id in its own format.",
     )
     usage = TokenUsage(input_tokens=8, output_tokens=42)
     result = pricing.receipt(price_table(), _MODEL, usage, _MOMENT)
@@ -193,8 +199,8 @@ def _show_receipt(console: Console, message: Message) -> None:
 async def _show_store(console: Console, messages: tuple[Message, ...], folder: Path) -> None:
     _print_stop(
         console,
-        "7. Kept",
-        "In a file that survives a kill at any instant. A fork copies nothing; every row carries its hash.",
+        "7. The store",
+        "A file that survives a kill at any time. A fork copies nothing; every row has a hash.",
     )
 
     def print_step(label: str, text: str) -> None:
@@ -204,7 +210,7 @@ async def _show_store(console: Console, messages: tuple[Message, ...], folder: P
         session = await store.create_session(messages[0].session_id, title="What the README says")
         rows = await store.append(session.id, messages, idempotency_key="once")
         again = await store.append(session.id, messages, idempotency_key="once")
-        print_step("stored", f"{len(rows)} messages, {store.durability}; asked again, still {again[-1].seq}")
+        print_step("stored", f"{len(rows)} messages, {store.durability}; after a second append, still {again[-1].seq}")
         fork = await store.fork(session.id, at=1)
         await store.append(fork.id, messages[0].replace(id=f"{messages[0].id}2", session_id=fork.id))
         print_step(

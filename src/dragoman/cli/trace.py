@@ -1,4 +1,4 @@
-"""``dragoman trace`` and ``dragoman evaluate``: what happened in a session, and how good it was."""
+"""``dragoman trace`` and ``dragoman evaluate``: events of a session, and evaluations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dragoman.bus.event_types.system_events import FeedbackExplicit
 from dragoman.bus.trace_writer import write_events
-from dragoman.cli.options import JsonOption, Positive, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, SessionArgument, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import (
     console,
     escape_line,
@@ -51,7 +51,7 @@ _FAILURE_SUFFIXES: Final = ("failed", "cancelled", "invalid", "failure", "unavai
 
 FollowOption = Annotated[
     bool,
-    Parameter(name=("--follow", "-f"), negative=(), show_default=False, help="Go on with what happens, until Ctrl-C."),
+    Parameter(name=("--follow", "-f"), negative=(), show_default=False, help="Print new events until Ctrl-C."),
 ]
 
 
@@ -66,18 +66,18 @@ async def trace(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what happened in a session, as a tree of causes.
+    """Print the events of a session as a tree.
 
     Parameters
     ----------
     session
-        The session: its id, an unambiguous beginning or end of it, last, or system for what belongs to none.
+        The session: its id, a unique prefix or suffix of the id, last, or system for events without a session.
     turn
         Only this turn.
     type
-        Only events of this type; may be given several times.
+        Only events of this type; repeatable.
     limit
-        At most so many events, the newest.
+        The maximum number of events, the newest ones.
     """
     async with open_store_at(store_url) as store:
         session_id = SYSTEM if session == SYSTEM else (await find_session(store, session)).id
@@ -124,7 +124,7 @@ def _print_lines(events: Sequence[TraceEvent]) -> None:
 
 
 class _Tree:
-    """Events on their way to a console."""
+    """Prints events to a console."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -134,7 +134,7 @@ class _Tree:
         self._turn_start: Any = None
 
     def print_all(self, session_id: str, events: Sequence[TraceEvent]) -> None:
-        """Everything so far, each event under the one that it follows from."""
+        """Print all events, each below its cause."""
         print_line(
             self._out, Text(escape_line(session_id), "bold").append(f"  {format_count(len(events), 'event')}", "dim")
         )
@@ -150,13 +150,12 @@ class _Tree:
             stack.extend(reversed(children.get(event.id, [])))
 
     def print_events(self, events: Sequence[TraceEvent]) -> None:
-        """What happened since, in its order."""
+        """Print new events in order."""
         for event in events:
             self._print(event)
 
     def _parent(self, event: TraceEvent) -> str | None:
-        """What an event stands under: what it follows from, and every call of a model under its turn, or a long turn
-        would leave the screen."""
+        """Return the parent of an event in the tree. Model calls are placed below their turn to limit the depth."""
         if event.type == "turn.started" and event.turn_id is not None:
             self._turns[event.turn_id] = event.id
         if event.type == "llm.call_started":
@@ -179,7 +178,7 @@ class _Tree:
 
 
 def format_event(event: TraceEvent) -> str:
-    """What an event says, in a few words."""
+    """Return the payload of an event in one line."""
     payload: dict[str, Any] = event.payload if isinstance(event.payload, dict) else {"payload": event.payload}
     match event.type:
         case "turn.started":
@@ -222,7 +221,7 @@ def format_event(event: TraceEvent) -> str:
         case "tool.confirmation_resolved":
             return " · ".join(_non_empty(payload["decision"], payload.get("scope") or ""))
         case "tool.completed":
-            outcome = "" if payload["success"] else "without success"
+            outcome = "" if payload["success"] else "failed"
             effect = payload.get("command_executed") or ", ".join(payload.get("files_modified") or ())
             return " · ".join(
                 _non_empty(
@@ -259,7 +258,7 @@ ScoreOption = Annotated[float | None, Parameter(validator=validators.Number(gte=
 
 
 async def evaluate(
-    session: str,
+    session: SessionArgument,
     /,
     *,
     score: ScoreOption = None,
@@ -269,23 +268,21 @@ async def evaluate(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Record how good the last turn of a session was, so that routing can learn from it.
+    """Record an evaluation of the last turn of a session. The routing uses evaluations to choose models.
 
     Parameters
     ----------
-    session
-        The session: its id, an unambiguous beginning or end of it, or last.
     score
-        How good, from 0 to 1.
+        The score, from 0 to 1.
     success
-        Whether it was good enough.
+        Whether the result was good enough.
     notes
-        Why, in words. Secrets are taken out.
+        The reason. Secrets are removed.
     evaluator
-        Who says so.
+        The evaluator.
     """
     if score is None and success is None:
-        raise InputError("nothing says how good it was", remedy="Give --score, --success or --no-success")
+        raise InputError("no score and no success", remedy="Use --score, --success or --no-success")
     async with open_store_at(store_url) as store:
         current = await find_session(store, session)
         turn = await store.evaluations.for_turn(current.id)
@@ -306,13 +303,11 @@ async def evaluate(
 def _print_evaluation(out: Console, evaluation: Evaluation) -> None:
     verdict = "" if evaluation.score is None else f"{evaluation.score:g}"
     if evaluation.success is not None:
-        verdict = " · ".join(_non_empty(verdict, "good enough" if evaluation.success else "not good enough"))
+        verdict = " · ".join(_non_empty(verdict, "success" if evaluation.success else "no success"))
     line = Text("recorded ", "bold").append(verdict, "green" if evaluation.success is not False else "red")
     print_line(out, line.append(f"  {evaluation.id}", "dim"))
     cost = "" if evaluation.cost_usd is None else format_usd(evaluation.cost_usd)
     about = " · ".join(
-        _non_empty(
-            f"turn {evaluation.turn_id}" if evaluation.turn_id else "the last turn", evaluation.model or "", cost
-        )
+        _non_empty(f"turn {evaluation.turn_id}" if evaluation.turn_id else "last turn", evaluation.model or "", cost)
     )
     print_line(out, Text(escape_line(about), "dim"))

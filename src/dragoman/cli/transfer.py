@@ -1,7 +1,7 @@
 """``dragoman export``, ``import`` and ``backup``.
 
-An export is JSON Lines (see ``dragoman.store.archive.exporter``); a backup is a SQLite store.
-Invariant: a file that has its final name is complete.
+An export is JSON Lines (see ``dragoman.store.archive``); a backup is a SQLite store. Invariant: an output file is
+either complete or absent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dragoman.store import Session, Store
 
 _MAX_ROWS: Final = 20
 _PAGE: Final = 500
-_STORE_HEAD: Final = b'{"dragoman_store"'  # how an export of a whole store begins
+_STORE_HEAD: Final = b'{"dragoman_store"'  # first bytes of the export of a store
 
 
 # --- export ----------------------------------------------------------------------------------------------------------
@@ -61,29 +61,28 @@ async def export(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a session, or all of them, as JSON Lines; or a session in another format.
+    """Export one session or all sessions as JSON Lines, or one session in another format.
 
     Parameters
     ----------
     session
-        The session: its id, an unambiguous beginning or end of it, or last.
+        The session: its id, a unique prefix or suffix of the id, or last.
     all_sessions
-        Every session of the store, forks as forks.
+        Export every session of the store, with forks as forks.
     to
-        A format that convert writes, or the file to write. Without it, JSON Lines that import reads again.
+        A format that convert writes, or the file to write. Default: JSON Lines that import reads.
     out
-        The file to write, where --to names a format; compressed if its name ends in .gz. Without it, the standard
-        output.
+        The file to write if --to names a format; compressed if it ends in .gz. Default: standard output.
     """
     if (session is None) != all_sessions:
-        raise InputError("it is either a session or all of them", remedy="Name a session, or say --all")
+        raise InputError("need either a session or --all", remedy="Name a session, or use --all")
     target_format, file_to = _target_from(to, out)
     if json and file_to is None:
-        raise InputError("--json tells about a file, and there is none", remedy="Name one with --to")
+        raise InputError("--json needs an output file", remedy="Name one with --to")
     if target_format is not None and all_sessions:
-        raise InputError("all sessions are written as they are", remedy="Name one session, or leave the format out")
+        raise InputError("--all cannot be combined with a format", remedy="Name one session, or omit the format")
     if file_to is not None:
-        check_target(file_to)  # --to and --store are easily confused
+        check_target(file_to)  # rejects a store file: --to and --store are easily confused
     if target_format is not None and session is not None:
         await _export_as(target_format, session, file_to, store_url, json=json)
         return
@@ -102,7 +101,7 @@ async def export(
 
 
 def _target_from(to: str | None, out: Path | None) -> tuple[str | None, Path | None]:
-    """The format that is meant, if any, and the file. A name with a dot or a slash is a file's."""
+    """Return the target format and file. A name with a dot or a slash is a file."""
     if to is None:
         return (None, None) if out is None else (BY_SUFFIX.get(out.suffix.lower()), out)
     if not re.search(r"[./\\]", to):
@@ -113,7 +112,7 @@ def _target_from(to: str | None, out: Path | None) -> tuple[str | None, Path | N
 
 
 async def _export_as(to: str, session: str, path: Path | None, store_url: str | None, *, json: bool) -> None:
-    """One session in a format."""
+    """Export one session in a format."""
     async with open_store_at(store_url) as store:
         current = await find_session(store, session)
         messages: list[Message] = []
@@ -164,14 +163,14 @@ async def _report_lines(
 
 @contextlib.contextmanager
 def _open_target(to: Path | None) -> Iterator[IO[bytes]]:
-    """Where an export goes. A file gets its name when it is whole and on the disk."""
+    """Open the target of an export. A file gets its name when it is complete and synced."""
     if to is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     part = to.with_name(f".{to.name}.part")
     try:
-        part.unlink(missing_ok=True)  # what an interrupted export left
+        part.unlink(missing_ok=True)  # left by an interrupted export
         with permissions.open_new(part) as raw:
             if to.suffix == ".gz":
                 with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as gzip_file:
@@ -200,19 +199,19 @@ async def import_file(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Store the sessions of a file that export wrote, or messages in the canonical format, one a line.
+    """Import the sessions of an export, or canonical messages as JSON Lines.
 
     Parameters
     ----------
     file
-        The file, or - for the standard input. It may be compressed with gzip.
+        The file, or - for standard input; optionally compressed with gzip.
     as_session
-        Store it as a copy, a session of this id.
+        Import the session as a copy with this id.
     """
     with _open_source(file) as lines:
         if as_session is not None and lines.peek(len(_STORE_HEAD)).startswith(_STORE_HEAD):
             raise InputError(
-                "it is a whole store, and --as is for one session", where=str(file), remedy="Leave --as out"
+                "is the export of a store, and --as is for one session", where=str(file), remedy="Omit --as"
             )
         async with open_store_at(store_url, create=True) as store:
             try:
@@ -224,7 +223,7 @@ async def import_file(
             except InputError as error:
                 raise InputError(str(error), where=str(file), code=error.code) from None
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise InputError(f"is not whole ({error})", where=str(file), code="cut_export") from None
+                raise InputError(f"is truncated ({error})", where=str(file), code="cut_export") from None
     if json:
         print_json({"sessions": sessions})
     else:
@@ -253,7 +252,7 @@ def _print_sessions(sessions: list[Session]) -> None:
         print_line(out, line)
     if len(sessions) > _MAX_ROWS:
         out.print(f"… {len(sessions) - _MAX_ROWS:,} more", style="dim")
-    out.print(f"the store has {'it' if len(sessions) == 1 else f'all {len(sessions):,}'} now")
+    out.print(f"imported {format_count(len(sessions), 'session')}")
 
 
 # --- backup ----------------------------------------------------------------------------------------------------------
@@ -266,12 +265,12 @@ async def backup(
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Copy a whole store into a SQLite file while it is in use, and look at the copy.
+    """Copy a store that is in use to a SQLite file, and verify the copy.
 
     Parameters
     ----------
     target
-        The file to make, with a folder for large content beside it. There must be nothing of that name yet.
+        The file to create, with a folder for large objects beside it. It must not exist.
     """
     async with open_store_at(store_url) as store:
         with progress("copying") as report:
@@ -283,5 +282,5 @@ async def backup(
     counts = ", ".join(
         (format_count(copy.sessions, "session"), format_count(copy.messages, "message"), format_size(size_bytes))
     )
-    console().print(f"copied to {target}, and looked at: sound", markup=False, soft_wrap=True)
+    console().print(f"copied to {target} and verified", markup=False, soft_wrap=True)
     console().print(counts, style="dim")

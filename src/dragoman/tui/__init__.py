@@ -1,7 +1,6 @@
-"""The terminal chat: a conversation in a terminal, with every verb of the command line behind a slash.
+"""The terminal chat (extra ``tui``): a conversation in a terminal, with slash commands.
 
-``run(store, session)`` opens it. It is imported only when it is used, and needs the extra ``tui``. The one rule: what
-is on the screen is what is in the store; the chat keeps nothing of its own.
+Invariant: the screen shows what is stored; the chat has no state of its own.
 """
 
 from __future__ import annotations

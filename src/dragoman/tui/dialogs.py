@@ -1,7 +1,7 @@
-"""Questions and lists that lie over the conversation: a confirmation, a swap, costs, models, sessions, what was found.
+"""Dialogs over the conversation: tool approval, model swap, costs, models, sessions, search results.
 
-Each returns what the person chose, or nothing. The one rule: Escape means no, and where something would be done that
-cannot be taken back, so does Enter, because a question may come up while somebody is typing.
+Each returns the choice, or None. Invariant: Escape means no, and so does Enter if the action cannot be undone, because
+a dialog may appear while the user types.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from dragoman.tools import Confirmation, ConfirmationRequest
 
 _BAR_WIDTH: Final = 24
 _MAX_BLOCKS: Final = 12
-StyledText = str | tuple[str, str]  # words, and their style
+StyledText = str | tuple[str, str]  # text and style
 
 
 class Dialog(ModalScreen[str | None]):
-    """A box with a text and some buttons, the first of which has the focus; returns the id of the one pressed."""
+    """A dialog with text and buttons; returns the id of the pressed button. The first button has the focus."""
 
     BINDINGS: ClassVar = [
         Binding("escape", "dismiss(None)", "No"),
@@ -66,16 +66,16 @@ class Dialog(ModalScreen[str | None]):
                     yield Button(label, id=name)
 
     def action_scroll(self, lines: int) -> None:
-        """The text up or down."""
+        """Scroll the text."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Chosen."""
+        """Return the id of the button."""
         self.dismiss(event.button.id)
 
 
 class Choice(ModalScreen[str | None]):
-    """A list to choose from; returns the id of what was chosen."""
+    """A list of options; returns the id of the selected one."""
 
     BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "Back")]
 
@@ -90,82 +90,83 @@ class Choice(ModalScreen[str | None]):
             yield OptionList(*(Option(label, id=name) for name, label in self._options))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Chosen."""
+        """Return the id of the option."""
         self.dismiss(event.option.id)
 
 
-# --- may it? ---------------------------------------------------------------------------------------------------------
+# --- approval --------------------------------------------------------------------------------------------------------
 
 
 def confirmation_dialog(request: ConfirmationRequest) -> Dialog:
-    """May this tool do this?"""
+    """Ask for the approval of a tool call."""
     body: list[StyledText] = []
     if request.command_summary:
         body += [(f"$ {escape_controls(request.command_summary)}\n\n", "bold")]
     body += [(f"changes {escape_line(path)}\n", "$text-warning") for path in request.projected_modifications]
     body += [escape_controls(request.input_summary)]
-    title = f"May {request.tool_name} do this? ({request.side_effects.value})"
+    title = f"Approve {request.tool_name}? ({request.side_effects.value})"
     return Dialog(title, body, [("deny", "Deny"), ("once", "Allow once"), ("session", "Allow in this session")])
 
 
 def to_confirmation(answer: str | None) -> Confirmation:
-    """The answer to a confirmation, for the tool."""
+    """Convert the choice to a confirmation."""
     if answer in ("once", "session"):
         return Confirmation(allow=True, scope="session" if answer == "session" else "once")
-    return Confirmation(allow=False, reason="the user said no")
+    return Confirmation(allow=False, reason="declined by the user")
 
 
-# --- another model ---------------------------------------------------------------------------------------------------
+# --- model swap ------------------------------------------------------------------------------------------------------
 
 
 def swap_dialog(plan: SwapPlan) -> Dialog:
-    """What a swap would do, and whether to do it."""
+    """Show the effect of a model swap, and ask for confirmation."""
     outcomes = Counter(block.outcome for block in plan.blocks)
     body: list[StyledText] = [
-        (format_count(outcomes["kept"], "block is kept", "blocks are kept"), "$text-success"),
-        (f", {outcomes['projected']} told otherwise", "$text-warning" if outcomes["projected"] else ""),
-        (f", {outcomes['left_out']} left out\n", "$text-error" if outcomes["left_out"] else ""),
+        (format_count(outcomes["kept"], "block unchanged", "blocks unchanged"), "$text-success"),
+        (f", {outcomes['projected']} converted", "$text-warning" if outcomes["projected"] else ""),
+        (f", {outcomes['left_out']} omitted\n", "$text-error" if outcomes["left_out"] else ""),
     ]
     changes = [item for item in plan.blocks if item.outcome != "kept"]
     for block in changes[:_MAX_BLOCKS]:
-        outcome = block.outcome.replace("_", " ")
+        outcome = "converted" if block.outcome == "projected" else "omitted"
         body += [(f"  {block.block_type} {block.place}: {outcome}, {escape_line(block.reason)}\n", "dim")]
     if len(changes) > _MAX_BLOCKS:
         body += [(f"  and {len(changes) - _MAX_BLOCKS} more\n", "dim")]
     body += [
         f"About {plan.estimated_input_tokens:,} tokens: ",
-        ("it fits\n", "$text-success") if plan.fits else ("it does not fit\n", "$text-error"),
+        ("fits", "$text-success") if plan.fits else ("does not fit", "$text-error"),
+        " the context window\n",
     ]
     if plan.first_turn_usd is not None:
         body += [f"The prompt of the next turn costs about {format_usd(plan.first_turn_usd)}\n"]
-    body += [(f"\nIn the way: {escape_line(blocker)}\n", "$text-error") for blocker in plan.blockers]
+    body += [(f"\nNot possible: {escape_line(blocker)}\n", "$text-error") for blocker in plan.blockers]
     if not plan.is_possible:
-        return Dialog(f"{plan.model} cannot go on here", body, [("no", "Keep the model")])
+        return Dialog(f"Cannot swap to {plan.model}", body, [("no", "Keep the model")])
     return Dialog(f"Swap to {plan.model}?", body, [("yes", "Swap"), ("no", "Keep the model")])
 
 
 def model_choice(matches: Iterable[tuple[Model, tuple[str, ...]]]) -> Choice:
-    """Which model is to go on."""
+    """Ask for a model."""
     options = [
         (model.id, Content.assemble(escape_line(model.id), (f"  {', '.join(aliases)}", "dim")))
         for model, aliases in matches
     ]
-    return Choice("Who goes on?", options)
+    return Choice("Choose a model", options)
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
 def cost_dialog(totals: Sequence[Totals], days: Sequence[Totals]) -> Dialog:
-    """What a session cost, by model and by day."""
+    """Show the cost of a session by model and by day."""
     body = _bars("By model", totals)
     if len(days) > 1:
         body += ["\n", *_bars("By day", days)]
     unpriced, replies = sum(total.unpriced for total in totals), sum(total.messages for total in totals)
     cost = format_cost(sum((total.cost_usd for total in totals), Decimal(0)), unpriced, replies)
-    title = f"This conversation cost {cost}"
+    title = f"Cost of this conversation: {cost}"
     if unpriced and unpriced == replies:
-        title = "What this conversation cost is not known: its models have no price"
+        title = "Cost unknown: the models of this conversation have no price"
     return Dialog(title, body, [("ok", "Back")])
 
 
@@ -184,11 +185,11 @@ def _bars(title: str, totals: Sequence[Totals]) -> list[StyledText]:
     return body
 
 
-# --- other conversations ---------------------------------------------------------------------------------------------
+# --- sessions and search ---------------------------------------------------------------------------------------------
 
 
 def session_choice(rows: Sequence[Session], now: datetime) -> Choice:
-    """Which conversation to go on with."""
+    """Ask for a session."""
     options = []
     for session in rows:
         about = f"  {format_count(session.last_seq, 'message')}, {format_age(session.updated_at, now)}"
@@ -198,7 +199,7 @@ def session_choice(rows: Sequence[Session], now: datetime) -> Choice:
 
 
 def hit_choice(words: str, matches: Sequence[Hit]) -> Choice:
-    """Where words were found; what is chosen is the number of a hit."""
+    """Ask for a search result; returns its index."""
     options = [(str(number), _snippet(hit)) for number, hit in enumerate(matches)]
     return Choice(f"{format_count(len(matches), 'message')} with {words}", options)
 

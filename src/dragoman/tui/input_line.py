@@ -1,8 +1,7 @@
-"""The line in which a person writes.
+"""The input line of the chat.
 
-Enter sends, Ctrl+J begins a new line, the arrows at its edges bring back what was written before. A path of a picture
-that is dropped on the terminal arrives as pasted text, and is told as what it is. The one rule: what was written is
-never lost; what could not be sent can be had back with the arrow.
+Enter sends, Ctrl+J inserts a new line, and the arrow keys recall earlier input. An image file that is dropped on the
+terminal arrives as a pasted path and becomes an attachment. Invariant: sent text can always be recalled.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ _MAX_HISTORY: Final = 100
 
 
 class InputLine(TextArea):
-    """Where a person writes."""
+    """The input line."""
 
-    BINDINGS: ClassVar = [  # which the area below would take for itself
+    BINDINGS: ClassVar = [  # override the bindings of TextArea
         Binding("pageup", "app.scroll_talk(-1)", "Back", show=False),
         Binding("pagedown", "app.scroll_talk(1)", "On", show=False),
     ]
 
     class Submit(Message):
-        """What was written."""
+        """The user has submitted a text."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
     class ImageDrop(Message):
-        """Pictures that were dropped on the terminal."""
+        """The user has dropped image files on the terminal."""
 
         def __init__(self, paths: list[Path]) -> None:
             super().__init__()
@@ -49,7 +48,7 @@ class InputLine(TextArea):
         self._position = 0
 
     def set_history(self, texts: Iterable[str]) -> None:
-        """What the arrows bring back, the oldest first."""
+        """Set the texts that the arrow keys recall, oldest first."""
         self._history = [text for text in texts if text][-_MAX_HISTORY:]
         self._position = len(self._history)
 
@@ -66,7 +65,7 @@ class InputLine(TextArea):
             ):
                 self._recall(self._position + 1)
             case _:
-                return  # the area below sees it next
+                return  # handled by TextArea
         event.stop()
         event.prevent_default()
 
@@ -91,10 +90,10 @@ class InputLine(TextArea):
 
 
 def image_paths(text: str) -> list[Path]:
-    """The pictures, if a text is nothing but the paths of some; terminals quote them as a shell would."""
+    """Return the image paths if a text consists only of paths; terminals quote them like a shell."""
     try:
         paths = [Path(part.removeprefix("file://")).expanduser() for part in shlex.split(text)]
-    except ValueError:  # a quotation that does not end
+    except ValueError:  # unclosed quotation mark
         return []
     return paths if all(path.suffix.lower() in _IMAGE_SUFFIXES and _is_file(path) for path in paths) else []
 
@@ -102,5 +101,5 @@ def image_paths(text: str) -> list[Path]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that is too long, for example
+    except OSError:  # for example a name that is too long
         return False

@@ -1,6 +1,6 @@
-"""What a conversation looks like: one widget for each message, which grows while it arrives.
+"""Widgets of the conversation: one per message, updated while the message streams.
 
-The one rule: no text of a conversation is taken for markup, and no control character of it reaches the terminal.
+Invariant: conversation text is never interpreted as markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from dragoman.message import (
 )
 
 _NAMES: Final = {Role.USER: "You", Role.SYSTEM: "System", Role.TOOL: "Tool"}
-_MAX_CHARACTERS: Final = 4_000  # characters of a call or a result that are shown
+_MAX_CHARACTERS: Final = 4_000  # of a call or a result
 _MAX_TITLE: Final = 60
 _REDRAW_S: Final = 0.05
 
 
 def heading(message: Message) -> str:
-    """Who speaks."""
+    """Return the author of a message."""
     if message.role is Role.ASSISTANT:
         return message.metadata.model or "Assistant"
     return _NAMES[message.role]
 
 
 def footer(message: Message) -> str:
-    """How an answer ended and what it cost; empty if there is nothing to say."""
+    """Return the status, usage and cost of an answer; empty if there is none."""
     usage, status = message.metadata.usage, message.metadata.status
     parts = []
     if usage is not None:
@@ -56,28 +56,28 @@ def footer(message: Message) -> str:
 
 
 def text_of(message: Message) -> str:
-    """What a message says, without what surrounds it."""
+    """Return the text blocks of a message."""
     return "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
 def truncate(text: str) -> str:
-    """A long text with its end left out, safe to show."""
+    """Return a safe text, with the end of a long one omitted."""
     content = escape_controls(text)
     return (
         content
         if len(content) <= _MAX_CHARACTERS
-        else f"{content[:_MAX_CHARACTERS]}\n… {len(content) - _MAX_CHARACTERS:,} characters more"
+        else f"{content[:_MAX_CHARACTERS]}\n… {len(content) - _MAX_CHARACTERS:,} more characters"
     )
 
 
 def _title(text: str) -> str:
-    """A title that is no markup: its brackets are escaped."""
+    """Return a one-line title with escaped markup."""
     line = escape_line(text)
     return Content(line if len(line) <= _MAX_TITLE else f"{line[:_MAX_TITLE]}…").markup
 
 
 class CallView(Collapsible):
-    """A call of a tool, and later its result."""
+    """A tool call with its result."""
 
     def __init__(self, name: str) -> None:
         self._input = Static("", markup=False)
@@ -88,13 +88,13 @@ class CallView(Collapsible):
         self._about = ""
 
     def show_input(self, text: str) -> None:
-        """What the tool is called with, as far as it has arrived."""
+        """Show the arguments received so far."""
         self._input.update(truncate(text))
         self._about = text
         self.title = _title(f"⚙ {self._name} {text}")
 
     def show_result(self, result: ToolResultBlock) -> None:
-        """What it gave."""
+        """Show the result."""
         self.title = _title(f"{'✗' if result.is_error else '✓'} {self._name} {self._about}")
         self._result.set_class(result.is_error, "error")
         _set_text(self._result, truncate("\n".join(_block_texts(result.content))))
@@ -122,10 +122,10 @@ class MessageView(Vertical):
         self._texts: dict[int, Markdown] = {}
         self._thinking: dict[int, Static] = {}
         self.calls: dict[int, CallView] = {}
-        self._pending: dict[int, list[str]] = {}  # by block: the pieces of a text that are not drawn yet; all of others
+        self._pending: dict[int, list[str]] = {}  # by block: text deltas not drawn yet; all deltas of other blocks
         self._dirty: set[int] = set()
         self._timer: Timer | None = None
-        self._draw_lock = asyncio.Lock()  # whoever draws has it
+        self._draw_lock = asyncio.Lock()  # held while drawing
 
     def compose(self) -> ComposeResult:
         yield Static(escape_line(self._author), markup=False, classes="who")
@@ -133,10 +133,10 @@ class MessageView(Vertical):
             line.display = False
             yield line
 
-    # --- as it arrives -----------------------------------------------------------------------------------------------
+    # --- streaming ---------------------------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        """Pieces come faster than they can be drawn; what came in a while is drawn at once."""
+        """Redraw at intervals, because deltas arrive faster than they can be drawn."""
         self._timer = self.set_interval(_REDRAW_S, self._draw)
 
     async def _draw(self) -> None:
@@ -156,14 +156,14 @@ class MessageView(Vertical):
         self._dirty.add(index)
 
     async def add_text(self, index: int, text: str) -> None:
-        """More words of a block."""
+        """Append text to a block."""
         if index not in self._texts:
             self._texts[index] = Markdown("", open_links=False)
             await self.mount(self._texts[index], before=self._fault)
         self._add(index, text)
 
     async def add_thinking(self, index: int, text: str) -> None:
-        """More of what the model thinks, folded."""
+        """Append thinking to a folded block."""
         if index not in self._thinking:
             self._thinking[index] = Static("", markup=False, classes="thought")
             section = Collapsible(self._thinking[index], title="thinking", collapsed=True)
@@ -171,17 +171,17 @@ class MessageView(Vertical):
         self._add(index, text)
 
     async def add_call(self, index: int, name: str) -> None:
-        """A call begins."""
+        """Add a tool call."""
         self.calls[index] = CallView(name)
         await self.mount(self.calls[index], before=self._fault)
 
     def add_input(self, index: int, fragment: str) -> None:
-        """More of a call's input."""
+        """Append arguments to a tool call."""
         self._add(index, fragment)
 
     async def finish(self, message: Message | None = None, *, note: str = "", fault: str = "") -> None:
-        """Nothing more comes."""
-        async with self._draw_lock:  # to stop the timer is to stop it in the middle of what it does
+        """Stop redrawing, and show the footer."""
+        async with self._draw_lock:  # stopping the timer cancels a running redraw
             if self._timer is not None:
                 self._timer.stop()
         await self._draw()
@@ -189,21 +189,21 @@ class MessageView(Vertical):
         _set_text(self._footer, line)
         _set_text(self._fault, escape_controls(fault))
 
-    # --- whole -------------------------------------------------------------------------------------------------------
+    # --- complete ----------------------------------------------------------------------------------------------------
 
     async def show(self, message: Message) -> None:
-        """A message that is whole."""
+        """Show a complete message."""
         for index, block in enumerate(message.content):
             await self.show_block(index, block)
         await self.finish(message)
 
     async def show_block(self, index: int, block: ContentBlock) -> None:
-        """A block that is whole. What a person wrote is shown as it was written, and not as Markdown."""
+        """Show a complete block. User text is shown as written, not as Markdown."""
         match block:
             case TextBlock(text=text) if self._role is Role.ASSISTANT:
                 await self.add_text(index, text)
             case TextBlock(text=text):
-                await self._add_line(escape_controls(text), "said")
+                await self._add_line(escape_controls(text), "user-text")
             case ThinkingBlock(text=text):
                 await self.add_thinking(index, text)
             case ToolUseBlock(name=name, input=value):
@@ -215,7 +215,7 @@ class MessageView(Vertical):
             case ImageBlock(media_type=kind):
                 await self._add_line(f"▣ {escape_line(kind)}", "thought")
             case ToolResultBlock():
-                pass  # it is told where its call stands
+                pass  # shown with its call
             case _:
                 await self._add_line(f"▣ {escape_line(block.type)}", "thought")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import settings
-from dragoman.cli.offering import open_tools
+from dragoman.cli.options import open_tools
 from dragoman.errors import InputError, SettingsError, ToolSourceError
 from dragoman.settings import Settings
 
