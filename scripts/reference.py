@@ -30,11 +30,12 @@ import msgspec
 from dragoman import dialects, exchange, fidelity, message, rules
 from dragoman.bus import EVENT_TYPES, types
 from dragoman.bus.event_types import routing_events
+from dragoman.cli.parser import app
 from dragoman.fidelity import table
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 MARKER = re.compile(
-    r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells|types|payloads) of (?P<name>[\w.]+) -->\n)"
+    r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells|types|payloads|options) of (?P<name>[\w. -]+?) -->\n)"
     r"(?P<body>.*?)(<!-- end -->)",
     re.DOTALL,
 )
@@ -55,6 +56,7 @@ def _body(kind: str, name: str) -> str:
         "cells": _cells,
         "types": _event_types,
         "payloads": _payloads,
+        "options": _options,
     }
     return "\n".join(makers[kind](name))
 
@@ -180,6 +182,37 @@ def _type_text(hint: Any) -> str:
             return "object"
         case _:
             return " or ".join(_type_text(part) for part in arguments if part is not type(None))
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def _options(name: str) -> Iterable[str]:
+    command = app
+    for word in name.split():
+        command = command[word]
+    yield "| argument | meaning |"
+    yield "|---|---|"
+    for argument in command.assemble_argument_collection(parse_docstring=True):
+        help_text = " ".join((argument.parameter.help or "").split()).replace("|", "\\|")
+        default = argument.field_info.default
+        if argument.show_default and default not in (None, (), False):
+            help_text += f" Default: {default}."
+        yield f"| `{_option_text(argument)}` | {help_text} |"
+    yield ""
+    yield str(command.help_epilogue).rpartition("\n")[2]
+
+
+def _option_text(argument: Any) -> str:
+    """Return the name of an option with its kind of value; the name of a positional argument in capitals."""
+    name = argument.names[0]
+    if "POSITIONAL" in argument.field_info.kind.name:
+        return name.removeprefix("--").upper().replace("-", "_") if name.startswith("--") else name
+    hint = next((part for part in get_args(argument.hint) if part is not type(None)), argument.hint)
+    if get_origin(argument.hint) is typing.Literal or get_origin(hint) is typing.Literal:
+        words = get_args(argument.hint if get_origin(argument.hint) is typing.Literal else hint)
+        return f"{name} {{{'|'.join(words)}}}".replace("|", "\\|")
+    return name if hint is bool else f"{name} {hint.__name__.upper()}"
 
 
 def _class(name: str) -> Any:

@@ -803,9 +803,7 @@ def test_errors_of_the_system_have_stable_codes(tmp_path: Path) -> None:
 
 def test_a_negative_duration_is_refused_for_what_it_is(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
-    assert "--older-than is negative" in failed(
-        run("retain", "--older-than", "-5d", store=store), "invalid_input"
-    )
+    assert "--older-than is negative" in failed(run("retain", "--older-than", "-5d", store=store), "invalid_input")
     assert "--expires is not positive" in failed(
         run("keys", "create", "--expires", "-5d", store=store), "invalid_input"
     )

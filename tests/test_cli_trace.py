@@ -140,7 +140,9 @@ def test_reprice_keeps_the_new_amounts_beside_the_old_ones(file: Path, prices: P
     assert f"with prices {version}" in run("cost", "--prices-version", version, store=file).stdout
     (first, *_) = document("show", "sess_1", store=file)["messages"][1:]
     assert first["message"]["metadata"]["usage"]["cost_usd"] == "3"
-    assert "no amounts for prices version 'x'" in failed(run("cost", "--prices-version", "x", store=file), "invalid_input")
+    assert "no amounts for prices version 'x'" in failed(
+        run("cost", "--prices-version", "x", store=file), "invalid_input"
+    )
 
 
 @pytest.fixture

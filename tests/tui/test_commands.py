@@ -46,9 +46,7 @@ async def test_a_tool_that_changes_something_asks_first(size: tuple[int, int], t
         it.fakes["anthropic"].say("Done.")
         await it.write("Burn the letters")
         await it.is_asked()
-        await it.shows(
-            "Approve burn? (write)", "[bold]letters[/bold]", "Deny", "Allow once", "Allow in this session"
-        )
+        await it.shows("Approve burn? (write)", "[bold]letters[/bold]", "Deny", "Allow once", "Allow in this session")
         assert RUN == []
         await it.press("right", "enter")
         await it.is_over()

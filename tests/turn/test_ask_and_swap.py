@@ -121,7 +121,9 @@ async def test_without_a_question_nothing_is_asked_and_nothing_is_stored(tmp_pat
     async with home(tmp_path, "anthropic") as it:
         done = await it.run("ask")
         assert (done.code, done.out) == (2, "")
-        assert done.err == "dragoman: no question. Pass it as an argument, or pipe it to standard input [invalid_input]\n"
+        assert (
+            done.err == "dragoman: no question. Pass it as an argument, or pipe it to standard input [invalid_input]\n"
+        )
         assert it.fakes["anthropic"].received == []
         assert not it.store.exists()
 
