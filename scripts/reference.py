@@ -205,7 +205,7 @@ def _options(name: str) -> Iterable[str]:
 
 def _option_text(argument: Any) -> str:
     """Return the name of an option with its kind of value; the name of a positional argument in capitals."""
-    name = argument.names[0]
+    name: str = argument.names[0]
     if "POSITIONAL" in argument.field_info.kind.name:
         return name.removeprefix("--").upper().replace("-", "_") if name.startswith("--") else name
     hint = next((part for part in get_args(argument.hint) if part is not type(None)), argument.hint)
