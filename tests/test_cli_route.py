@@ -75,7 +75,7 @@ def test_a_decision_is_shown_with_every_slot_that_was_asked(with_policy: Home) -
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["rule", "chose", "anthropic:claude-opus-5-5,", "matched", "rule", "'bugs'"] in lines
     assert ["manual_sticky", "–", "no", "sticky", "model", "set"] in lines
-    assert ["global_default", "not", "asked"] in lines
+    assert ["global_default", "not", "reached"] in lines
     assert ["answers", "anthropic:claude-opus-5-5"] in lines
     assert ".dragoman/routing.yaml" in done.stdout
 
@@ -233,7 +233,7 @@ def test_models_are_filtered(home: Home) -> None:
     assert all(model["capabilities"]["max_context_tokens"] >= 1_000_000 for model in hearing)
     groq = home.json("models", "--provider", "groq")["models"]
     assert {model["id"].partition(":")[0] for model in groq} == {"groq"}
-    assert home.run("models", "no-such-model").stdout.startswith("no such model")
+    assert home.run("models", "no-such-model").stdout.startswith("no matching models")
     assert home.run("models", "--provider", "nobody").returncode == 2
 
 

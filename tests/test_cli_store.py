@@ -110,7 +110,7 @@ def test_the_store_is_that_of_the_option_or_of_the_variable_or_one_in_the_data_d
 
 
 def test_a_name_that_was_mistyped_makes_nothing(tmp_path: Path) -> None:
-    assert "there is no store here" in failed(run("sessions", store=tmp_path / "typo.db"), "not_a_store")
+    assert "the store does not exist" in failed(run("sessions", store=tmp_path / "typo.db"), "not_a_store")
     assert list(tmp_path.iterdir()) == []
     assert "sqlite:///" in failed(run("sessions", store="redis://localhost"), "not_a_store")
 
@@ -343,7 +343,7 @@ def test_sizes_and_totals_are_shown_with_a_bar_for_each_day(chats: Path) -> None
 
 def test_a_store_in_which_nothing_was_consumed_has_no_plot(tmp_path: Path) -> None:
     filled(tmp_path / "quiet.db", [said("hello")])
-    assert "nothing was consumed" in run("stats", store=tmp_path / "quiet.db").stdout
+    assert "no usage" in run("stats", store=tmp_path / "quiet.db").stdout
 
 
 def test_a_bar_is_as_long_as_its_share() -> None:
@@ -586,7 +586,7 @@ def test_an_erasure_that_leaves_files_says_so_and_is_finished_by_another(chats: 
     assert (told.returncode, receipt["sessions"], receipt["attachments"]) == (2, 1, None)
     assert "could not be reached" in receipt["attachments_fault"]
     assert told.stderr.startswith("dragoman: some attachments of 'ada' were not deleted")
-    assert "Erase them again" in told.stderr
+    assert "Run the command again" in told.stderr
     place = (tmp_path / "files").as_uri()
     uploaded(place, "ada")
     again = document("erase", "--user", "ada", "--yes", "--attachments", place, store=chats)
@@ -732,7 +732,7 @@ def test_help_teaches_with_examples_that_are_understood(command: tuple[str, ...]
     shown = run(*command, "--help").stdout
     examples = [line.strip() for line in shown.splitlines() if line.startswith("  dragoman ")]
     assert examples
-    assert "Exit code 0" in shown
+    assert "Exit codes: 0" in shown
     for example in examples:
         last = example.rpartition(" | ")[2]  # what another command gives may be piped into it
         program, *arguments = shlex.split(re.sub(" [<>] .*", "", last))

@@ -99,8 +99,8 @@ def test_cost_can_be_asked_for_by_program(file: Path, options: tuple[str, ...], 
 
 def test_nothing_costs_nothing(tmp_path: Path) -> None:
     kept(tmp_path / "store.db", lambda store: store.create_session())
-    assert run("cost", store=tmp_path / "store.db").stdout == "nothing was consumed\n"
-    assert run("reprice", store=tmp_path / "store.db").stdout == "nothing was consumed\n"
+    assert run("cost", store=tmp_path / "store.db").stdout == "no usage\n"
+    assert run("reprice", store=tmp_path / "store.db").stdout == "no usage\n"
 
 
 # --- reprice ---------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_reprice_shows_the_difference_and_writes_nothing(file: Path, prices: Pat
     assert rows["nobody:knows"] == ["1", "$0.25", "$0.25", "$0.00"]
     assert rows["total"] == ["3", "$4.75", "$6.25", "+$1.50"]
     assert "1 reply without a price in the new table keep their cost" in done.stdout
-    assert "against then" in done.stdout
+    assert "compared with then" in done.stdout
     assert document("cost", store=file) == before
 
 
@@ -164,7 +164,7 @@ def unpriced(tmp_path: Path) -> Path:
 def test_what_has_no_price_is_shown_apart_and_never_as_zero_dollars(unpriced: Path) -> None:
     shown = run("cost", "--by", "model", store=unpriced).stdout
     assert "$3.00 for 2 replies" in shown
-    assert "without 1 reply that has no price" in shown
+    assert "not included: 1 reply without a price" in shown
     assert "$0.00" not in shown
     assert ["odd:model", "1", "1,000,000", "0", "0", "unpriced"] in [line.split() for line in shown.splitlines()]
     assert "$3.00 + 1 unpriced" in run("stats", store=unpriced).stdout
@@ -260,8 +260,8 @@ def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
     done = run("repair-usage", "--write", store=file)
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 usages repaired" in done.stdout
-    assert run("verify", store=file).stdout.startswith("sound")
-    assert run("repair-usage", store=file).stdout == "every usage is possible\n"
+    assert run("verify", store=file).stdout.startswith("intact")
+    assert run("repair-usage", store=file).stdout == "no impossible usage found\n"
     events = run("trace", "system", "--type", "usage.repaired", "--json", store=file).stdout
     assert events.count("9223372036854775807") >= 2
 

@@ -175,7 +175,7 @@ async def test_a_swap_that_is_impossible_says_why_and_cannot_be_made(tmp_path: P
         refused: list[Any] = []
         it.app.agent.bus.subscribe("test", refused.append, event_types=["routing_constraint_failure"])
         await it.write(f"/image {file}")
-        await it.shows("1 picture to send")
+        await it.shows("1 image attached")
         await it.write("What is this?")
         await it.is_over()
         await it.write("/model blind-gemini")
@@ -221,7 +221,7 @@ async def test_costs_are_shown_by_model(size: tuple[int, int], tmp_path: Path) -
             await it.is_over()
         await it.write("/cost")
         await it.is_asked()
-        await it.shows("its models have no price", "fake-anthropic:model", "fake-gemini:model", "tokens", "Back")
+        await it.shows("have no price", "fake-anthropic:model", "fake-gemini:model", "tokens", "Back")
         await it.press("escape")
         await it.is_over()
 
@@ -238,7 +238,7 @@ async def test_undo_goes_on_before_the_last_question_and_deletes_nothing(tmp_pat
             await it.is_over()
         before = it.app.session
         await it.write("/undo")
-        await it.shows("The last question and its answer are in the conversation that this one was forked from")
+        await it.shows("The last question and its answer are in the original conversation")
         assert [text_of(one) for one in await it.kept() if one.role is Role.USER] == ["first"]
         assert len(await it.kept(before)) == 4
         await it.write("/undo")
@@ -255,7 +255,7 @@ async def test_a_fork_shares_what_was_said_up_to_a_message(tmp_path: Path) -> No
             await it.is_over()
         origin = it.app.session
         await it.write("/fork 2")
-        await it.shows("This is a fork")
+        await it.shows("created; the original does not change")
         assert len(await it.kept()) == 2
         await it.write("another")
         await it.is_over()

@@ -264,7 +264,7 @@ async def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None
         await it.write("/nonsense")
         await it.shows("unknown command /nonsense. List the commands with /help [invalid_input]")
         await it.write("/help")
-        await it.shows("/model [NAME]", "/export FORMAT PATH", "Ctrl+Q leaves")
+        await it.shows("/model [NAME]", "/export FORMAT PATH", "Ctrl+Q quits")
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ async def test_a_picture_goes_with_the_next_message(tmp_path: Path) -> None:
     file.write_bytes(PIXEL)
     async with chat(tmp_path, "anthropic") as it:
         await it.write(f"/image '{file}'")
-        await it.shows("1 picture to send")
+        await it.shows("1 image attached")
         await it.write("What is this?")
         await it.is_over()
         await it.shows("▣ image/png")
@@ -292,7 +292,7 @@ async def test_a_picture_that_is_dropped_on_the_terminal_goes_with_the_next_mess
         from textual.events import Paste
 
         it.app.post_message(Paste(f"'{file}' "))
-        await it.shows("1 picture to send")
+        await it.shows("1 image attached")
         it.app.post_message(Paste("only words"))
         await it.until(lambda: it.line.text == "only words")
 
@@ -320,7 +320,7 @@ async def test_a_picture_that_the_model_cannot_see_is_refused_and_stays_for_anot
     file.write_bytes(PIXEL)
     async with chat(tmp_path, "anthropic") as it:
         await it.write(f"/image {file}")
-        await it.shows("1 picture to send")
+        await it.shows("1 image attached")
         await it.write("@blind-anthropic what is this?")
         await it.shows("[routing_constraint_failure]")
         await it.write("@anthropic what is this?")

@@ -227,7 +227,7 @@ async def test_a_schema_that_names_another_document_fetches_nothing(tmp_path: Pa
         (tmp_path / "schema.json").write_text(json.dumps({"type": "object", "$ref": f"{elsewhere.address}/x.json"}))
         done = await it.run("ask", "--schema", "schema.json", "Hello")
         assert (done.code, elsewhere.connections) == (2, 0)
-        assert "it cannot be used as a JSON Schema" in done.err
+        assert "the JSON Schema is not supported" in done.err
 
 
 @pytest.mark.parametrize("schema", ["[]", "null", "42", '"x"', '{"type": "objekt"}', '{"$ref": "file:///etc/hosts"}'])
@@ -305,7 +305,7 @@ async def test_a_tool_that_changes_nothing_runs_and_others_need_a_yes(tmp_path: 
         tools = ("--tool", "read_file", "--tool", "write_file")
         done = await it.run("ask", "Copy it", *tools)
         assert (done.code, done.out) == (0, "I could not.\n")
-        assert "write_file was not allowed" in done.err
+        assert "write_file was declined" in done.err
         assert "--yes allows it" in done.err
         assert not (tmp_path / "new.txt").exists()
         assert "aubergine" in json.dumps(fake.bodies[1])

@@ -109,8 +109,7 @@ def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> Non
     line.append(f" · {tokens:,} tokens in, {output_tokens:,} out", "dim")
     out.print(line)
     if unpriced:
-        which = "has" if unpriced == 1 else "have"
-        line = Text(f"{format_count(unpriced, 'reply', 'replies')} {which} no price, and not included", "yellow")
+        line = Text(f"not included: {format_count(unpriced, 'reply', 'replies')} without a price", "yellow")
         out.print(line.append("; set prices with dragoman reprice", "dim"))
     if version is not None:
         out.print(Text(f"with prices {escape_line(version)}", "dim"))

@@ -166,7 +166,7 @@ def cost_dialog(totals: Sequence[Totals], days: Sequence[Totals]) -> Dialog:
     cost = format_cost(sum((total.cost_usd for total in totals), Decimal(0)), unpriced, replies)
     title = f"Cost of this conversation: {cost}"
     if unpriced and unpriced == replies:
-        title = "Cost unknown: the models of this conversation have no price"
+        title = "Cost unknown: these models have no price"
     return Dialog(title, body, [("ok", "Back")])
 
 
