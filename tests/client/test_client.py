@@ -26,7 +26,7 @@ from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.message import TextBlock
 from dragoman.settings import Secret
 from tests import recorded
-from tests.client.asking import KEY, ONCE, Unhurried, call_to, heard, text_of, told
+from tests.client.calls import KEY, ONCE, Unhurried, call_to, heard, text_of, told
 from tests.servers.faulty import (
     CLOSE,
     END,

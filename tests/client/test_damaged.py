@@ -14,7 +14,7 @@ from dragoman.client import Call, Client, Timeouts
 from dragoman.event import fold
 from dragoman.exchange import Reply
 from tests import recorded
-from tests.client.asking import ONCE, call_to, told
+from tests.client.calls import ONCE, call_to, told
 from tests.dialects.damage import calls_of, text_of
 from tests.servers.faulty import CLOSE, RESET, SILENCE, Answer, FaultyServer, encode_chunk, make_head, make_stream
 

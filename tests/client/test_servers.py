@@ -19,7 +19,7 @@ from dragoman.exchange import Options, Reply, StopReason
 from dragoman.local import LocalModel
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from tests import recorded
-from tests.client.asking import CONTEXT, Unhurried, call_to, text_of, told
+from tests.client.calls import CONTEXT, Unhurried, call_to, text_of, told
 from tests.servers.fixtures import LLAMA_WORDS, THOUGHT, WORDS
 
 OF_LLAMA = ("anthropic", "openai_chat", "openai_responses")

@@ -10,7 +10,7 @@ import pytest
 from dragoman.letters import Letter, error_letter, needs_input_letter, task_result_letter
 from dragoman.mail import Mail
 from dragoman.store import Store
-from tests.mail.waiting import bounded
+from tests.mail.timeouts import bounded
 from tests.store.conftest import (
     Clock,
     clock,

@@ -19,7 +19,7 @@ from dragoman.store import Store, open_store
 from tests.mail.brokers import Broker, Cluster, running
 from tests.mail.conftest import result
 from tests.mail.consumers import KEYS, MADE, Consumers, Orders, effects, steps
-from tests.mail.waiting import within
+from tests.mail.timeouts import within
 from tests.store.conftest import Place
 from tests.store.faults.conftest import IS_LONG, times
 

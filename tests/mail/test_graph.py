@@ -46,14 +46,14 @@ async def test_graph_contains_messages_calls_and_spend_of_the_turn(store: Store)
     await mail.send(result(message_id="m1", session_id=session_id, turn_id="turn-1", score=0.8))
     await mail.send(result(message_id="m2", output="more"))
     graph = await letter_graph(mail, "ARCH", "m1")
-    assert graph.letter.posted.letter_id == "m1"
+    assert graph.letter.letter.letter_id == "m1"
     assert graph.session.title == "The report"
     assert [row.seq for row in graph.messages] == [3, 4, 5, 6]
     assert [(call.id, call.name, call.status) for call in graph.tool_calls] == [(CALL, "write_file", "succeeded")]
     assert graph.spend is not None
     assert (graph.spend.calls, graph.spend.cost_usd, graph.spend.output_tokens) == (2, Decimal("0.35"), 10)
     assert [(one.score, one.turn_id) for one in graph.evaluations] == [(0.8, "turn-1")]
-    assert [one.posted.letter_id for one in graph.thread] == ["m1", "m2"]
+    assert [one.letter.letter_id for one in graph.thread] == ["m1", "m2"]
 
 
 async def test_graph_omits_inaccessible_and_deleted_sessions(store: Store) -> None:

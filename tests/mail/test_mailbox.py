@@ -9,7 +9,7 @@ import pytest
 from dragoman.mail import Delivery, Mail, RetryRule
 from dragoman.store import Store
 from tests.mail.conftest import Clock, pass_time, result
-from tests.mail.waiting import ended, within
+from tests.mail.timeouts import ended, within
 from tests.store.conftest import Place
 
 

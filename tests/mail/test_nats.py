@@ -17,8 +17,8 @@ from dragoman.mail.nats import NatsTransport
 from dragoman.store import open_store
 from tests.mail.brokers import Broker, running
 from tests.mail.conftest import failure, request, result
-from tests.mail.test_sealing import KEY, found_in
-from tests.mail.waiting import within
+from tests.mail.test_encryption import KEY, found_in
+from tests.mail.timeouts import within
 
 KEYS = f"a:{KEY}"
 

@@ -14,15 +14,16 @@ import nats
 import pytest
 
 from dragoman.mail import Mail, supervisor
+from dragoman.mail.dead_letters import get_raw
+from dragoman.mail.message_codec import MessageCodec
 from dragoman.mail.nats import NatsTransport
 from dragoman.mail.stored_letter import to_stored, to_transport
-from dragoman.mail.wire import MessageCodec
 from dragoman.store import open_store
 from tests.mail.brokers import Broker
 from tests.mail.conftest import failure, request, result
 from tests.mail.mutants import mutants
 from tests.mail.test_nats import broker, opened, received
-from tests.mail.waiting import within
+from tests.mail.timeouts import within
 from tests.store.faults.conftest import IS_LONG
 
 __all__ = ["broker"]
@@ -60,7 +61,7 @@ async def test_message_with_surrogate_and_nan_is_a_dead_letter_and_the_next_arri
         assert await received(here, "ARCH", 1) == ["L2"]
         (dead,) = await here.dead_letters()
         assert (dead.recipient_id, dead.reason) == ("ARCH", "unsigned_letter")
-        assert here.get_raw(dead) == POISON
+        assert get_raw(here, dead) == POISON
         async with within(20, "nothing is left on the broker"):
             while await waiting_at(here):
                 await asyncio.sleep(0.02)
@@ -86,14 +87,14 @@ async def test_crashed_task_is_restarted_and_reported_by_health(
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
     async with opened(tmp_path, "one", broker) as here:
         transport: Any = here.transport
-        take, crashes = transport._take, 0
+        take, crashes = transport._receive, 0
 
         async def crash(_: Any) -> Any:
             nonlocal crashes
             crashes += 1
             raise RuntimeError("a defect that nobody has thought of")
 
-        transport._take = crash
+        transport._receive = crash
         await here.receive("ARCH")
         await here.send(result("T1", message_id="L1"))
         async with within(30, "a failure"):
@@ -101,7 +102,7 @@ async def test_crashed_task_is_restarted_and_reported_by_health(
                 await asyncio.sleep(0.01)
         assert (await here.health())["failing"] == {"pull ARCH": "RuntimeError"}
         assert "pull ARCH failed with RuntimeError" in caplog.text
-        transport._take = take
+        transport._receive = take
         assert await received(here, "ARCH", 1) == ["L1"]
         async with within(30, "the end of the failure"):
             while here.state != "ok":
@@ -178,7 +179,7 @@ async def test_letter_rejected_by_the_store_does_not_block_others() -> None:
         await transport._acknowledge_all(taken)
         assert [message.end for message in messages] == ["term", "ack"]
         assert [one.letter.letter_id for one in await mail.letters()][-1:] == ["L2"]
-        assert [dead.error for dead in await mail.dead_letters()] == ["it cannot be read (ValueError)"]
+        assert [dead.error for dead in await mail.dead_letters()] == ["the message cannot be read (ValueError)"]
 
 
 @pytest.mark.parametrize("recipient", ["*", ">", "a.b", "ARCH ", "", "\ud800"])

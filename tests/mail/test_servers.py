@@ -20,7 +20,7 @@ from dragoman.store import open_store
 from tests.mail.brokers import Cluster, free_port, running
 from tests.mail.conftest import result
 from tests.mail.consumers import KEYS
-from tests.mail.waiting import ended, within
+from tests.mail.timeouts import ended, within
 from tests.store.faults.conftest import times
 
 _TRY_AGAIN = (DragomanError, OSError, TimeoutError)

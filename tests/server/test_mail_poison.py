@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from dragoman.letters import write_letter
+from dragoman.mail.dead_letters import get_raw
 from tests.mail.conftest import failure, request, result
 from tests.mail.mutants import mutants
 from tests.mail.test_poison import POISON
@@ -37,7 +38,7 @@ async def test_rejected_letters_are_stored_as_dead_letters(chat_server: ServerFi
         == "invalid_json"
     )
     (dead,) = await chat_server.state.mail.dead_letters()
-    assert chat_server.state.mail.get_raw(dead) == POISON
+    assert get_raw(chat_server.state.mail, dead) == POISON
 
 
 @pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate"])

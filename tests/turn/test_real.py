@@ -16,7 +16,7 @@ from dragoman.rules import check
 from dragoman.store import Store, open_store
 from dragoman.tools import tool
 from dragoman.turn import Agent
-from tests.client.asking import provider_of
+from tests.client.calls import provider_of
 from tests.servers.fixtures import LLAMA_WORDS, THOUGHT, WORDS
 from tests.turn.ground import make_agent
 

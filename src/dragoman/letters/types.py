@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from dragoman.message import MAX_TOKENS
 from dragoman.value import UnknownFields, Value, encode
 
 PROTOCOL_VERSION: Final = "1.3"  # the version that is written; every 1.x is read
@@ -105,6 +106,9 @@ class Metrics(Value, frozen=True, kw_only=True):
     unknown_fields: Unknown = UNSET
 
 
+RESOURCES: Final = ("memory_usage_mb", "cpu_usage_percent", "network_io_mb", "disk_usage_mb")
+
+
 class TaskResult(Value, frozen=True, kw_only=True):
     """The outcome of a task. ``success`` is true exactly if the status is ``success``."""
 
@@ -116,6 +120,14 @@ class TaskResult(Value, frozen=True, kw_only=True):
     result: Result
     metrics: Metrics | UnsetType = UNSET
     unknown_fields: Unknown = UNSET
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The reported resources, without amounts beyond ``MAX_TOKENS``."""
+        if self.metrics is UNSET:
+            return {}
+        values = {name: getattr(self.metrics, name) for name in RESOURCES}
+        return {name: float(value) for name, value in values.items() if value is not UNSET and value <= MAX_TOKENS}
 
 
 # --- an error --------------------------------------------------------------------------------------------------------
@@ -247,6 +259,13 @@ class TaskResultLetter(Letter, frozen=True, kw_only=True, tag="task_result"):
     def is_success(self) -> bool:
         """Whether the task succeeded."""
         return self.payload.status == "success" and not self.is_answer
+
+    @property
+    def has_evaluation(self) -> bool:
+        """Whether it contains an evaluation of the task: a score, a success flag or resources."""
+        payload = self.payload
+        is_rated = payload.score is not UNSET or payload.success is not UNSET or bool(payload.resources)
+        return is_rated and not self.is_answer
 
 
 class ErrorLetter(Letter, frozen=True, kw_only=True, tag="error"):

@@ -1,12 +1,12 @@
-"""Agent to agent: letters that are checked, delivered, and acted on once.
+"""Mail between agents: letters are validated, stored, delivered in order and acknowledged once.
 
-    mail = Mail(store)                                        in the store that there is anyway
+    mail = Mail(store)
     await mail.send(letter)
     async with mail.mailbox("CA") as mailbox:
         async for delivery in mailbox: …
 
-What letters look like is ``dragoman.letters``. Between machines, ``dragoman.mail.nats`` carries them;
-``dragoman.mail.remote`` has the mail of a server over HTTP.
+``dragoman.letters`` defines the letters. ``dragoman.mail.nats`` transports them between machines;
+``dragoman.mail.remote`` is a client for the mail of a server.
 """
 
 from dragoman.letters.records import DeadLetter, FailureOutcome, MailboxCounts, Receipt

@@ -1,10 +1,10 @@
-"""How a NATS server is reached: who connects, and with which certificates.
+"""Credentials and certificates for a NATS server.
 
     BrokerAccess(nkey="/etc/dragoman/user.seed", ca="/etc/dragoman/ca.pem").options()     for nats.aio.client.Client
-    is_this_machine("nats://127.0.0.1:4222")
+    is_loopback("nats://127.0.0.1:4222")
 
-An nkey or a credentials file proves who connects without sending a secret: the server's challenge is signed (Ed25519).
-Give ``ca``, ``cert`` or ``tls_first``, or a ``tls://`` address, and a server that offers no TLS is refused.
+An nkey or a credentials file authenticates without sending a secret: the client signs a challenge of the server
+(Ed25519). With ``ca``, ``cert``, ``tls_first`` or a ``tls://`` address, a server without TLS is rejected.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ import msgspec
 
 from dragoman.errors import SettingsError
 
-_SEED_PREFIX: Final = 18 << 3  # what the first letter of a seed, S, stands for
-_USER_PREFIX: Final = 20 << 3  # and of the public key of a user, U
+_SEED_PREFIX: Final = 18 << 3  # prefix S of a seed
+_USER_PREFIX: Final = 20 << 3  # prefix U of the public key of a user
 _JWT: Final = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)\s+-+END")
 _CREDENTIALS_SEED: Final = re.compile(r"-+BEGIN USER NKEY SEED-+\s+(\S+)\s+-+END")
 
 
 class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """What a NATS server asks of those who connect. Files are given by their path."""
+    """Credentials and certificates. Files are paths."""
 
     user: str | None = None
     password: str | None = None
     token: str | None = None
     credentials: str | None = None  # a .creds file
     nkey: str | None = None  # a file with the seed of a user's nkey
-    ca: str | None = None  # certificates that the server's is checked with; else those of the system
-    cert: str | None = None  # this side's certificate
-    key: str | None = None  # and its key, unless that is in the same file
+    ca: str | None = None  # CA certificates; default: those of the system
+    cert: str | None = None  # client certificate
+    key: str | None = None  # key of the client certificate, unless in the same file
     tls_first: bool = False  # as the server's handshake_first
 
     @property
     def requires_tls(self) -> bool:
-        """Whether a server without TLS is refused."""
+        """Whether a server without TLS is rejected."""
         return self.tls_first or self.ca is not None or self.cert is not None
 
     def options(self) -> dict[str, Any]:
-        """The options of the client's ``connect``; ``SettingsError`` if a file cannot be used."""
+        """Return the options of ``Client.connect``; ``SettingsError`` for an unusable file."""
         arguments: dict[str, Any] = {"user": self.user, "password": self.password, "token": self.token}
         if self.requires_tls:
             arguments |= {"tls": self._tls(), "tls_handshake_first": self.tls_first}
@@ -56,7 +56,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
             text = _read_text(self.credentials)
             jwt, seed = _JWT.search(text), _CREDENTIALS_SEED.search(text)
             if jwt is None or seed is None:
-                raise _file_error(self.credentials, "it holds no user JWT and nkey seed")
+                raise _file_error(self.credentials, "it contains no user JWT and nkey seed")
             token = jwt[1].encode()
             arguments |= {"signature_cb": read_seed(seed[1], self.credentials).sign, "user_jwt_cb": lambda: token}
         elif self.nkey is not None:
@@ -64,7 +64,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in arguments.items() if value is not None}
 
     def public_nkey(self) -> str | None:
-        """The public key that the server knows, if an nkey is used."""
+        """Return the public key of the nkey, if one is used."""
         return None if self.nkey is None or self.credentials is not None else self._nkey().public
 
     def _nkey(self) -> Nkey:
@@ -83,22 +83,22 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nkey(msgspec.Struct, frozen=True):
-    """A key of a NATS user. It does not show its secret."""
+    """A key of a NATS user. Its text representation does not contain the secret."""
 
     public: str
-    sign: Callable[[str], bytes]  # a server's challenge, in base64
+    sign: Callable[[str], bytes]  # signs a challenge; the result is base64
 
     def __repr__(self) -> str:
         return f"Nkey({self.public!r})"
 
 
 def read_seed(text: str, where: str) -> Nkey:
-    """The key of a seed (``SU…``); ``SettingsError`` if it is none."""
+    """Return the key of a seed (``SU…``); ``SettingsError`` if it is invalid."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415  an extra
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415
     except ImportError:
-        what = "nkeys need a package that is not installed"
+        what = "the package for nkeys is not installed"
         raise SettingsError(what, remedy="Install dragoman[nats]", code="missing_package") from None
     try:
         raw = base64.b32decode(text + "=" * (-len(text) % 8))
@@ -109,7 +109,7 @@ def read_seed(text: str, where: str) -> Nkey:
         or _checksum(raw[:-2]) != raw[-2:]
         or raw[:2] != bytes((_SEED_PREFIX | _USER_PREFIX >> 5, _USER_PREFIX << 3 & 0xFF))
     ):
-        raise _file_error(where, "it holds no seed of a user's nkey (SU…)")
+        raise _file_error(where, "it contains no seed of a user nkey (SU…)")
     private = Ed25519PrivateKey.from_private_bytes(raw[2:-2])
     public = bytes((_USER_PREFIX,)) + private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return Nkey(
@@ -119,7 +119,7 @@ def read_seed(text: str, where: str) -> Nkey:
 
 
 def is_loopback(server: str) -> bool:
-    """Whether the address of a server is on a loopback interface."""
+    """Whether a server address is a loopback address."""
     host = urlsplit(server if "//" in server else f"//{server}").hostname or ""
     if host == "localhost":
         return True
@@ -141,4 +141,4 @@ def _read_text(file: str) -> str:
 
 
 def _file_error(where: str, what: str) -> SettingsError:
-    return SettingsError(what, where=where, remedy="Name the right file", code="invalid_config")
+    return SettingsError(what, where=where, remedy="Correct the path or the file", code="invalid_config")

@@ -1,27 +1,27 @@
-"""How well tasks went: kept from letters and from whoever judges, seen by one team alone.
+"""Evaluations of tasks: recorded from letters and from ratings, isolated by team.
 
-    await record_result(store, letter, …)          what a task_result letter says about how its task went
-    await record_rating(store, judgement, …)    what somebody else says about it
-    await get_task_evaluation(store, task_id, …)         every evaluation of a task, in sum, and where it goes
-    await recent_summaries(store, by="agent", …)  the newest few of each agent or model
-    await get_trends(store, by="agent", …)          scores, successes and durations of each, over time
+    await record_result(store, letter, …)             the evaluation in a task_result letter
+    await record_rating(store, rating, …)             the rating of another evaluator
+    await get_task_evaluation(store, task_id, …)      every evaluation of a task, their summary and trend
+    await recent_summaries(store, by="agent", …)      the newest evaluations of each agent or model
+    await get_trends(store, by="agent", …)            scores, successes and durations of each over time
 
-An evaluation that names the turn behind it takes the model, its cost and what the turn looked like from the store, so
-that routing learns from it. The one rule: a letter is one evaluation, however often it comes.
+An evaluation that is linked to a turn contains the model, the cost and the fingerprint of the turn, so that routing
+learns from it. Invariant: a letter is one evaluation, however often it is sent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
 
 from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
 from dragoman.ids import ids_for_owner
-from dragoman.letters import Letter, TaskResult, TaskResultLetter, letter_id
+from dragoman.letters import TaskResultLetter, letter_id
 from dragoman.letters.records import personal_team
 from dragoman.letters.statistics import (
     WINDOW,
@@ -37,19 +37,19 @@ from dragoman.letters.statistics import (
     summarize_newest,
 )
 from dragoman.letters.types import Name
-from dragoman.message import MAX_TOKENS  # the largest count of anything that is stored
+from dragoman.message import MAX_TOKENS  # the largest stored count
 
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, Session, Store
 
-_MAX_EVALUATIONS: Final = 10_000  # evaluations that one answer looks at
+_MAX_EVALUATIONS: Final = 10_000  # evaluations that one query reads
 SYSTEM: Final = "system"
 Grade = Annotated[float, Meta(ge=0, le=1)]
 Id = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class TaskRating(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody says about how a task went: a score, whether it was good enough, or both."""
+    """A rating of a task: a score, a success flag, or both."""
 
     task_id: Name
     score: Grade | None = None
@@ -57,26 +57,26 @@ class TaskRating(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     status: Literal["success", "partial_success", "failed"] | None = None
     duration_sec: Annotated[float, Meta(ge=0)] | None = None
     notes: Annotated[str, Meta(max_length=1000)] | None = None
-    agent_id: Id | None = None  # who did it
-    evaluator: Id | None = None  # who judges; without one, whoever asks
+    agent_id: Id | None = None  # agent of the task
+    evaluator: Id | None = None  # the caller by default
     plan_id: Id | None = None
     model: Id | None = None
-    session_id: Id | None = None  # the conversation behind it
+    session_id: Id | None = None  # session of the task
     turn_id: Id | None = None
 
 
 class TaskEvaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was said about how a task went."""
+    """The evaluations of a task."""
 
     task_id: str
-    evaluations: tuple[Any, ...]  # as the store has them, the newest first
+    evaluations: tuple[Any, ...]  # ``Evaluation`` of the store, newest first
     summary: Summary
     by_evaluator: dict[str, Summary]
     trend: Trend
 
 
 class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent or a model, by its newest evaluations."""
+    """The newest evaluations of an agent or a model."""
 
     name: str
     summary: Summary
@@ -84,9 +84,9 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupTrend(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent or a model over time."""
+    """The trend of an agent or a model."""
 
-    name: str | None  # none: all of them together
+    name: str | None  # none for all groups together
     summary: Summary
     direction: Literal["up", "down", "steady", "unknown"]
     change: float | None
@@ -94,14 +94,14 @@ class GroupTrend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trends(msgspec.Struct, frozen=True, kw_only=True):
-    """How agents or models do over time, by the newest evaluations that there are."""
+    """The trends of agents or models, from the newest evaluations."""
 
     by: Literal["agent", "model"]
     step: Step
-    groups: list[GroupTrend]  # all of them together first; none if there is nothing
+    groups: list[GroupTrend]  # the first one covers all groups; empty without evaluations
 
 
-# --- keeping ---------------------------------------------------------------------------------------------------------
+# --- record ----------------------------------------------------------------------------------------------------------
 
 
 async def record_result(
@@ -112,9 +112,9 @@ async def record_result(
     session: Session | None = None,
     turn_id: str | None = None,
 ) -> Evaluation:
-    """Keep what a letter says about how its task went. ``session`` is the conversation behind it, if that is known."""
+    """Record the evaluation in a letter. ``session`` is the session of the task, if known."""
     if letter.is_answer:
-        raise LetterError(("$.payload.result.inputs: it answers a request, and says nothing about the task",))
+        raise LetterError(("$.payload.result.inputs: the letter answers a request and contains no evaluation",))
     payload = letter.payload
     duration_ms = (
         None if payload.metrics is UNSET or payload.metrics.duration_ms is UNSET else float(payload.metrics.duration_ms)
@@ -136,38 +136,19 @@ async def record_result(
         success=payload.status == "success",
         duration_ms=duration_ms if duration_ms is not None and duration_ms <= MAX_TOKENS else None,
         notes=None if payload.notes is UNSET else payload.notes,
-        metrics=reported_metrics(payload) or None,
+        metrics=payload.resources or None,
     )
     key = f"letter\0{letter.recipient_id}\0{letter_id(letter)}"
     evaluation = await record(key=key)
-    if evaluation.evaluator != letter.sender_id:  # another sender has used the same id, which must not hide this letter
+    if evaluation.evaluator != letter.sender_id:  # another sender used the same letter id
         evaluation = await record(key=f"{key}\0{letter.sender_id}")
     return evaluation
-
-
-def has_evaluation(letter: Letter) -> TypeGuard[TaskResultLetter]:
-    """Whether a letter has something to be kept as an evaluation: a score, whether it was a success, or metrics."""
-    if not isinstance(letter, TaskResultLetter) or letter.is_answer:
-        return False
-    payload = letter.payload
-    return payload.score is not UNSET or payload.success is not UNSET or bool(reported_metrics(payload))
-
-
-RESOURCES: Final = ("memory_usage_mb", "cpu_usage_percent", "network_io_mb", "disk_usage_mb")
-
-
-def reported_metrics(result: TaskResult) -> dict[str, float]:
-    """What a task used, as far as its agent has reported it. An amount beyond every possible one is left out."""
-    if result.metrics is UNSET:
-        return {}
-    values = {name: getattr(result.metrics, name) for name in RESOURCES}
-    return {name: float(value) for name, value in values.items() if value is not UNSET and value <= MAX_TOKENS}
 
 
 async def record_sent_result(
     store: Store, letter: TaskResultLetter, *, team_id: str, user_id: str | None
 ) -> Evaluation:
-    """Keep what a letter that is sent says about its task. Its session counts only if it is its sender's own."""
+    """Record the evaluation in a sent letter. Its session is linked only if it belongs to the sender."""
     session = None
     for session_id in _session_ids(letter, team_id, user_id):
         with contextlib.suppress(UnknownSessionError, FormatError):
@@ -177,7 +158,7 @@ async def record_sent_result(
 
 
 def _session_ids(letter: TaskResultLetter, team_id: str, user_id: str | None) -> tuple[str, ...]:
-    """The ids that the session may have that a letter names; a program that names nobody gives the id itself."""
+    """Return the possible ids of the session in a letter; without a user it is the id itself."""
     if letter.session_id is None:
         return ()
     if user_id is None:
@@ -186,7 +167,7 @@ def _session_ids(letter: TaskResultLetter, team_id: str, user_id: str | None) ->
 
 
 def _is_owned_by(session: Session, team_id: str, user_id: str | None) -> bool:
-    """Whether a session is of whoever sends; a program that names nobody is trusted with what it names."""
+    """Whether a session belongs to the sender; a program without team and user is trusted."""
     if not team_id:
         return user_id is None or session.user_id in (None, user_id)
     return user_id is not None and session.user_id == user_id and (session.team_id or personal_team(user_id)) == team_id
@@ -201,10 +182,10 @@ async def record_rating(
     session: Session | None = None,
     key: str | None = None,
 ) -> Evaluation:
-    """Keep what somebody says about how a task went. The same ``key`` again gives what was kept first."""
+    """Record a rating. The same ``key`` again returns the first evaluation."""
     if rating.score is None and rating.success is None and rating.status is None:
-        what = "it says neither how good it was nor whether that is enough"
-        raise InputError(what, where="$", remedy="Give score, success or status", code="empty_evaluation")
+        what = "the rating has neither score nor success nor status"
+        raise InputError(what, where="$", remedy="Set score, success or status", code="empty_evaluation")
     success = rating.success
     if rating.status is not None:
         if success is not None and success != (rating.status == "success"):
@@ -230,27 +211,27 @@ async def record_rating(
 
 
 async def _record(store: Store, session: Session | None, turn_id: str | None, **fields: Any) -> Evaluation:
-    """Keep it; what its turn looked like fills in what it does not say itself.
+    """Record an evaluation; the facts of its turn complete it.
 
-    The model of a known turn comes from the store, whatever the evaluation says: routing learns from it.
+    The model of a known turn comes from the store, since routing learns from it.
     """
     turn_facts: dict[str, Any] = {"turn_id": turn_id}
     if session is not None:
-        with contextlib.suppress(InputError):  # no such turn, or nobody has answered: there is nothing to learn from
+        with contextlib.suppress(InputError):  # the turn does not exist or has no answer
             turn_facts = await store.evaluations.for_turn(session.id, turn_id)
     values = {name: value for name, value in fields.items() if value is not None}
     row = {**turn_facts, **values, **({"model": turn_facts["model"]} if turn_facts.get("model") else {})}
     try:
         return await store.evaluations.record(SYSTEM if session is None else session.id, **row)
-    except UnknownSessionError:  # it was deleted meanwhile
+    except UnknownSessionError:  # deleted concurrently
         return await store.evaluations.record(SYSTEM, **values)
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- read ------------------------------------------------------------------------------------------------------------
 
 
 async def get_task_evaluation(store: Store, task_id: str, *, team_id: str | None = None) -> TaskEvaluation | None:
-    """Everything about how a task went; nothing if nobody has said anything."""
+    """Return the evaluations of a task; none if there are none."""
     evaluations = await store.evaluations.find(task_id=task_id, team_id=team_id, limit=_MAX_EVALUATIONS)
     if not evaluations:
         return None
@@ -266,7 +247,7 @@ async def get_task_evaluation(store: Store, task_id: str, *, team_id: str | None
 async def recent_summaries(
     store: Store, *, by: Literal["agent", "model"], team_id: str | None = None, newest: int = WINDOW
 ) -> list[GroupSummary]:
-    """The newest few evaluations of each agent or model, in sum."""
+    """Summarize the newest evaluations of each agent or model."""
     totals = await store.evaluations.totals(by, team_id=team_id)
     column = {"agent": "agent_id", "model": "model"}[by]
     summaries = []
@@ -281,7 +262,7 @@ async def recent_summaries(
 
 
 async def get_trends(store: Store, *, by: Literal["agent", "model"], team_id: str | None = None) -> Trends:
-    """How agents or models do over time."""
+    """Return the trends of agents or models."""
     evaluations = await store.evaluations.find(team_id=team_id, limit=_MAX_EVALUATIONS)
     step = step_for(evaluations)
     groups = group_by(evaluations, {"agent": "agent_id", "model": "model"}[by])

@@ -1,10 +1,8 @@
-"""Everything behind a letter, in one answer: the conversation, its messages, tool calls, spend, evaluations, and the
-other letters of its task.
+"""A letter with its session, messages, tool calls, spend, evaluations, and the other letters of its task.
 
     graph = await letter_graph(mail, "ARCH", letter_id)
 
-The conversation is in it only if ``find_session`` returns it for the id that the letter names. The letter itself is of
-the mail that was asked.
+The session is included only if ``find_session`` returns it.
 """
 
 from __future__ import annotations
@@ -22,23 +20,23 @@ if TYPE_CHECKING:
     from dragoman.store import Evaluation, Row, Session, ToolCall
     from dragoman.store.mailbox.mail_store import LetterStatus
 
-_MESSAGES: Final = 50  # of a session whose turn is not known
+_MESSAGES: Final = 50  # read if the turn is unknown
 _LETTERS: Final = 200
 FindSession = Callable[[str], Awaitable["Session | None"]]
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """What was consumed, and what it cost."""
+    """Token usage and cost."""
 
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: Decimal = Decimal(0)  # of the calls that have a price
-    unpriced: int = 0  # calls for which no price was known
+    cost_usd: Decimal = Decimal(0)  # of priced calls
+    unpriced: int = 0  # calls without a known price
 
 
 class LetterGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter, and everything behind it."""
+    """A letter and its context."""
 
     letter: Any  # a store's Standing
     session: Any = None  # a store's Session
@@ -46,20 +44,20 @@ class LetterGraph(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: Sequence[Any] = ()
     spend: Spend | None = None
     evaluations: Sequence[Any] = ()
-    thread: Sequence[Any] = ()  # the letters of its task, this one among them
+    thread: Sequence[Any] = ()  # the letters of its task, including this one
 
 
 async def letter_graph(
     mail: Mail, recipient: str, letter_id: str, find_session: FindSession | None = None
 ) -> LetterGraph:
-    """A letter, and everything behind it; ``UnknownLetterError`` if there is none.
+    """Return a letter and its context; ``UnknownLetterError`` if the letter does not exist.
 
-    ``find_session`` returns the session of the id that the letter names, or none if the caller must not see it.
-    Without it, every session of the store is found.
+    ``find_session`` returns the session of an id, or none if the caller has no access. The default finds every session
+    of the store.
     """
     matches = await mail.letters(recipient_id=recipient, letter_id=letter_id, limit=1)
     if not matches:
-        raise UnknownLetterError("there is no such letter", where=f"letter {letter_id} to {recipient}")
+        raise UnknownLetterError("the letter does not exist", where=f"letter {letter_id} to {recipient}")
     status: LetterStatus = matches[0]
     task_id = status.letter.task_id
     evaluations: list[Evaluation] = await mail.store.evaluations.find(task_id=task_id, team_id=mail.team_id)
@@ -86,12 +84,12 @@ async def _find_session(mail: Mail, session_id: str | None, find_session: FindSe
         return None
     try:
         return await (find_session or mail.store.get_session)(session_id)
-    except UnknownSessionError:  # its sender says so, or it was deleted
+    except UnknownSessionError:  # deleted, or invented by the sender
         return None
 
 
 async def _read_messages(mail: Mail, session: Session, turn_id: str | None) -> list[Row]:
-    """The messages of a turn, or the newest ones where that is not known."""
+    """Return the messages of a turn, or the newest ones if the turn is unknown."""
     if turn_id is not None:
         rows = [row async for row in mail.store.history(session.id) if row.message.metadata.run_id == turn_id]
         if rows:

@@ -1,23 +1,24 @@
-"""Mail between agents: letters are checked, kept, handed out in order, and done with once.
+"""The mail of a store: letters are validated, stored, delivered in order and acknowledged once.
 
     mail = Mail(store)
-    receipt = await mail.send(letter)                          taken: it will be handed out until somebody is done
-    for delivery in await mail.receive("CA", lease_s=60):      in order, one of a task at a time
-        await mail.ack(delivery, effect)                       done, in one transaction with what it led to
-        await mail.nack(delivery, error)                       later again, or given up and somebody is told
+    receipt = await mail.send(letter)                          stored durably
+    for delivery in await mail.receive("CA", lease_s=60):      in order, one letter per task at a time
+        await mail.ack(delivery, effect)                       acknowledged, in one transaction with its effect
+        await mail.nack(delivery, error)                       retried later, or a dead letter
     async with mail.mailbox("CA") as mailbox:                  the same as a loop
         async for delivery in mailbox: …
 
-``mail.of(team_id=…, user_id=…)`` is the mail of one team: recipients, tasks and letters of another team are not there.
-With a transport (``dragoman.mail.nats``) a letter goes to the outbox first, and from there to whichever store its
-recipient is attended to in; open such a mail with ``async with``.
+``mail.for_team(team_id=…, user_id=…)`` is the mail of one team, isolated from other teams. With a transport
+(``dragoman.mail.nats``) a letter is written to the outbox, and the transport sends it to the store of its recipient;
+open such a mail with ``async with``.
 
-The one rule: what the outbox or an inbox has taken stays until it is done or dead, whatever becomes of a process, a
-transport or a consumer; and an effect that is given to ``ack`` happens once.
+Invariants: a letter in the outbox or an inbox stays there until it is acknowledged or dead, whatever happens to a
+process, a transport or a consumer. An effect passed to ``ack`` is committed exactly once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import hashlib
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 
-from dragoman.errors import ConflictError, DragomanError, InputError, LetterError, SettingsError, UnknownLetterError
+from dragoman.errors import ConflictError, DragomanError, InputError, LetterError, UnknownLetterError
 from dragoman.letters import (
     HUMAN,
     Letter,
@@ -36,7 +37,6 @@ from dragoman.letters import (
     TaskResultLetter,
     answer_letter,
     answer_problems,
-    hints_from,
     letter_from,
     read_letter,
     read_stored_letter,
@@ -44,13 +44,13 @@ from dragoman.letters import (
 )
 from dragoman.letters.codec import encode_letter, validate_letter
 from dragoman.letters.records import DeadLetter, FailureOutcome, LeasedLetter, MailboxCounts, Receipt, StoredLetter
+from dragoman.mail import dead_letters
 from dragoman.mail.encryption import Encryptor, make_encryptor
-from dragoman.mail.evaluation import has_evaluation, record_sent_result
+from dragoman.mail.evaluation import record_sent_result
 from dragoman.mail.mailbox import Mailbox
-from dragoman.mail.notices import make_escalation, make_rejection_notice
+from dragoman.mail.notices import make_escalation
 from dragoman.mail.retry_policy import RULES, RetryRule, classify_error, get_rule, retry_at
 from dragoman.mail.stored_letter import to_decrypted, to_masked, to_stored, to_transport
-from dragoman.mail.waking import MailboxNotifier
 from dragoman.offload import run_off_loop
 from dragoman.redaction import Redactor
 
@@ -62,72 +62,132 @@ if TYPE_CHECKING:
     Effect = Operation[Any] | Callable[["Delivery"], Operation[Any] | Generator[Statement, Rows, Any]]
 
 MAX_DEPENDENCIES: Final = 1_000  # tasks that a letter may depend on
-MAX_INPUTS: Final = 256  # inputs that a letter may ask for
+MAX_INPUTS: Final = 256  # inputs that a letter may request
 OUTBOX: Final = "outbox"
 LEASE_S: Final = 60.0
+MIN_WAIT_S: Final = 0.05
+MAX_WAIT_S: Final = 0.5
 _THREAD_LIMIT: Final = 1_000_000
 
 
 class Transport(Protocol):
-    """What carries letters to other stores."""
+    """Transports letters to other stores."""
 
-    max_bytes: int  # of what it can carry
+    max_bytes: int  # of a letter
 
     async def open(self, mail: Mail) -> None:
-        """Begin to send what is in the outbox."""
+        """Start to send the letters of the outbox."""
 
     async def close(self) -> None:
-        """Finish what was begun."""
+        """Stop."""
 
     async def subscribe(self, recipient_id: str, team_id: str) -> None:
-        """Bring the letters of this recipient to this store from now on."""
+        """Deliver the letters of a recipient to this store from now on."""
 
     @property
     def state(self) -> str:
         """``ok``, ``not connected`` or ``failing``."""
 
     async def health(self) -> Mapping[str, Any]:
-        """How safe a letter is on the way, in words, and how many are."""
+        """Return the durability of letters in transit."""
+
+
+class MailboxNotifier:
+    """Wakes the waiters of this process when a letter is stored. Waiters also poll, so a lost wake-up only delays."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, set[asyncio.Event]] = {}
+        self.busy: set[str] = set()  # mailboxes that had letters at the last receive
+
+    def notify(self, name: str) -> None:
+        """Wake the waiters of a name."""
+        for event in self._events.get(name, ()):
+            event.set()
+
+    def waiter(self, name: str) -> Waiter:
+        """Return a waiter, to be used with ``with``."""
+        return Waiter(self._events, name)
+
+
+class Waiter:
+    """Waits for a notification, or for a time that doubles from ``MIN_WAIT_S`` to ``MAX_WAIT_S``."""
+
+    def __init__(self, events: dict[str, set[asyncio.Event]], name: str) -> None:
+        self._events = events
+        self._name = name
+        self._event = asyncio.Event()
+        self._wait_s = MIN_WAIT_S
+
+    def __enter__(self) -> Waiter:
+        self._events.setdefault(self._name, set()).add(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        others = self._events.get(self._name, set())
+        others.discard(self._event)
+        if not others:
+            self._events.pop(self._name, None)
+
+    def reset(self) -> None:
+        """Make the next wait short."""
+        self._wait_s = MIN_WAIT_S
+
+    async def wait(self, max_s: float = MAX_WAIT_S) -> None:
+        """Wait for a notification or the time-out. (``asyncio.wait_for`` of Python 3.11 may lose a cancellation.)"""
+        was_notified = True
+
+        def on_timeout() -> None:
+            nonlocal was_notified
+            was_notified = False
+            self._event.set()
+
+        timer = asyncio.get_running_loop().call_later(min(self._wait_s, max_s), on_timeout)
+        try:
+            await self._event.wait()
+        finally:
+            timer.cancel()
+            self._event.clear()
+        self._wait_s = MIN_WAIT_S if was_notified else min(2 * self._wait_s, MAX_WAIT_S)
 
 
 class Delivery:
-    """A letter in somebody's hands. ``letter`` has ``***`` in place of what is sensitive; ``opened`` has it."""
+    """A leased letter. ``letter`` has masked secrets; ``decrypt`` returns them."""
 
     def __init__(self, mail: Mail, leased: LeasedLetter) -> None:
         self._mail = mail
         self.leased = leased
-        self.is_ended = False  # it was acknowledged or given up, by way of this value
+        self.is_ended = False  # acknowledged or failed through this object
 
     def __repr__(self) -> str:
         return f"Delivery({self.letter_id!r}, attempt {self.attempts})"
 
     @functools.cached_property
     def letter(self) -> Letter:
-        """The letter, as people may see it. Its ``retry_count`` counts the times that it was handed out before."""
-        return to_masked(self.leased.letter, self.attempts)
+        """The letter with masked secrets. Its ``retry_count`` is the number of earlier deliveries."""
+        return to_masked(self.leased.letter, self.leased.attempts)
 
     @property
     def letter_id(self) -> str:
-        """What the letter is known by: the key for effects that are elsewhere."""
+        """The id of the letter: an idempotency key for effects outside the store."""
         return self.leased.letter.letter_id
 
     @property
     def attempts(self) -> int:
-        """The how-manieth time it is handed out, beginning with 1."""
+        """The number of deliveries, this one included."""
         return self.leased.attempts
 
     @property
     def lease(self) -> str:
-        """What its holder is known by."""
+        """The secret of the lease holder."""
         return self.leased.lease
 
     @property
     def until(self) -> datetime:
-        """When somebody else may get it."""
+        """The end of the lease."""
         return self.leased.until
 
     async def decrypt(self) -> Letter:
-        """The letter with what is sensitive, for its recipient."""
+        """See ``Mail.decrypt``."""
         return await self._mail.decrypt(self)
 
     def ack(self, effect: Effect | None = None) -> Coroutine[Any, Any, AckResult]:
@@ -144,10 +204,10 @@ class Delivery:
 
 
 class AckResult(msgspec.Struct, frozen=True):
-    """That a letter is done."""
+    """The result of an acknowledgement."""
 
-    is_first: bool  # false if it had been done before: the effect did not happen again
-    result: Any = None  # what the effect gave
+    is_first: bool  # false if the letter was acknowledged before; the effect did not run again
+    result: Any = None  # the result of the effect
 
 
 class Mail:
@@ -169,15 +229,15 @@ class Mail:
         self.transport = transport
         self.encryptor = encryptor or make_encryptor(store)
         self.notifier = MailboxNotifier()
+        self.redactor = Redactor()
         self.team_id = team_id or ""
         self.user_id = user_id
         self._retry_rules = retry_rules
         self._escalate_to = escalate_to
         self._random_source = random_source
-        self._redactor = Redactor()
 
     def for_team(self, *, team_id: str | None = None, user_id: str | None = None) -> Mail:
-        """The mail of a team, with the person that letters are sent for."""
+        """Return the mail of a team; letters are sent on behalf of the user."""
         mail = copy.copy(self)
         mail.team_id, mail.user_id = team_id or "", user_id
         return mail
@@ -193,10 +253,10 @@ class Mail:
 
     @property
     def uses_transport(self) -> bool:
-        """Whether letters are carried by a transport."""
+        """Whether letters are sent with a transport."""
         return self.transport is not None
 
-    # --- sending -----------------------------------------------------------------------------------------------------
+    # --- send --------------------------------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -207,151 +267,69 @@ class Mail:
         message_id: str | None = None,
         turn_id: str | None = None,
     ) -> Receipt:
-        """Take a letter; when this returns, it is safe. The same letter again gives the same receipt.
+        """Store a letter durably. The same letter again returns the same receipt.
 
-        ``sender`` is who is known to have sent it, and has to be the ``sender_id``. A letter that is none is a
-        ``LetterError``; another letter of the same id, or one that would have tasks wait in a circle, a
-        ``ConflictError``. The links say what it came from.
+        ``sender`` is the authenticated sender, which must equal ``sender_id``. The other arguments link the letter to
+        its origin. Raises ``LetterError`` for an invalid letter, and ``ConflictError`` for a different letter with the
+        same id or a dependency cycle.
         """
         size = len(letter) if isinstance(letter, bytes | str) else 0
         valid_letter, text = await run_off_loop(size, _validate, letter)
         if sender is not None and sender != valid_letter.sender_id:
             raise LetterError(
-                (f"sender_id: it is {valid_letter.sender_id!r}, and it was sent by {sender!r}",), code="sender_mismatch"
+                (f"sender_id: it is {valid_letter.sender_id!r}, but {sender!r} sent the letter",),
+                code="sender_mismatch",
             )
         stored = await self._prepare(valid_letter, text, session_id=session_id, message_id=message_id, turn_id=turn_id)
         receipt = await self.store.mail.post(stored, via_transport=self.uses_transport)
         self.notify(stored)
-        if has_evaluation(valid_letter):
-            await record_sent_result(self.store, valid_letter, team_id=self.team_id, user_id=self.user_id)
+        await self._record_evaluation(valid_letter)
         return receipt
 
     async def send_all(self, letters: Iterable[Letter | Mapping[str, Any]], **links: str | None) -> list[Receipt]:
-        """Take letters in one transaction: all of them, in this order, or none."""
+        """Store letters in one transaction: all of them, in this order, or none."""
         valid_letters = [_validate(letter) for letter in letters]
-        stored = [await self._prepare(letter, text, **links) for letter, text in valid_letters]
-        receipts = await self.store.mail.post_all(stored, via_transport=self.uses_transport)
-        for one in {one.recipient_id: one for one in stored}.values():
-            self.notify(one)
+        batch = [await self._prepare(letter, text, **links) for letter, text in valid_letters]
+        receipts = await self.store.mail.post_all(batch, via_transport=self.uses_transport)
+        for stored in {stored.recipient_id: stored for stored in batch}.values():
+            self.notify(stored)
         for letter, _ in valid_letters:
-            if has_evaluation(letter):
-                await record_sent_result(self.store, letter, team_id=self.team_id, user_id=self.user_id)
+            await self._record_evaluation(letter)
         return receipts
 
     async def send_operation(self, letter: Letter | Mapping[str, Any], **links: str | None) -> Operation[Receipt]:
-        """A letter that is sent when another one is done: ``await delivery.ack(await mail.sending(reply))``."""
+        """Return a letter as the effect of another: ``await delivery.ack(await mail.send_operation(reply))``."""
         valid_letter, text = _validate(letter)
-        return self.store.mail.post_operation(
-            await self._prepare(valid_letter, text, **links), via_transport=self.uses_transport
-        )
+        stored = await self._prepare(valid_letter, text, **links)
+        return self.store.mail.post_operation(stored, via_transport=self.uses_transport)
 
     async def _prepare(self, letter: Letter, text: bytes, **links: str | None) -> StoredLetter:
-        """What is kept of a letter, if it may be sent."""
+        """Check the limits of a letter and convert it to its stored form."""
         if len(letter.depends_on) > MAX_DEPENDENCIES:
-            what = f"context.depends_on: {len(letter.depends_on)} tasks are more than the {MAX_DEPENDENCIES} allowed"
+            what = f"context.depends_on: {len(letter.depends_on)} tasks are more than the limit of {MAX_DEPENDENCIES}"
             raise LetterError((what,), code="too_many_dependencies")
         if isinstance(letter, NeedsInputLetter) and len(letter.payload.requested_inputs) > MAX_INPUTS:
             count = len(letter.payload.requested_inputs)
-            what = f"payload.requested_inputs: {count} inputs are more than the {MAX_INPUTS} allowed"
+            what = f"payload.requested_inputs: {count} inputs are more than the limit of {MAX_INPUTS}"
             raise LetterError((what,), code="too_many_inputs")
-        ids = await self._requested_secrets(letter) if letter.in_reply_to is not None else None
-        arguments: dict[str, Any] = {
-            "text": text,
-            "ids": ids,
-            "team_id": self.team_id,
-            "user_id": self.user_id,
-            **links,
-        }
-        stored = await run_off_loop(len(text), functools.partial(to_stored, letter, self.encryptor, **arguments))
+        ids = await self.requested_secrets(letter) if letter.in_reply_to is not None else None
+        owner: dict[str, Any] = {"team_id": self.team_id, "user_id": self.user_id, **links}
+        convert = functools.partial(to_stored, letter, self.encryptor, text=text, ids=ids, **owner)
+        stored = await run_off_loop(len(text), convert)
         if self.transport is not None:
             await self._require_size(stored, self.transport)
         return stored
 
-    async def accept(self, data: bytes, *, sender: str | None = None) -> Receipt | DeadLetter:
-        """Take bytes that should be a letter. What is none is kept as a dead letter, and its sender is told."""
-        try:
-            return await self.send(data, sender=sender)
-        except InputError as error:
-            return await self.reject(data, error)
-
-    async def reject(
-        self,
-        data: bytes,
-        error: DragomanError,
-        *,
-        recipient_id: str | None = None,
-        dead_id: str | None = None,
-        is_trusted: bool = True,
-    ) -> DeadLetter:
-        """Keep bytes that are no letter, sealed, and tell whoever sent them, if that can be told.
-
-        ``recipient_id`` is the mailbox that they were sent to; without it, the one that they name. What has the same
-        ``dead_id`` is kept once. Nobody is told about what ``is_trusted`` says may be forged.
-        """
-        hints = await run_off_loop(len(data), hints_from, data)
-        now = self.store.clock()
-        notice = None
-        if is_trusted:
-            notice = make_rejection_notice(hints, error.code, self._redactor.text(error.what), self.store.new_id(), now)
-        key_id, raw = self._encrypt_raw(data)
-        dead = await self.store.mail.insert_dead_letter(
-            reason=error.code,
-            error=self._redactor.text(error.what),
-            recipient_id=recipient_id or hints.recipient_id or "",
-            team_id=self.team_id,
-            letter_id=hints.message_id,
-            sender_id=hints.sender_id,
-            task_id=hints.task_id,
-            user_id=self.user_id,
-            key_id=key_id,
-            raw=raw,
-            notices=() if notice is None else (self._to_stored(notice),),
-            via_transport=self.uses_transport,
-            dead_id=dead_id,
-        )
-        if notice is not None:
-            self.notify(self._to_stored(notice))
-        return dead
-
-    def _encrypt_raw(self, data: bytes) -> tuple[str | None, bytes | None]:
-        """Bytes that may hold anything, sealed; nothing of them is kept where nothing can be sealed."""
-        try:
-            return self.encryptor.encrypt_bytes(data, "dead letter", self.team_id)
-        except SettingsError:
-            return None, None
-
-    async def answer(
-        self, delivery: Delivery, inputs: Mapping[str, Any], *, output: str = "Input given", **links: str | None
-    ) -> Receipt:
-        """Answer a request for input: the answer goes back to whoever asked, and there is one answer to a request.
-
-        ``LetterError`` (``invalid_answer``) with every problem if it does not fit what was asked.
-        """
-        request = await run_off_loop(len(delivery.leased.letter.text), lambda: delivery.letter)
-        if not isinstance(request, NeedsInputLetter):
-            raise LetterError(("type: only a needs_input letter is answered",))
-        context = {**(request.context or {}), "message_id": delivery.letter_id}
-        answer = answer_letter(
-            request.replace(context=context),
-            inputs=inputs,
-            timestamp=self.store.clock(),
-            output=output,
-            message_id=_answer_id(delivery.letter_id),
-        )
-        return await self.send(answer, **links)
-
-    async def _requested_secrets(self, letter: Letter) -> frozenset[str] | None:
-        """The sensitive inputs of the request that a letter answers; ``None`` where that is not known."""
+    async def requested_secrets(self, letter: Letter) -> frozenset[str] | None:
+        """Return the sensitive inputs of the request that a letter answers; ``None`` if the request is unknown."""
         if not isinstance(letter, TaskResultLetter) or letter.in_reply_to is None:
             return None
-        request_row = await self.store.mail.get(letter.sender_id, letter.in_reply_to, self.team_id)
-        if request_row is None or request_row.type != "needs_input":
+        row = await self.store.mail.get(letter.sender_id, letter.in_reply_to, self.team_id)
+        if row is None or row.type != "needs_input":
             return None
-        if request_row.sender_id != letter.recipient_id:
-            raise LetterError(
-                (f"recipient_id: this answers a letter of {request_row.sender_id}, and must be sent to that agent",)
-            )
-        request = await run_off_loop(len(request_row.text), read_stored_letter, request_row.text.encode())
+        if row.sender_id != letter.recipient_id:
+            raise LetterError((f"recipient_id: the answer must go to {row.sender_id}, the sender of the request",))
+        request = await run_off_loop(len(row.text), read_stored_letter, row.text.encode())
         if letter.is_answer and isinstance(request, NeedsInputLetter):
             _require_valid_answer(request, letter)
         return sensitive_ids(request)
@@ -359,88 +337,114 @@ class Mail:
     async def _require_size(self, stored: StoredLetter, transport: Transport) -> None:
         if (size := len(to_transport(stored))) <= transport.max_bytes:
             return
-        what = f"it takes {size} bytes, and the transport carries {transport.max_bytes}"
+        what = f"{size} bytes are more than the {transport.max_bytes} bytes of the transport"
         await self.store.mail.mark_undeliverable(stored, reason="letter_too_large", error=what)
-        raise LetterError((f"letter: {what}; it is among the dead letters",), code="letter_too_large")
+        raise LetterError((f"letter: {what}; it is stored as a dead letter",), code="letter_too_large")
 
-    def _to_stored(self, letter: Letter) -> StoredLetter:
-        return to_stored(letter, self.encryptor, team_id=self.team_id, user_id=self.user_id)
+    async def _record_evaluation(self, letter: Letter) -> None:
+        if isinstance(letter, TaskResultLetter) and letter.has_evaluation:
+            await record_sent_result(self.store, letter, team_id=self.team_id, user_id=self.user_id)
+
+    async def answer(
+        self, delivery: Delivery, inputs: Mapping[str, Any], *, output: str = "Input given", **links: str | None
+    ) -> Receipt:
+        """Answer a request for input. The answer is sent to the sender of the request; a request has one answer.
+
+        Raises ``LetterError`` (``invalid_answer``) with every problem if the inputs do not match the request.
+        """
+        request = await run_off_loop(len(delivery.leased.letter.text), lambda: delivery.letter)
+        if not isinstance(request, NeedsInputLetter):
+            raise LetterError(("type: only a needs_input letter can be answered",))
+        context = {**(request.context or {}), "message_id": delivery.letter_id}
+        answer = answer_letter(
+            request.replace(context=context),
+            inputs=inputs,
+            timestamp=self.store.clock(),
+            output=output,
+            message_id=f"answer:{hashlib.sha256(delivery.letter_id.encode()).hexdigest()[:40]}",
+        )
+        return await self.send(answer, **links)
 
     def notify(self, stored: StoredLetter) -> None:
-        """Tell whoever waits in this process that there is something."""
-        self.notifier.notify(OUTBOX if self.uses_transport else _mailbox_key(stored.recipient_id, stored.team_id))
+        """Wake the waiters of this process for a new letter."""
+        self.notifier.notify(OUTBOX if self.uses_transport else self._mailbox_key(stored.recipient_id))
 
-    # --- receiving ---------------------------------------------------------------------------------------------------
+    def notify_all(self, *recipient_ids: str) -> None:
+        """Wake the waiters of mailboxes and of the outbox."""
+        for recipient_id in recipient_ids:
+            self.notifier.notify(self._mailbox_key(recipient_id))
+        self.notifier.notify(OUTBOX)
+
+    def _mailbox_key(self, recipient_id: str) -> str:
+        return f"{self.team_id}/{recipient_id}"
+
+    # --- receive -----------------------------------------------------------------------------------------------------
 
     async def receive(
         self, recipient: str, *, lease_s: float = LEASE_S, limit: int = 10, letter_id: str | None = None
     ) -> list[Delivery]:
-        """The next letters of a mailbox, in order and of each task one; nobody else gets them while the lease lasts.
+        """Lease the next letters of a mailbox, in order, at most one per task.
 
-        ``letter_id`` asks for one letter, which is given if nobody has it and nothing of its task stands before it.
+        ``letter_id`` selects one letter, if it is available and the first of its task.
         """
         if self.transport is not None:
             await self.transport.subscribe(recipient, self.team_id)
-        mailbox_key = _mailbox_key(recipient, self.team_id)
-        if mailbox_key not in self.notifier.busy and not await self.store.mail.has_ready(recipient, self.team_id):
-            return []  # to look is cheap, and who waits does it often
-        leased = await self.store.mail.lease_letters(
+        key = self._mailbox_key(recipient)
+        if key not in self.notifier.busy and not await self.store.mail.has_ready(recipient, self.team_id):
+            return []  # this query is cheap, and waiters repeat it often
+        letters = await self.store.mail.lease_letters(
             recipient, self.team_id, lease_s=lease_s, limit=limit, letter_id=letter_id
         )
-        (self.notifier.busy.add if leased else self.notifier.busy.discard)(mailbox_key)
-        return [Delivery(self, one) for one in leased]
+        (self.notifier.busy.add if letters else self.notifier.busy.discard)(key)
+        return [Delivery(self, leased) for leased in letters]
 
     async def delivery(self, recipient: str, letter_id: str, lease: str) -> Delivery:
-        """A letter that was handed out before, for whoever knows its lease."""
+        """Return a delivery for the holder of a lease."""
         stored = await self.store.mail.get(recipient, letter_id, self.team_id)
         if stored is None:
-            raise UnknownLetterError("there is no such letter", where=f"letter {letter_id} to {recipient}")
+            raise UnknownLetterError("the letter does not exist", where=f"letter {letter_id} to {recipient}")
         now = self.store.clock()
         return Delivery(self, LeasedLetter(letter=stored, number=0, attempts=0, lease=lease, until=now))
 
     def mailbox(self, recipient: str, *, lease_s: float = LEASE_S, concurrency: int = 1) -> Mailbox:
-        """The letters of a recipient as a loop that waits for more."""
+        """Return the letters of a recipient as a loop that waits for new ones."""
         return Mailbox(self, recipient, lease_s=lease_s, concurrency=concurrency)
 
     async def decrypt(self, delivery: Delivery) -> Letter:
-        """A letter with what is sensitive in it. Only who holds it can have it."""
+        """Return a letter with its secrets, for the holder of its lease."""
         await self.store.mail.require_lease(delivery.leased)
         stored = delivery.leased.letter
-        sealed = await self.store.mail.sealed_values(stored)
-        complete = msgspec.structs.replace(stored, sealed=sealed)
+        complete = msgspec.structs.replace(stored, sealed=await self.store.mail.sealed_values(stored))
         letter = await run_off_loop(len(stored.text), to_decrypted, complete, self.encryptor)
         return letter.with_attempts(delivery.attempts or await self._count_attempts(stored))
 
     async def _count_attempts(self, stored: StoredLetter) -> int:
-        """How often a letter was handed out."""
         matches = await self.letters(recipient_id=stored.recipient_id, letter_id=stored.letter_id, limit=1)
         return matches[0].attempts if matches else 0
 
     async def ack(self, delivery: Delivery, effect: Effect | None = None) -> AckResult:
-        """A letter is done. Its effect, an operation of the store or a function that gives one, happens with it.
+        """Acknowledge a letter. ``effect`` is an operation of the store, or a function that returns one.
 
-        Both are one transaction: either the effect happened and the letter is done, or neither. An effect may be begun
-        again when the database undid it. ``ConflictError`` (``lease_lost``) if the letter is in other hands by now.
+        Both are committed in one transaction. The store may restart an effect after a rollback. Raises
+        ``ConflictError`` (``lease_lost``) if the letter was leased again.
         """
-        begin: Callable[[], Any] | None = None
+        make_effect: Callable[[], Any] | None = None
         if effect is not None:
-            begin = (lambda: effect(delivery)) if callable(effect) else (lambda: effect)
-        is_first, result = await self.store.mail.acknowledge(delivery.leased, begin)
+            make_effect = (lambda: effect(delivery)) if callable(effect) else (lambda: effect)
+        is_first, result = await self.store.mail.acknowledge(delivery.leased, make_effect)
         delivery.is_ended = True
-        self.notifier.notify(
-            _mailbox_key(delivery.leased.letter.recipient_id, self.team_id)
-        )  # the next one of its task
+        self.notifier.notify(self._mailbox_key(delivery.leased.letter.recipient_id))  # the next letter of the task
         if effect is not None:
-            self.notifier.notify(OUTBOX)  # the effect may have been a letter
+            self.notifier.notify(OUTBOX)  # the effect may be a letter
         return AckResult(is_first, result)
 
     async def ack_all(self, deliveries: Sequence[Delivery]) -> list[AckResult | ConflictError]:
-        """Letters are done, in one transaction. What is in other hands by now is told, and keeps nothing else up."""
+        """Acknowledge letters in one transaction. A lost lease is returned and does not affect the others."""
         results = await self.store.mail.acknowledge_all([delivery.leased for delivery in deliveries])
         for delivery, result in zip(deliveries, results, strict=True):
             delivery.is_ended = delivery.is_ended or not isinstance(result, ConflictError)
         for recipient_id in {delivery.leased.letter.recipient_id for delivery in deliveries}:
-            self.notifier.notify(_mailbox_key(recipient_id, self.team_id))
+            self.notifier.notify(self._mailbox_key(recipient_id))
         return [result if isinstance(result, ConflictError) else AckResult(result) for result in results]
 
     async def nack(
@@ -451,14 +455,14 @@ class Mail:
         error_class: str | None = None,
         retry_after_s: float | None = None,
     ) -> FailureOutcome | None:
-        """A letter could not be handled: it is handed out again later, or given up. Nothing if it was done before.
+        """Report a failure: the letter is retried by the rule of its error class, or becomes a dead letter.
 
-        How often and how much later, the rule of the error's class says. Who is told at the end gets an error letter.
+        A dead letter is escalated. Returns none if the letter was acknowledged before.
         """
         name = error_class or classify_error(error)
         rule = get_rule(self._retry_rules, name)
         now = self.store.clock()
-        text = self._redactor.text(str(error) or name)
+        text = self.redactor.text(str(error) or name)
         stored = delivery.leased.letter
         random_value = self._random_source()
 
@@ -478,7 +482,9 @@ class Mail:
                 is_dead=is_dead,
                 now=now,
             )
-            return [] if notice is None else [self._to_stored(notice)]
+            if notice is None:
+                return []
+            return [to_stored(notice, self.encryptor, team_id=self.team_id, user_id=self.user_id)]
 
         outcome = await self.store.mail.fail(
             delivery.leased,
@@ -490,101 +496,97 @@ class Mail:
             via_transport=self.uses_transport,
         )
         delivery.is_ended = True
-        self.notifier.notify(_mailbox_key(self._escalate_to, self.team_id))
-        self.notifier.notify(_mailbox_key(stored.recipient_id, self.team_id))
-        self.notifier.notify(OUTBOX)
+        self.notify_all(self._escalate_to, stored.recipient_id)
         return outcome
 
     async def release(self, delivery: Delivery) -> None:
-        """Let somebody else have a letter, as if it had not been handed out."""
+        """End a lease without counting the delivery."""
         await self.store.mail.release(delivery.leased)
-        self.notifier.notify(_mailbox_key(delivery.leased.letter.recipient_id, self.team_id))
+        self.notifier.notify(self._mailbox_key(delivery.leased.letter.recipient_id))
 
     async def extend(self, delivery: Delivery, lease_s: float = LEASE_S) -> datetime:
-        """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
+        """Extend a lease; ``ConflictError`` (``lease_lost``) if the letter was leased again."""
         until = await self.store.mail.extend(delivery.leased, lease_s)
         delivery.leased = msgspec.structs.replace(delivery.leased, until=until)
         return until
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- list --------------------------------------------------------------------------------------------------------
 
     async def letters(self, **filters: Any) -> list[LetterStatus]:
-        """Letters, with where they stand, in the order in which they were taken: by ``recipient_id``, ``sender_id``,
-        ``task_id``, ``letter_id``, ``session_id`` or ``user_id``; ``after`` the last of a page, so many (``limit``)."""
+        """Return letters with their status, in the order of sending: by ``recipient_id``, ``sender_id``, ``task_id``,
+        ``letter_id``, ``session_id`` or ``user_id``; ``after`` the last letter of a page, at most ``limit``."""
         return await self.store.mail.find(team_id=self.team_id, **filters)
 
     async def thread(self, task_id: str, limit: int = _THREAD_LIMIT) -> list[LetterStatus]:
-        """Every letter of a task, in the order in which they were taken."""
+        """Return the letters of a task in the order of sending."""
         return await self.letters(task_id=task_id, limit=limit)
 
     async def counts(self) -> list[MailboxCounts]:
-        """How much is in each mailbox."""
+        """Return the counts of each mailbox."""
         return await self.store.mail.counts(self.team_id)
-
-    async def dead_letters(self, **filters: Any) -> list[DeadLetter]:
-        """Dead letters, the newest first: by ``dead_id``, ``recipient_id``, ``sender_id`` or ``user_id``."""
-        return await self.store.mail.dead_letters(team_id=self.team_id, **filters)
-
-    def get_raw(self, dead: DeadLetter) -> bytes | None:
-        """What came, as it came; nothing where it could not be kept. ``seen`` makes it a text for people."""
-        if dead.key_id is None or dead.raw is None:
-            return dead.raw
-        return self.encryptor.decrypt_bytes(dead.key_id, dead.raw, "dead letter", self.team_id)
-
-    async def resend(self, dead_id: str) -> Receipt:
-        """Send a dead letter again. One that is no letter is still none: ``LetterError``."""
-        matches = await self.dead_letters(dead_id=dead_id, include_resent=True)
-        if not matches:
-            raise UnknownLetterError("there is no such dead letter", where=dead_id)
-        dead = matches[0]
-        stored = None
-        if dead.key_id is not None and (data := self.get_raw(dead)) is not None:
-            letter = read_letter(data)
-            stored = to_stored(letter, self.encryptor, ids=await self._requested_secrets(letter), team_id=self.team_id)
-        receipt = await self.store.mail.resend(dead, stored, via_transport=self.uses_transport)
-        self.notifier.notify(OUTBOX)
-        self.notifier.notify(_mailbox_key(receipt.recipient_id, self.team_id))
-        return receipt
 
     @property
     def state(self) -> str:
-        """``ok``; ``not connected`` while letters wait for a broker; ``failing`` while a task of mail does not work."""
+        """``ok``, ``not connected`` (letters wait for the broker) or ``failing`` (a task of the transport fails)."""
         return "ok" if self.transport is None else self.transport.state
 
     async def health(self) -> dict[str, Any]:
-        """How safe letters are, in words, and how many are on their way."""
+        """Return the durability of letters and the number of letters in each state."""
         counts = await self.store.mail.counts()
         report: dict[str, Any] = {
             "durability": self.store.durability,
             "transport": "embedded" if self.transport is None else type(self.transport).__name__,
             "state": self.state,
-            "waiting": sum(one.ready + one.waiting + one.leased + one.behind + one.held for one in counts),
-            "away": sum(one.away for one in counts),
-            "dead": sum(one.dead for one in counts),
+            "waiting": sum(box.ready + box.waiting + box.leased + box.behind + box.held for box in counts),
+            "away": sum(box.away for box in counts),
+            "dead": sum(box.dead for box in counts),
         }
         if self.transport is not None:
             report.update(await self.transport.health())
         return report
 
     async def rotate_keys(self) -> int:
-        """Seal what older keys have sealed with the one that seals now; how many values that were."""
+        """Encrypt the values of older keys with the current key; return their number."""
         return await self.store.mail.reencrypt(self.encryptor.key_names()[0], self._reencrypt)
 
     def _reencrypt(self, key_id: str, ciphertext: bytes, *context: str) -> tuple[str, bytes]:
         return self.encryptor.encrypt_bytes(self.encryptor.decrypt_bytes(key_id, ciphertext, *context), *context)
 
+    # --- dead letters ------------------------------------------------------------------------------------------------
+
+    async def accept(self, data: bytes, *, sender: str | None = None) -> Receipt | DeadLetter:
+        """Send bytes. An invalid letter is stored as a dead letter, and its sender is notified."""
+        try:
+            return await self.send(data, sender=sender)
+        except InputError as error:
+            return await self.reject(data, error)
+
+    async def reject(self, data: bytes, error: DragomanError, **options: Any) -> DeadLetter:
+        """Store an invalid letter, encrypted, as a dead letter and notify its sender, if it is known.
+
+        ``recipient_id`` is the mailbox; the default is that of the letter. A ``dead_id`` is stored once. With
+        ``is_trusted=False`` the sender may be forged and is not notified.
+        """
+        return await dead_letters.reject(self, data, error, **options)
+
+    async def dead_letters(self, **filters: Any) -> list[DeadLetter]:
+        """Return dead letters, newest first: by ``dead_id``, ``recipient_id``, ``sender_id`` or ``user_id``."""
+        return await self.store.mail.dead_letters(team_id=self.team_id, **filters)
+
+    async def resend(self, dead_id: str) -> Receipt:
+        """Send a dead letter again; ``LetterError`` if it is an invalid letter."""
+        return await dead_letters.resend(self, dead_id)
+
 
 def _require_valid_answer(request: NeedsInputLetter, answer: TaskResultLetter) -> None:
-    """``LetterError`` with every problem of an answer that does not fit what was asked."""
     payload = answer.payload
-    if problems := answer_problems(
-        request.payload, payload.result.inputs or {}, is_complete=payload.status == "success"
-    ):
+    is_complete = payload.status == "success"
+    if problems := answer_problems(request.payload, payload.result.inputs or {}, is_complete=is_complete):
         raise LetterError(tuple(map(str, problems)), code="invalid_answer")
 
 
 def _validate(letter: Letter | Mapping[str, Any] | bytes | str) -> tuple[Letter, bytes]:
-    """A letter that keeps every rule, whoever made it, and its text."""
+    """Return a valid letter and its text."""
     match letter:
         case Letter():
             return validate_letter(letter)
@@ -593,11 +595,3 @@ def _validate(letter: Letter | Mapping[str, Any] | bytes | str) -> tuple[Letter,
         case _:
             valid_letter = letter_from(letter)
     return valid_letter, encode_letter(valid_letter)
-
-
-def _answer_id(letter_id: str) -> str:
-    return f"answer:{hashlib.sha256(letter_id.encode()).hexdigest()[:40]}"
-
-
-def _mailbox_key(recipient_id: str, team_id: str) -> str:
-    return f"{team_id}/{recipient_id}"

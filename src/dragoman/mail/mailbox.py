@@ -1,14 +1,14 @@
-"""The letters of one recipient, one after another, waiting for more.
+"""The letters of one recipient as an asynchronous loop.
 
     async with mail.mailbox("CA") as mailbox:
         async for delivery in mailbox:
-            …                                   done when the body ends well, tried again later when it raises
-            await delivery.ack(effect)          done already, together with its effect
+            …                                   acknowledged when the body succeeds, retried later when it raises
+            await delivery.ack(effect)          acknowledged already, together with its effect
 
-What is in hand is kept by extending its lease for as long as the body takes. What raised ends the loop, as in any
-other; ``mailbox.work(function)`` calls a function for each letter and goes on behind one that failed.
+The mailbox renews the leases of its letters while the body runs. An exception ends the loop;
+``mailbox.work(function)`` calls a function for each letter and continues after a failure.
 
-The one rule: when the block is left, nothing stays in hand.
+Invariant: after the ``async with`` block the mailbox holds no lease.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Mailbox:
             await self._mail.release(self._ready.popleft())
 
     async def _finish(self, current: Delivery, error: BaseException | None) -> None:
-        """The loop was left with a letter in hand."""
+        """End the delivery that was current when the loop ended."""
         if current.is_ended:
             return
         with contextlib.suppress(ConflictError):
@@ -70,7 +70,7 @@ class Mailbox:
                 await self._mail.nack(current, error)
             elif error is None:
                 await self._mail.ack(current)
-            else:  # cancelled: somebody else may have it
+            else:  # cancelled
                 await self._mail.release(current)
 
     def __aiter__(self) -> Self:
@@ -95,25 +95,23 @@ class Mailbox:
         try:
             await self._mail.ack(current)
         except ConflictError as error:
-            _log.warning("letter %s was done too late: %s", current.letter_id, error)
+            _log.warning("letter %s was acknowledged too late: %s", current.letter_id, error)
 
     async def work(self, function: Callable[[Delivery], Awaitable[object]]) -> None:
-        """Call a function for every letter, for ever. What it raises is noted, and the letter is tried again later."""
+        """Call a function for every letter, without end. If it raises, the letter is retried later."""
         async for delivery in self:
             try:
                 await function(delivery)
-            except Exception as error:  # noqa: BLE001  whatever it is, the next letter is not to blame
+            except Exception as error:  # noqa: BLE001  the entry point of a handler: the next letter is independent
                 self._current = None
                 with contextlib.suppress(ConflictError):
                     await self._mail.nack(delivery, error)
 
     async def _renew_leases(self) -> None:
-        """Keep what is in hand."""
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            deliveries = [*self._ready, *([self._current] if self._current is not None else [])]
-            for delivery in deliveries:
+            for delivery in [*self._ready, *([self._current] if self._current is not None else [])]:
                 try:
                     await self._mail.extend(delivery, self._lease_s)
                 except DragomanError as error:
-                    _log.warning("letter %s could not be kept: %s", delivery.letter_id, error)
+                    _log.warning("the lease of letter %s could not be renewed: %s", delivery.letter_id, error)

@@ -1,9 +1,9 @@
-"""What is measured of a team's tasks and mail: counts, rates, durations, what waits and what was given up.
+"""Metrics of the tasks and the mail of a team: counts, rates, durations, queue depth and dead letters.
 
-    await get_metrics(store, team_id="ops")      everything at once
+    await get_metrics(store, team_id="ops")
 
-Counts, rates and averages are over everything that is kept; durations are those of the newest evaluations, so that
-asking costs the same in a store of any age. The one rule: what belongs to another team is in no number.
+Counts, rates and averages cover everything stored. Durations cover the newest evaluations, so that the cost of a query
+does not grow with the store. Invariant: no number includes data of another team.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dragoman.letters.statistics import Durations, Usage, group_by, summarize_du
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, EvaluationTotals, Store
 
-_NEWEST: Final = 10_000  # evaluations that durations are taken from
+_NEWEST: Final = 10_000  # evaluations that durations are computed from
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent or a model does."""
+    """The performance of an agent or a model."""
 
     evaluations: int
     task_count: int
@@ -31,25 +31,25 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
     success_rate: float | None = None
     succeeded: int = 0
     durations: Durations | None = None
-    resources: dict[str, Usage] = {}  # what tasks used, as reported: memory_usage_mb and so on
+    resources: dict[str, Usage] = {}  # resources reported by tasks: memory_usage_mb and so on
     cost_usd: Decimal = Decimal(0)
     last_activity: datetime | None = None
 
 
 class AgentMetrics(Performance, frozen=True, kw_only=True):
-    """How an agent does."""
+    """The performance of an agent."""
 
     agent_id: str
 
 
 class ModelMetrics(Performance, frozen=True, kw_only=True):
-    """How a model does."""
+    """The performance of a model."""
 
     model: str
 
 
 class MailboxMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a mailbox."""
+    """The counts of a mailbox."""
 
     recipient_id: str
     ready: int
@@ -66,9 +66,9 @@ class MailboxMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MailMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in all mailboxes together."""
+    """The counts of all mailboxes."""
 
-    queue_depth: int  # not done, and not dead
+    queue_depth: int  # neither acknowledged nor dead
     retries: int
     dead_letters: int
     delivered: int
@@ -76,7 +76,7 @@ class MailMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is measured of a team."""
+    """The metrics of a team."""
 
     tasks: Performance
     agents: list[AgentMetrics]
@@ -85,7 +85,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_metrics(store: Store, team_id: str | None = None) -> Metrics:
-    """What is measured of a team; of all, if none is named."""
+    """Return the metrics of a team, or of all teams."""
     newest = await store.evaluations.find(team_id=team_id, limit=_NEWEST)
     agents = await store.evaluations.totals("agent", team_id=team_id)
     models = await store.evaluations.totals("model", team_id=team_id)

@@ -1,25 +1,24 @@
-"""Letters between machines, carried by NATS JetStream, which is a carrier and never the place where a letter is kept.
+"""Transports letters between stores with NATS JetStream. The broker never holds the only copy of a letter.
 
     servers = ["tls://one:4222", "tls://two:4222", "tls://three:4222"]
     transport = NatsTransport(servers, BrokerAccess(nkey="user.seed", ca="ca.pem"), replicas=3)
     async with Mail(store, transport=transport) as mail: …
 
-A letter that is sent is in the outbox of the sender's store. The relay publishes it and marks it when JetStream has it.
-Whoever attends to the recipient pulls it, commits it to the inbox of its own store, and acknowledges after that. Then a
-receipt goes back, and only the receipt takes the letter out of the outbox; where both sides have one store, the row in
-the inbox is the receipt. What has none after ``resend_s`` is looked for on the broker and published again if it is not
-there, and the inbox knows what it has: so a broker that loses everything loses nothing. What was given to somebody who
-died is brought again after ``redeliver_s``.
+A sent letter is in the outbox of the sender's store. The relay publishes it and marks it when JetStream has it. The
+store that subscribes to the recipient pulls it, commits it to its inbox, and then acknowledges it to the broker and
+sends a receipt. Only the receipt removes the letter from the outbox; if both sides have the same store, the row in the
+inbox is the receipt. Without a receipt after ``resend_s``, the sender looks for the letter on the broker and publishes
+it again if it is missing; the inbox discards duplicates. So a broker that loses everything loses no letter. Messages
+pulled by a consumer that crashed are redelivered after ``redeliver_s``.
 
-Of one task, the outbox sends one letter to a recipient at a time, so that the order holds on the way.
+The outbox sends one letter per task and recipient at a time, which preserves the order. A recipient has one store:
+``receive`` subscribes to its letters.
 
-A recipient is attended to in one store: whoever asks for its letters there brings them there.
+With shared mail keys, letters and receipts are signed and encrypted (``dragoman.mail.message_codec``), and other
+messages become dead letters. A broker on another machine requires such keys.
 
-With shared mail keys, letters and receipts are signed and encrypted (``dragoman.mail.wire``), and what is not is a dead
-letter. A broker on another machine is not used without them.
-
-Invariants: nothing is acknowledged to the broker before the inbox has committed it, and no letter leaves the outbox
-before a receipt that was checked.
+Invariants: a message is acknowledged to the broker only after the inbox committed it. A letter leaves the outbox only
+after a verified receipt.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ from dragoman.letters.records import StoredLetter
 from dragoman.mail.broker_access import BrokerAccess, is_loopback
 from dragoman.mail.encryption import KEYS_VARIABLE
 from dragoman.mail.mail import OUTBOX
+from dragoman.mail.message_codec import MESSAGE_ID, ORIGIN, UNTRUSTED_CODES, MessageCodec
 from dragoman.mail.stored_letter import from_transport, to_transport
 from dragoman.mail.supervisor import Supervisor
-from dragoman.mail.wire import MESSAGE_ID, ORIGIN, UNTRUSTED_CODES, MessageCodec
 
 try:
     import nats.errors
@@ -59,7 +58,7 @@ try:
     from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 except ImportError:
     raise TransportError(
-        "NATS needs a package that is not installed", remedy="Install dragoman[nats]", code="missing_extra"
+        "the package of NATS is not installed", remedy="Install dragoman[nats]", code="missing_extra"
     ) from None
 
 if TYPE_CHECKING:
@@ -72,20 +71,20 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, str]
 _log: Final = logging.getLogger("dragoman.mail.nats")
-_HEADER_BYTES: Final = 2048  # for the headers, which count as well
-_MAX_PAYLOAD: Final = 1024 * 1024  # what a server takes unless it is told otherwise
+_HEADER_BYTES: Final = 2048  # headers count towards the payload limit
+_MAX_PAYLOAD: Final = 1024 * 1024  # default of a NATS server
 _FETCH_S: Final = 5.0
 _PUBLISH_S: Final = 5.0
 _RECONNECT_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 5.0
 _STORE_ERRORS: Final = (StorageError, StoreUnusableError)
-_MAX_RAW_BYTES: Final = 64 * 1024  # bytes that are kept of a message that is no letter
-_PARSE_ERROR: Final = "it cannot be read ({})"
+_MAX_RAW_BYTES: Final = 64 * 1024  # bytes of an invalid message that are stored
+_PARSE_ERROR: Final = "the message cannot be read ({})"
 _NETWORK_ERRORS: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
 
 
 class _Client(Client):
-    """A client that proves who it is with an nkey, and sends nothing to a server without TLS where TLS is wanted."""
+    """A client that authenticates with an nkey, and sends nothing to a server without required TLS."""
 
     def __init__(self, access: BrokerAccess, *, requires_tls: bool) -> None:
         super().__init__()
@@ -94,12 +93,12 @@ class _Client(Client):
 
     def _connect_command(self) -> bytes:
         if self._requires_tls and not self._server_info.get("tls_required"):
-            raise nats.errors.Error("the server offers no TLS, and TLS is wanted")
+            raise nats.errors.Error("the server offers no TLS, which is required")
         return super()._connect_command()
 
 
 class NatsTransport:
-    """Carries letters by JetStream. ``Mail`` opens and closes it."""
+    """Transports letters with JetStream. ``Mail`` opens and closes it."""
 
     def __init__(
         self,
@@ -136,26 +135,26 @@ class NatsTransport:
         self._supervisor = Supervisor("dragoman-nats")
         self._mailboxes: set[tuple[str, str]] = set()
 
-    # --- opening -----------------------------------------------------------------------------------------------------
+    # --- connection --------------------------------------------------------------------------------------------------
 
     async def open(self, mail: Mail) -> None:
-        """Begin to send. A broker that is not there yet is waited for; letters are taken meanwhile."""
-        self._access.options()  # a file that cannot be used is an error now, and not a broker that is not there
+        """Start to send. Until the broker is available, letters wait in the outbox."""
+        self._access.options()  # raises now for an unusable file, rather than as a failed connection
         self._wire = MessageCodec(mail.encryptor, mail.store.clock, encrypt=not self._sign_only)
         if not self._wire.is_signed:
             self._require_loopback()
         self._mail = mail
         self._origin = await mail.store.mail.origin()
-        await mail.store.mail.resend_unconfirmed()  # whoever sent something before may have died before the receipt
+        await mail.store.mail.resend_unconfirmed()  # a crashed process may have missed receipts
         self._supervisor.start("connect", self._stay_connected)
         self._supervisor.start("relay", self._relay)
 
     def _require_loopback(self) -> None:
-        """Without shared keys, only a broker of this machine is trusted."""
+        """Without shared keys, accept only a broker on this machine."""
         remote_servers = [server for server in self._servers if not is_loopback(server)]
         if remote_servers:
             raise SettingsError(
-                "letters would travel without a signature, and there are no mail keys",
+                "a broker on another machine requires mail keys",
                 where=", ".join(map(_mask_credentials, remote_servers)),
                 remedy=f'Set {KEYS_VARIABLE} to the same text on every machine: "name:$(openssl rand -base64 32)"',
                 code="missing_mail_keys",
@@ -163,7 +162,7 @@ class NatsTransport:
         _log.warning("letters on NATS are neither signed nor encrypted: set %s", KEYS_VARIABLE)
 
     async def close(self) -> None:
-        """Stop. What is in the outbox stays there."""
+        """Stop. Letters stay in the outbox."""
         await self._supervisor.stop()
         client, self._client, self._js = self._client, None, None
         self._connected.clear()
@@ -172,7 +171,7 @@ class NatsTransport:
             await _close_quietly(client.close())
 
     async def _stay_connected(self) -> None:
-        """Connect, however long it takes, and again whenever the connection is lost."""
+        """Connect, and reconnect whenever the connection is lost."""
         while True:
             lost = asyncio.Event()
             try:
@@ -196,16 +195,16 @@ class NatsTransport:
             await _close_quietly(client.close())
 
     def _log_connect_error(self, reason: str) -> None:
-        """Log why there is no connection: once as a warning, then only when the reason changes."""
+        """Log a failed connection: as a warning only when the reason changes."""
         level = logging.DEBUG if reason == self._connect_error else logging.WARNING
         self._connect_error = reason
-        _log.log(level, "no connection to NATS: %s. Letters stay in the outbox meanwhile", reason)
+        _log.log(level, "no connection to NATS: %s. Letters stay in the outbox", reason)
 
     async def _connect(self, lost: asyncio.Event) -> Client:
-        """A connection that is not mended when it is lost: the client would leave sockets open behind it."""
+        """Return a connection without automatic reconnection, which would leak sockets."""
 
         async def on_error(error: Exception) -> None:
-            _log.debug("the broker: %s", error)
+            _log.debug("broker error: %s", error)
 
         async def on_close() -> None:
             lost.set()
@@ -219,7 +218,7 @@ class NatsTransport:
                 closed_cb=on_close,
                 disconnected_cb=on_close,
                 allow_reconnect=False,
-                reconnect_time_wait=_RECONNECT_S,  # type: ignore[arg-type]  # any time will do
+                reconnect_time_wait=_RECONNECT_S,  # type: ignore[arg-type]  # a float works
                 connect_timeout=2,
                 **self._access.options(),
             )
@@ -229,7 +228,7 @@ class NatsTransport:
         return client
 
     async def _ensure_stream(self) -> None:
-        """Make the stream if there is none, and have everything that it had sent again."""
+        """Create the stream if it is missing, and send its letters again."""
         assert self._js is not None
         config = StreamConfig(
             name=self._stream,
@@ -242,16 +241,16 @@ class NatsTransport:
             try:
                 await self._js.stream_info(self._stream)
             except nats.js.errors.NotFoundError:
-                with contextlib.suppress(nats.js.errors.BadRequestError):  # somebody else was faster
+                with contextlib.suppress(nats.js.errors.BadRequestError):  # created concurrently
                     await self._js.add_stream(config)
                 if self._mail is not None:
                     await self._mail.store.mail.resend_unconfirmed()
                     self._mail.notifier.notify(OUTBOX)
 
-    # --- sending -----------------------------------------------------------------------------------------------------
+    # --- send --------------------------------------------------------------------------------------------------------
 
     async def _relay(self) -> None:
-        """Publish what is in the outbox, for ever."""
+        """Publish the letters of the outbox, without end."""
         assert self._mail is not None
         with self._mail.notifier.waiter(OUTBOX) as wait:
             while True:
@@ -259,7 +258,7 @@ class NatsTransport:
                 try:
                     sent = await self._relay_batch()
                 except (DragomanError, *_NETWORK_ERRORS) as error:
-                    _log.warning("letters are kept, and sent later: %s", error)
+                    _log.warning("letters stay in the outbox and are sent later: %s", error)
                     if self._connected.is_set():
                         self._supervisor.report_failure("relay", type(error).__name__)
                     sent = 0
@@ -288,8 +287,8 @@ class NatsTransport:
         return len(sent)
 
     async def _send(self, stored: StoredLetter, attempts: int, broker_seq: int | None) -> int | None:
-        """Hand a letter to JetStream, unless it has it already; where it has it, or nothing if that failed."""
-        name = hashlib.sha256(msgspec.json.encode(_letter_key(stored))).hexdigest()  # an id may hold what no header can
+        """Publish a letter unless JetStream has it; return its sequence, or none if that failed."""
+        name = hashlib.sha256(msgspec.json.encode(_letter_key(stored))).hexdigest()  # any id as a header
         try:
             if broker_seq is not None and not _should_resend(attempts) and await self._is_on_broker(name, broker_seq):
                 return broker_seq
@@ -299,7 +298,7 @@ class NatsTransport:
             return None
 
     async def _is_on_broker(self, name: str, broker_seq: int) -> bool:
-        """Whether the broker says that it still has a letter: nobody has asked for it yet, or somebody is about to."""
+        """Whether the broker still has a letter."""
         assert self._js is not None
         try:
             message = await self._js.get_msg(self._stream, seq=broker_seq)
@@ -309,18 +308,18 @@ class NatsTransport:
         return message_id.partition("#")[0] == name
 
     async def _publish(self, stored: StoredLetter, name: str, attempts: int) -> int:
-        """Hand a letter to JetStream, and wait until it has it."""
+        """Publish a letter and wait for the acknowledgement of JetStream."""
         assert self._js is not None
         assert self._wire is not None
         assert self._mail is not None
-        suffix = f"#{attempts}" if attempts else ""  # what was lost behind the broker's back must not count as doubled
+        suffix = f"#{attempts}" if attempts else ""  # the broker must not discard a resent letter as a duplicate
         subject = self._subject(stored.recipient_id, stored.team_id)
         message_headers = {MESSAGE_ID: f"{name}{suffix}", ORIGIN: self._origin}
         headers, data = self._wire.encode("letter", subject, to_transport(stored), message_headers)
         try:
             ack = await self._js.publish(subject, data, headers=headers)
         except nats.errors.MaxPayloadError:
-            what = "the broker does not carry a letter of that size"
+            what = "the letter exceeds the payload limit of the broker"
             await self._mail.store.mail.mark_undeliverable(stored, reason="letter_too_large", error=what)
             return 0
         return ack.seq
@@ -329,30 +328,30 @@ class NatsTransport:
         return f"{self._prefix}.{team_id.encode().hex() or '_'}.{recipient_id}"
 
     def _parse_subject(self, subject: str) -> tuple[str, str]:
-        """The recipient and the team that a subject names. Only subjects that this store asked for come here."""
+        """Return recipient and team of a subject that this store subscribed to."""
         team, _, recipient_id = subject.removeprefix(f"{self._prefix}.").partition(".")
         return recipient_id, "" if team == "_" else bytes.fromhex(team).decode()
 
     async def _handle_receipt(self, message: Msg) -> None:
-        """The recipients' side has committed letters of ours."""
+        """Remove letters that another store committed from the outbox."""
         assert self._mail is not None
         assert self._wire is not None
         try:
             data = self._wire.decode("receipt", message.subject, message.headers, message.data)
             keys = msgspec.json.decode(data, type=list[Key])
             await self._mail.store.mail.confirm(keys)
-        except Exception as error:  # noqa: BLE001  the entry point of a message: a bad receipt changes nothing
+        except Exception as error:  # noqa: BLE001  the entry point of a message: an invalid receipt changes nothing
             reason = getattr(error, "code", type(error).__name__)
-            _log.warning("a receipt was refused [%s]; its letters stay in the outbox", reason)
+            _log.warning("a receipt was rejected [%s]; its letters stay in the outbox", reason)
             return
         self._mail.notifier.notify(OUTBOX)
 
-    # --- receiving ---------------------------------------------------------------------------------------------------
+    # --- receive -----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, recipient_id: str, team_id: str) -> None:
-        """Bring the letters of a recipient to this store, from now on and until this is closed."""
+        """Deliver the letters of a recipient to this store until the transport is closed."""
         if (recipient_id, team_id) in self._mailboxes or not is_agent_name(recipient_id):
-            return  # no letter can be addressed to what is no name, and a subject could be a pattern
+            return  # an invalid name has no letters, and could be a subject pattern
         self._mailboxes.add((recipient_id, team_id))
         name = f"pull {recipient_id}" + (f" of {team_id}" if team_id else "")
         self._supervisor.start(name, functools.partial(self._pull, name, recipient_id, team_id))
@@ -367,7 +366,7 @@ class NatsTransport:
                 finally:
                     await _close_quietly(subscription.unsubscribe())
             except _NETWORK_ERRORS as error:
-                _log.debug("the letters of %s are waited for: %s", recipient_id, error)
+                _log.debug("pulling letters of %s failed: %s", recipient_id, error)
                 if self._connected.is_set():
                     self._supervisor.report_failure(name, type(error).__name__)
                 await asyncio.sleep(_RECONNECT_S)
@@ -388,14 +387,14 @@ class NatsTransport:
         return await self._js.pull_subscribe_bind(consumer=name, stream=self._stream)
 
     async def _pull_messages(self, subscription: Any, name: str) -> None:
-        """Take letters until something is wrong with the consumer. While some are acknowledged, the next ones come."""
+        """Pull letters until the consumer fails. Acknowledgements run while the next letters are pulled."""
         ack_task: asyncio.Task[None] | None = None
         try:
             while True:
                 try:
                     messages = await subscription.fetch(self._batch, timeout=_FETCH_S)
                 except TimeoutError:
-                    await subscription.consumer_info()  # which fails if the broker has lost it
+                    await subscription.consumer_info()  # fails if the broker has lost the consumer
                     self._supervisor.report_success(name)
                     continue
                 received = await self._receive(messages)
@@ -409,17 +408,17 @@ class NatsTransport:
                 await asyncio.wait([ack_task])
 
     async def _receive(self, messages: Sequence[Msg]) -> list[ReceivedLetter]:
-        """Commit what has arrived; what is committed. The rest is a dead letter, or comes again."""
+        """Commit messages and return the committed letters. Others become dead letters or are redelivered."""
         assert self._mail is not None
         letters = [(message, stored) for message in messages if (stored := await self._parse(message)) is not None]
         received = await self._insert(letters)
         for _, stored in received:
             self._mail.notifier.notify(f"{stored.team_id}/{stored.recipient_id}")
-        self._mail.notifier.notify(OUTBOX)  # the next ones of their tasks
+        self._mail.notifier.notify(OUTBOX)  # the next letters of their tasks
         return received
 
     async def _insert(self, letters: list[ReceivedLetter]) -> list[ReceivedLetter]:
-        """Commit letters together; where that fails because of one of them, one by one."""
+        """Commit letters in one transaction; if one of them fails, commit each by itself."""
         assert self._mail is not None
         if not letters:
             return []
@@ -427,11 +426,11 @@ class NatsTransport:
         try:
             await self._mail.store.mail.receive([posted for _, posted in letters], foreign)
         except _STORE_ERRORS as error:
-            _log.warning("letters were not stored, and come again: %s", error)
+            _log.warning("letters were not stored and are redelivered: %s", error)
             for message, _ in letters:
                 await _redeliver(message)
             return []
-        except Exception as error:  # noqa: BLE001  whatever a letter does to the store, the next one is not to blame
+        except Exception as error:  # noqa: BLE001  the entry point of a message: the next one is independent
             if len(letters) == 1:
                 await self._reject(letters[0][0], error)
                 return []
@@ -439,7 +438,7 @@ class NatsTransport:
         return letters
 
     async def _acknowledge_all(self, received: Sequence[ReceivedLetter]) -> None:
-        """Tell the senders, and the broker, that letters have arrived."""
+        """Send receipts and acknowledge messages."""
         origins: dict[str, list[Key]] = {}
         for message, stored in received:
             origins.setdefault(_get_origin(message), []).append(_letter_key(stored))
@@ -448,21 +447,21 @@ class NatsTransport:
             await self._acknowledge(message)
 
     async def _parse(self, message: Msg) -> StoredLetter | None:
-        """The letter of a message; what is none is a dead letter, and is not brought again."""
+        """Return the letter of a message; an invalid message becomes a dead letter."""
         assert self._wire is not None
         try:
             data = self._wire.decode("letter", message.subject, message.headers, message.data)
             return _parse_letter(data, *self._parse_subject(message.subject))
-        except Exception as error:  # noqa: BLE001  whatever a message does to its reader, the next one is not to blame
+        except Exception as error:  # noqa: BLE001  the entry point of a message: the next one is independent
             await self._reject(message, error)
         return None
 
     async def _reject(self, message: Msg, error: Exception) -> None:
-        """Keep what cannot be delivered as a dead letter, and let the broker forget it."""
+        """Store a message as a dead letter and remove it from the broker."""
         assert self._mail is not None
         recipient_id, team_id = self._parse_subject(message.subject)
         reason = error if isinstance(error, DragomanError) else FormatError(_PARSE_ERROR.format(type(error).__name__))
-        _log.warning("a message to %s is no letter that can be delivered [%s]", recipient_id, reason.code)
+        _log.warning("a message to %s was rejected [%s]", recipient_id, reason.code)
         is_trusted = reason.code not in UNTRUSTED_CODES
         try:
             await self._mail.for_team(team_id=team_id).reject(
@@ -473,16 +472,14 @@ class NatsTransport:
                 is_trusted=is_trusted,
             )
         except _STORE_ERRORS as failure:
-            _log.warning("a dead letter was not stored, and comes again: %s", failure)
+            _log.warning("a dead letter was not stored and is redelivered: %s", failure)
             await _redeliver(message)
             return
         with contextlib.suppress(*_NETWORK_ERRORS):
             await message.term()
 
     async def _acknowledge(self, message: Msg) -> None:
-        with contextlib.suppress(
-            *_NETWORK_ERRORS
-        ):  # nobody waits for an answer: it comes again, and the inbox knows it
+        with contextlib.suppress(*_NETWORK_ERRORS):  # else the message is redelivered, and the inbox has its letter
             await message.ack()
 
     async def _send_receipts(self, origins: Mapping[str, list[Key]]) -> None:
@@ -495,11 +492,11 @@ class NatsTransport:
                 with contextlib.suppress(*_NETWORK_ERRORS):
                     await self._client.publish(subject, data, headers=headers or None)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """``ok``; ``not connected`` while there is no broker; ``failing`` while a task does not work."""
+        """``ok``, ``not connected`` or ``failing`` (a task fails)."""
         if self._supervisor.failures():
             return "failing"
         return "ok" if self._is_connected else "not connected"
@@ -509,7 +506,7 @@ class NatsTransport:
         return self._client is not None and self._client.is_connected
 
     async def health(self) -> Mapping[str, Any]:
-        """Whether the broker is there, and how safe what it has is. The outbox keeps every letter in any case."""
+        """Return the state and the durability of the broker. The outbox keeps every letter in any case."""
         return {
             "failing": self._supervisor.failures(),
             "broker": "connected" if self._is_connected else "not connected",
@@ -519,10 +516,10 @@ class NatsTransport:
         }
 
     async def _durability(self) -> str:
-        """What a power cut takes from the broker, in words; its monitoring port says so."""
+        """Return what the broker survives, from its monitoring port."""
         if self._monitor is None:
             return "unknown"
-        import aiohttp  # noqa: PLC0415  only who asks pays for it
+        import aiohttp  # noqa: PLC0415  slow to import
 
         try:
             timeout = aiohttp.ClientTimeout(total=2)
@@ -540,28 +537,28 @@ class NatsTransport:
 
 
 def _should_resend(attempts: int) -> bool:
-    """Whether to send a letter again even though the broker says that it has it: after 4 times, 8, 16, …
+    """Whether to publish a letter again although the broker has it: after 4, 8, 16, … attempts.
 
-    One whose files were damaged may have a message that it will never bring: its consumer has gone past it.
+    A broker with damaged files may have a message that its consumer skips.
     """
     return attempts >= 4 and attempts & (attempts - 1) == 0
 
 
 async def _close_quietly(coroutine: Coroutine[Any, Any, None]) -> None:
-    """End something of the client's, however it goes, and not for long: a broker that does not read keeps nobody."""
+    """Await a close with a timeout and ignore network errors."""
     with contextlib.suppress(*_NETWORK_ERRORS):
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await coroutine
 
 
 def _parse_letter(data: bytes, recipient_id: str, team_id: str) -> StoredLetter:
-    """The letter of a message to a mailbox; an ``InputError``, or whatever a reader raises, if there is none in it."""
+    """Return the letter of a message to a mailbox, or raise ``InputError``."""
     try:
         stored = from_transport(data)
     except msgspec.MsgspecError:
-        raise FormatError("what a transport has brought is no letter") from None
+        raise FormatError("the message is not a letter") from None
     if (stored.recipient_id, stored.team_id) != (recipient_id, team_id):
-        raise LetterError(("it is for another mailbox or team than its subject",), code="wrong_mailbox")
+        raise LetterError(("the mailbox or team differs from the subject",), code="wrong_mailbox")
     letter = read_stored_letter(stored.text.encode())
     identity = (
         letter.recipient_id,
@@ -571,29 +568,29 @@ def _parse_letter(data: bytes, recipient_id: str, team_id: str) -> StoredLetter:
         letter.message_id or stored.letter_id,
     )
     if identity != (stored.recipient_id, stored.sender_id, stored.task_id, stored.type, stored.letter_id):
-        raise FormatError("what a transport has brought contradicts itself")
+        raise FormatError("the fields of the message contradict its letter")
     return stored
 
 
 def _dead_id(message: Msg, code: str) -> str:
-    """One for all copies of a message that is refused: its sender may send it again and again."""
+    """Return the same id for every copy of a rejected message."""
     name = (message.headers or {}).get(MESSAGE_ID, "").partition("#")[0] or hashlib.sha256(message.data).hexdigest()
     return f"dead_{hashlib.sha256(msgspec.json.encode((message.subject, code, name))).hexdigest()[:40]}"
 
 
 def _mask_credentials(server: str) -> str:
-    """The address of a server without a user and a password."""
+    """Return the address of a server without user and password."""
     scheme, _, rest = server.rpartition("//")
     return f"{scheme}//{rest.rpartition('@')[2]}" if scheme else rest.rpartition("@")[2]
 
 
 def _get_origin(message: Msg) -> str:
-    """The store that a message comes from."""
+    """Return the store that sent a message."""
     return str((message.headers or {}).get(ORIGIN, ""))
 
 
 async def _redeliver(message: Msg) -> None:
-    """Have the broker bring a message again after a second."""
+    """Let the broker redeliver a message after a second."""
     with contextlib.suppress(*_NETWORK_ERRORS):
         await message.nak(delay=1)
 

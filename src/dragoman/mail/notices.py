@@ -1,7 +1,6 @@
-"""Letters about letters: to whoever sent something that is none, and to whoever is asked when all else failed.
+"""Error letters of the mail system: to the sender of an invalid letter, and to the escalation address.
 
-They come from ``POSTMASTER``. The one rule: nobody is told about a letter of the postmaster's own, so that there is no
-circle.
+They are sent by ``POSTMASTER``. A letter of ``POSTMASTER`` causes no notice, so notices cannot loop.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _NO_TASK: Final = "UNKNOWN"
 
 
 def make_rejection_notice(hints: Hints, code: str, problem: str, name: str, now: datetime) -> ErrorLetter | None:
-    """What the sender of something that is no letter is told, if it can be told who that is."""
+    """Return the notice to the sender of an invalid letter, if the sender is known."""
     if hints.sender_id is None or hints.sender_id == POSTMASTER or hints.type == "error":
         return None
     details = {"recipient_id": hints.recipient_id, "message_id": hints.message_id}
@@ -29,7 +28,7 @@ def make_rejection_notice(hints: Hints, code: str, problem: str, name: str, now:
         task_id=hints.task_id or _NO_TASK,
         timestamp=now,
         code=code.upper(),
-        message=f"A letter could not be taken: {problem}",
+        message=f"The letter was rejected: {problem}",
         details={key: value for key, value in details.items() if value is not None},
         retryable=False,
         trace_id=hints.trace_id,
@@ -40,7 +39,7 @@ def make_rejection_notice(hints: Hints, code: str, problem: str, name: str, now:
 def make_escalation(
     stored: StoredLetter, to: str, *, error_class: str, error: str, attempts: int, is_dead: bool, now: datetime
 ) -> ErrorLetter | None:
-    """What somebody is told when a letter was given up, or went wrong in a way that cannot wait."""
+    """Return the notice about a letter that is undeliverable or failed critically."""
     if stored.sender_id == POSTMASTER:
         return None
     details: dict[str, Any] = {
@@ -51,14 +50,14 @@ def make_escalation(
         "attempts": attempts,
         "error_class": error_class,
     }
-    what = "was given up" if is_dead else "failed, and is tried again"
+    outcome = "is undeliverable" if is_dead else "failed and is retried"
     return error_letter(
         sender_id=POSTMASTER,
         recipient_id=to,
         task_id=stored.task_id,
         timestamp=now,
         code=DELIVERY_FAILED,
-        message=f"A letter from {stored.sender_id} to {stored.recipient_id} {what}: {error}",
+        message=f"A letter from {stored.sender_id} to {stored.recipient_id} {outcome}: {error}",
         details=details,
         retryable=False,
         suggested_actions=["resend"] if is_dead else [],
@@ -67,6 +66,6 @@ def make_escalation(
     )
 
 
-def _make_notice_id(stored: StoredLetter, *when: str) -> str:
-    text = "\n".join((stored.team_id, stored.recipient_id, stored.letter_id, *when))
+def _make_notice_id(stored: StoredLetter, *parts: str) -> str:
+    text = "\n".join((stored.team_id, stored.recipient_id, stored.letter_id, *parts))
     return hashlib.sha256(text.encode()).hexdigest()[:40]

@@ -1,13 +1,13 @@
-"""The mail of a server, from another machine: the same verbs over HTTP.
+"""A client for the mail of a server, with the methods of ``Mail``.
 
     async with RemoteMail("https://mail.example.com", key=key) as mail:
         await mail.send(letter)
         async with mail.mailbox("CA") as mailbox:
-            async for delivery in mailbox: …      done when the body ends well, tried again later when it raises
+            async for delivery in mailbox: …      acknowledged when the body succeeds, retried later when it raises
 
-An effect cannot be in one transaction with a letter of another machine's store: make it once by ``delivery.letter_id``,
-which is the same however often a letter comes. The one rule: what the server said no to is an error with the server's
-own code; what never got an answer is asked again, as every verb here may be said twice.
+An effect cannot share a transaction with a letter in another store: use ``delivery.letter_id`` as its idempotency key.
+A rejection of the server raises an error with the code of the server. A request without a response is retried; every
+method is idempotent.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ import msgspec
 from dragoman.errors import ConflictError, LetterError, TransportError, UnknownLetterError
 from dragoman.letters import Letter, letter_from, read_letter, write_letter
 from dragoman.letters.records import FailureOutcome, Receipt
+from dragoman.mail.mail import LEASE_S, MailboxNotifier
 from dragoman.mail.mailbox import Mailbox
-from dragoman.mail.waking import MailboxNotifier
 
 if TYPE_CHECKING:
     from dragoman.mail.mail import Mail
 
 _PATH: Final = "/api/v1/mail"
-_LEASE_S: Final = 60.0
-_WAIT_S: Final = 20.0  # how long the server may wait for a letter before it says that there is none
+_WAIT_S: Final = 20.0  # for the server to wait for a letter
 _MAX_ATTEMPTS: Final = 4
 _RETRY_STATUSES: Final = (429, 502, 503, 504)
 
 
 class RemoteDelivery:
-    """A letter in this program's hands. ``letter`` has ``***`` in place of what is sensitive; ``opened`` has it."""
+    """A leased letter. ``letter`` has masked secrets; ``decrypt`` returns them."""
 
     def __init__(self, mail: RemoteMail, recipient: str, payload: Mapping[str, Any]) -> None:
         self._mail = mail
@@ -55,26 +54,26 @@ class RemoteDelivery:
         return f"RemoteDelivery({self.letter_id!r}, attempt {self.attempts})"
 
     async def decrypt(self) -> Letter:
-        """The letter with what is sensitive in it."""
+        """See ``RemoteMail.decrypt``."""
         return await self._mail.decrypt(self)
 
     async def ack(self) -> bool:
-        """It is done; false if it had been done before."""
+        """See ``RemoteMail.ack``."""
         return await self._mail.ack(self)
 
     async def nack(self, error: BaseException | str = "", **failure: Any) -> FailureOutcome | None:
-        """It could not be handled."""
+        """See ``RemoteMail.nack``."""
         return await self._mail.nack(self, error, **failure)
 
-    async def extend(self, lease_s: float = _LEASE_S) -> datetime:
-        """Keep it for longer."""
+    async def extend(self, lease_s: float = LEASE_S) -> datetime:
+        """See ``RemoteMail.extend``."""
         return await self._mail.extend(self, lease_s)
 
 
 class RemoteMail:
     """The mail of a server. Use it with ``async with``."""
 
-    team_id = ""  # the server knows it
+    team_id = ""  # determined by the key
 
     def __init__(self, base_url: str, *, key: str | None = None, wait_s: float = _WAIT_S) -> None:
         self.notifier = MailboxNotifier()
@@ -94,10 +93,10 @@ class RemoteMail:
         assert self._session is not None
         await self._session.close()
 
-    # --- sending -----------------------------------------------------------------------------------------------------
+    # --- send --------------------------------------------------------------------------------------------------------
 
     async def send(self, letter: Letter | Mapping[str, Any] | bytes | str) -> Receipt:
-        """Send a letter; when this returns, it is safe. The same again gives the same receipt."""
+        """Send a letter. The same letter again returns the same receipt."""
         match letter:
             case Letter():
                 data = write_letter(letter)
@@ -109,32 +108,30 @@ class RemoteMail:
         return Receipt(**{name: result[name] for name in Receipt.__struct_fields__})
 
     async def answer(self, delivery: RemoteDelivery, inputs: Mapping[str, Any], *, output: str = "Input given") -> str:
-        """Answer a request for input, which is done by that; the id of the answer."""
-        payload = {"lease": delivery.lease, "inputs": dict(inputs), "output": output}
-        result = await self._post(delivery, "answer", payload)
+        """Answer a request for input and acknowledge it; return the id of the answer."""
+        result = await self._post(delivery, "answer", inputs=dict(inputs), output=output)
         delivery.is_ended = True
         return str(result["letter_id"])
 
-    # --- receiving ---------------------------------------------------------------------------------------------------
+    # --- receive -----------------------------------------------------------------------------------------------------
 
-    async def receive(self, recipient: str, *, lease_s: float = _LEASE_S, limit: int = 10) -> list[RemoteDelivery]:
-        """The next letters of a mailbox; waits a while for the first."""
+    async def receive(self, recipient: str, *, lease_s: float = LEASE_S, limit: int = 10) -> list[RemoteDelivery]:
+        """Lease the next letters of a mailbox; wait for the first one."""
         payload = {"lease_s": lease_s, "limit": limit, "wait_s": self._wait_s}
         result = await self._request("POST", f"/inbox/{recipient}/receive", payload)
-        return [RemoteDelivery(self, recipient, one) for one in result["deliveries"]]
+        return [RemoteDelivery(self, recipient, fields) for fields in result["deliveries"]]
 
-    def mailbox(self, recipient: str, *, lease_s: float = _LEASE_S, concurrency: int = 1) -> Mailbox:
-        """The letters of a recipient as a loop that waits for more."""
+    def mailbox(self, recipient: str, *, lease_s: float = LEASE_S, concurrency: int = 1) -> Mailbox:
+        """Return the letters of a recipient as a loop that waits for new ones."""
         return Mailbox(cast("Mail", self), recipient, lease_s=lease_s, concurrency=concurrency)
 
     async def decrypt(self, delivery: RemoteDelivery) -> Letter:
-        """A letter with what is sensitive in it. Only who holds it can have it."""
-        result = await self._post(delivery, "open", {"lease": delivery.lease})
-        return letter_from(result["letter"])
+        """Return a letter with its secrets, for the holder of its lease."""
+        return letter_from((await self._post(delivery, "open"))["letter"])
 
     async def ack(self, delivery: RemoteDelivery) -> bool:
-        """A letter is done; false if it had been done before."""
-        result = await self._post(delivery, "ack", {"lease": delivery.lease})
+        """Acknowledge a letter; false if it was acknowledged before."""
+        result = await self._post(delivery, "ack")
         delivery.is_ended = True
         return bool(result["is_first"])
 
@@ -146,11 +143,10 @@ class RemoteMail:
         error_class: str | None = None,
         retry_after_s: float | None = None,
     ) -> FailureOutcome | None:
-        """A letter could not be handled: it is handed out again later, or given up. Nothing if it was done before."""
+        """Report a failure: the letter is retried or becomes a dead letter. None if it was acknowledged before."""
         options = {"error_class": error_class or getattr(error, "error_class", None), "retry_after_s": retry_after_s}
-        payload: dict[str, Any] = {"lease": delivery.lease, "error": str(error)[:2_000]}
-        payload.update({name: value for name, value in options.items() if value is not None})
-        result = await self._post(delivery, "nack", payload)
+        fields = {name: value for name, value in options.items() if value is not None}
+        result = await self._post(delivery, "nack", error=str(error)[:2_000], **fields)
         delivery.is_ended = True
         if result["attempts"] == 0:
             return None
@@ -158,25 +154,26 @@ class RemoteMail:
         return FailureOutcome(retry_at=retry_at, attempts=result["attempts"], dead_letter_id=result["dead_letter_id"])
 
     async def release(self, delivery: RemoteDelivery) -> None:
-        """Let somebody else have a letter, as if it had not been handed out."""
-        await self._post(delivery, "give-back", {"lease": delivery.lease})
+        """End a lease without counting the delivery."""
+        await self._post(delivery, "give-back")
 
-    async def extend(self, delivery: RemoteDelivery, lease_s: float = _LEASE_S) -> datetime:
-        """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
-        result = await self._post(delivery, "extend", {"lease": delivery.lease, "lease_s": lease_s})
+    async def extend(self, delivery: RemoteDelivery, lease_s: float = LEASE_S) -> datetime:
+        """Extend a lease; ``ConflictError`` (``lease_lost``) if the letter was leased again."""
+        result = await self._post(delivery, "extend", lease_s=lease_s)
         delivery.until = datetime.fromisoformat(result["until"])
         return delivery.until
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
-    async def _post(self, delivery: RemoteDelivery, verb: str, payload: Mapping[str, Any]) -> Any:
-        return await self._request("POST", f"/inbox/{delivery.recipient}/{delivery.letter_id}/{verb}", payload)
+    async def _post(self, delivery: RemoteDelivery, verb: str, **fields: Any) -> Any:
+        path = f"/inbox/{delivery.recipient}/{delivery.letter_id}/{verb}"
+        return await self._request("POST", path, {"lease": delivery.lease, **fields})
 
-    async def _request(self, method: str, path: str, payload: Mapping[str, Any] | bytes | None = None) -> Any:
-        """What the server answers. What never got an answer, or was told to come again, is asked again."""
+    async def _request(self, method: str, path: str, payload: Mapping[str, Any] | bytes) -> Any:
+        """Return the response body. Network errors and transient statuses are retried."""
         assert self._session is not None, "use it with async with"
-        data = payload if isinstance(payload, bytes) or payload is None else msgspec.json.encode(payload)
-        headers = {} if data is None else {"content-type": "application/json"}
+        data = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
+        headers = {"content-type": "application/json"}
         url = f"{self._base_url}{_PATH}{path}"
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
@@ -188,14 +185,14 @@ class RemoteMail:
                         raise _to_error(response.status, body)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if attempt == _MAX_ATTEMPTS:
-                    what = f"it cannot be reached ({type(error).__name__})"
+                    what = f"the server cannot be reached ({type(error).__name__})"
                     raise TransportError(what, where=self._base_url, remedy="Try again later") from None
             await asyncio.sleep(min(5.0, 0.2 * 2**attempt) * (0.5 + random.random()))
         raise AssertionError("unreachable")
 
 
 def _to_error(status: int, body: bytes) -> Exception:
-    """The error that a refusal of the server is here."""
+    """Convert an error response."""
     try:
         error = msgspec.json.decode(body)["error"]
         code, message = str(error["code"]), str(error["message"])

@@ -1,8 +1,7 @@
-"""How often a letter that could not be handled is tried again, by the class of what went wrong.
+"""Retry rules for letters that could not be handled, by error class.
 
-A class has a number of retries, a first pause that doubles with every attempt up to a longest one, and says whether
-somebody is told at once rather than at the end. What raised without a class is put into one by its words. The one rule:
-every class comes to an end.
+A rule has a number of retries, a first delay that doubles up to a maximum, and whether the first failure is escalated.
+An error without a class is classified by its text. Every rule ends.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ import msgspec
 
 
 class RetryRule(msgspec.Struct, frozen=True):
-    """What is done about one class of errors."""
+    """The rule of one error class."""
 
     retries: int  # after the first attempt
-    first_s: float = 0.0  # before the first retry
-    max_s: float = 0.0  # before any
-    escalate_immediately: bool = False  # somebody is told at the first failure
+    first_s: float = 0.0  # delay before the first retry
+    max_s: float = 0.0  # maximum delay
+    escalate_immediately: bool = False  # escalate the first failure, too
 
-    def pause_s(self, attempts: int) -> float:
-        """How long to wait after so many attempts."""
+    def delay_s(self, attempts: int) -> float:
+        """Return the delay after a number of attempts."""
         return float(min(self.max_s, self.first_s * 2 ** min(attempts - 1, 30)))
 
 
@@ -45,7 +44,7 @@ _PATTERNS: Final = (
 
 
 def classify_error(error: BaseException | str) -> str:
-    """The class of an error: what it says itself in ``error_class``, or what its words say."""
+    """Return the ``error_class`` of an error, or the class that its text indicates."""
     error_class = getattr(error, "error_class", None)
     if isinstance(error_class, str) and error_class:
         return error_class
@@ -54,12 +53,12 @@ def classify_error(error: BaseException | str) -> str:
 
 
 def get_rule(rules: Mapping[str, RetryRule], error_class: str) -> RetryRule:
-    """The rule of a class; one that has none is treated as any other error."""
+    """Return the rule of a class; without one, the rule of any other error."""
     return rules.get(error_class) or rules.get(OTHER) or RULES[OTHER]
 
 
 def retry_at(rule: RetryRule, attempts: int, now: datetime, random_value: float) -> datetime | None:
-    """When to try again after so many attempts; ``None`` if that was the last. ``chance`` (0 to 1) spreads them."""
+    """Return the time of the next attempt, or none. ``random_value`` (0 to 1) shortens the delay by up to 20 %."""
     if attempts > rule.retries:
         return None
-    return now + timedelta(seconds=rule.pause_s(attempts) * (1 - 0.2 * random_value))
+    return now + timedelta(seconds=rule.delay_s(attempts) * (1 - 0.2 * random_value))

@@ -1,10 +1,11 @@
-"""From a letter to what is kept of it, and back to what people may see.
+"""Conversions between a letter and its stored form.
 
-    to_stored(letter, sealing, …)       its text with references, its secrets sealed, its id and its fingerprint
-    shown(posted)                       the letter with *** for every secret
-    opened(posted, sealing)             the letter with its secrets back, for its recipient
+    to_stored(letter, encryptor, …)        text with references, encrypted secrets, id and fingerprint
+    to_masked(stored)                      the letter with *** for every secret
+    to_decrypted(stored, encryptor)        the letter with its secrets, for its recipient
+    to_transport(stored), from_transport   bytes for a transport
 
-The one rule: whatever is made of a letter here goes through ``part`` first.
+Invariant: the text of a stored letter contains no secret; ``extract_secrets`` runs before anything is written.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def to_stored(
     message_id: str | None = None,
     turn_id: str | None = None,
 ) -> StoredLetter:
-    """What is kept of a letter; ``ids`` are the sensitive inputs of the request that it answers, if that is known.
+    """Convert a letter. ``ids`` are the sensitive inputs of the request that it answers, if known.
 
-    ``text`` is what ``write_letter`` gives for it, where somebody has it already.
+    ``text`` is the output of ``write_letter``, if the caller has it.
     """
     public_letter, secrets = extract_secrets(letter, ids)
     content_hash = _hash_content(public_letter)
@@ -80,13 +81,12 @@ def to_stored(
 
 
 def _hash_content(letter: Letter) -> bytes:
-    """What makes a letter this one and no other, whatever order its keys have."""
+    """Hash what identifies a letter, independent of the order of its keys."""
     header = (letter.sender_id, letter.recipient_id, letter.task_id, letter.type)
     try:
         data = _SORTED_ENCODER.encode((*header, letter.payload))
-    except SlowPathRequired:  # it holds what is not known here, in bytes of its own
-        plain = msgspec.json.decode(encode(letter.payload))
-        data = _SORTED_ENCODER.encode((*header, plain))
+    except SlowPathRequired:  # it contains unknown fields as raw bytes
+        data = _SORTED_ENCODER.encode((*header, msgspec.json.decode(encode(letter.payload))))
     return hashlib.sha256(data).digest()
 
 
@@ -98,13 +98,13 @@ _SORTED_ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=_raise_sl
 
 
 def to_masked(stored: StoredLetter, attempts: int = 0) -> Letter:
-    """A letter as people may see it, handed out so many times."""
+    """Return a letter with masked secrets and its number of deliveries."""
     letter = read_stored_letter(stored.text.encode()).with_attempts(attempts)
     return mask_secrets(letter, ()) if REFERENCE in stored.text else letter
 
 
 def to_decrypted(stored: StoredLetter, encryptor: Encryptor) -> Letter:
-    """A letter with its secrets, for its recipient. ``posted`` has its sealed values."""
+    """Return a letter with its secrets. ``stored`` must contain its sealed values."""
     context = (stored.recipient_id, stored.team_id, stored.letter_id)
     secrets: dict[str, Any] = {
         value.input_id: encryptor.decrypt(value.key_id, value.box, *context, value.input_id) for value in stored.sealed
@@ -113,10 +113,10 @@ def to_decrypted(stored: StoredLetter, encryptor: Encryptor) -> Letter:
 
 
 def to_transport(stored: StoredLetter) -> bytes:
-    """What a transport carries: the letter as it is kept, sealed values included."""
+    """Encode a letter for a transport, including its sealed values."""
     return msgspec.json.encode(stored)
 
 
 def from_transport(data: bytes) -> StoredLetter:
-    """What a transport has brought; ``msgspec.MsgspecError`` if it is no letter that was packed."""
+    """Decode a letter from a transport; ``msgspec.MsgspecError`` if it is invalid."""
     return msgspec.json.decode(data, type=StoredLetter)

@@ -1,14 +1,14 @@
-"""Background tasks that never end: one that raises is logged and started again after a pause.
+"""Supervises endless background tasks: a task that raises or returns is logged and restarted after a delay.
 
     supervisor = Supervisor("dragoman-nats")
-    supervisor.start("pull CA", pull)         pull() is awaited; when it raises or returns, it is called again
-    supervisor.report_success("pull CA")      called by the task itself whenever it has done some work
-    supervisor.report_failure("pull CA", …)   the same when it cannot do its work at the moment
-    supervisor.failures()                     the tasks that have failed and have not done any work since
+    supervisor.start("pull CA", pull)         awaits pull(); restarts it when it raises or returns
+    supervisor.report_success("pull CA")      called by the task after it did some work
+    supervisor.report_failure("pull CA", …)   called by the task when it cannot work
+    supervisor.failures()                     tasks that failed and did no work since
     await supervisor.stop()
 
-The pause doubles from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S`` while a task keeps failing; a success resets it.
-Invariant: a task that was started is running or about to be restarted until ``stop``.
+The delay doubles from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S`` while a task keeps failing; a success resets it.
+Invariant: until ``stop``, a started task is running or about to be restarted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger("dragoman.mail")
 
 
 class Supervisor:
-    """Starts tasks, restarts those that fail, and knows which ones do not work."""
+    """Starts tasks, restarts them, and records failures."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,7 +36,7 @@ class Supervisor:
         self._tasks.add(asyncio.create_task(self._run(name, work), name=f"{self._name}-{name}"))
 
     async def stop(self) -> None:
-        """Cancel every task and wait for its end."""
+        """Cancel all tasks and wait for them."""
         tasks, self._tasks = self._tasks, set()
         self._failures.clear()
         while tasks:  # a library may swallow a cancellation, as asyncio.wait_for of Python 3.11 does
@@ -45,15 +45,15 @@ class Supervisor:
             _, tasks = await asyncio.wait(tasks, timeout=1)
 
     def report_success(self, name: str) -> None:
-        """The task has done some work."""
+        """Record that a task did some work."""
         self._failures.pop(name, None)
 
     def report_failure(self, name: str, reason: str) -> None:
-        """The task cannot do its work at the moment."""
+        """Record that a task cannot work."""
         self._failures[name] = reason
 
     def failures(self) -> dict[str, str]:
-        """The tasks that do not work, each with the reason."""
+        """Return the failing tasks with their reasons."""
         return dict(self._failures)
 
     async def _run(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -64,7 +64,7 @@ class Supervisor:
                 reason = "it ended"
             except Exception as error:  # noqa: BLE001  the entry point of a task: any failure is logged and retried
                 reason = type(error).__name__
-                _log.error("%s failed with %s; it is restarted", name, reason, exc_info=error)
+                _log.error("task %s failed with %s and is restarted", name, reason, exc_info=error)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if name in self._failures else FIRST_PAUSE_S
             self.report_failure(name, reason)
             await asyncio.sleep(pause_s)

@@ -51,6 +51,16 @@ def operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, Operat
     return wrapper
 
 
+def volatile_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, VolatileOperation[Result]]:
+    """Decorate a generator function so that a call returns a ``VolatileOperation``."""
+
+    @functools.wraps(steps)
+    def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> VolatileOperation[Result]:
+        return VolatileOperation(functools.partial(steps, *arguments, **kwargs))
+
+    return wrapper
+
+
 class Facet:
     """A group of methods of a store, such as ``store.runs`` or ``store.costs``."""
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import dragoman
-from dragoman.mail.evaluation import RESOURCES
+from dragoman.letters.types import RESOURCES
 from dragoman.mail.metrics import AgentMetrics, MailMetrics, Metrics, ModelMetrics, Performance, get_metrics
 from dragoman.server.admin.counters import RUN_ENDS, HttpMeasures, RunMeasures, WorkerMeasures
 from dragoman.server.auth.principal import ADMIN, get_principal

@@ -1,8 +1,8 @@
-"""Mail over HTTP, under ``/api/v1/mail``: sending, inboxes with leases, streams of what arrives, dead letters, graphs.
+"""Mail over HTTP, under ``/api/v1/mail``: letters, mailboxes with leases, streams, dead letters and evaluations.
 
-The one rule: every route asks ``team_mail(request)``, which knows the caller's team and no other.
+Invariant: every handler uses ``team_mail(request)``, which is limited to the team of the caller.
 """
 
-from dragoman.server.mail import letters, looking, mailboxes, stream
+from dragoman.server.mail import letters, mailboxes, stream
 
-ENDPOINTS = (*letters.ENDPOINTS, *mailboxes.ENDPOINTS, *stream.ENDPOINTS, *looking.ENDPOINTS)
+ENDPOINTS = (*letters.ENDPOINTS, *mailboxes.ENDPOINTS, *stream.ENDPOINTS)

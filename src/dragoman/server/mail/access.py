@@ -1,10 +1,10 @@
-"""Whose mail a caller may see, and as whom they may speak.
+"""Access rules of mail: the team and the agents of a caller.
 
-Mail is of a team: keys of one team share its mailboxes, tasks and evaluations, and a key of no team has those of its
-user alone. Without a key, the caller has the mail of nobody's team, which is what the command line and programs on this
-machine use. A key with scopes ``agent:ID`` speaks as those agents and reads their mailboxes; one without speaks as any
-agent of its team. The one rule: what is asked of mail is asked of ``team_mail(request)``, which knows the caller's team
-and no other.
+Keys of one team share its mailboxes, tasks and evaluations; a key without a team has those of its user. A caller
+without a key has the mail without a team, which the command line and programs on this machine use. A key with scopes
+``agent:ID`` sends as these agents and reads their mailboxes; a key without them acts as any agent of its team.
+
+Invariant: handlers read mail only through ``team_mail(request)``, which is limited to the team of the caller.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ _AGENT_PREFIX: Final = "agent:"
 
 
 def mail_team(principal: Principal) -> str:
-    """The team that mail is kept under."""
+    """Return the team id under which the mail of a caller is stored."""
     if principal.is_local:
         return ""
     return principal.team_id or personal_team(principal.user_id)
 
 
 def team_mail(request: Request) -> Mail:
-    """The mail of the caller's team."""
+    """Return the mail of the caller's team."""
     principal = get_principal(request)
     return app_state(request).mail.for_team(team_id=mail_team(principal), user_id=principal.user_id)
 
 
 def key_agents(principal: Principal) -> frozenset[str]:
-    """The agents that a key speaks as; none if it speaks as any."""
+    """Return the agents of a key; empty if it acts as any agent."""
     return frozenset(scope.removeprefix(_AGENT_PREFIX) for scope in principal.scopes if scope.startswith(_AGENT_PREFIX))
 
 
 def require_sender(request: Request, agent: str) -> None:
-    """403 unless the caller may speak as this agent."""
+    """Raise 403 unless the caller may send as this agent."""
     agents = key_agents(get_principal(request))
     if agents and agent not in agents:
-        raise ApiError(403, "sender_mismatch", "The key speaks as another agent.")
+        raise ApiError(403, "sender_mismatch", "The key belongs to another agent.")
 
 
 def resolve_evaluator(request: Request, name: str | None) -> str:
-    """Who the caller judges as: what they named if that is them or an agent of theirs, else 403.
+    """Return the evaluator: ``name`` if the caller may use it, else 403.
 
-    A key with ``agent:ID`` judges as those agents, any other key as its user or as an agent of its team. A caller on
-    this machine without a key may name anybody.
+    A key with ``agent:ID`` evaluates as these agents, another key as its user or as an agent of its team. A caller on
+    this machine without a key may use any name.
     """
     principal = get_principal(request)
     agents = key_agents(principal)
@@ -64,26 +64,30 @@ def resolve_evaluator(request: Request, name: str | None) -> str:
         return min(agents) if agents else principal.user_id
     is_own = name in agents if agents else name == principal.user_id or is_agent_name(name)
     if not is_own and not principal.is_local:
-        raise ApiError(403, "sender_mismatch", "The key does not belong to the evaluator. Leave evaluator out.")
+        raise ApiError(403, "sender_mismatch", "The key does not belong to the evaluator. Omit evaluator.")
     return name
 
 
-def require_mailbox(request: Request, recipient: str) -> None:
-    """404 unless the caller may read the mailbox of this agent."""
+def get_recipient(request: Request) -> str:
+    """Return the recipient of the path; 404 unless the caller may read its mailbox."""
+    recipient: str = request.path_params["recipient"]
+    if "\0" in recipient:
+        raise ApiError(422, "invalid_character", "recipient contains a NUL.")
     agents = key_agents(get_principal(request))
     if agents and recipient not in agents:
         raise not_found_error()
+    return recipient
 
 
 async def read_letter_body(request: Request) -> bytes:
-    """The bytes of a body that should be a letter, which are kept if it is none."""
+    """Return the body of a request that should be a letter."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, "unsupported_media_type", "The body has to be application/json.")
+        raise ApiError(415, "unsupported_media_type", "The body must be application/json.")
     return await read_body(request, MAX_JSON_BYTES)
 
 
 async def linked_session(request: Request, session_id: str | None) -> Session | None:
-    """The session that a letter says it comes from, if it is the caller's own."""
+    """Return the session of a letter if it belongs to the caller."""
     if session_id is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""How well tasks went: ``POST /evaluate``, ``GET /evaluation/{task_id}``, and summaries of agents and models.
+"""Evaluations over HTTP: ``POST /evaluate``, ``GET /evaluation/{task_id}``, and summaries of agents and models.
 
-What comes in is a task_result letter, or what somebody says about a task; several may judge the same one. The one rule:
-what one team has recorded is not there for another. Who judges is decided by the caller's key.
+An evaluation is a task_result letter or a rating; several evaluators may rate the same task. The key of the caller
+determines the evaluator. Invariant: evaluations of a team are not found by another team.
 """
 
 from __future__ import annotations
@@ -54,56 +54,56 @@ _MAX_KEY_LENGTH: Final = 255
 
 
 class EvaluationResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """How somebody judged a task."""
+    """An evaluation of a task."""
 
     id: str
     timestamp: datetime
     task_id: str | None
-    agent_id: str | None  # who did it
+    agent_id: str | None  # agent of the task
     plan_id: str | None
-    evaluator: str  # who judged
+    evaluator: str
     success: bool | None
     score: float | None
     duration_sec: float | None
     notes: str | None  # without secrets
-    metrics: dict[str, float] | None  # what the task used, as reported: memory_usage_mb and so on
-    model: str | None  # what answered in the turn behind it
-    cost_usd: Decimal | None  # of that turn
+    metrics: dict[str, float] | None  # reported resources: memory_usage_mb and so on
+    model: str | None  # model of the linked turn
+    cost_usd: Decimal | None  # cost of the linked turn
     turn_id: str | None
 
 
 class EvaluateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What was kept, and what is odd about what came."""
+    """The recorded evaluation, and warnings about the request."""
 
     evaluation: EvaluationResponse
     warnings: list[str] = []
 
 
 class TaskEvaluationResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was said about how a task went."""
+    """The evaluations of a task."""
 
     task_id: str
-    evaluations: list[EvaluationResponse]  # the newest first
+    evaluations: list[EvaluationResponse]  # newest first
     summary: Summary
     by_evaluator: dict[str, Summary]
     trend: Trend
 
 
 class Summaries(msgspec.Struct, frozen=True, kw_only=True):
-    """Agents or models, by their newest evaluations."""
+    """Agents or models with their newest evaluations."""
 
     by: Literal["agent", "model"]
-    newest: int  # how many evaluations of each are counted
+    newest: int  # number of evaluations of each group
     summaries: list[GroupSummary]
 
 
 async def evaluate(request: Request) -> Response:
-    """Keep how a task went."""
+    """Record an evaluation."""
     data = await read_letter_body(request)
     try:
         plain = await run_off_loop(len(data), read_json, data)
     except JsonError:
-        await run_off_loop(len(data), read_letter, data)  # which knows more to say about a score that is no number
+        await run_off_loop(len(data), read_letter, data)  # reports a NaN score more precisely
         raise
     is_letter = isinstance(plain, dict) and "payload" in plain
     response = await (_record_letter(request, data) if is_letter else _record_rating(request, plain))
@@ -111,14 +111,14 @@ async def evaluate(request: Request) -> Response:
 
 
 async def _record(request: Request, evaluator: str, task_id: str, record: Awaitable[Evaluation]) -> Evaluation:
-    """Record an evaluation, and emit that it was. One that was recorded before is emitted no second time."""
-    doors = app_state(request)
-    bus, before = doors.agent.bus, doors.store.clock()
+    """Record an evaluation and emit its events; an existing evaluation emits nothing."""
+    state = app_state(request)
+    bus, before = state.agent.bus, state.store.clock()
     try:
         evaluation = await record
     except DragomanError as error:
         failure = {"error_message_redacted": redact(str(error)), "task_id": task_id}
-        bus.try_emit(EvalFailed(evaluation_id=doors.store.new_id(), evaluator=evaluator, **failure))
+        bus.try_emit(EvalFailed(evaluation_id=state.store.new_id(), evaluator=evaluator, **failure))
         raise
     if evaluation.created_at >= before:
         for payload in evaluation_events(evaluation):
@@ -129,12 +129,12 @@ async def _record(request: Request, evaluator: str, task_id: str, record: Awaita
 async def _record_letter(request: Request, data: bytes) -> EvaluateResponse:
     letter = await run_off_loop(len(data), read_letter, data)
     if not isinstance(letter, TaskResultLetter):
-        raise ApiError(422, "not_a_result", "Only a task_result letter says how a task went.")
+        raise ApiError(422, "not_a_result", "Only a task_result letter contains an evaluation.")
     require_sender(request, letter.sender_id)
     warnings = [f"{warning} [{warning.code}]" for warning in find_warnings(letter)]
     session = await linked_session(request, letter.session_id)
     if letter.session_id is not None and session is None:
-        warnings.append("$.context.session_id: there is no such session, or it is not yours [unknown_session]")
+        warnings.append("$.context.session_id: the session does not exist or is not yours [unknown_session]")
     team_id = mail_team(get_principal(request))
     record = record_result(app_state(request).store, letter, team_id=team_id, session=session)
     evaluation = await _record(request, letter.sender_id, letter.task_id, record)
@@ -150,7 +150,7 @@ async def _record_rating(request: Request, plain: object) -> EvaluateResponse:
         raise not_found_error()
     key = request.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= _MAX_KEY_LENGTH:
-        raise ApiError(400, "invalid_header", f"An Idempotency-Key has 1 to {_MAX_KEY_LENGTH} characters.")
+        raise ApiError(400, "invalid_header", f"An Idempotency-Key must have 1 to {_MAX_KEY_LENGTH} characters.")
     record = record_rating(
         app_state(request).store,
         rating,
@@ -164,7 +164,7 @@ async def _record_rating(request: Request, plain: object) -> EvaluateResponse:
 
 
 async def task_evaluation(request: Request) -> Response:
-    """Every evaluation of a task of the caller's team."""
+    """Return the evaluations of a task."""
     team_id = mail_team(get_principal(request))
     task_evaluation = await get_task_evaluation(
         app_state(request).store, request.path_params["task_id"], team_id=team_id
@@ -183,7 +183,7 @@ async def task_evaluation(request: Request) -> Response:
 
 
 async def list_summaries(request: Request) -> Response:
-    """The newest evaluations of each agent or model, in sum."""
+    """Return summaries of the newest evaluations of each agent or model."""
     by = _parse_group(request)
     newest = int_param(request, "newest", default=WINDOW, maximum=_MAX_NEWEST)
     team_id = mail_team(get_principal(request))
@@ -192,7 +192,7 @@ async def list_summaries(request: Request) -> Response:
 
 
 async def list_trends(request: Request) -> Response:
-    """Agents or models over time."""
+    """Return the trends of agents or models."""
     team_id = mail_team(get_principal(request))
     return json_response(await get_trends(app_state(request).store, by=_parse_group(request), team_id=team_id))
 
@@ -204,11 +204,11 @@ def _parse_group(request: Request) -> Literal["agent", "model"]:
         case "model":
             return "model"
         case _:
-            raise ApiError(422, "invalid_parameter", "by is agent or model.")
+            raise ApiError(422, "invalid_parameter", "by must be agent or model.")
 
 
 def to_evaluation_response(evaluation: Evaluation) -> EvaluationResponse:
-    """An evaluation as its team sees it."""
+    """Return the response of an evaluation."""
     return EvaluationResponse(
         id=evaluation.id,
         timestamp=evaluation.created_at,
@@ -228,7 +228,7 @@ def to_evaluation_response(evaluation: Evaluation) -> EvaluationResponse:
 
 
 def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
-    """Both, under a path."""
+    """Return the endpoints under a path."""
     asks: Any = {"anyOf": [inline_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
     return (
         Endpoint(
@@ -236,9 +236,9 @@ def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
             f"{path}/evaluate",
             evaluate,
             name=f"evaluate{name}",
-            summary="Say how a task went",
-            description="A task_result letter, or what somebody says about a task. A letter counts once, however"
-            " often it comes; other evaluations do with an Idempotency-Key.",
+            summary="Record an evaluation of a task",
+            description="A task_result letter, or a rating. A letter is recorded once; a rating is recorded once per"
+            " Idempotency-Key.",
             request_body=asks,
             responses={201: EvaluateResponse},
             scope=SCOPE,
@@ -248,7 +248,7 @@ def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
             f"{path}/evaluation/{{task_id}}",
             task_evaluation,
             name=f"evaluation{name}",
-            summary="How a task went: every evaluation, in sum, and where it goes",
+            summary="List the evaluations of a task with summary and trend",
             responses={200: TaskEvaluationResponse},
             scope=SCOPE,
         ),
@@ -263,10 +263,10 @@ ENDPOINTS = (
         "/api/v1/mail/summaries",
         list_summaries,
         name="summaries",
-        summary="Agents or models, by their newest evaluations",
+        summary="Summarize the newest evaluations of agents or models",
         query=(
-            Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),
-            Query("newest", {"type": "integer", "minimum": 1, "maximum": _MAX_NEWEST}, "how many of each"),
+            Query("by", {"type": "string", "enum": ["agent", "model"]}, "group by agent or model"),
+            Query("newest", {"type": "integer", "minimum": 1, "maximum": _MAX_NEWEST}, "evaluations of each group"),
         ),
         responses={200: Summaries},
         scope=SCOPE,
@@ -276,8 +276,8 @@ ENDPOINTS = (
         "/api/v1/mail/trends",
         list_trends,
         name="trends",
-        summary="Agents or models over time: scores, successes and durations by the hour, the day or the week",
-        query=(Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),),
+        summary="List scores, successes and durations of agents or models by hour, day or week",
+        query=(Query("by", {"type": "string", "enum": ["agent", "model"]}, "group by agent or model"),),
         responses={200: Trends},
         scope=SCOPE,
     ),

@@ -1,15 +1,14 @@
-"""Mailboxes over HTTP: what is in them, and letters handed out for a while to somebody who is done with them or not.
+"""Mailboxes over HTTP: list letters, lease them, and end or extend leases.
 
-    POST …/inbox/{recipient}/receive                  letters with a lease; wait_s waits for the first
-    POST …/inbox/{recipient}/{letter_id}/ack          done: it is not handed out again
-    POST …/inbox/{recipient}/{letter_id}/nack         later again, or given up
-    POST …/inbox/{recipient}/{letter_id}/extend       keep it for longer
-    POST …/inbox/{recipient}/{letter_id}/give-back    somebody else may have it
-    POST …/inbox/{recipient}/{letter_id}/open         with what is sensitive in it, for whoever holds it
-    POST …/inbox/{recipient}/{letter_id}/answer       the inputs that a letter asks for; it is done by that
+    POST …/inbox/{recipient}/receive                  lease letters; wait_s waits for the first one
+    POST …/inbox/{recipient}/{letter_id}/ack          acknowledge a letter
+    POST …/inbox/{recipient}/{letter_id}/nack         report a failure
+    POST …/inbox/{recipient}/{letter_id}/extend       extend a lease
+    POST …/inbox/{recipient}/{letter_id}/give-back    end a lease
+    POST …/inbox/{recipient}/{letter_id}/open         the letter with its secrets
+    POST …/inbox/{recipient}/{letter_id}/answer       send the requested inputs and acknowledge the letter
 
-The one rule: whoever does not hold a letter changes nothing about it, and a mailbox that is not the caller's is not
-there.
+Invariants: only the holder of a lease can change a letter. A mailbox that the caller may not read is not found.
 """
 
 from __future__ import annotations
@@ -30,12 +29,19 @@ from dragoman.mail import Delivery, Mail
 from dragoman.mail.metrics import MailboxMetrics
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.http.endpoint import Endpoint, Query
-from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, int_param, json_body, parse_as, text_param
 from dragoman.server.http.responses import json_response, large_json_response
-from dragoman.server.mail.access import SCOPE, key_agents, require_mailbox, team_mail
-from dragoman.server.mail.letter_page import SLICE, count_within_size, read_page
-from dragoman.server.mail.types import JsonObject, Letters, encode_masked, invalid_cursor_error, letters_response
+from dragoman.server.mail.access import SCOPE, get_recipient, key_agents, team_mail
+from dragoman.server.mail.types import (
+    SLICE,
+    JsonObject,
+    Letters,
+    count_within_size,
+    encode_masked,
+    invalid_cursor_error,
+    letters_response,
+    read_page,
+)
 from dragoman.store.mailbox.mail_store import LetterStatus
 
 _PATH: Final = "/api/v1/mail/inbox/{recipient}"
@@ -47,44 +53,44 @@ Body = TypeVar("Body")
 
 
 class Mailboxes(msgspec.Struct, frozen=True):
-    """The caller's mailboxes, and how much is in them."""
+    """The mailboxes of the caller and their counts."""
 
     mailboxes: list[MailboxMetrics]
 
 
 class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many letters for how long, and how long to wait for the first."""
+    """Number of letters, length of the lease, and time to wait for the first letter."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     lease_s: Seconds = 60.0
     wait_s: Annotated[float, Meta(ge=0, le=_MAX_WAIT_S)] = 0.0
-    letter_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")] | None = None  # this one alone, if it is free
+    letter_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")] | None = None  # only this letter
 
 
 class LeasedLetterResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter in the caller's hands."""
+    """A leased letter."""
 
     letter_id: str
-    lease: str  # what to say to be done with it
-    until: datetime  # when somebody else may get it
-    attempts: int  # the how-manieth time it is handed out
+    lease: str  # secret of the holder, for later requests
+    until: datetime  # end of the lease
+    attempts: int  # number of deliveries, this one included
     letter: JsonObject
 
 
 class Deliveries(msgspec.Struct, frozen=True):
-    """Letters in the caller's hands, in their order, of each task one."""
+    """Leased letters in their order, at most one per task."""
 
     deliveries: list[LeasedLetterResponse]
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whoever holds a letter."""
+    """The lease of a letter."""
 
     lease: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class NackRequest(LeaseRequest, frozen=True, kw_only=True):
-    """Why a letter could not be handled, and when it is worth another try."""
+    """A failure, and when to retry."""
 
     error: Annotated[str, Meta(max_length=2_000)] = ""
     error_class: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
@@ -92,56 +98,56 @@ class NackRequest(LeaseRequest, frozen=True, kw_only=True):
 
 
 class ExtendRequest(LeaseRequest, frozen=True, kw_only=True):
-    """For how long from now."""
+    """The length of the lease from now on."""
 
     lease_s: Seconds = 60.0
 
 
 class AnswerRequest(LeaseRequest, frozen=True, kw_only=True):
-    """What a letter asks for, by the ids of its inputs."""
+    """The requested inputs by id."""
 
     inputs: dict[str, Any]
     output: Annotated[str, Meta(max_length=10_000)] = "Input given"
 
 
 class AckResponse(msgspec.Struct, frozen=True):
-    """The letter is done."""
+    """The letter is acknowledged."""
 
-    is_first: bool  # false if it had been done before
+    is_first: bool  # false if it was acknowledged before
 
 
 class NackResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the letter."""
+    """The outcome of a failure."""
 
-    retry_at: datetime | None  # none if it was given up, or done before
+    retry_at: datetime | None  # none if the letter is dead or was acknowledged before
     attempts: int
     dead_letter_id: str | None = None
 
 
 class ExtendResponse(msgspec.Struct, frozen=True):
-    """Until when it is kept."""
+    """The end of the lease."""
 
     until: datetime
 
 
 class OpenResponse(msgspec.Struct, frozen=True):
-    """The letter with what is sensitive in it."""
+    """The letter with its secrets."""
 
     letter: JsonObject
 
 
 class AnswerResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer is on its way."""
+    """The answer was sent."""
 
     letter_id: str  # of the answer
-    recipient_id: str  # who asked
+    recipient_id: str  # sender of the request
 
 
-# --- what is in them -------------------------------------------------------------------------------------------------
+# --- list and lease --------------------------------------------------------------------------------------------------
 
 
 async def list_mailboxes(request: Request) -> Response:
-    """The caller's mailboxes."""
+    """Return the mailboxes of the caller."""
     agents = key_agents(get_principal(request))
     metrics = [
         MailboxMetrics(**{name: getattr(counts, name) for name in MailboxMetrics.__struct_fields__})
@@ -152,24 +158,24 @@ async def list_mailboxes(request: Request) -> Response:
 
 
 async def list_letters(request: Request) -> Response:
-    """The newest letters of a mailbox, without a lease."""
-    recipient = _get_recipient(request)
+    """Return the newest letters of a mailbox, without a lease."""
+    recipient = get_recipient(request)
     limit = int_param(request, "limit", default=50, maximum=200)
-    begin = _parse_cursor(text_param(request, "cursor", None))
+    start = _parse_cursor(text_param(request, "cursor", None))
     mail = team_mail(request)
 
     async def read(last: tuple[int, LetterStatus] | None, count: int) -> list[tuple[int, LetterStatus]]:
-        before = begin if last is None else last[0]
+        before = start if last is None else last[0]
         return await mail.store.mail.newest(recipient, mail.team_id, count, before=before)
 
     page = await read_page(read, limit, lambda item: len(item[1].letter.text))
     cursor = str(page.items[-1][0]) if page.has_more else None
-    return await letters_response([standing for _, standing in page.items], cursor)
+    return await letters_response([status for _, status in page.items], cursor)
 
 
 async def receive_letters(request: Request) -> Response:
-    """The next letters of a mailbox, for a while."""
-    recipient = _get_recipient(request)
+    """Lease the next letters of a mailbox."""
+    recipient = get_recipient(request)
     body = parse_as(await json_body(request), ReceiveRequest)
     mail = team_mail(request)
     until = asyncio.get_running_loop().time() + body.wait_s
@@ -177,7 +183,8 @@ async def receive_letters(request: Request) -> Response:
         while True:
             deliveries = await _lease_letters(mail, recipient, body)
             remaining_s = until - asyncio.get_running_loop().time()
-            if deliveries or remaining_s <= 0 or app_state(request).runs.is_stopping or await request.is_disconnected():
+            is_stopping = app_state(request).runs.is_stopping
+            if deliveries or remaining_s <= 0 or is_stopping or await request.is_disconnected():
                 break
             await waiter.wait(remaining_s)
     size = sum(map(_size, deliveries))
@@ -185,7 +192,7 @@ async def receive_letters(request: Request) -> Response:
 
 
 async def _lease_letters(mail: Mail, recipient: str, body: ReceiveRequest) -> list[Delivery]:
-    """Lease letters until there are enough, by count or by size; give back what does not fit into the answer."""
+    """Lease letters up to the limits of count and size; release those that do not fit."""
     deliveries: list[Delivery] = []
     while len(deliveries) < body.limit:
         count = min(SLICE, body.limit - len(deliveries))
@@ -215,66 +222,63 @@ def _to_response(delivery: Delivery) -> LeasedLetterResponse:
     )
 
 
-# --- what is held ----------------------------------------------------------------------------------------------------
+# --- leased letters --------------------------------------------------------------------------------------------------
 
 
 async def ack_letter(request: Request) -> Response:
-    """A letter is done."""
+    """Acknowledge a letter."""
     delivery, _ = await _find_delivery(request, LeaseRequest)
-    result = await delivery.ack()
-    return json_response(AckResponse(result.is_first))
+    return json_response(AckResponse((await delivery.ack()).is_first))
 
 
 async def nack_letter(request: Request) -> Response:
-    """A letter could not be handled."""
+    """Report a failure."""
     delivery, body = await _find_delivery(request, NackRequest)
     outcome = await delivery.nack(body.error, error_class=body.error_class, retry_after_s=body.retry_after_s)
     if outcome is None:
         return json_response(NackResponse(retry_at=None, attempts=0))
-    return json_response(
-        NackResponse(retry_at=outcome.retry_at, attempts=outcome.attempts, dead_letter_id=outcome.dead_letter_id)
-    )
+    return json_response(NackResponse(**msgspec.structs.asdict(outcome)))
 
 
 async def extend_lease(request: Request) -> Response:
-    """Keep a letter for longer."""
+    """Extend a lease."""
     delivery, body = await _find_delivery(request, ExtendRequest)
     return json_response(ExtendResponse(await delivery.extend(body.lease_s)))
 
 
 async def release_letter(request: Request) -> Response:
-    """Let somebody else have a letter."""
+    """End a lease."""
     delivery, _ = await _find_delivery(request, LeaseRequest)
     await team_mail(request).release(delivery)
     return Response(status_code=204)
 
 
 async def open_letter(request: Request) -> Response:
-    """A letter with what is sensitive in it."""
+    """Return a letter with its secrets."""
     delivery, _ = await _find_delivery(request, LeaseRequest)
     letter = await delivery.decrypt()
     return await large_json_response(_size(delivery), lambda: OpenResponse(msgspec.Raw(write_letter(letter))))
 
 
 async def answer_letter(request: Request) -> Response:
-    """The inputs that a letter asks for, and the letter is done."""
+    """Send the requested inputs and acknowledge the letter."""
     delivery, body = await _find_delivery(request, AnswerRequest)
-    await delivery.extend()  # which only its holder can
+    await delivery.extend()  # fails unless the caller holds the lease
     receipt = await team_mail(request).answer(delivery, body.inputs, output=body.output)
     await delivery.ack()
     return json_response(AnswerResponse(letter_id=receipt.letter_id, recipient_id=receipt.recipient_id), 201)
 
 
 async def _find_delivery(request: Request, body_type: type[Body]) -> tuple[Delivery, Body]:
-    """A letter that the caller says to hold, and what else they say."""
-    recipient = _get_recipient(request)
+    """Return the letter of the path with the lease of the body, and the body."""
+    recipient = get_recipient(request)
     body = parse_as(await json_body(request), body_type)
     lease: str = getattr(body, "lease", "")
     return await team_mail(request).delivery(recipient, request.path_params["letter_id"], lease), body
 
 
 def _parse_cursor(cursor: str | None) -> int | None:
-    """The place in a mailbox that a cursor names."""
+    """Return the number of a cursor."""
     if cursor is None:
         return None
     if not _NUMBER.fullmatch(cursor):
@@ -282,21 +286,22 @@ def _parse_cursor(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-def _get_recipient(request: Request) -> str:
-    recipient: str = request.path_params["recipient"]
-    if "\0" in recipient:
-        raise ApiError(422, "invalid_character", "recipient holds a NUL.")
-    require_mailbox(request, recipient)
-    return recipient
-
-
 def _letter_endpoint(
-    verb: str, respond: Callable[[Request], Awaitable[Response]], summary: str, asks: Any, answers: dict[int, Any]
+    verb: str,
+    handler: Callable[[Request], Awaitable[Response]],
+    summary: str,
+    request_body: Any,
+    responses: dict[int, Any],
 ) -> Endpoint:
-    name = f"{verb.replace('-', '_')}_letter"
-    path = f"{_PATH}/{{letter_id}}/{verb}"
     return Endpoint(
-        "POST", path, respond, name=name, summary=summary, request_body=asks, responses=answers, scope=SCOPE
+        "POST",
+        f"{_PATH}/{{letter_id}}/{verb}",
+        handler,
+        name=f"{verb.replace('-', '_')}_letter",
+        summary=summary,
+        request_body=request_body,
+        responses=responses,
+        scope=SCOPE,
     )
 
 
@@ -306,7 +311,7 @@ ENDPOINTS = (
         "/api/v1/mail",
         list_mailboxes,
         name="mailboxes",
-        summary="The mailboxes of your team, and how much is in them",
+        summary="List the mailboxes of your team and their counts",
         responses={200: Mailboxes},
         scope=SCOPE,
     ),
@@ -315,10 +320,10 @@ ENDPOINTS = (
         _PATH,
         list_letters,
         name="look_into_mailbox",
-        summary="The newest letters of a mailbox, without taking them",
+        summary="List the newest letters of a mailbox without a lease",
         query=(
-            Query("limit", {"type": "integer", "minimum": 1}, "how many letters at most"),
-            Query("cursor", {"type": "string"}, "where to begin: the cursor of the page before"),
+            Query("limit", {"type": "integer", "minimum": 1}, "maximum number of letters"),
+            Query("cursor", {"type": "string"}, "cursor of the previous page"),
         ),
         responses={200: Letters},
         scope=SCOPE,
@@ -328,16 +333,16 @@ ENDPOINTS = (
         f"{_PATH}/receive",
         receive_letters,
         name="receive_letters",
-        summary="Take the next letters of a mailbox, for a while",
-        description="In their order, of each task one. Nobody else gets them until the lease is over.",
+        summary="Lease the next letters of a mailbox",
+        description="In their order, at most one per task. Other consumers cannot receive them until the lease ends.",
         request_body=ReceiveRequest,
         responses={200: Deliveries},
         scope=SCOPE,
     ),
-    _letter_endpoint("ack", ack_letter, "A letter is done", LeaseRequest, {200: AckResponse}),
-    _letter_endpoint("nack", nack_letter, "A letter could not be handled", NackRequest, {200: NackResponse}),
-    _letter_endpoint("extend", extend_lease, "Keep a letter for longer", ExtendRequest, {200: ExtendResponse}),
-    _letter_endpoint("give-back", release_letter, "Let somebody else have a letter", LeaseRequest, {204: None}),
-    _letter_endpoint("open", open_letter, "A letter with what is sensitive in it", LeaseRequest, {200: OpenResponse}),
+    _letter_endpoint("ack", ack_letter, "Acknowledge a letter", LeaseRequest, {200: AckResponse}),
+    _letter_endpoint("nack", nack_letter, "Report that a letter failed", NackRequest, {200: NackResponse}),
+    _letter_endpoint("extend", extend_lease, "Extend the lease of a letter", ExtendRequest, {200: ExtendResponse}),
+    _letter_endpoint("give-back", release_letter, "End the lease of a letter", LeaseRequest, {204: None}),
+    _letter_endpoint("open", open_letter, "Get a letter with its secrets", LeaseRequest, {200: OpenResponse}),
     _letter_endpoint("answer", answer_letter, "Answer a request for input", AnswerRequest, {201: AnswerResponse}),
 )

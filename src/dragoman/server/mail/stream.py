@@ -1,7 +1,7 @@
-"""``GET /api/v1/mail/inbox/{recipient}/stream``: what arrives in a mailbox, as server-sent events.
+"""``GET /api/v1/mail/inbox/{recipient}/stream``: new letters of a mailbox as server-sent events.
 
-Each event is a letter, its id the place in the mailbox; whoever comes back with ``Last-Event-ID`` misses none. To look
-at a letter is not to take it: that is ``receive``. The one rule: a stream does not outlive the right to see it.
+Each event is a letter; its id is its number in the mailbox. A client that reconnects with ``Last-Event-ID`` misses
+none. The stream does not lease letters; ``receive`` does. It ends when the caller loses access.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from dragoman.server.http.endpoint import Endpoint, EventStream, Query
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, text_param
 from dragoman.server.http.responses import KEEP_ALIVE
-from dragoman.server.mail.access import SCOPE, require_mailbox, team_mail
-from dragoman.server.mail.types import to_letter_response
+from dragoman.server.mail.access import SCOPE, get_recipient, team_mail
+from dragoman.server.mail.types import SLICE, to_letter_response
 from dragoman.store.mailbox.mail_store import LetterStatus
 
-_PAGE: Final = 16  # letters that are read from the store at once
 _QUIET_S: Final = 15.0
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
@@ -33,11 +32,8 @@ _LINE_ENDS: Final = {ord("\u2028"): "\\u2028", ord("\u2029"): "\\u2029", ord("\u
 
 
 async def stream_mailbox(request: Request) -> Response:
-    """What arrives in a mailbox from now on, or from a place on."""
-    recipient: str = request.path_params["recipient"]
-    if "\0" in recipient:
-        raise ApiError(422, "invalid_character", "recipient holds a NUL.")
-    require_mailbox(request, recipient)
+    """Stream the letters of a mailbox from now on, or after an event id."""
+    recipient = get_recipient(request)
     mail = team_mail(request)
     event_id = request.headers.get("last-event-id") or text_param(request, "last_event_id", None)
     if event_id is not None and event_id != "" and not _NUMBER.fullmatch(event_id):
@@ -50,10 +46,10 @@ async def _frames(request: Request, recipient: str, after: int) -> AsyncIterator
     mail = team_mail(request)
     loop = asyncio.get_running_loop()
     quiet_since = loop.time()
-    yield f"id: {after}\nretry: 2000\n\n".encode()  # so that who is cut off before the first letter knows its place
+    yield f"id: {after}\nretry: 2000\n\n".encode()  # a client that reconnects before the first letter has its position
     with mail.notifier.waiter(f"{mail.team_id}/{recipient}") as waiter:
         while not app_state(request).runs.is_stopping:
-            arrivals = await mail.store.mail.letters_after(recipient, mail.team_id, after, _PAGE)
+            arrivals = await mail.store.mail.letters_after(recipient, mail.team_id, after, SLICE)
             for number, status in arrivals:
                 yield await run_off_loop(len(status.letter.text), _frame, number, status)
                 after = number
@@ -87,9 +83,9 @@ ENDPOINTS = (
         "/api/v1/mail/inbox/{recipient}/stream",
         stream_mailbox,
         name="stream_mailbox",
-        summary="What arrives in a mailbox, as it arrives",
-        description="With Last-Event-ID everything behind that place, else what arrives from now on.",
-        query=(Query("last_event_id", {"type": "string"}, "in place of the header, for those who cannot set one"),),
+        summary="Stream the new letters of a mailbox",
+        description="With Last-Event-ID, the stream starts after that letter, else with the next letter.",
+        query=(Query("last_event_id", {"type": "string"}, "replaces the header, for clients that cannot set one"),),
         responses={200: EventStream},
         scope=SCOPE,
     ),

@@ -1,49 +1,43 @@
-"""What became of tasks, and which letters wait for it.
+"""Dependencies of letters on tasks.
 
-A letter that needs other tasks is held until each of them has succeeded; ``task_needs`` has a row for every one that
-has not. What is known of a task comes from the results that were sent. The one rule: no task waits for itself, however
-long the way round; a letter that would close a circle is refused, and the error names the way.
+A letter with dependencies is held until each task has succeeded; ``task_needs`` has a row for every task that has not.
+Results in this store determine the state of a task.
+
+Invariant: the dependencies have no cycle; a letter that would close one is rejected with its path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from dragoman.errors import ConflictError
 from dragoman.letters.records import StoredLetter
-from dragoman.store.batches import in_clause_chunks, insert_chunks, values_clause
-from dragoman.store.mailbox.letters import LETTER_KEY, Key, Steps, lock_mailbox
+from dragoman.store.batches import in_clause_chunks
+from dragoman.store.mailbox.letters import LETTER_KEY, UPSERT_TASKS, Key, is_success, lock_mailbox
+from dragoman.store.mailbox.outbox import OPEN_CONDITION
 from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import Rows, Statement
+from dragoman.store.operation import Steps
 
-_STATES = {"success": "succeeded", "partial_success": "partial", "failed": "failed"}
-_UPSERT_MANY = "INSERT INTO task_states (task_id, team_id, state, changed_at) VALUES {} ON CONFLICT (task_id, team_id)"
-_UPSERT = _UPSERT_MANY.format("(?, ?, ?, ?)")
-_UNLESS_SUCCEEDED = (  # what has succeeded once has
-    "DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at WHERE task_states.state <> 'succeeded'"
-)
-_UPSERT_UNLESS_SUCCEEDED = f"{_UPSERT} {_UNLESS_SUCCEEDED}"
+_UPSERT_TASK = UPSERT_TASKS.format("(?, ?, ?, ?)")
 
 
-def add_dependencies(stored: StoredLetter, now: datetime) -> Generator[Statement, Rows, bool]:
-    """Note what a letter needs; whether it has to wait for anything."""
-    if not stored.needs:
-        return False
+def add_dependencies(stored: StoredLetter, now: datetime) -> Steps[bool]:
+    """Insert the open dependencies of a letter; return whether it has any."""
     team, at = stored.team_id, to_micros(now)
-    # One at a time: two letters that are sent at once may close a circle together.
-    yield f"{_UPSERT} DO UPDATE SET changed_at = excluded.changed_at", ("", team, "", at)
+    # One row locks all dependencies of a team: two concurrent letters could close a cycle together.
+    yield f"{_UPSERT_TASK} DO UPDATE SET changed_at = excluded.changed_at", ("", team, "", at)
     missing: list[str] = []
     for needed in sorted(set(stored.needs)):
-        rows = yield f"{_UPSERT} DO UPDATE SET team_id = excluded.team_id RETURNING state", (needed, team, "", at)
+        rows = yield f"{_UPSERT_TASK} DO UPDATE SET team_id = excluded.team_id RETURNING state", (needed, team, "", at)
         if rows[0][0] != "succeeded":
             missing.append(needed)
     path = yield from _find_path(missing, stored.task_id, team)
     if path:
         raise ConflictError(
-            f"it would wait for itself: {' → '.join((stored.task_id, *path))}",
+            f"dependency cycle: {' → '.join((stored.task_id, *path))}",
             where=f"letter {stored.letter_id}, context.depends_on",
-            remedy="Take one of these out of the circle",
+            remedy="Remove one of these dependencies",
             code="dependency_cycle",
         )
     for needed in missing:
@@ -55,11 +49,8 @@ def add_dependencies(stored: StoredLetter, now: datetime) -> Generator[Statement
     return bool(missing)
 
 
-def _find_path(first: Sequence[str], last: str, team: str) -> Generator[Statement, Rows, tuple[str, ...]]:
-    """The tasks on the way from one of some to another along what they need; nothing if there is none.
-
-    Each task is looked at once, however many lead to it.
-    """
+def _find_path(first: Sequence[str], last: str, team: str) -> Steps[tuple[str, ...]]:
+    """Return the path along dependencies from one of the first tasks to the last; each task is visited once."""
     previous: dict[str, str] = dict.fromkeys(first, "")
     stack = list(reversed(first))
     while stack:
@@ -77,78 +68,38 @@ def _find_path(first: Sequence[str], last: str, team: str) -> Generator[Statemen
     return ()
 
 
-def is_result(stored: StoredLetter) -> bool:
-    """Whether a letter says how its task ended."""
-    return stored.status is not None and stored.type == "task_result"
-
-
-def is_success(stored: StoredLetter) -> bool:
-    """Whether a letter says that its task has succeeded."""
-    return is_result(stored) and stored.status == "success"
-
-
-def record_state(stored: StoredLetter, now: datetime) -> Statement:
-    """Note what a result says of its task: before its mailbox is locked, and before it is asked who waits for it."""
-    return _UPSERT_UNLESS_SUCCEEDED, (stored.task_id, stored.team_id, get_task_state(stored), to_micros(now))
-
-
-def get_task_state(stored: StoredLetter) -> str:
-    """What a result says of its task."""
-    status = stored.status or ""
-    return _STATES.get(status, status)
-
-
-def record_states(letters: Sequence[StoredLetter], now: datetime) -> Steps:
-    """The same for several."""
-    states: dict[tuple[str, str], str] = {}
-    for stored in letters:
-        task = (stored.task_id, stored.team_id)
-        if is_result(stored) and states.get(task) != "succeeded":
-            states[task] = get_task_state(stored)
-    rows = [(*task, states[task], to_micros(now)) for task in sorted(states)]  # in one order: nobody waits in a circle
-    for group in insert_chunks(rows):
-        statement = _UPSERT_MANY.format(values_clause(4, len(group)))
-        yield f"{statement} {_UNLESS_SUCCEEDED}", [value for row in group for value in row]
-
-
-def release_dependents(stored: StoredLetter) -> Steps:
-    """Let go what was held for the task of a letter."""
-    yield from _release_task(stored.task_id, stored.team_id)
-
-
-def release_all_dependents(letters: Sequence[StoredLetter]) -> Steps:
-    """Let go what was held for the tasks that letters say have succeeded."""
+def release_dependents(letters: Sequence[StoredLetter]) -> Steps[None]:
+    """Release the letters that wait for tasks that succeeded according to these letters."""
     succeeded: dict[str, set[str]] = {}
     for stored in letters:
         if is_success(stored):
             succeeded.setdefault(stored.team_id, set()).add(stored.task_id)
     for team, tasks in sorted(succeeded.items()):
-        for marks, batch in in_clause_chunks(sorted(tasks)):
+        for marks, chunk in in_clause_chunks(sorted(tasks)):
             needed = yield (
                 f"SELECT DISTINCT needed_id FROM task_needs WHERE team_id = ? AND needed_id IN ({marks})",
-                (team, *batch),
+                (team, *chunk),
             )
             for (task_id,) in sorted(needed):
-                yield from _release_task(task_id, team)
+                yield from release_task(task_id, team)
 
 
-def _release_task(task: str, team: str) -> Steps:
-    """Let go what was held for a task."""
+def release_task(task: str, team: str) -> Steps[None]:
+    """Release the letters that wait for a task."""
     rows = yield (
         "DELETE FROM task_needs WHERE needed_id = ? AND team_id = ? RETURNING recipient_id, letter_id",
         (task, team),
     )
     for recipient_id, letter_id in sorted(set(rows)):
-        yield from _release_letter(recipient_id, team, letter_id)
+        yield from _release_letter((recipient_id, team, letter_id))
 
 
-def _release_letter(recipient_id: str, team_id: str, letter_id: str) -> Steps:
-    """Let a letter go that was held, if it needs nothing more."""
-    key = (recipient_id, team_id, letter_id)
+def _release_letter(key: Key) -> Steps[None]:
+    """Release a held letter if it has no further dependencies."""
     if (yield f"SELECT 1 FROM task_needs WHERE {LETTER_KEY} LIMIT 1", key):
         return
     yield lock_mailbox(key)
-    for table, is_open in (("inbox", " AND e.ended_at IS NULL"), ("outbox", "")):
+    for table, is_open in OPEN_CONDITION.items():
         yield (
             f"UPDATE {table} SET state = CASE WHEN EXISTS (SELECT 1 FROM {table} AS e WHERE e.recipient_id ="
             f" {table}.recipient_id AND e.team_id = {table}.team_id AND e.task_id = {table}.task_id"
@@ -158,6 +109,6 @@ def _release_letter(recipient_id: str, team_id: str, letter_id: str) -> Steps:
         )
 
 
-def delete_dependencies(key: Key) -> Steps:
-    """A letter waits for nothing any more."""
+def delete_dependencies(key: Key) -> Steps[None]:
+    """Delete the dependencies of a letter."""
     yield f"DELETE FROM task_needs WHERE {LETTER_KEY}", key

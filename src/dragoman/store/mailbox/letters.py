@@ -1,31 +1,36 @@
-"""Letters in tables: the row of a letter, what is found by it, and the care of everything that mail keeps.
+"""Rows of letters and task states, and the queries and maintenance of mail.
 
-A letter is a row that never changes, but for its links to a session that was deleted. Where it stands (``inbox``,
-``outbox``, ``dead_letters``) is kept beside it. The one rule: what is sensitive is only in ``sealed_values`` and in
-sealed bytes of ``dead_letters``.
+The row of a letter never changes, except for its links to a deleted session. The status of a letter is in other tables
+(``inbox``, ``outbox``, ``dead_letters``).
+
+Invariant: secrets are only in ``sealed_values`` and in encrypted bytes of ``dead_letters``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import ConflictError, CorruptDataError
-from dragoman.letters.records import DeadLetter, MailboxCounts, SealedValue, StoredLetter, personal_team
-from dragoman.store.batches import insert_chunks, values_clause
+from dragoman.errors import ConflictError, CorruptDataError, UnknownLetterError
+from dragoman.letters.records import MailboxCounts, SealedValue, StoredLetter, personal_team
+from dragoman.store.batches import in_clause_chunks, insert_chunks, values_clause
 from dragoman.store.engines.tables import LETTER_COLUMNS
 from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
+from dragoman.store.operation import FOR_UPDATE, Rows, Statement, Steps, operation
 
-Steps = Generator[Statement, Rows, None]
 Key = tuple[str, str, str]  # recipient, team, letter
+MailboxKey = tuple[str, str]  # recipient, team
 MAILBOX: Final = "recipient_id = ? AND team_id = ?"
 LETTER_KEY: Final = f"{MAILBOX} AND letter_id = ?"
-STATUS_COLUMNS: Final = (  # of a row of the inbox; what is to come of its time, if it has one
+COLUMNS: Final = ", ".join(f"l.{name.strip()}" for name in LETTER_COLUMNS.split(","))
+LETTERS_OF: Final = (
+    "letters AS l ON l.recipient_id = {0}.recipient_id AND l.team_id = {0}.team_id AND l.letter_id = {0}.letter_id"
+)
+STATUS_COLUMNS: Final = (  # of a row of the inbox; the fourth is the time until it is available
     "i.state, i.attempts, i.ended_at, CASE WHEN i.available_at > 0 THEN i.available_at - lease_now() END, i.lease,"
     " i.error_class"
 )
@@ -33,11 +38,8 @@ INSERT_LETTER: Final = (
     f"INSERT INTO letters ({LETTER_COLUMNS}) VALUES ({', '.join('?' * 15)})"
     " ON CONFLICT (recipient_id, team_id, letter_id) DO NOTHING RETURNING 1"
 )
-_DEAD_COLUMNS: Final = (
-    "id, recipient_id, team_id, letter_id, sender_id, task_id, reason, error, user_id, died_at, resent_at, key_id, raw"
-)
+OTHER_CONTENT: Final = "a letter with the same id and different content exists"
 _PAGE: Final = 500
-OTHER_CONTENT: Final = "another letter of that id was sent before, with other content"
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -45,7 +47,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def to_row(stored: StoredLetter, now: datetime) -> tuple[Any, ...]:
-    """A letter as a row of the table."""
+    """Return the row of a letter."""
     row = (
         stored.recipient_id,
         stored.team_id,
@@ -66,12 +68,12 @@ def to_row(stored: StoredLetter, now: datetime) -> tuple[Any, ...]:
 
 
 def hash_row(row: Sequence[Any]) -> bytes:
-    """SHA-256 over everything that a row says."""
+    """Return the SHA-256 of the values of a row."""
     return hashlib.sha256(_encode(tuple(row))).digest()
 
 
 def from_row(row: Sequence[Any]) -> StoredLetter:
-    """The letter of a row; ``CorruptDataError`` if it is not what was written."""
+    """Return the letter of a row; ``CorruptDataError`` if its hash does not match."""
     if hash_row(row[:14]) != bytes(row[14]):
         raise CorruptDataError("its hash does not match its content", where=f"mailbox {row[0]}, letter {row[2]}")
     return StoredLetter(
@@ -93,32 +95,54 @@ def from_row(row: Sequence[Any]) -> StoredLetter:
 
 
 def get_key(stored: StoredLetter) -> Key:
-    """What a letter is found by."""
+    """Return the primary key of a letter."""
     return stored.recipient_id, stored.team_id, stored.letter_id
 
 
-# --- keeping ---------------------------------------------------------------------------------------------------------
+def group_by_mailbox(keys: Iterable[Key]) -> list[tuple[MailboxKey, list[str]]]:
+    """Return the letter ids of each mailbox, sorted, so that concurrent transactions lock rows in the same order."""
+    mailboxes: dict[MailboxKey, list[str]] = {}
+    for recipient_id, team_id, letter_id in keys:
+        mailboxes.setdefault((recipient_id, team_id), []).append(letter_id)
+    return [(mailbox, sorted(ids)) for mailbox, ids in sorted(mailboxes.items())]
 
 
-def insert_letter(stored: StoredLetter, now: datetime) -> Generator[Statement, Rows, bool]:
-    """Keep a letter; false if the same is there already, ``ConflictError`` if another one of that id is."""
+def run_for_letters(
+    mailbox: MailboxKey, letter_ids: Sequence[str], statement: str, arguments: Sequence[Any] = ()
+) -> Steps[Rows]:
+    """Run a statement for letters of one mailbox, in chunks; ``{}`` in the statement is the condition."""
+    result: Rows = []
+    for marks, chunk in in_clause_chunks(letter_ids):
+        condition = f"{MAILBOX} AND letter_id IN ({marks})"
+        result += yield statement.format(condition), (*arguments, *mailbox, *chunk)
+    return result
+
+
+def unknown_letter_error(key: Key) -> UnknownLetterError:
+    """Return the error for a letter that does not exist."""
+    return UnknownLetterError("the letter does not exist", where=f"letter {key[2]} to {key[0]}")
+
+
+# --- insert ----------------------------------------------------------------------------------------------------------
+
+
+def insert_letter(stored: StoredLetter, now: datetime) -> Steps[bool]:
+    """Insert a letter; false if it exists, ``ConflictError`` if a different letter has its id."""
     if not (yield INSERT_LETTER, to_row(stored, now)):
         yield from require_same_content(stored)
         return False
-    if stored.sealed:
-        yield from insert_sealed_values(stored)
+    yield from insert_sealed_values(stored)
     return True
 
 
-def insert_letters(letters: Sequence[StoredLetter], now: datetime) -> Generator[Statement, Rows, list[bool]]:
-    """Keep letters: which of them are new. ``ConflictError`` if another one of an id is there, or among them."""
+def insert_letters(letters: Sequence[StoredLetter], now: datetime) -> Steps[list[bool]]:
+    """Insert letters and return which of them are new; ``ConflictError`` if a different letter has the same id."""
     new: set[Key] = set()
-    for group in insert_chunks(letters):
+    for chunk in insert_chunks(letters):
         rows = yield (
-            f"INSERT INTO letters ({LETTER_COLUMNS}) VALUES {values_clause(15, len(group))}"
-            " ON CONFLICT (recipient_id, team_id,"
-            " letter_id) DO NOTHING RETURNING recipient_id, team_id, letter_id",
-            [value for stored in group for value in to_row(stored, now)],
+            f"INSERT INTO letters ({LETTER_COLUMNS}) VALUES {values_clause(15, len(chunk))} ON CONFLICT (recipient_id,"
+            " team_id, letter_id) DO NOTHING RETURNING recipient_id, team_id, letter_id",
+            [value for stored in chunk for value in to_row(stored, now)],
         )
         new.update((recipient_id, team_id, letter_id) for recipient_id, team_id, letter_id in rows)
     are_new: list[bool] = []
@@ -126,27 +150,27 @@ def insert_letters(letters: Sequence[StoredLetter], now: datetime) -> Generator[
         is_new = get_key(stored) in new
         new.discard(get_key(stored))
         are_new.append(is_new)
-        if not is_new:
-            yield from require_same_content(stored)
-        elif stored.sealed:
+        if is_new:
             yield from insert_sealed_values(stored)
+        else:
+            yield from require_same_content(stored)
     return are_new
 
 
-def require_same_content(stored: StoredLetter) -> Steps:
-    """``ConflictError`` if the letter that has an id says something else."""
+def require_same_content(stored: StoredLetter) -> Steps[None]:
+    """Raise ``ConflictError`` if the letter with this id has different content."""
     rows = yield f"SELECT fingerprint FROM letters WHERE {LETTER_KEY}", get_key(stored)
     if rows and bytes(rows[0][0]) != stored.fingerprint:
         raise ConflictError(
             OTHER_CONTENT,
             where=f"letter {stored.letter_id} to {stored.recipient_id}",
-            remedy="Give it an id of its own in context.message_id",
+            remedy="Set a unique id in context.message_id",
             code="letter_conflict",
         )
 
 
-def insert_sealed_values(stored: StoredLetter) -> Steps:
-    """Keep the sealed values of a letter."""
+def insert_sealed_values(stored: StoredLetter) -> Steps[None]:
+    """Insert the sealed values of a letter."""
     for value in stored.sealed:
         yield (
             "INSERT INTO sealed_values (recipient_id, team_id, letter_id, input_id, key_id, sealed)"
@@ -155,35 +179,75 @@ def insert_sealed_values(stored: StoredLetter) -> Steps:
         )
 
 
-# --- finding ---------------------------------------------------------------------------------------------------------
+# --- task states -----------------------------------------------------------------------------------------------------
+
+_TASK_STATES: Final = {"success": "succeeded", "partial_success": "partial", "failed": "failed"}
+UPSERT_TASKS: Final = (
+    "INSERT INTO task_states (task_id, team_id, state, changed_at) VALUES {} ON CONFLICT (task_id, team_id)"
+)
+_UNLESS_SUCCEEDED: Final = (  # success is final
+    "DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at WHERE task_states.state <> 'succeeded'"
+)
+
+
+def is_result(stored: StoredLetter) -> bool:
+    """Whether a letter reports the result of its task."""
+    return stored.status is not None and stored.type == "task_result"
+
+
+def is_success(stored: StoredLetter) -> bool:
+    """Whether a letter reports that its task succeeded."""
+    return is_result(stored) and stored.status == "success"
+
+
+def get_task_state(stored: StoredLetter) -> str:
+    """Return the state of the task that a result reports."""
+    status = stored.status or ""
+    return _TASK_STATES.get(status, status)
+
+
+def record_states(letters: Sequence[StoredLetter], now: datetime) -> Steps[None]:
+    """Store the task states of results. It must run before the mailboxes are locked and dependents are released."""
+    states: dict[tuple[str, str], str] = {}
+    for stored in letters:
+        task = (stored.task_id, stored.team_id)
+        if is_result(stored) and states.get(task) != "succeeded":
+            states[task] = get_task_state(stored)
+    rows = [(*task, states[task], to_micros(now)) for task in sorted(states)]  # sorted: a common lock order
+    for chunk in insert_chunks(rows):
+        statement = UPSERT_TASKS.format(values_clause(4, len(chunk)))
+        yield f"{statement} {_UNLESS_SUCCEEDED}", [value for row in chunk for value in row]
+
+
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 @operation
-def get(key: Key) -> Generator[Statement, Rows, StoredLetter | None]:
-    """The letter of a key, with its sealed values."""
+def get(key: Key) -> Steps[StoredLetter | None]:
+    """Return a letter with its sealed values."""
     rows = yield f"SELECT {LETTER_COLUMNS} FROM letters WHERE {LETTER_KEY}", key
     if not rows:
         return None
     return msgspec.structs.replace(from_row(rows[0]), sealed=(yield from get_sealed_values(key)))
 
 
-def get_sealed_values(key: Key) -> Generator[Statement, Rows, tuple[SealedValue, ...]]:
-    """The sealed values of a letter."""
+@operation
+def get_sealed_values(key: Key) -> Steps[tuple[SealedValue, ...]]:
+    """Return the sealed values of a letter."""
     rows = yield f"SELECT input_id, key_id, sealed FROM sealed_values WHERE {LETTER_KEY} ORDER BY input_id", key
-    return tuple(SealedValue(input_id, key_id, bytes(box)) for input_id, key_id, box in rows)
+    return tuple(SealedValue(input_id, key_id, bytes(sealed)) for input_id, key_id, sealed in rows)
 
 
 @operation
-def find(filters: Mapping[str, str], after: tuple[int, str] | None, limit: int) -> Generator[Statement, Rows, Rows]:
-    """Letters that fit, with where they stand, in the order in which they were taken."""
-    columns = ", ".join(f"l.{name.strip()}" for name in LETTER_COLUMNS.split(","))
+def find(filters: Mapping[str, str], after: tuple[int, str] | None, limit: int) -> Steps[Rows]:
+    """Return rows of letters with their status, in the order of sending."""
     conditions = [f"l.{name} = ?" for name in filters]
     arguments: list[Any] = list(filters.values())
     if after is not None:
         conditions.append("(l.created_at, l.letter_id) > (?, ?)")
         arguments.extend(after)
     rows = yield (
-        f"SELECT {columns}, {STATUS_COLUMNS} FROM letters AS l LEFT JOIN inbox AS i"
+        f"SELECT {COLUMNS}, {STATUS_COLUMNS} FROM letters AS l LEFT JOIN inbox AS i"
         " ON i.recipient_id = l.recipient_id AND i.team_id = l.team_id AND i.letter_id = l.letter_id"
         f" WHERE {' AND '.join(conditions) or '1 = 1'} ORDER BY l.created_at, l.letter_id LIMIT ?",
         (*arguments, limit),
@@ -191,9 +255,36 @@ def find(filters: Mapping[str, str], after: tuple[int, str] | None, limit: int) 
     return rows
 
 
+_ARRIVALS: Final = (
+    f"SELECT {COLUMNS}, {STATUS_COLUMNS}, i.number FROM inbox AS i JOIN {LETTERS_OF.format('i')}"
+    " WHERE i.recipient_id = ? AND i.team_id = ?"
+)
+
+
 @operation
-def get_dependencies(keys: Sequence[Key]) -> Generator[Statement, Rows, dict[Key, tuple[str, ...]]]:
-    """The tasks that letters wait for, and that have not succeeded."""
+def letters_after(recipient_id: str, team_id: str, after: int, limit: int) -> Steps[Rows]:
+    """Return the letters after a number of a mailbox, in order. Numbers grow in the order of arrival."""
+    return (yield f"{_ARRIVALS} AND i.number > ? ORDER BY i.number LIMIT ?", (recipient_id, team_id, after, limit))
+
+
+@operation
+def newest(recipient_id: str, team_id: str, before: int | None, limit: int) -> Steps[Rows]:
+    """Return the newest letters of a mailbox, or those before a number, newest first."""
+    condition, number = ("", ()) if before is None else (" AND i.number < ?", (before,))
+    arguments = (recipient_id, team_id, *number, limit)
+    return (yield f"{_ARRIVALS}{condition} ORDER BY i.number DESC LIMIT ?", arguments)
+
+
+@operation
+def last_number(recipient_id: str, team_id: str) -> Steps[int]:
+    """Return the number of the newest letter of a mailbox; 0 if there is none."""
+    rows = yield f"SELECT last_number FROM mailboxes WHERE {MAILBOX}", (recipient_id, team_id)
+    return int(rows[0][0]) if rows else 0
+
+
+@operation
+def get_dependencies(keys: Sequence[Key]) -> Steps[dict[Key, tuple[str, ...]]]:
+    """Return the tasks that letters wait for."""
     dependencies: dict[Key, tuple[str, ...]] = {}
     for key in keys:
         rows = yield f"SELECT needed_id FROM task_needs WHERE {LETTER_KEY} ORDER BY needed_id", key
@@ -202,9 +293,9 @@ def get_dependencies(keys: Sequence[Key]) -> Generator[Statement, Rows, dict[Key
 
 
 @operation
-def counts(team_id: str | None) -> Generator[Statement, Rows, list[MailboxCounts]]:
-    """How much is in each mailbox."""
-    condition, parameters = (" WHERE team_id = ?", (team_id,)) if team_id is not None else ("", ())
+def counts(team_id: str | None) -> Steps[list[MailboxCounts]]:
+    """Return the counts of each mailbox."""
+    condition, arguments = (" WHERE team_id = ?", (team_id,)) if team_id is not None else ("", ())
     rows = yield (
         "SELECT recipient_id, team_id,"
         " sum(CASE WHEN state = 'ready' AND available_at <= lease_now() THEN 1 ELSE 0 END),"
@@ -216,158 +307,40 @@ def counts(team_id: str | None) -> Generator[Statement, Rows, list[MailboxCounts
         " sum(CASE WHEN attempts > 1 THEN attempts - 1 ELSE 0 END),"
         " min(CASE WHEN ended_at IS NULL THEN arrived_at END), max(arrived_at)"
         f" FROM inbox{condition} GROUP BY recipient_id, team_id",
-        parameters,
+        arguments,
     )
     away = yield (
         f"SELECT recipient_id, team_id, count(*) FROM outbox{condition} GROUP BY recipient_id, team_id",
-        parameters,
+        arguments,
     )
     dead = yield (
         "SELECT recipient_id, team_id, count(*) FROM dead_letters WHERE resent_at IS NULL"
-        f"{' AND team_id = ?' if parameters else ''} GROUP BY recipient_id, team_id",
-        parameters,
+        f"{' AND team_id = ?' if arguments else ''} GROUP BY recipient_id, team_id",
+        arguments,
     )
     names = ("ready", "leased", "waiting", "behind", "held", "done", "retries")
-    mailboxes: dict[tuple[str, str], dict[str, Any]] = {}
-    for recipient, team, *numbers, oldest, newest in rows:
+    mailboxes: dict[MailboxKey, dict[str, Any]] = {}
+    for recipient, team, *numbers, oldest, latest in rows:
         mailbox = mailboxes.setdefault((recipient, team), {})
         mailbox.update({name: int(number) for name, number in zip(names, numbers, strict=True)})
         mailbox["oldest_at"] = None if oldest is None else from_micros(oldest)
-        mailbox["newest_at"] = from_micros(newest)
+        mailbox["newest_at"] = from_micros(latest)
     for name, totals in (("away", away), ("dead", dead)):
         for recipient, team, number in totals:
             mailboxes.setdefault((recipient, team), {})[name] = int(number)
     return [MailboxCounts(recipient_id=key[0], team_id=key[1], **mailboxes[key]) for key in sorted(mailboxes)]
 
 
-# --- the dead --------------------------------------------------------------------------------------------------------
+# --- order -----------------------------------------------------------------------------------------------------------
 
 
-def insert_dead_letter(dead: DeadLetter) -> Steps:
-    """Keep what nobody will get. The same id again changes nothing."""
-    yield (
-        f"INSERT INTO dead_letters ({_DEAD_COLUMNS}) VALUES ({', '.join('?' * 13)}) ON CONFLICT DO NOTHING",
-        (
-            dead.id,
-            dead.recipient_id,
-            dead.team_id,
-            dead.letter_id,
-            dead.sender_id,
-            dead.task_id,
-            dead.reason,
-            dead.error,
-            dead.user_id,
-            to_micros(dead.died_at),
-            None,
-            dead.key_id,
-            dead.raw,
-        ),
-    )
+def lock_mailbox(key: Sequence[str]) -> Statement:
+    """Lock a mailbox against concurrent inserts and removals until the transaction ends."""
+    return f"SELECT last_number FROM mailboxes WHERE {MAILBOX}{FOR_UPDATE}", key[:2]
 
 
-def dead_letter_from_row(row: Sequence[Any]) -> DeadLetter:
-    """The dead letter of a row."""
-    return DeadLetter(
-        id=row[0],
-        recipient_id=row[1],
-        team_id=row[2],
-        letter_id=row[3],
-        sender_id=row[4],
-        task_id=row[5],
-        reason=row[6],
-        error=row[7],
-        user_id=row[8],
-        died_at=from_micros(row[9]),
-        resent_at=None if row[10] is None else from_micros(row[10]),
-        key_id=row[11],
-        raw=None if row[12] is None else bytes(row[12]),
-    )
-
-
-@operation
-def dead_letters(
-    filters: Mapping[str, str], limit: int, *, include_resent: bool
-) -> Generator[Statement, Rows, list[DeadLetter]]:
-    """Dead letters that fit, the newest first."""
-    conditions = [f"{name} = ?" for name in filters] + ([] if include_resent else ["resent_at IS NULL"])
-    rows = yield (
-        f"SELECT {_DEAD_COLUMNS} FROM dead_letters WHERE {' AND '.join(conditions) or '1 = 1'}"
-        " ORDER BY id DESC LIMIT ?",
-        (*filters.values(), limit),
-    )
-    return [dead_letter_from_row(row) for row in rows]
-
-
-def mark_resent(dead: DeadLetter, now: datetime) -> Steps:
-    """Note that a dead letter was sent again."""
-    yield (
-        "UPDATE dead_letters SET resent_at = ? WHERE recipient_id = ? AND team_id = ? AND id = ?",
-        (to_micros(now), dead.recipient_id, dead.team_id, dead.id),
-    )
-
-
-# --- care ------------------------------------------------------------------------------------------------------------
-
-_LETTER_TABLES: Final = ("inbox", "outbox", "sealed_values", "task_needs", "letters")
-
-
-def delete_letter(key: Key) -> Steps:
-    """Delete a letter and everything that is kept about it."""
-    yield f"DELETE FROM dead_letters WHERE {LETTER_KEY}", key
-    for table in _LETTER_TABLES:
-        yield f"DELETE FROM {table} WHERE {LETTER_KEY}", key
-
-
-def unlink_session(session_id: str) -> Steps:
-    """Letters outlive the session that they came from, and know it no more."""
-    rows = yield f"SELECT {LETTER_COLUMNS} FROM letters WHERE session_id = ?", (session_id,)
-    for row in rows:
-        values = (*row[:7], None, None, None, *row[10:14])
-        is_sound = hash_row(row[:14]) == bytes(row[14])
-        yield (
-            f"UPDATE letters SET session_id = NULL, message_id = NULL, turn_id = NULL, hash = ? WHERE {LETTER_KEY}",
-            (hash_row(values) if is_sound else row[14], *row[:3]),
-        )
-
-
-def erase_user(user_id: str) -> Steps:
-    """Delete every letter of a person, wherever it stands."""
-    rows = yield "SELECT recipient_id, team_id, letter_id FROM letters WHERE user_id = ?", (user_id,)
-    for recipient_id, team_id, letter_id in rows:
-        yield from delete_and_promote((recipient_id, team_id, letter_id))
-    yield "DELETE FROM dead_letters WHERE user_id = ?", (user_id,)
-    for table in _TEAM_TABLES:
-        yield f"DELETE FROM {table} WHERE team_id = ?", (personal_team(user_id),)
-
-
-_MAIL_TABLES: Final = ("letters", "mailboxes", "inbox", "outbox", "dead_letters", "sealed_values")
-_TEAM_TABLES: Final = (*_MAIL_TABLES, "task_states", "task_needs")
-
-
-def erase_session(session_id: str) -> Steps:
-    """Delete the letters that came from a session of a person who is erased."""
-    rows = yield "SELECT recipient_id, team_id, letter_id FROM letters WHERE session_id = ?", (session_id,)
-    for recipient_id, team_id, letter_id in rows:
-        yield from delete_and_promote((recipient_id, team_id, letter_id))
-
-
-def delete_and_promote(key: Key) -> Steps:
-    """Delete a letter, and let the next one of its task come forward."""
-    rows = yield f"SELECT task_id FROM letters WHERE {LETTER_KEY}", key
-    yield lock_mailbox(key)
-    yield from delete_letter(key)
-    for (task_id,) in rows:
-        for table in ("inbox", "outbox"):
-            yield from promote_next(table, key[0], key[1], task_id)
-
-
-def lock_mailbox(key: Key) -> Statement:
-    """Keep everybody else from putting a letter into a mailbox, or taking one out, until we are done."""
-    return f"SELECT last_number FROM mailboxes WHERE recipient_id = ? AND team_id = ?{FOR_UPDATE}", key[:2]
-
-
-def promote_next(table: str, recipient_id: str, team_id: str, task_id: str) -> Steps:
-    """Let the first letter of a task that is not done be handed out, or sent."""
+def promote_next(table: str, recipient_id: str, team_id: str, task_id: str) -> Steps[None]:
+    """Make the first open letter of a task available."""
     first = yield select_first(table), (recipient_id, team_id, task_id)
     for letter_id, state in first:
         if state == "behind":
@@ -375,19 +348,61 @@ def promote_next(table: str, recipient_id: str, team_id: str, task_id: str) -> S
 
 
 def select_first(table: str) -> str:
-    """The statement that finds the first letter of a task that is not done. In this order, an index has it."""
+    """Return the query for the first open letter of a task. Its order matches an index."""
     is_open = " AND ended_at IS NULL" if table == "inbox" else ""
-    return (
-        f"SELECT letter_id, state FROM {table} WHERE recipient_id = ? AND team_id = ? AND task_id = ?{is_open}"
-        " ORDER BY number LIMIT 1"
-    )
+    return f"SELECT letter_id, state FROM {table} WHERE {MAILBOX} AND task_id = ?{is_open} ORDER BY number LIMIT 1"
+
+
+# --- maintenance -----------------------------------------------------------------------------------------------------
+
+_LETTER_TABLES: Final = ("inbox", "outbox", "sealed_values", "task_needs", "letters")
+_TEAM_TABLES: Final = (
+    *("letters", "mailboxes", "inbox", "outbox", "dead_letters", "sealed_values"),
+    *("task_states", "task_needs"),
+)
+
+
+def unlink_session(session_id: str) -> Steps[None]:
+    """Remove the links of letters to a deleted session."""
+    rows = yield f"SELECT {LETTER_COLUMNS} FROM letters WHERE session_id = ?", (session_id,)
+    for row in rows:
+        values = (*row[:7], None, None, None, *row[10:14])
+        is_intact = hash_row(row[:14]) == bytes(row[14])
+        yield (
+            f"UPDATE letters SET session_id = NULL, message_id = NULL, turn_id = NULL, hash = ? WHERE {LETTER_KEY}",
+            (hash_row(values) if is_intact else row[14], *row[:3]),
+        )
+
+
+def erase_user(user_id: str) -> Steps[None]:
+    """Delete every letter of a user."""
+    yield from _delete_where("user_id", user_id)
+    yield "DELETE FROM dead_letters WHERE user_id = ?", (user_id,)
+    for table in _TEAM_TABLES:
+        yield f"DELETE FROM {table} WHERE team_id = ?", (personal_team(user_id),)
+
+
+def erase_session(session_id: str) -> Steps[None]:
+    """Delete the letters of a session of an erased user."""
+    yield from _delete_where("session_id", session_id)
+
+
+def _delete_where(column: str, value: str) -> Steps[None]:
+    rows = yield f"SELECT recipient_id, team_id, letter_id, task_id FROM letters WHERE {column} = ?", (value,)
+    for recipient_id, team_id, letter_id, task_id in rows:
+        key = (recipient_id, team_id, letter_id)
+        yield lock_mailbox(key)
+        for table in ("dead_letters", *_LETTER_TABLES):
+            yield f"DELETE FROM {table} WHERE {LETTER_KEY}", key
+        for table in ("inbox", "outbox"):
+            yield from promote_next(table, recipient_id, team_id, task_id)
 
 
 @operation
-def sweep(before: datetime, limit: int = _PAGE) -> Generator[Statement, Rows, int]:
-    """Delete some letters that were done with before then; how many. The same letter again would be new.
+def sweep(before: datetime, limit: int = _PAGE) -> Steps[int]:
+    """Delete up to ``limit`` letters that were acknowledged before a time; return their number.
 
-    One that went to another store is done with when its receipt has come. The dead stay, to be sent again.
+    A letter to another store is deleted after its receipt. Dead letters stay.
     """
     rows = yield (
         "SELECT recipient_id, team_id, letter_id FROM inbox WHERE state = 'done' AND ended_at < ? LIMIT ?",
@@ -400,22 +415,19 @@ def sweep(before: datetime, limit: int = _PAGE) -> Generator[Statement, Rows, in
             for table in ("inbox", "outbox", "dead_letters")
         )
         rows = yield (
-            "SELECT recipient_id, team_id, letter_id FROM letters AS l"
-            f" WHERE created_at < ? AND NOT ({references}) LIMIT ?",
+            "SELECT recipient_id, team_id, letter_id FROM letters AS l WHERE created_at < ?"
+            f" AND NOT ({references}) LIMIT ?",
             (to_micros(before), limit),
         )
     for row in rows:
-        key = (row[0], row[1], row[2])
         for table in ("inbox", "sealed_values", "letters"):
-            yield f"DELETE FROM {table} WHERE {LETTER_KEY}", key
+            yield f"DELETE FROM {table} WHERE {LETTER_KEY}", row[:3]
     return len(rows)
 
 
 @operation
-def reencrypt(
-    key_id: str, encrypt: Callable[..., tuple[str, bytes]], limit: int = _PAGE
-) -> Generator[Statement, Rows, int]:
-    """Have some values that another key has sealed sealed with this one; how many."""
+def reencrypt(key_id: str, encrypt: Callable[..., tuple[str, bytes]], limit: int = _PAGE) -> Steps[int]:
+    """Encrypt up to ``limit`` values of other keys with the key ``key_id``; return their number."""
     rows = yield (
         "SELECT recipient_id, team_id, letter_id, input_id, key_id, sealed FROM sealed_values"
         " WHERE key_id <> ? LIMIT ?",
@@ -430,8 +442,8 @@ def reencrypt(
 
 
 @operation
-def find_damage() -> Generator[Statement, Rows, list[str]]:
-    """What is wrong with letters, in words."""
+def find_damage() -> Steps[list[str]]:
+    """Return descriptions of damaged and missing letters."""
     problems: list[str] = []
     after: tuple[Any, ...] = ("", "", "")
     page = (
@@ -445,9 +457,11 @@ def find_damage() -> Generator[Statement, Rows, list[str]]:
         after = rows[-1][:3]
     for table in ("inbox", "outbox", "sealed_values"):
         rows = yield (
-            f"SELECT x.recipient_id, x.letter_id FROM {table} AS x LEFT JOIN letters AS l ON l.recipient_id ="
-            " x.recipient_id AND l.team_id = x.team_id AND l.letter_id = x.letter_id WHERE l.letter_id IS NULL",
+            f"SELECT x.recipient_id, x.letter_id FROM {table} AS x LEFT JOIN {LETTERS_OF.format('x')}"
+            " WHERE l.letter_id IS NULL",
             (),
         )
-        problems.extend(f"{table} names letter {letter} to {recipient}, which is gone" for recipient, letter in rows)
+        problems.extend(
+            f"{table} refers to letter {letter} to {recipient}, which is missing" for recipient, letter in rows
+        )
     return problems

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.errors import LetterError
 from dragoman.mail import Encryptor
-from dragoman.mail.wire import (
+from dragoman.mail.message_codec import (
     KEY,
     LETTER_AGE,
     MESSAGE_ID,
@@ -21,8 +21,8 @@ from dragoman.mail.wire import (
     MessageCodec,
 )
 from dragoman.store.mailbox.mail_store import RETENTION
-from tests.mail.test_sealing import KEY as TEXT
-from tests.mail.test_sealing import OTHER
+from tests.mail.test_encryption import KEY as TEXT
+from tests.mail.test_encryption import OTHER
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SUBJECT = "dragoman.mail._.ARCH"

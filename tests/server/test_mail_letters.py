@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.letters import needs_input_letter, write_letter
 from dragoman.mail import stored_letter
-from dragoman.server.mail import letter_page, types
+from dragoman.server.mail import types
 from tests.server.conftest import ServerFixture
 from tests.server.test_mail import SECRET, WHEN, Caller, ops, result, server
 from tests.server.test_threads import read_error_code, read_json
@@ -143,7 +143,7 @@ def large(task_id: str, size: int = 300_000) -> bytes:
 
 
 async def test_mailbox_pages_are_bounded_by_size_and_complete(ops: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
+    monkeypatch.setattr(types, "PAGE_SIZE", 500)
     tasks = [f"T-{at}" for at in range(5)]
     for task in tasks:
         await read_json(ops.post("", result(task)), 201)
@@ -173,7 +173,7 @@ async def test_invalid_cursor_is_rejected(ops: Caller, path: str) -> None:
 
 
 async def test_letters_beyond_the_response_size_stay_available(ops: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
+    monkeypatch.setattr(types, "PAGE_SIZE", 500)
     tasks = [f"T-{at}" for at in range(4)]
     for task in tasks:
         await read_json(ops.post("", result(task)), 201)

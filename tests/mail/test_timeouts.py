@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from tests.mail.waiting import bounded, within
+from tests.mail.timeouts import bounded, within
 
 
 async def test_wait_timeout_names_the_condition() -> None:

@@ -54,7 +54,7 @@ async def test_answer_to_another_recipient_is_rejected(mail: Mail) -> None:
     question = await asked(mail)
     said = {**(question.letter.context or {})}
     answer = answer_letter(question.letter.replace(context=said), inputs={"api_key": "x"}, timestamp=WHEN)
-    with pytest.raises(Exception, match="whoever asked"):
+    with pytest.raises(Exception, match="the sender of the request"):
         await mail.send(answer.replace(recipient_id="CC"))
 
 
@@ -120,7 +120,7 @@ def test_key_file_is_private(tmp_path: Path) -> None:
     assert caught.value.code == "unsafe_config"
     file.chmod(0o600)
     file.write_bytes(b"[]")
-    with pytest.raises(SettingsError, match="no keys"):
+    with pytest.raises(SettingsError, match="no mail keys"):
         Encryptor.in_file(file).encrypt("x")
 
 

@@ -17,17 +17,17 @@ from nats.aio.client import Client
 from dragoman.errors import SettingsError
 from dragoman.mail import Encryptor, Mail, supervisor
 from dragoman.mail.broker_access import BrokerAccess
+from dragoman.mail.message_codec import MESSAGE_ID, ORIGIN, MessageCodec
 from dragoman.mail.nats import NatsTransport, _Client
 from dragoman.mail.stored_letter import to_stored, to_transport
-from dragoman.mail.wire import MESSAGE_ID, ORIGIN, MessageCodec
 from dragoman.store import open_store
 from tests.conftest import ROOT
 from tests.mail.brokers import Broker, free_port, running
 from tests.mail.certificates import Certificates, Operator, new_nkey
 from tests.mail.conftest import result
+from tests.mail.test_encryption import KEY, OTHER, found_in
 from tests.mail.test_nats import broker, emptied, opened, received
-from tests.mail.test_sealing import KEY, OTHER, found_in
-from tests.mail.waiting import within
+from tests.mail.timeouts import within
 
 __all__ = ["broker"]
 
@@ -86,7 +86,7 @@ async def test_forged_receipt_does_not_change_the_outbox(
             await client.publish(subject, body, headers=headers)
         await client.flush()
         async with within(20, "six refusals"):
-            while caplog.text.count("a receipt was refused") < len(forged):
+            while caplog.text.count("a receipt was rejected") < len(forged):
                 await asyncio.sleep(0.02)
         assert [box.away for box in await here.counts()] == [1]
         async with opened(tmp_path, "two", broker) as there:

@@ -13,7 +13,7 @@ from dragoman.mail import Encryptor, Mail
 from dragoman.mail.stored_letter import to_stored
 from dragoman.store import Store, open_store
 from tests.mail.conftest import Clock, result
-from tests.mail.waiting import within
+from tests.mail.timeouts import within
 from tests.store.conftest import Place
 
 

@@ -12,7 +12,7 @@ from dragoman.letters import task_result_letter
 from dragoman.mail.broker_access import BrokerAccess
 from dragoman.mail.remote import RemoteMail
 from tests.mail.brokers import Broker, running
-from tests.mail.test_forged import certificates, guarded
+from tests.mail.test_forgery import certificates, guarded
 from tests.mail.test_nats import KEYS
 from tests.server.conftest import run_test_server
 from tests.server.test_threads import read_json
@@ -76,12 +76,12 @@ async def test_health_reports_a_mailbox_that_is_not_served(tmp_path: Path) -> No
         async with run_test_server(tmp_path, nats=(broker.url,)) as server:
             transport: Any = server.state.mail.transport
             transport._redeliver_s = 0.5
-            take = transport._take
+            take = transport._receive
 
             async def crash(_: Any) -> Any:
                 raise RuntimeError("a defect that nobody has thought of")
 
-            transport._take = crash
+            transport._receive = crash
             async with RemoteMail(server.base_url, wait_s=0) as mail, asyncio.timeout(60):
                 assert await mail.receive("ARCH") == []
                 await mail.send(result(1))
@@ -89,7 +89,7 @@ async def test_health_reports_a_mailbox_that_is_not_served(tmp_path: Path) -> No
                 assert (health["mail"], health["store"]) == ("failing", "reachable")
                 async with server.client.get("/metrics", headers={"accept": "text/plain"}) as answer:
                     assert "dragoman_mail_delivery_ok 0.0" in (await answer.text()).splitlines()
-                transport._take = take
+                transport._receive = take
                 assert (await eventually(server, status="ok"))["mail"] == "ok"
                 assert await received(server.base_url, 1) == {"m1"}
             broker.kill()

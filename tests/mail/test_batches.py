@@ -21,7 +21,7 @@ from dragoman.store.batches import in_clause_chunks, insert_chunks
 from dragoman.store.engines.tables import LETTER_COLUMNS, migrations
 from dragoman.store.mailbox.letters import to_row
 from tests.mail.conftest import Clock, failure, pass_time, result
-from tests.mail.waiting import within
+from tests.mail.timeouts import within
 from tests.store.conftest import Place
 
 ROUNDS = 6
