@@ -1,1 +1,1 @@
-"""What dialects have in common."""
+"""Modules that the dialects share."""

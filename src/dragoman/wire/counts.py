@@ -1,14 +1,14 @@
-"""What a provider says that a call consumed, as far as that is possible.
+"""Read the token usage of a provider and drop impossible counts.
 
     counts = Counts(NAME)
-    counts.read(wire, "prompt_tokens") -> int      0 if there is no such count, or an impossible one
-    counts.split_prompt(prompt, cached, written)   the disjoint parts of a prompt
-    counts.check(usage) -> TokenUsage              the usage without impossible figures
-    drop_impossible_counts(usage, dialect) -> TokenUsage   the same for a usage that was read elsewhere
+    counts.read(wire, "prompt_tokens") -> int           0 if the count is absent or impossible
+    counts.split_prompt(prompt, cached, created)        the disjoint parts of a prompt
+    counts.drop_impossible(usage) -> TokenUsage         the usage without impossible figures
+    drop_impossible_counts(usage, dialect)              the same for a usage that was read elsewhere
 
-A count is a whole number from 0 to ``MAX_CALL_TOKENS``, and no part is larger than its whole. Invariant: no usage that
-a dialect reads breaks this, or has a figure beyond ``message.MAX_USD``. An impossible figure is dropped and named in a
-warning, the usage is marked as estimated, and the answer is kept.
+A count is an integer from 0 to ``MAX_CALL_TOKENS``, and no part is larger than its whole. Invariant: no usage that a
+dialect reads breaks this or has a figure beyond ``message.MAX_USD``. An impossible figure is dropped and logged as a
+warning, and the usage is marked as estimated.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _WHOLES: Final = (  # parts, and what each is a part of
 
 
 class Counts:
-    """Reads the counts of one usage, and remembers the impossible ones."""
+    """Reads the counts of one usage and collects the impossible ones."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
         self._problems: list[str] = []
 
     def read(self, wire: Any, *names: str) -> int:
-        """The first count above 0 under these names; 0 if there is none."""
+        """Return the first count above 0 under these names; 0 if there is none."""
         for name in names if isinstance(wire, dict) else ():
             value = wire.get(name)
             if value is None:
@@ -46,14 +46,14 @@ class Counts:
         return 0
 
     def split_prompt(self, prompt: int, cached: int, created: int = 0) -> tuple[int, int, int]:
-        """What of a prompt was fresh, read from a cache, and written to one. Parts that exceed it are dropped."""
+        """Return the fresh, cached and cache-creation tokens of a prompt; parts that exceed it are dropped."""
         if cached + created > prompt:
             self._problems.append(f"{cached} cached and {created} cache creation tokens are more than the prompt")
             return prompt, 0, 0
         return prompt - cached - created, cached, created
 
     def drop_impossible(self, usage: AnyUsage) -> AnyUsage:
-        """The usage without impossible figures, marked as estimated if a count was impossible."""
+        """Return the usage without impossible figures, marked as estimated if a count was impossible."""
         problems = usage_problems(usage, MAX_CALL_TOKENS) | _part_problems(usage)
         if not problems and not self._problems:
             return usage
@@ -68,12 +68,12 @@ class Counts:
 
 
 def drop_impossible_counts(usage: AnyUsage, dialect: str) -> AnyUsage:
-    """The usage without its impossible figures."""
+    """Return the usage without its impossible figures."""
     return Counts(dialect).drop_impossible(usage)
 
 
 def _count_from(value: Any) -> int | None:
-    """A whole number, which some providers write as a float; nothing if it is not a possible count."""
+    """Return an integer, which some providers write as a float; ``None`` if it is not a possible count."""
     if type(value) is float and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 <= value <= MAX_CALL_TOKENS else None

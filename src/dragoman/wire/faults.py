@@ -1,12 +1,13 @@
-"""How a stream goes wrong, and what an answer says that is an error: the same for every dialect.
+"""Faults: damaged streams, and the bodies and headers of errors.
 
-    stream_error(dialect, code, message, **kept)   the event that ends a damaged stream
-    early_end(dialect, head, tail)                 the event for a stream that ended before its message did
-    parse_error_body(body)                                 what the body of an error says, if it is JSON
-    by_status(status)                              code and class of a failure that only its status explains
-    fault_of(dialect, found, message, …)           the fault, with whether and when to try again
+    stream_error(dialect, code, message, **excerpts)  the event that ends a damaged stream
+    early_end(dialect, head, tail)                    the event for a stream that ended before its message
+    parse_error_body(body)                            the parsed body of an error, if it is JSON
+    classify_status(status)                           code and class of a failure, by its HTTP status
+    make_fault(dialect, classification, message, …)   the fault, with whether and when to retry
+    retry_after_s(headers)                            the delay that the provider requests
 
-The one rule: what arrived is kept, cut to a few kilobytes, and with what looks like a key taken out.
+Excerpts of the received bytes have a few kilobytes at most, and keys in them are masked.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NETWORK_CODES: Final = ("stream_incomplete", "stream_broken")
 
 
 def stream_error(dialect: str, code: str, message: str, **excerpts: str | None) -> StreamError:
-    """The end of a damaged stream. What was ``kept`` of it stands in ``provider_raw``."""
+    """Return the event that ends a damaged stream. ``provider_raw`` has the excerpts."""
     error_class = ErrorClass.NETWORK if code in _NETWORK_CODES else ErrorClass.SERVER_ERROR
     fault = Fault(code=code, message=message, error_class=error_class, retryable=True, provider=dialect)
     raw = {name: text for name, text in excerpts.items() if text}
@@ -39,9 +40,9 @@ def stream_error(dialect: str, code: str, message: str, **excerpts: str | None) 
 
 
 def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
-    """Why a stream ended before its message: nothing came, something else than a stream came, or it was cut.
+    """Return the fault of a stream that ended before its message: empty, not a stream, or cut.
 
-    ``head`` holds the first bytes if no event ever came out of them, ``tail`` those of an unfinished event.
+    ``head`` has the first bytes if no event was read from them, ``tail`` those of an unfinished event.
     """
     head = head and head.removeprefix(BYTE_ORDER_MARK)
     first_byte = b"" if head is None else head.lstrip()[:1]
@@ -55,12 +56,12 @@ def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
 
 
 def redact(head: bytes) -> str:
-    """The first kilobyte as text, without what looks like a key."""
+    """Return the first kilobyte as text, with keys masked."""
     return _SECRET.sub(r"\1***", head[:HEAD_BYTES].decode("utf-8", "backslashreplace"))
 
 
 def parse_error_body(body: Any) -> Any:
-    """What the body of an error says: as it was given, or as it reads; ``None`` if it is no JSON."""
+    """Return the parsed body of an error; ``None`` if it is not JSON."""
     if not isinstance(body, bytes | str):
         return body
     try:
@@ -77,7 +78,7 @@ def make_fault(
     headers: Mapping[str, str],
     **more: Any,
 ) -> Fault:
-    """The fault that an answer tells of. ``found`` is its code and its class."""
+    """Return the fault of a failed request. ``classification`` is its code and its class."""
     code, error_class = classification
     fields = {"retry_after_s": retry_after_s(headers), **more}
     return Fault(
@@ -92,7 +93,7 @@ def make_fault(
 
 
 def classify_status(status: int | None) -> tuple[str, ErrorClass]:
-    """What an HTTP status alone says."""
+    """Return code and class of an HTTP status."""
     match status:
         case 401:
             return "unauthorized", ErrorClass.AUTH
@@ -120,7 +121,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """How long the other side asked us to wait. A date needs a clock, and is for the one who has it."""
+    """Return the delay that the provider requests. A date needs a clock, so the caller resolves it."""
     lowered = {name.lower(): value.strip() for name, value in headers.items()}
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = lowered.get(name, "")

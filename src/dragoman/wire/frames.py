@@ -1,13 +1,13 @@
-"""Framing: how a stream of bytes is cut into events, and events into bytes.
+"""Frames: split bytes into events and write events as bytes.
 
-A splitter has ``feed(bytes) -> frames`` and ``close() -> frames``; it keeps what is not complete yet and never decodes
-half a character. ``tail`` is what was left over at the end: a stream cut in the middle of an event.
+A splitter has ``feed(bytes) -> frames`` and ``close() -> frames``. It keeps incomplete data and never decodes half a
+character. ``tail`` is what is left at the end of a cut stream.
 
-    sse           server-sent events: LF, CRLF or CR; comments; a byte order mark; several data lines
-    ndjson        one JSON value a line
-    json-array    one JSON array, its items as they become complete
-    aws-eventstream            AWS's binary frames
-    aws-eventstream-decoded    the same, one JSON object a line, as recorders keep them
+    sse                        server-sent events: LF, CRLF or CR; comments; a byte order mark; several data lines
+    ndjson                     one JSON value per line
+    json-array                 one JSON array, each item as soon as it is complete
+    aws-eventstream            binary frames of AWS
+    aws-eventstream-decoded    the same frames as JSON objects, one per line, as recorders store them
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.errors import InputError
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One event: its name, where the framing has one, and its data."""
+    """One event: its data, and its name where the framing has one."""
 
     data: bytes
     event: str | None = None
@@ -36,13 +36,13 @@ _MAX_AWS_FRAME: Final = 24 * 2**20  # what AWS's own SDKs accept
 
 
 class FramingError(InputError):
-    """Bytes that are no frame."""
+    """Bytes that are not a frame."""
 
     code = "bad_event"
 
 
 class SseSplitter:
-    """Server-sent events, as the HTML standard reads them."""
+    """Server-sent events as in the HTML standard."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # of a line that has not ended
@@ -57,7 +57,7 @@ class SseSplitter:
         self._is_idle = False  # whether every line that has begun has ended, and every event
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The events that are complete now."""
+        """Return the complete events."""
         if self._rest:
             if not _completes_line(self._rest[-1], data):
                 self._rest.append(data)
@@ -88,7 +88,7 @@ class SseSplitter:
         return None
 
     def close(self) -> list[Frame]:
-        """At the end of the stream a lone CR ends a line; an event without its empty line is not dispatched."""
+        """Return the last events: a CR at the end ends a line; an event without its empty line is dropped."""
         rest = b"".join(self._rest)
         if not rest.endswith(b"\r"):
             return []
@@ -97,11 +97,11 @@ class SseSplitter:
 
     @property
     def tail(self) -> bytes:
-        """What was left over: lines of an event that was never completed."""
+        """The lines of an incomplete event."""
         return b"\n".join([*self._data, b"".join(self._rest)]) if self._data else b"".join(self._rest)
 
     def _strip_mark(self, data: bytes) -> bytes:
-        """The bytes without the mark that may stand at the very beginning, of which a part may have come so far."""
+        """Remove the byte order mark at the start, which may arrive in parts."""
         if len(data) < 3 and data == _MARK[: len(data)]:
             self._rest = [data] if data else []
             return b""
@@ -146,18 +146,18 @@ def _completes_line(previous: bytes, data: bytes) -> bool:
 
 
 class LineSplitter:
-    """One frame a line."""
+    """One frame per line."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterable[Frame]:
-        """The lines that are complete now."""
+        """Return the complete lines."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [Frame(line.rstrip(b"\r")) for line in lines if line.strip()]
 
     def close(self) -> Iterable[Frame]:
-        """A last line needs no newline, if it is whole."""
+        """Return a last line without a newline, if it is valid JSON."""
         rest, self._rest = self._rest.strip(), self._rest
         if rest and _is_json(rest):
             self._rest = b""
@@ -166,19 +166,19 @@ class LineSplitter:
 
     @property
     def tail(self) -> bytes:
-        """What was left over."""
+        """The incomplete line."""
         return self._rest.strip()
 
 
 class DecodedAwsSplitter(LineSplitter):
-    """AWS frames as recorders keep them: one JSON object a line, with headers and payload."""
+    """AWS frames as recorders store them: one JSON object per line, with headers and payload."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now, one by one: what stands before a damaged one is not lost with it."""
+        """Yield the complete frames; frames before a damaged one are not lost."""
         yield from (_parse_decoded_aws_frame(frame.data) for frame in super().feed(data))
 
     def close(self) -> Iterator[Frame]:
-        """A last line needs no newline, if it is whole."""
+        """Yield a last line without a newline, if it is valid."""
         yield from (_parse_decoded_aws_frame(frame.data) for frame in super().close())
 
 
@@ -214,7 +214,7 @@ class JsonArraySplitter:
         return self._allowed is _CLOSED
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The items that are complete now, one by one; what is neither an item nor a comma is a ``FramingError``."""
+        """Yield the complete items; anything else between items raises ``FramingError``."""
         if self.is_closed:
             self._keep_trailing(data)
             return
@@ -231,7 +231,7 @@ class JsonArraySplitter:
                     yield Frame(item)
 
     def _find_item(self, data: bytes, at: int) -> int:
-        """Where the next item begins, or the end of these bytes."""
+        """Return where the next item starts, or the end of the bytes."""
         while (token := _NON_SPACE.search(data, at)) is not None:
             mark, at = token[0], token.end()
             if mark not in self._allowed:
@@ -255,7 +255,7 @@ class JsonArraySplitter:
         self.trailing = trailing[:_TRAILING_BYTES]
 
     def _item_end(self, data: bytes, at: int) -> int:
-        """Where the item ends, or the end of these bytes."""
+        """Return where the item ends, or the end of the bytes."""
         while at < len(data) and self._depth:
             if self._is_escaped:
                 self._is_escaped = False
@@ -277,12 +277,12 @@ class JsonArraySplitter:
         return at
 
     def close(self) -> list[Frame]:
-        """Nothing more can become complete."""
+        """Return nothing: no item can become complete."""
         return []
 
     @property
     def tail(self) -> bytes:
-        """What was left over of an item."""
+        """The bytes of an incomplete item."""
         return bytes(self._item)
 
 
@@ -294,7 +294,7 @@ class AwsSplitter:
         self._start = 0  # of the first frame that is not complete
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now, one by one; a wrong checksum or size is a ``FramingError``."""
+        """Yield the complete frames; a wrong checksum or size raises ``FramingError``."""
         self._buffer, self._start = self._buffer[self._start :] + data, 0
         while len(self._buffer) - self._start >= 12:
             total, header_length, prelude_sum = struct.unpack_from(">III", self._buffer, self._start)
@@ -311,17 +311,17 @@ class AwsSplitter:
             yield _to_frame(_aws_headers(frame[12 : 12 + header_length]), frame[12 + header_length : -4])
 
     def close(self) -> list[Frame]:
-        """Nothing more can become complete."""
+        """Return nothing: no frame can become complete."""
         return []
 
     @property
     def tail(self) -> bytes:
-        """What was left over of a frame."""
+        """The bytes of an incomplete frame."""
         return self._buffer[self._start :]
 
 
 def _to_frame(headers: dict[str, Any], payload: bytes) -> Frame:
-    """A frame of AWS. A failure that no service foresaw has a code and a text in its headers, and no payload."""
+    """Return a frame of AWS. An unmodeled failure has a code and a text in its headers, and no payload."""
     texts = {name: value for name, value in headers.items() if isinstance(value, str)}
     if ":error-code" in texts:
         payload = msgspec.json.encode({"message": texts.get(":error-message", "")})
@@ -332,7 +332,7 @@ def _to_frame(headers: dict[str, Any], payload: bytes) -> Frame:
 
 
 def _aws_headers(data: bytes) -> dict[str, str]:
-    """The headers that are texts; the others are not ours to read."""
+    """Return the headers with text values."""
     try:
         return _text_headers(data)
     except (IndexError, struct.error):
@@ -368,7 +368,7 @@ SPLITTERS: Final[dict[str, type[Any]]] = {
 
 
 def make_splitter(framing: str) -> Any:
-    """A splitter for a framing, by its name."""
+    """Return a splitter for a framing."""
     if framing not in SPLITTERS:
         raise LookupError(f"no framing {framing!r}; there are {', '.join(SPLITTERS)}")
     return SPLITTERS[framing]()
@@ -381,18 +381,18 @@ _LINE_ENDS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"
 
 
 def sse_frame(wire: Any, event: str | None = None) -> bytes:
-    """One event, with JSON as its data."""
+    """Return one event with JSON data."""
     data = json_line(wire)
     return (b"event: " + event.encode() + b"\n" if event else b"") + b"data: " + data + b"\n\n"
 
 
 def json_line(wire: Any) -> bytes:
-    """JSON on one line, also for readers that take U+2028 for the end of one."""
+    """Return JSON on one line, also for readers that treat U+2028 as a line end."""
     return _escape_line_ends(_encode(wire))
 
 
 def json_text(text: str) -> bytes:
-    """The same for a text, which stands between bytes that are always the same."""
+    """Return a text as JSON on one line."""
     data = _encode(text)
     return data if text.isascii() else _escape_line_ends(data)
 
@@ -408,7 +408,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
-    """One AWS event-stream frame; its kind is ``event`` or ``exception``."""
+    """Return one AWS event-stream frame of kind ``event`` or ``exception``."""
     headers = b"".join(
         bytes([len(name)]) + name + b"\x07" + struct.pack(">H", len(value)) + value
         for name, value in (
@@ -425,7 +425,7 @@ def aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
 
 
 def aws_frame_as_json(wire: Any, event: str, kind: str = "event") -> bytes:
-    """The same as recorders keep it."""
+    """Return the frame as recorders store it."""
     return json_line({"headers": {f":{kind}-type": event, ":message-type": kind}, "payload": wire}) + b"\n"
 
 

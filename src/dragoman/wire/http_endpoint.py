@@ -1,6 +1,6 @@
-"""How a dialect is asked over HTTP: the path behind the base URL, the header for the key, and others that it wants.
+"""The HTTP endpoint of a dialect: path behind the base URL, header for the key, other headers.
 
-The base URL is meant as the providers' own SDKs mean it: OpenAI's ends in a version, the others' do not.
+The base URL has the meaning that it has in the provider's own SDK: OpenAI's ends in a version, others do not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ BEARER: Final = "authorization"
 
 
 class HttpEndpoint(msgspec.Struct, frozen=True):
-    """How a dialect is asked. ``{model}`` in a path stands for the model."""
+    """Where and how to send a request. ``{model}`` in a path stands for the model."""
 
     path: str  # the path
-    stream_path: str | None = None  # the same, where it differs for a stream
-    key_header: str = BEARER  # with ``Bearer`` before the key; any other has the key alone
+    stream_path: str | None = None  # for a stream, if it is another one
+    key_header: str = BEARER  # ``authorization`` has ``Bearer`` before the key; other headers have the key only
     headers: tuple[tuple[str, str], ...] = ()
-    has_stream_field: bool = True  # whether a request says itself, by ``stream``, that it wants one
+    has_stream_field: bool = True  # whether the field ``stream`` of a request selects streaming
     stream_type: str = "text/event-stream"

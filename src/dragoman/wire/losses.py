@@ -1,10 +1,12 @@
-"""What a wire cannot say, named: the losses that every dialect has in common.
+"""Losses: what a wire cannot carry.
 
-    sayable(blocks, cannot_say, dialect, losses, message) -> blocks    those that the wire can carry
-    lost_options(lost, dialect) -> losses                              options that the API does not have
-    lost_failure(result, message, dialect) -> losses                   that a tool failed, where only words can say it
+    supported_blocks(blocks, unsupported_reason, dialect, losses, message)   the blocks that the wire can carry
+    option_losses(lost, dialect)                        options that the API does not have
+    error_flag_losses(result, message, dialect)         the error flag of a result, on a wire without one
+    detail_losses(reply, dialect, supported)            stop reason, model and counts that the wire has no field for
+    drop_refused_options(options, quirks, dialect, losses)   options that a provider rejects
 
-The one rule: what is left out is named, once, with the message that it stood in.
+Invariant: everything that is left out is in ``losses``, once, with its message.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def supported_blocks(
     losses: list[Loss],
     message: Message | None = None,
 ) -> list[ContentBlock]:
-    """The blocks that this wire can carry. ``cannot_say`` gives the reason for which it cannot, and that is a loss."""
+    """Return the blocks that the wire can carry, and add a loss with ``unsupported_reason`` for each other block."""
     session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
     supported: list[ContentBlock] = []
     for block in blocks:
@@ -39,14 +41,14 @@ def supported_blocks(
 
 
 def option_losses(lost: Mapping[str, bool], dialect: str) -> list[Loss]:
-    """A loss for each option that was asked for and that the API does not have."""
+    """Return a loss for each option that is set and that the API does not have."""
     return [Loss("", "", name, dialect, "this API has no such option") for name, is_lost in lost.items() if is_lost]
 
 
 def error_flag_losses(result: ToolResultBlock, message: Message, dialect: str) -> Iterator[Loss]:
-    """Where a result has no mark for it, that the tool failed is only in what it says."""
+    """Return a loss for the error flag of a result; the text of the result is kept."""
     if result.is_error:
-        reason = "that a tool failed; what it said about it is kept"
+        reason = "this API has no error flag for results; the text is kept"
         yield Loss(message.session_id, message.id, "is_error", dialect, reason)
 
 
@@ -54,7 +56,7 @@ _COMMON_FIELDS: Final = ("input_tokens", "output_tokens", "estimated", "unknown_
 
 
 class SupportedDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """The details that a wire has words for."""
+    """The details of a reply that a wire has fields for. Invariant: the reader of the dialect finds them again."""
 
     stop_reasons: tuple[str, ...]  # reasons to stop
     usage_fields: tuple[str, ...] = ()  # fields of TokenUsage, beside what every wire counts
@@ -64,7 +66,7 @@ class SupportedDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> Iterator[Loss]:
-    """A loss for each detail that this wire has no words for; none for an answer that came from it."""
+    """Return a loss for each detail that the wire has no field for; none for a reply that was read from this wire."""
     if get_notes(reply.provider_raw, dialect):
         return
     if reply.fault is None and reply.stop_reason not in (StopReason.UNKNOWN, *supported.stop_reasons):
@@ -94,7 +96,7 @@ REFUSALS: Final = {
 
 
 def drop_refused_options(options: Options, quirks: Collection[str], dialect: str, losses: list[Loss]) -> Options:
-    """The options that a provider of these quirks takes."""
+    """Return the options without those that a provider with these quirks rejects; each is a loss."""
     changes: dict[str, Any] = {}
     for quirk in quirks:
         for name in REFUSALS.get(quirk, ()):

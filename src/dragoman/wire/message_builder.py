@@ -1,4 +1,4 @@
-"""Canonical messages for what stands on a wire: placeholders for what a wire does not say, and tool ids of our own."""
+"""Build canonical messages from a wire: placeholders for absent fields, and tool ids of our own."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from dragoman.message import (
 from dragoman.value import unvalidated
 from dragoman.wire.residue import get_notes
 
-UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # wires have no time of a message
 _ASSISTANT: Final = Role.ASSISTANT
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _REASONING: Final = (ThinkingBlock, RedactedThinkingBlock)
 _COMPLETE: Final = MessageStatus.COMPLETE
 _NO_METADATA: Final = MessageMetadata()
 _NUMBERS: Final = tuple(str(number).zfill(26) for number in range(512))
-_message: Final = unvalidated(Message)  # its blocks have been looked at
+_message: Final = unvalidated(Message)  # the blocks are valid
 _metadata: Final = unvalidated(MessageMetadata)
 
 
 class MessageBuilder:
-    """Messages in the making, read from one request."""
+    """The messages read so far from one request."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._tool_ids: dict[str, str] = {}
-        self._uses: dict[str, int] = {}  # of ids that were used more than once
+        self._uses: dict[str, int] = {}  # how often a provider id was used, from the second use
 
     def add(
         self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, parent_id: str | None = None
     ) -> None:
-        """One more message."""
+        """Add a message."""
         metadata = _NO_METADATA
         if raw is not None or parent_id is not None:
             metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=parent_id)
@@ -58,18 +58,18 @@ class MessageBuilder:
     def add_message(
         self, role: Role, blocks: tuple[ContentBlock, ...], metadata: MessageMetadata = _NO_METADATA
     ) -> None:
-        """One more message, of blocks and with metadata that have been looked at."""
+        """Add a message whose blocks and metadata are valid."""
         messages = self.messages
         count = len(messages)
         message_id = _NUMBERS[count] if count < 512 else str(count).zfill(26)
         messages.append(_message(message_id, "", role, blocks, metadata, UNKNOWN_TIME))
 
     def add_result(self, result: ToolResultBlock) -> None:
-        """One more message, with a result that has been looked at."""
+        """Add a message with one valid tool result."""
         self.add_message(Role.TOOL, (result,), _result_metadata(result.tool_use_id))
 
     def call_id(self, provider_id: str) -> str:
-        """Our id for a call. A provider that uses an id again means another call by it."""
+        """Return our id for a call. A provider id that occurs again names another call."""
         if provider_id in self._tool_ids:
             self._uses[provider_id] = self._uses.get(provider_id, 1) + 1
             tool_id = tool_id_for(provider_id, self._uses[provider_id])
@@ -79,19 +79,19 @@ class MessageBuilder:
         return tool_id
 
     def result_id(self, provider_id: str) -> str:
-        """Our id for the call that a result answers: the latest one of that id."""
+        """Return our id of the latest call with this provider id."""
         return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
 
 
-@functools.lru_cache(maxsize=4096)  # a history is read again in every turn
+@functools.lru_cache(maxsize=4096)  # every turn reads the history again
 def _result_metadata(tool_use_id: str) -> MessageMetadata:
     return _metadata(parent_tool_use_id=tool_use_id)
 
 
 def fill_result_ids(request: Request, dialect: str) -> Request:
-    """The request, with each result under the id that the provider gave its call, as far as the result says none.
+    """Give each tool result the provider id of its call, where it has none.
 
-    A result that was just made knows our id alone; its call came from the wire and is written under the wire's.
+    A new result has our id only; its call was read from the wire and is written under the provider's id.
     """
     provider_ids: dict[str, str] = {}
     for message in request.messages:
@@ -125,17 +125,16 @@ def _fill_result(block: ContentBlock, provider_ids: dict[str, str], dialect: str
 def drop_failed_turns(
     request: Request, dialect: str, losses: list[Loss], *, may_end_in_reasoning: bool = False
 ) -> Request:
-    """The request without what a cancelled or failed turn of a session leaves behind, and providers refuse.
+    """Drop empty messages and trailing reasoning of a cancelled or failed turn, which providers reject.
 
-    That is messages that say nothing, and reasoning that led to nothing. Those read from a wire stay as they came:
-    they are complete, and name no provider.
+    Messages read from a wire are complete and name no provider; they stay.
     """
     messages, is_changed = [], False
     for message in request.messages:
         content = message.content
         if content and not may_end_in_reasoning and message.metadata.provider is not None:
             while content and type(content[-1]) in _REASONING:
-                loss = Loss(message.session_id, message.id, content[-1].type, dialect, "reasoning that led to nothing")
+                loss = Loss(message.session_id, message.id, content[-1].type, dialect, "reasoning without an answer")
                 losses.append(loss)
                 content = content[:-1]
         if content is message.content and (content or message.metadata.status is _COMPLETE):
@@ -148,15 +147,15 @@ def drop_failed_turns(
 
 
 def fault_loss(reply: Reply, dialect: str) -> tuple[Loss, ...]:
-    """A whole reply has no place for a fault: it is to be written as an error, or as the end of a stream."""
+    """Return a loss for the fault of a whole reply, which the wire cannot carry."""
     if reply.fault is None:
         return ()
-    return (Loss("", "", "fault", dialect, f"a whole reply cannot say that it failed ({reply.fault.code})"),)
+    return (Loss("", "", "fault", dialect, f"a whole reply has no field for a fault ({reply.fault.code})"),)
 
 
-@functools.lru_cache(maxsize=16_384)  # a history is read again in every turn
+@functools.lru_cache(maxsize=16_384)  # every turn reads the history again
 def tool_id_for(provider_id: str, count: int = 1) -> str:
-    """Always the same id of ours for the same id of theirs; one of ours stays what it is."""
+    """Return the same id of ours for the same id of the provider; an id of ours stays."""
     if count == 1 and TOOL_ID.fullmatch(provider_id):
         return provider_id
     return "tu_" + derive_ulid(0, provider_id, str(count))

@@ -23,12 +23,12 @@ Residue = dict[str, Any]
 
 
 def make_notes(dialect: str, default: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
-    """What to keep in ``provider_raw``: the residue, and whatever else the dialect wants to remember."""
+    """Return the value of ``provider_raw``: the residue and the other notes of the dialect."""
     return wrap_residue(dialect, None if _is_same_json(default, wire) else diff(default, wire), **notes)
 
 
 def wrap_residue(dialect: str, residue: Residue | None, **notes: Any) -> ProviderRaw | None:
-    """The same with a residue that is known."""
+    """Return the value of ``provider_raw`` for a given residue."""
     present = {name: note for name, note in notes.items() if note is not None}
     if residue is not None:
         present["residue"] = residue
@@ -41,12 +41,12 @@ def wrap_residue(dialect: str, residue: Residue | None, **notes: Any) -> Provide
 
 
 def get_notes(raw: ProviderRaw | None, dialect: str) -> ProviderRaw:
-    """What this dialect noted; nothing if another one did."""
+    """Return the notes of this dialect; empty if another dialect made them."""
     return raw if raw is not None and raw.get("dialect") == dialect else {}
 
 
 def _is_same_json(default: Any, wire: Any) -> bool:
-    """Most often there is no difference, and that is quickly seen; if not, ``difference`` looks closely."""
+    """Fast check for equality, which is the usual case; ``diff`` compares exactly."""
     try:
         return _sorted_json(default) == _sorted_json(wire)
     except (ValueError, OverflowError, TypeError):  # what msgspec cannot write, such as a lone surrogate
@@ -61,13 +61,13 @@ _DEFAULTS: Final = {"n": 1, "candidateCount": 1, "candidate_count": 1}  # one an
 
 
 def foreign_option_losses(request: Request, dialect: str) -> Iterator[Loss]:
-    """A loss for everything that was asked for in words that this dialect does not have."""
+    """Return a loss for each option that only another dialect has."""
     for name, origin in foreign_options(request, dialect).items():
         yield Loss("", "", name, dialect, f"only {origin} has such an option")
 
 
 def foreign_options(request: Request, dialect: str) -> dict[str, str]:
-    """What was asked for in words of another dialect, by name, and whose words these are; each once."""
+    """Return the options that only another dialect has, each with the name of that dialect."""
     options = dict(_foreign_names(request.provider_raw, dialect))
     for tool in request.tools:
         if isinstance(tool, ToolDefinition) and tool.provider_raw is not None:
@@ -76,7 +76,7 @@ def foreign_options(request: Request, dialect: str) -> dict[str, str]:
 
 
 def foreign_hints(raw: ProviderRaw | None, dialect: str) -> list[str]:
-    """What was noted about a block or a message in words of another dialect, by name."""
+    """Return the names of what another dialect noted about a block or a message."""
     return [name for name, _ in _foreign_names(raw, dialect)]
 
 
@@ -90,9 +90,9 @@ def _foreign_names(raw: ProviderRaw | None, dialect: str) -> Iterator[tuple[str,
 
 
 def _added_names(residue: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """What stood on the wire and we would not have written, by name, as far as it says something.
+    """Return the names that the received wire had beyond the default, as far as their values are meaningful.
 
-    Another spelling of the same word says nothing new, and an object in the place of a word does.
+    Another spelling of the same value is not an option; an object in place of a scalar is.
     """
     for key, value in residue.get("set", {}).items():
         if _is_meaningful(value) and _DEFAULTS.get(key) != value:
@@ -104,5 +104,5 @@ def _added_names(residue: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _is_meaningful(value: Any) -> bool:
-    """Whether a value is more than nothing, an empty one, or no."""
+    """Whether a value is neither empty nor false."""
     return value is not None and value is not False and value not in ("", [], {})

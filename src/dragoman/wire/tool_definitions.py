@@ -1,13 +1,14 @@
-"""Tools as functions: ``{"type": "function", "function": {...}}``, the shape that Chat Completions made common.
+"""Tools in the shape of Chat Completions, and tool calls whose input is a text.
 
-    read_tool(wire, dialect) -> tool                a definition, or the whole of it if it is another kind of tool
-    write_tool(tool, dialect, losses) -> wire     None for a tool that only another dialect understands
-    write_tools(tools, natural, dialect, losses)  the tools of a request, in whatever shape ``natural`` gives them
-    read_arguments(text) -> value, problem          the input of a call that travels as a text
-    mark_cut_calls(reply, has_no_input) -> reply     a call cut before its input is no call without input
-    is_unusable(reply, dialect)                  whether it ended like any reply, and only we found that it failed
+    read_tool(wire, dialect) -> tool                a definition, or an opaque tool of another kind
+    write_tool(tool, dialect, losses) -> wire       ``None`` for a tool that only another dialect has
+    write_tools(tools, default, dialect, losses)    the tools of a request; ``default`` writes one definition
+    read_arguments(text) -> value, problem          the input of a call
+    mark_cut_calls(reply, has_no_input) -> reply    calls that the output limit cut before their input
+    is_unusable(reply, dialect)                     whether only our checks, not the provider, found a fault
+    is_shallow_json(value)                          a fast check of the nesting
 
-The one rule: an input that is no JSON object is never replaced by an empty one.
+Invariant: an input that is not a JSON object is never replaced by an empty one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # th
 
 
 def read_tool(wire: dict[str, Any], dialect: str) -> Tool:
-    """A tool as we know it, with what is left over; else the whole of it, opaque."""
+    """Return the tool definition with its residue; an opaque tool if it is not a function."""
     function = wire.get("function")
     if wire.get("type", "function") != "function" or not isinstance(function, dict):
         return OpaqueTool(dialect, wire)
@@ -46,13 +47,13 @@ def read_tool(wire: dict[str, Any], dialect: str) -> Tool:
 
 
 def default_tool(tool: ToolDefinition) -> dict[str, Any]:
-    """What we would write for a tool if nobody had noted anything about it."""
+    """Return the wire of a tool without notes."""
     description = {"description": tool.description} if tool.description else {}
     return {"type": "function", "function": {"name": tool.name, **description, "parameters": tool.input_schema}}
 
 
 def write_tools(tools: Iterable[Tool], default: ToolWriter, dialect: str, losses: list[Loss]) -> list[dict[str, Any]]:
-    """The tools as they stand on the wire. ``natural`` is what we would write if nobody had noted anything."""
+    """Return the tools on the wire. ``default`` returns the wire of a tool without notes."""
     wires = (write_tool(tool, dialect, losses, default) for tool in tools)
     return [wire for wire in wires if wire is not None]
 
@@ -60,7 +61,7 @@ def write_tools(tools: Iterable[Tool], default: ToolWriter, dialect: str, losses
 def write_tool(
     tool: Tool, dialect: str, losses: list[Loss], default: ToolWriter = default_tool
 ) -> dict[str, Any] | None:
-    """The tool as it stands on the wire."""
+    """Return the tool on the wire."""
     if isinstance(tool, OpaqueTool):
         if tool.dialect == dialect:
             return tool.wire
@@ -71,7 +72,7 @@ def write_tool(
 
 
 def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
-    """The input of a call, or why there is none. No text at all is how providers send the input of no arguments."""
+    """Return the input of a call, or the reason why there is none. Providers send no text for no arguments."""
     try:
         value = read_json(text, OWN) if text.strip() else {}
     except JsonError as error:
@@ -82,7 +83,7 @@ def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
 
 
 def mark_cut_calls(reply: Reply, has_no_input: Callable[[ToolUseBlock], bool]) -> Reply:
-    """The reply; where it met its limit, a call whose input had not begun is one that cannot be used."""
+    """Mark calls without input as invalid in a reply that reached its output limit."""
     if reply.stop_reason is not StopReason.MAX_TOKENS:
         return reply
     return reply.replace(content=tuple(_mark_cut_call(block, has_no_input) for block in reply.content))
@@ -96,9 +97,9 @@ def _mark_cut_call(block: ContentBlock, has_no_input: Callable[[ToolUseBlock], b
 
 
 def is_unusable(reply: Reply, dialect: str) -> bool:
-    """Whether a reply ended like any other and it was we who found that it cannot be used, as it came on this wire.
+    """Whether a reply ended normally and our checks found that it cannot be used, as read from this wire.
 
-    Of another wire, a call that cannot be used would not look like that here: then the reply has to say that it failed.
+    An invalid call of another wire looks different here, so such a reply is written as failed.
     """
     if reply.fault is None or reply.fault.code not in UNUSABLE:
         return False

@@ -1,7 +1,7 @@
 """Anthropic Messages: https://platform.claude.com/docs/en/api/messages (read November 2026).
 
-Results stand inside user messages there and are messages of their own here; consecutive ones are written as one user
-message. System prompts stand beside the list. What the provider runs on its own servers is an opaque block.
+Tool results are part of user messages there and messages of their own here; consecutive results are written as one user
+message. System prompts are beside the list. A tool that the provider runs on its servers is an opaque block.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Blocks as the Messages API has them, both ways: shared by requests, replies and streams.
+"""Blocks of the Messages API: shared by requests, replies and streams.
 
-    read_block(wire, conversation) -> block       as we know it, with what is left over; else the whole of it, opaque
-    write_block(block) -> wire                  with what was noted about it
-    cannot_say(block) -> reason                   why this wire cannot carry it; None if it can
+    read_block(wire, builder) -> block        with its residue; an opaque block if the type is unknown
+    write_block(block) -> wire                with its notes applied
+    unsupported_reason(block) -> reason       why this wire cannot carry it; ``None`` if it can
 
-The one rule: written_block(read_block(wire)) is that wire.
+Invariant: ``write_block(read_block(wire)) == wire``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DOCUMENT_TYPES: Final = ("application/pdf", "text/plain")
 
 
 def read_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
-    """A block as we know it, with what is left over; else the whole of it, opaque."""
+    """Read a block with its residue; a block of an unknown type is opaque."""
     block = _read_known_block(wire, builder)
     if block is None:
         return OpaqueBlock(NAME, wire)
@@ -48,7 +48,7 @@ def read_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
 
 
 def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None:
-    """What to remember of the wire beyond the block that was read from it."""
+    """Return what the wire has beyond the block that was read from it."""
     provider_id = None
     if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and wire["id"] != block.id:
         provider_id = wire["id"]
@@ -89,6 +89,7 @@ def _read_media(kind: str, source: dict[str, Any], wire: dict[str, Any]) -> Cont
 
 
 def read_result(wire: dict[str, Any], builder: MessageBuilder) -> ToolResultBlock:
+    """Read a tool result."""
     content = wire.get("content")
     form = "string" if isinstance(content, str) else "absent" if content is None else None
     items: list[Any] = [{"type": "text", "text": content}] if form == "string" else content or []
@@ -114,12 +115,12 @@ def _default_result(result: ToolResultBlock, provider_id: str | None, form: str 
 
 
 def write_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
-    """The blocks of a message as they stand on the wire, but for those that it cannot carry: these are losses."""
+    """Write the blocks of a message; a block that the wire cannot carry is a loss."""
     return [write_block(block) for block in message.content if not _add_losses(block, message, losses)]
 
 
 def _add_losses(block: ContentBlock, message: Message, losses: list[Loss]) -> bool:
-    """Note what of a block cannot be said here, and whether that is all of it."""
+    """Add the losses of a block and its parts; whether the whole block is lost."""
     inside = block.content if isinstance(block, ToolResultBlock) else ()
     for part in (block, *inside):
         reason = unsupported_reason(part)
@@ -129,7 +130,7 @@ def _add_losses(block: ContentBlock, message: Message, losses: list[Loss]) -> bo
 
 
 def unsupported_reason(block: ContentBlock) -> str | None:
-    """Why this wire cannot carry a block; ``None`` if it can."""
+    """Return why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect) if dialect != NAME:
             return f"a block that only {dialect} understands"
@@ -148,6 +149,7 @@ def unsupported_reason(block: ContentBlock) -> str | None:
 
 
 def write_block(block: ContentBlock) -> dict[str, Any]:
+    """Write a block with its notes applied."""
     if isinstance(block, OpaqueBlock):
         return block.wire
     notes = get_notes(getattr(block, "provider_raw", None), NAME)
@@ -156,7 +158,7 @@ def write_block(block: ContentBlock) -> dict[str, Any]:
 
 
 def _default_block(block: ContentBlock, provider_id: str | None = None, form: str | None = None) -> dict[str, Any]:
-    """What we would write for a block if nobody had noted anything about it."""
+    """Return the wire of a block without notes."""
     match block:
         case TextBlock(text):
             return {"type": "text", "text": text}

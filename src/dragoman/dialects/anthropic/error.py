@@ -1,7 +1,4 @@
-"""Errors of the Messages API: what a failure says, both ways.
-
-The one rule: whatever came, there is a fault for it; no error is hidden by another.
-"""
+"""Errors of the Messages API. Every body, valid or not, yields a fault."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _ERROR_TYPES: Final = {
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side."""
+    """Read a failed response."""
     body = parse_error_body(body)
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
@@ -44,7 +41,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this API says it."""
+    """Write the fault as an error of this API."""
     kinds = {code: kind for kind, (code, _) in reversed(_ERROR_TYPES.items())}
     error = {"type": fault.provider_code or kinds.get(fault.code, "api_error"), "message": fault.message}
     wire = {"type": "error", "error": error}

@@ -1,7 +1,4 @@
-"""Whole answers of the Messages API, and what they consumed, both ways.
-
-The one rule: an answer that was read here is written here as it was.
-"""
+"""Whole replies of the Messages API and their usage. Invariant: a reply that was read here is written as it was."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.ite
 
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
-    """A message as the Messages API answers it."""
+    """Read a message of the Messages API."""
     builder = MessageBuilder()
     items = expect_list(body.get("content"), "$.content")
     content = [read_block(expect_object(item, "$.content"), builder) for item in items]
@@ -44,7 +41,7 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 
 def _mark_cut_call(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
-    """A call whose input had not begun when the limit was reached is not a call without input."""
+    """Mark a call as invalid if the output limit cut it before its input."""
     if not isinstance(block, ToolUseBlock) or block.input:
         return block
     invalid_call = InvalidToolUseBlock(block.id, block.name, "", "the output limit came before its input")
@@ -52,7 +49,10 @@ def _mark_cut_call(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
 
 
 def make_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply:
-    """The reply around its content, not judged yet. What is noted is the difference to how it will be written."""
+    """Make the reply around its content, not marked yet.
+
+    Its notes are the difference to the marked reply on the wire.
+    """
     usage = body.get("usage")
     reply = Reply(
         content=content,
@@ -74,7 +74,7 @@ _SUPPORTED: Final = SupportedDetails(
 
 
 def write_reply(reply: Reply) -> Written:
-    """A message as the Messages API answers it, and what it cannot say."""
+    """Write a message of the Messages API, with losses."""
     losses: list[Loss] = []
     content = [write_block(block) for block in supported_blocks(reply.content, unsupported_reason, NAME, losses)]
     losses.extend(fault_loss(reply, NAME))

@@ -1,6 +1,6 @@
-"""Requests of the Messages API: the conversation, the tools and the options, both ways.
+"""Requests of the Messages API: messages, tools and options.
 
-The one rule: a request that was read here is written here as it was.
+Invariant: a request that was read here is written as it was.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
 
 @accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
-    """A request as the Messages API takes it."""
+    """Read a request of the Messages API."""
     builder = MessageBuilder()
     if "system" in body:
         _read_system(body["system"], builder)
@@ -76,7 +76,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
-    """The request as the Messages API takes it, and what it cannot take."""
+    """Write a request of the Messages API, with losses."""
     request = fill_result_ids(request, NAME)
     notes = get_notes(request.provider_raw, NAME)
     losses = [] if notes else _option_losses(request.options)  # what this API itself said comes back as residue
@@ -97,7 +97,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
 
 
 def _option_losses(options: Options) -> list[Loss]:
-    """What was asked for and this API has no word for."""
+    """Return the losses of options that this API does not have."""
     is_unsupported = {
         "seed": options.seed is not None,
         "presence_penalty": options.presence_penalty is not None,
@@ -125,7 +125,7 @@ def _read_system(system: Any, builder: MessageBuilder) -> None:
 
 
 def _split_system(messages: tuple[Message, ...]) -> tuple[list[Message], Sequence[Message]]:
-    """System prompts stand beside the list, but for those that came inside it."""
+    """Separate the system prompts, which are beside the list, from the messages in the list."""
     system = [message for message in messages if message.role is _SYSTEM and not _is_in_list(message)]
     if len(system) == 1 and messages[0] is system[0]:  # where it stands most often
         return [message for message in system if message.content], messages[1:]
@@ -171,7 +171,7 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
 def _make_message_notes(
     kind: str, previous_kind: str | None, builder: MessageBuilder, **notes: Any
 ) -> ProviderRaw | None:
-    """What to remember of a message, or of the part of one behind ``before``, beyond how we would write it."""
+    """Return the notes of a message, or of the part of one after ``previous_kind``."""
     message_notes: dict[str, Any] = {}
     if previous_kind is None:
         message_notes = {name: note for name, note in notes.items() if note is not None}
@@ -183,7 +183,7 @@ def _make_message_notes(
 
 
 def _split_results(items: list[Any], role: str) -> list[tuple[str, list[Any]]]:
-    """A user message is cut where results begin and end; each result is a group of its own."""
+    """Split a user message at its results; each result is a group of its own."""
     groups: list[tuple[str, list[Any]]] = []
     for item in items:
         is_result = role == "user" and isinstance(item, dict) and item.get("type") == "tool_result"
@@ -221,7 +221,10 @@ def _write_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
 
 
 def _needs_missing_thinking(wire: list[dict[str, Any]]) -> bool:
-    """Whether results are to be thought about that were called for without a thought: no such request is taken."""
+    """Whether the last turn has results of calls without thinking.
+
+    The API rejects such a request with thinking enabled.
+    """
     if not wire or wire[-1]["role"] != "user" or not _has_block(wire[-1], "tool_result"):
         return False
     turn_blocks: list[Any] = []
@@ -237,7 +240,7 @@ def _has_block(message: dict[str, Any], kind: str) -> bool:
 
 
 def _apply_message_notes(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
-    """A message in the form in which it came, and with what else stood in it."""
+    """Restore the form of a message and its other keys."""
     blocks = wire["content"]
     if notes.get("form") == "string" and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
         wire["content"] = blocks[0]["text"]
@@ -245,7 +248,7 @@ def _apply_message_notes(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict
 
 
 def _is_joined(previous: Message | None, message: Message, notes: Mapping[str, Any]) -> bool:
-    """Whether two messages are one on the wire: results next to each other are, unless they came apart."""
+    """Whether two messages are one on the wire: consecutive results are, unless they were separate."""
     if previous is None:
         return False
     if "joined" in notes:
@@ -311,7 +314,7 @@ def _read_format(body: dict[str, Any]) -> ResponseFormat | None:
 
 
 def _find_format_key(body: dict[str, Any]) -> str | None:
-    """Where the format of the answer stood, if not where it stands now."""
+    """Return the key of the response format, if it is not the current one."""
     config = body.get("output_config")
     is_current = isinstance(config, dict) and config.get("format")
     return _BETA_FORMAT_KEY if not is_current and _read_format(body) is not None else None

@@ -1,9 +1,8 @@
 """Streams of the Messages API: events in, bytes out, each event as soon as the wire allows it.
 
-Blocks stand one after the other there: one begins when the words of another are over. Words that go on later begin a
-block of their own; a call that another one interrupts stays open until it has ended.
-
-The one rule: what the beginning could not say yet is said with the end.
+Blocks on this wire are consecutive: a block starts after the one before it stopped. Text that continues an earlier
+block starts a new one; a call that another block interrupts stays open until its end. ``message_delta`` has what the
+start did not contain.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _DELTA_KEYS: Final[dict[type, tuple[str, str]]] = {  # the type of a delta, and 
 
 
 class _Block:
-    """A block on the wire: what was said of it, and the bytes that stand around each piece of its words."""
+    """A block on the wire, and the bytes around each piece of its text."""
 
     def __init__(self, kind: type, index: int, begin: dict[str, Any]) -> None:
         self.kind = kind
@@ -64,15 +63,15 @@ class _Block:
         self.template = (b"event: content_block_delta\ndata: " + delta.encode(), b"}}\n\n")
 
     def write_text(self, text: str) -> bytes:
-        """One more piece."""
+        """Write a piece of text."""
         return self.template[0] + json_text(text) + self.template[1] if text else b""
 
     def write_delta(self, **delta: Any) -> bytes:
-        """What comes piece by piece and is no words."""
+        """Write a delta that is not text."""
         return sse_frame({"type": "content_block_delta", "index": self.index, "delta": delta}, "content_block_delta")
 
     def close(self) -> bytes:
-        """The end of the block, if it has not ended."""
+        """Write the end of the block, if it is open."""
         if not self.is_open:
             return b""
         self.is_open = False
@@ -80,7 +79,7 @@ class _Block:
 
 
 def _can_close(block: _Block) -> bool:
-    """Whether a block is over when another begins. A call is, once its input is a whole object."""
+    """Whether a block can be closed when another starts; a call only if its input is a whole object."""
     if block.kind is not ToolUseInputDelta:
         return True
     try:
@@ -107,7 +106,7 @@ class StreamWriter(BaseStreamWriter):
     # --- the message
 
     def write_start(self, start: MessageStart) -> bytes:
-        """The beginning. What only its end will know is zero or null for now."""
+        """Write the start. Fields that are known at the end only are zero or null."""
         notes = get_notes(start.provider_raw, NAME)
         default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=start.model))
         default["stop_reason"] = None
@@ -119,7 +118,7 @@ class StreamWriter(BaseStreamWriter):
         return sse_frame({"type": "message_start", "message": {**message, "content": []}}, "message_start")
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
-        """The end, with everything that the beginning did not say."""
+        """Write the end, with everything that the start did not contain."""
         reply = Reply(
             content=_PLACEHOLDER if self._has_content else (),
             stop_reason=end.stop_reason,
@@ -132,7 +131,7 @@ class StreamWriter(BaseStreamWriter):
         return out + sse_frame({"type": "message_stop"}, "message_stop")
 
     def write_failure(self, error: StreamError) -> bytes:
-        """An error. What was consumed is said before it."""
+        """Write the usage so far and an error."""
         out = b""
         if self.usage is not None:
             usage = default_reply(Reply(stop_reason=StopReason.END_TURN, usage=self.usage))["usage"]
@@ -153,7 +152,7 @@ class StreamWriter(BaseStreamWriter):
     # --- blocks
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """More words. Without any, an open block is over; what was learnt about it is said before."""
+        """Write more text. An empty text closes an open block after its notes."""
         out, block = b"", self._open_block(index)
         is_end = block is not None and not text
         if block is None:
@@ -177,7 +176,7 @@ class StreamWriter(BaseStreamWriter):
         return out
 
     def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
-        """More thinking, if it is this dialect's own; another's is never said. Without any, an open block is over."""
+        """Write more thinking of this dialect; other thinking is never written. An empty text closes an open block."""
         index, signature, raw = delta.index, delta.signature, delta.provider_raw
         out, block = b"", self._open_block(index)
         is_end = block is not None and not text
@@ -198,12 +197,12 @@ class StreamWriter(BaseStreamWriter):
         return out
 
     def write_call_start(self, start: ToolUseStart) -> bytes:
-        """A call begins."""
+        """Write the start of a call."""
         call = ToolUseBlock(start.id, start.name, {}, start.provider_raw)
         return self._open(start.index, ToolUseInputDelta, {**write_block(call), "input": {}})[0]
 
     def write_call_input(self, index: int, text: str) -> bytes:
-        """More of the input of a call."""
+        """Write more input of a call."""
         block = self._wire_blocks[index]
         if not block.is_open and text.strip():
             return self._fail(stream_error(NAME, "tool_input_invalid", "the input of a call went on after its end"))
@@ -211,11 +210,11 @@ class StreamWriter(BaseStreamWriter):
         return block.write_text(text) if block.is_open else b""
 
     def write_call_end(self, end: ToolUseEnd) -> bytes:
-        """A call is complete."""
+        """Write the end of a call."""
         return self._wire_blocks[end.index].close()
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:
-        """A block that comes whole is begun, said and ended at once."""
+        """Write a whole block: start, content and stop."""
         if unsupported_reason(block) is not None:
             return b""
         match block:
@@ -251,7 +250,7 @@ def _get_citations(wire: dict[str, Any]) -> list[Any]:
 
 
 def _input_text(block: ContentBlock, wire: dict[str, Any]) -> str | None:
-    """The input of a call as text; ``None`` if the block is no call. One that cannot be used stays as it came."""
+    """Return the input of a call as text, as it was received if it is invalid; ``None`` if the block is not a call."""
     if isinstance(block, InvalidToolUseBlock):
         return block.input_text
     is_call = wire.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use") and "input" in wire
@@ -259,5 +258,5 @@ def _input_text(block: ContentBlock, wire: dict[str, Any]) -> str | None:
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
+    """Return a writer of this dialect's streams."""
     return StreamWriter(framing)

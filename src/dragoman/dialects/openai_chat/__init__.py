@@ -1,9 +1,9 @@
-"""OpenAI Chat Completions, and what other vendors made of it: https://platform.openai.com/docs/api-reference/chat.
+"""OpenAI Chat Completions and its variants: https://platform.openai.com/docs/api-reference/chat.
 
-System prompts stand inside the list, wherever they are; results are messages of their own. The arguments of a call are
-a string there: what is no JSON object stays that string. Reasoning has many names: ``reasoning_content`` (DeepSeek),
-``reasoning`` and ``reasoning_details`` (OpenRouter), ``thinking`` parts (Mistral); a block remembers where it stood.
-Of several choices the first one is the reply.
+System prompts are in the list; results are messages of their own. The arguments of a call are a string; a string that
+is not a JSON object stays that string. Reasoning has several keys: ``reasoning_content`` (DeepSeek), ``reasoning`` and
+``reasoning_details`` (OpenRouter), ``thinking`` parts (Mistral); the notes of a block name its key. The first of
+several choices is the reply.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a message of Chat Completions holds, both ways: shared by requests, replies and streams.
+"""The content of a Chat Completions message: shared by requests, replies and streams.
 
-    read_blocks(message, ...) -> placed blocks      each with its place on the wire
-    default_message(role, blocks, notes) -> wire    what we would write for them
-    make_message_notes(role, blocks, wire) -> notes   what to remember of a message beside its blocks
-    cannot_say(block, role, ...) -> reason          why this wire cannot carry a block; None if it can
+    read_blocks(message, ...) -> placed blocks       each with its place on the wire
+    default_message(role, blocks, notes) -> wire     the message without notes of its own
+    make_message_notes(role, blocks, wire) -> notes  what the message has beside its blocks
+    unsupported_reason(block, role, ...) -> reason   why this wire cannot carry a block; ``None`` if it can
 
-The one rule: what was read from a message is written as it stood there.
+Invariant: a message that was read is written as it was.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _AUDIO_FORMATS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg":
 
 
 def make_message_notes(role: Role, blocks: list[ContentBlock], wire: dict[str, Any], *, reply: bool = False) -> Any:
-    """What to remember about a message: the form of its content, and what else stood in it."""
+    """Return the notes of a message: the form of its content and its other keys."""
     if _is_plain_text(role, blocks, wire):
         added = {key: value for key, value in wire.items() if key not in ("role", "content")}
         return wrap_residue(NAME, {"set": added} if added else None)
@@ -71,7 +71,7 @@ def make_message_notes(role: Role, blocks: list[ContentBlock], wire: dict[str, A
 
 
 def _is_plain_text(role: Role, blocks: list[ContentBlock], wire: dict[str, Any]) -> bool:
-    """Whether a message is one text and what stands beside it, as most are."""
+    """Whether a message is one text and other keys, as most are."""
     if len(blocks) != 1 or wire.get("role") != role.value:
         return False
     (block,) = blocks
@@ -79,7 +79,7 @@ def _is_plain_text(role: Role, blocks: list[ContentBlock], wire: dict[str, Any])
 
 
 def _repeated_keys(blocks: list[ContentBlock], wire: dict[str, Any]) -> list[str]:
-    """The fields that repeat the text of the reasoning details."""
+    """Return the keys that repeat the text of the reasoning details."""
     text = _join_details(blocks)
     return [key for key in THINKING_FIELDS if text and wire.get(key) == text]
 
@@ -92,7 +92,7 @@ def _join_details(blocks: Iterable[ContentBlock]) -> str:
 def read_blocks(
     message: dict[str, Any], where: str, builder: MessageBuilder, *, is_answer: bool, origin: str | None = None
 ) -> list[tuple[Place, ContentBlock]]:
-    """Everything that a message says, each with its place: reasoning first, calls last."""
+    """Read the blocks of a message with their places: reasoning first, calls last."""
     if not is_answer:
         return read_parts(message, where)
     placed_blocks = _read_thinking(message, origin or find_thinking_key(message))
@@ -129,7 +129,7 @@ def _read_thinking(message: dict[str, Any], origin: str | None) -> list[tuple[Pl
 
 
 def _read_detail(wire: dict[str, Any], *, is_repeated: bool) -> ContentBlock:
-    """One of OpenRouter's reasoning details. Words that another field has said already stay in their wire form."""
+    """Read a reasoning detail of OpenRouter. A detail that repeats another key is opaque."""
     block: ContentBlock
     form = None
     match wire:
@@ -146,6 +146,7 @@ def _read_detail(wire: dict[str, Any], *, is_repeated: bool) -> ContentBlock:
 
 
 def read_parts(message: dict[str, Any], where: str) -> list[tuple[Place, ContentBlock]]:
+    """Read the content of a message."""
     content = message.get("content")
     if content is None or content == "":
         return []
@@ -156,7 +157,7 @@ def read_parts(message: dict[str, Any], where: str) -> list[tuple[Place, Content
 
 
 def _read_part(wire: dict[str, Any]) -> ContentBlock:
-    """A part as we know it, with what is left over; else the whole of it, opaque."""
+    """Read a part with its residue; an unknown part is opaque."""
     block, notes = _read_known_part(wire)
     if block is None:
         return OpaqueBlock(NAME, wire)
@@ -204,6 +205,7 @@ def _source(url: str, media_type: str) -> tuple[ImageSource, str]:
 
 
 def read_call(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
+    """Read a tool call."""
     function, provider_id = wire.get("function"), text_or_none(wire.get("id"))
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return OpaqueBlock(NAME, wire, {"dialect": NAME, "at": "tool_calls"})
@@ -221,7 +223,7 @@ def _read_legacy_call(wire: dict[str, Any], builder: MessageBuilder) -> ContentB
 
 
 def _parse_call(call_id: str, name: str, arguments: Any) -> tuple[ToolUseBlock | InvalidToolUseBlock, str | None]:
-    """The call, if its arguments are a JSON object. No text at all is how vendors send no arguments."""
+    """Return the call, if its arguments are a JSON object. Providers send no text for no arguments."""
     if isinstance(arguments, dict):
         return ToolUseBlock(call_id, name, arguments), "object"
     if not isinstance(arguments, str | None):
@@ -237,9 +239,9 @@ def _parse_call(call_id: str, name: str, arguments: Any) -> tuple[ToolUseBlock |
 
 
 def unsupported_reason(block: ContentBlock, role: Role, *, is_native: bool) -> str | None:
-    """Why this wire cannot carry a block in a message of that role; ``None`` if it can.
+    """Return why this wire cannot carry a block in a message of that role; ``None`` if it can.
 
-    Only users may send media. Some vendors allow more: what came so, goes so.
+    Only users may send media. Some providers allow more: media that was read in another role is written in it.
     """
     notes = get_notes(getattr(block, "provider_raw", None), NAME)
     match block:
@@ -268,7 +270,7 @@ def _unsupported_media(block: ImageBlock | AudioBlock | VideoBlock | DocumentBlo
 
 
 def place_of(block: ContentBlock) -> str:
-    """The key of the message under which a block stands."""
+    """Return the key of the message that contains a block."""
     default = "tool_calls" if isinstance(block, ToolUseBlock | InvalidToolUseBlock) else "content"
     return str(get_notes(getattr(block, "provider_raw", None), NAME).get("at", default))
 
@@ -276,7 +278,7 @@ def place_of(block: ContentBlock) -> str:
 def default_message(
     role: Role, blocks: Iterable[ContentBlock], notes: Mapping[str, Any], *, reply: bool = False
 ) -> dict[str, Any]:
-    """What we would write for a message, its blocks with what was noted about them."""
+    """Return the wire of a message without notes of its own; its blocks have theirs."""
     blocks = tuple(blocks)
     parts, details, calls, fields = [], [], [], dict[str, Any]()
     for block in blocks:
@@ -305,7 +307,7 @@ def default_message(
 
 
 def default_content(parts: list[dict[str, Any]], form: str | None, role: Role, *, reply: bool = False) -> Any:
-    """One text is a string, several parts are a list; a reply is always a string, unless it came as a list."""
+    """Return one text as a string and several parts as a list; a reply is a string, unless it was a list."""
     if not parts:
         empty: Any = {"absent": ABSENT, "null": None, "empty": "", "list": []}
         return empty.get(form, None if role is Role.ASSISTANT else "")
@@ -320,6 +322,7 @@ def _is_plain_part(part: dict[str, Any]) -> bool:
 
 
 def write_part(block: ContentBlock) -> dict[str, Any]:
+    """Write a part of the content."""
     if isinstance(block, OpaqueBlock):
         return block.wire
     notes = get_notes(getattr(block, "provider_raw", None), NAME)
@@ -328,7 +331,7 @@ def write_part(block: ContentBlock) -> dict[str, Any]:
 
 
 def _default_part(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
-    """What we would write for a part if nobody had noted more than its form."""
+    """Return the wire of a part without residue."""
     form = notes.get("form")
     match block:
         case TextBlock(text):
@@ -364,7 +367,7 @@ def _default_document(block: DocumentBlock, form: str | None) -> dict[str, Any]:
 
 
 def _plain_text(block: DocumentBlock) -> str | None:
-    """What a document says, if it is a text: files are PDFs here, and a text can be said as one."""
+    """Return the text of a text document; files are PDFs on this wire."""
     if not block.media_type.startswith("text/") or block.source.kind != "base64":
         return None
     try:
@@ -374,7 +377,7 @@ def _plain_text(block: DocumentBlock) -> str | None:
 
 
 def is_written_as_text(block: DocumentBlock) -> bool:
-    """Whether a document is written as a text and not as a file."""
+    """Whether a document is written as a text part instead of a file."""
     return get_notes(block.provider_raw, NAME).get("form") is None and _plain_text(block) is not None
 
 
@@ -411,6 +414,7 @@ def _default_detail(block: ContentBlock, form: str | None) -> dict[str, Any]:
 
 
 def write_call(block: ContentBlock) -> dict[str, Any]:
+    """Write a tool call."""
     if isinstance(block, OpaqueBlock):
         return block.wire
     notes = get_notes(getattr(block, "provider_raw", None), NAME)

@@ -1,13 +1,12 @@
-"""The chunks of a chat completion and the completion itself, both as they stand on the wire.
+"""Assemble a chat completion from its chunks, both as they are on the wire.
 
     Completion.add(chunk) -> pieces     what each chunk adds
-    Completion.wire()                   the whole, as the official SDK puts it together
+    Completion.to_wire()                the whole, as the official SDK assembles it
 
-Nothing here knows the canonical format: a piece only says to which place of the message some text belongs. A place is
-a key of the message and a position: ``("content", 0)``, ``("tool_calls", 2)``, ``("reasoning_details", 1)``. Of several
-choices only the one with index 0 has pieces. Words are kept as the list of what came and joined once, at the end.
-
-The one rule: no chunk costs more because of those before it.
+This module does not use canonical types: a piece names the place in the message that a text belongs to. A place is a
+key of the message and a position: ``("content", 0)``, ``("tool_calls", 2)``, ``("reasoning_details", 1)``. Only the
+choice with index 0 has pieces. Texts are lists that are joined once, so the cost of a chunk does not grow with the
+stream.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _DETAIL_TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What a chunk adds to one place. What is ``whole`` came at once; what ``grows`` can only be read at the end."""
+    """What a chunk adds to one place: ``whole`` arrived at once; ``grows`` can be read at the end only."""
 
     place: Place
     kind: Literal["text", "thinking", "call", "whole", "grows"]
@@ -55,7 +54,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def find_thinking_key(message: dict[str, Any]) -> str | None:
-    """The key that the reasoning is read from, where several say the same: the one that can be replayed."""
+    """Return the key to read the reasoning from, if several repeat it: the one that can be sent back."""
     details = message.get("reasoning_details")
     if isinstance(details, list) and any(detail_text(detail) for detail in details):
         return "reasoning_details"
@@ -63,13 +62,13 @@ def find_thinking_key(message: dict[str, Any]) -> str | None:
 
 
 def detail_text(detail: Any) -> str:
-    """The words of one of OpenRouter's reasoning details."""
+    """Return the text of a reasoning detail of OpenRouter."""
     text = detail.get(_DETAIL_TEXTS.get(str(detail.get("type")), "")) if isinstance(detail, dict) else None
     return text if isinstance(text, str) else ""
 
 
 def decode_chunk(data: bytes) -> dict[str, Any] | None:
-    """The object in an event; ``None`` if there is none. Half a character is let through: its other half may follow."""
+    """Return the object in an event, or ``None``. A lone surrogate is allowed: its pair may be in the next chunk."""
     try:
         wire = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -90,14 +89,14 @@ def _join_surrogates(value: Any) -> Any:
 
 
 class Completion:
-    """One completion, put together from its chunks."""
+    """One completion, assembled from its chunks."""
 
     def __init__(self) -> None:
         self.top: dict[str, Any] = {}
         self.choices: dict[int, PartialChoice] = {}
 
     def add(self, chunk: dict[str, Any]) -> list[Piece]:
-        """Take one chunk; what it adds to the first choice. A chunk in disorder is a ``FormatError``."""
+        """Add a chunk and return what it adds to the first choice. An invalid chunk raises ``FormatError``."""
         for key, value in chunk.items():
             if key == "usage" and isinstance(value, dict):
                 self.top[key] = value
@@ -116,7 +115,7 @@ class Completion:
 
     @property
     def has_stable_keys(self) -> bool:
-        """Whether what only counts the first time has come."""
+        """Whether the keys that only count once have values."""
         return all(self.top.get(key) for key in _STABLE_KEYS)
 
     @property
@@ -125,7 +124,7 @@ class Completion:
         return self.choices.get(0) or PartialChoice()
 
     def to_wire(self) -> dict[str, Any]:
-        """The whole completion."""
+        """Return the whole completion."""
         choices = [{"index": index, **self.choices[index].to_wire()} for index in sorted(self.choices)]
         completion = {**self.top, "object": "chat.completion", "choices": choices}
         try:
@@ -136,7 +135,7 @@ class Completion:
 
 
 class PartialChoice:
-    """One choice, put together from its deltas."""
+    """One choice, assembled from its deltas."""
 
     def __init__(self) -> None:
         self.message: dict[str, Any] = {"role": "assistant"}
@@ -148,7 +147,7 @@ class PartialChoice:
         self._call_keys: list[int | None] = []
 
     def add(self, choice: dict[str, Any]) -> list[Piece]:
-        """Take what one chunk says about this choice."""
+        """Add the part of a chunk that belongs to this choice."""
         for key, value in choice.items():
             if key not in _CHOICE_KEYS and (key not in self.rest or value not in (None, "", {}, [])):
                 self.rest[key] = value
@@ -166,7 +165,7 @@ class PartialChoice:
         return pieces
 
     def to_wire(self) -> dict[str, Any]:
-        """The whole choice."""
+        """Return the whole choice."""
         message = dict(self.message)
         for (key, at), fragments in self.texts.items():
             text = "".join(fragments)
@@ -186,24 +185,24 @@ class PartialChoice:
         return {"message": message, **self.rest, "finish_reason": self.finish_reason}
 
     def get_call(self, place: Place) -> dict[str, Any]:
-        """The call at a place, without its arguments, as far as it has come."""
+        """Return the call at a place, without its arguments."""
         if place[0] == "function_call":
             return {"function": self.message["function_call"]}
         call: dict[str, Any] = self.message["tool_calls"][place[1]]
         return call
 
     def get_detail(self, at: int) -> dict[str, Any]:
-        """One of the reasoning details, without its words, as far as it has come."""
+        """Return a reasoning detail, without its text."""
         detail: dict[str, Any] = self.message["reasoning_details"][at]
         return detail
 
     def get_part(self, at: int) -> dict[str, Any] | None:
-        """A part of the content, without its words; ``None`` if the content is a text and has no parts."""
+        """Return a part of the content, without its text; ``None`` if the content is a text."""
         content = self.message.get("content")
         return content[at] if isinstance(content, list) else None
 
     def find_call(self, index: int) -> int | None:
-        """Where the call stands to which a fragment of that index, and without an id, belongs."""
+        """Return the position of the call that a fragment with this index and without an id belongs to."""
         positions = [at for at, key in enumerate(self._call_keys) if key == index]
         return positions[-1] if positions else None
 
@@ -244,7 +243,10 @@ class PartialChoice:
             self.message[key] = _merge_value(self.message.get(key), value)
 
     def _is_trailing(self, key: str) -> bool:
-        """Text after the end is late. Another call is not: Together ends each of several calls by itself."""
+        """Whether a key is trailing data after the finish reason.
+
+        A call is not: Together ends each of several calls.
+        """
         return key in ("content", *_TEXT_FIELDS) or (key in _CALL_KEYS and self.finish_reason not in _CALL_KEYS)
 
     def _add_content(self, value: Any) -> Iterator[Piece]:
@@ -307,10 +309,12 @@ class PartialChoice:
     def _call_position(
         self, delta: dict[str, Any], function: dict[str, Any] | None, calls: list[dict[str, Any]]
     ) -> int:
-        """Which call a delta belongs to: by index, or by id where there is no index; the number of calls for a new one.
+        """Return the position of the call that a delta belongs to: by index, else by id.
 
-        Some vendors give every call of a chunk the index 0, so another id with another name begins another call, once
-        the call before it is complete. Another id alone does not: some give every fragment a new one.
+        The number of calls for a new one.
+
+        Some providers use index 0 for every call of a chunk, so another id with another name starts another call once
+        the call before it is complete. Another id alone does not: some providers use a new id for every fragment.
         """
         index, call_id = delta.get("index"), delta.get("id")
         name = function.get("name") if function is not None else None
@@ -375,7 +379,7 @@ def _expect_text(value: Any, where: str) -> str:
 
 
 def _encode_arguments(function: Any, where: str) -> dict[str, Any]:
-    """A function whose arguments are a text: some vendors send the object itself, in one piece."""
+    """Return a function with arguments as text: some providers send the object itself."""
     result = dict(_expect_objects([function], where)[0])
     if isinstance(result.get("arguments"), dict):
         result["arguments"] = msgspec.json.encode(result["arguments"]).decode()
@@ -385,7 +389,7 @@ def _encode_arguments(function: Any, where: str) -> dict[str, Any]:
 
 
 def _find_detail(details: list[dict[str, Any]], detail: dict[str, Any]) -> int | None:
-    """The detail that a delta goes on with: of the same type, and of the same index or the last one."""
+    """Return the position of the detail that a delta continues: same type, and same index or the last one."""
     kind, index = detail.get("type"), detail.get("index")
     start = max(len(details) - 1, 0) if index is None else 0
     matches = (known.get("type") == kind and known.get("index") == index for known in details[start:])
@@ -393,7 +397,7 @@ def _find_detail(details: list[dict[str, Any]], detail: dict[str, Any]) -> int |
 
 
 def _part_text(part: dict[str, Any]) -> str | None:
-    """The words of a part that may grow, a text or Mistral's thinking; ``None`` if it is another."""
+    """Return the text of a part that can grow, a text or thinking of Mistral; ``None`` for others."""
     if part.get("type") == "text":
         text = part.get("text")
         return text if isinstance(text, str) else None
@@ -409,7 +413,7 @@ def _set_part_text(part: dict[str, Any], text: str) -> None:
 
 
 def thinking_texts(part: dict[str, Any]) -> list[str] | None:
-    """The words of one of Mistral's thinking parts; ``None`` if it holds anything else."""
+    """Return the texts of a thinking part of Mistral; ``None`` if it contains anything else."""
     items = part.get("thinking")
     if not isinstance(items, list):
         return None
@@ -422,7 +426,7 @@ def thinking_texts(part: dict[str, Any]) -> list[str] | None:
 
 
 def _merge_call(target: dict[str, Any], delta: dict[str, Any]) -> None:
-    """An id or a name that is said again, or empty, changes nothing; the input of a custom tool grows."""
+    """Merge a delta: a repeated or empty id or name changes nothing; the input of a custom tool grows."""
     for key, value in delta.items():
         if isinstance(value, dict):
             if not isinstance(target.get(key), dict):
@@ -435,7 +439,7 @@ def _merge_call(target: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _merge_value(previous: Any, value: Any) -> Any:
-    """What nobody here understands: lists grow, the items of one index are the same item, and the last word counts."""
+    """Merge an unknown value: lists grow, items with one index are one item, other values are replaced."""
     if not isinstance(previous, list) or not isinstance(value, list):
         return value
     for item in value:

@@ -1,7 +1,4 @@
-"""Errors of Chat Completions, in the words of many vendors, both ways.
-
-The one rule: whatever came, there is a fault for it; no error is hidden by another.
-"""
+"""Errors of Chat Completions and its variants. Every body, valid or not, yields a fault."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ _OVERFLOW_PHRASES: Final = (
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side."""
+    """Read a failed response."""
     error = _find_error(body)
     kind, code, message = error.get("type"), error.get("code"), str(error.get("message") or "no message")
     http_status = next((value for value in (status, code, error.get("status")) if type(value) is int), None)
@@ -81,7 +78,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 
 
 def _find_error(body: Any) -> dict[str, Any]:
-    """The error, wherever vendors put it: under ``error``, as a text, under ``detail``, in a list, or bare."""
+    """Return the error, which providers put under ``error``, in a text, under ``detail``, in a list, or at the top."""
     raw_body, body = body, parse_error_body(body)
     if body is None and isinstance(raw_body, bytes | str):
         text = raw_body if isinstance(raw_body, str) else raw_body.decode("utf-8", "replace")
@@ -102,7 +99,7 @@ def _find_error(body: Any) -> dict[str, Any]:
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this API says it."""
+    """Write the fault as an error of this API."""
     kind, code = _WIRE_TYPES.get(fault.code, ("server_error", fault.code))
     native_code = fault.provider_code if fault.provider == NAME else None
     return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": native_code or code}})

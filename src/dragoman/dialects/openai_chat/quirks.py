@@ -1,8 +1,7 @@
-"""Quirks of those who speak Chat Completions: what they call otherwise, what they take beyond it and what they refuse.
+"""Quirks of providers with a Chat Completions API: other keys, additional options, rejected options.
 
-A request and the names of quirks come in, and the request as that provider takes it goes out, with a loss for each
-thing that it does not take. What each name means is said in ``dragoman.catalog``. The one rule: a quirk that is not
-listed here changes nothing.
+``dragoman.catalog`` documents each name. A quirk that is not listed here changes nothing; an option that the provider
+does not accept is a loss.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ QUIRKS: Final = (
 def apply_quirks(
     options: Options, option_keys: Mapping[str, str], quirks: Collection[str], losses: list[Loss]
 ) -> tuple[Options, dict[str, str], dict[str, Any]]:
-    """The options that the provider takes, the keys that they go under, and what it is told in words of its own.
+    """Return the options that the provider accepts, their keys, and additional fields.
 
-    The provider's word counts more than that of whoever the request came from.
+    The keys of the provider override those of the request.
     """
     options = _drop_unsupported(options, quirks, losses)
     provider_keys = {**option_keys, **dict(_OPTION_KEYS[quirk] for quirk in quirks if quirk in _OPTION_KEYS)}
@@ -91,7 +90,7 @@ def _reduce_format(response_format: ResponseFormat, quirks: Collection[str], los
 
 
 def _write_switch(reasoning: Reasoning, quirks: Collection[str], losses: list[Loss]) -> dict[str, Any]:
-    """Reasoning, asked of one who has a switch for it. Whoever asks for some of it wants it on."""
+    """Write reasoning for a provider with a switch; an effort or a budget turns it on."""
     fields: dict[str, Any] = {}
     effort, budget, is_on = reasoning.effort, reasoning.budget_tokens, reasoning.enabled
     if effort == "none":
@@ -116,7 +115,7 @@ def _write_switch(reasoning: Reasoning, quirks: Collection[str], losses: list[Lo
 
 
 def apply_wire_quirks(wire: dict[str, Any], quirks: Collection[str], losses: list[Loss]) -> None:
-    """Change what stands in a request that is otherwise written: what was put back from where it came included."""
+    """Change the written request, including restored residue."""
     if "no_stream_options" in quirks:
         if wire.pop("stream_options", None) is not None:
             losses.append(_make_loss("stream_options", "this provider has no such option"))
@@ -129,7 +128,7 @@ def apply_wire_quirks(wire: dict[str, Any], quirks: Collection[str], losses: lis
 
 
 def _drop_strict(tool: Any, losses: list[Loss]) -> Any:
-    """The tool without ``strict``, which stands beside its name."""
+    """Return the tool without ``strict``."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or "strict" not in function:
         return tool

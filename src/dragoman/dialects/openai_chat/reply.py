@@ -1,7 +1,4 @@
-"""Whole completions, and what they consumed, both ways.
-
-The one rule: an answer that was read here is written here as it was.
-"""
+"""Whole completions and their usage. Invariant: a reply that was read here is written as it was."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ _FAILURES: Final = ("error", "insufficient_system_resource")  # OpenRouter and M
 
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
-    """A completion as Chat Completions answers it; an error that came with HTTP 200 is a reply with a fault."""
+    """Read a completion; an error with HTTP 200 is a reply with a fault."""
     if not body.get("choices") and body.get("error"):
         fault = read_error(None, {}, body)
         raw = make_notes(NAME, write_error(fault).wire, body, form="error")
@@ -73,14 +70,14 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 
 def _mark_unusable(reply: Reply) -> Reply:
-    """A reply with a call that cannot be used, or without a word, has failed, as ``fold`` finds it in a stream."""
+    """Mark a reply with an unusable call or without content as failed, as ``fold`` does."""
     if reply.stop_reason is StopReason.MAX_TOKENS:
         reply = reply.replace(content=tuple(_mark_cut_call(block) for block in reply.content))
     return mark_unusable(reply)
 
 
 def _mark_cut_call(block: ContentBlock) -> ContentBlock:
-    """A call whose arguments had not begun when the limit was reached is not a call without arguments."""
+    """Mark a call as invalid if the output limit cut it before its arguments."""
     if not isinstance(block, ToolUseBlock) or block.input:
         return block
     wire = write_call(block)
@@ -106,7 +103,7 @@ _SUPPORTED: Final = SupportedDetails(
 
 
 def write_reply(reply: Reply) -> Written:
-    """A completion as Chat Completions answers it, and what it cannot say."""
+    """Write a completion, with losses."""
     losses: list[Loss] = []
     notes = get_notes(reply.provider_raw, NAME)
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
@@ -135,7 +132,7 @@ def make_reply(
     is_marked: bool = False,
     **fields: Any,
 ) -> tuple[Reply, list[tuple[Place, ContentBlock]]]:
-    """The reply, and where on the wire each of its blocks stood."""
+    """Return the reply, and the place of each block on the wire."""
     choices = [expect_object(choice, "$.choices") for choice in expect_list(body.get("choices"), "$.choices")]
     choice = choices[0] if choices else {}
     message = choice.get("message")
@@ -174,7 +171,7 @@ def make_reply(
 def _extract_calls(
     choice: dict[str, Any], at: int, builder: MessageBuilder, placed_blocks: list[tuple[Place, ContentBlock]]
 ) -> dict[str, Any]:
-    """Copilot cuts one answer into choices without an index, text and calls. The calls belong to the answer."""
+    """Copilot splits one answer into choices without an index. Move their calls to the answer."""
     message = choice.get("message")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     if not calls or not isinstance(message, dict):
@@ -200,7 +197,7 @@ def _choice_index(block: ContentBlock) -> int:
 
 
 def _read_stop(choice: dict[str, Any], blocks: list[ContentBlock]) -> tuple[StopReason, str | None]:
-    """Why it stopped. Vendors say ``stop`` beside calls and refusals, too."""
+    """Return why it stopped. Providers also send ``stop`` with calls and refusals."""
     word, stop_sequence = choice.get("finish_reason"), choice.get("stop_reason")  # the latter is vLLM's
     if word in _FAILURES:
         return StopReason.ERROR, None
@@ -234,7 +231,7 @@ def _read_failure(choice: dict[str, Any], body: dict[str, Any]) -> Fault:
 
 
 def default_reply(reply: Reply) -> dict[str, Any]:
-    """What we would write around the choices if nobody had noted anything."""
+    """Return the wire around the choices, without notes."""
     wire: dict[str, Any] = {"id": "chatcmpl-dragoman", "object": "chat.completion", "created": 0}
     wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
     if reply.usage is not None:
@@ -245,7 +242,7 @@ def default_reply(reply: Reply) -> dict[str, Any]:
 
 
 def default_choice(reply: Reply) -> dict[str, Any]:
-    """What we would write beside the message if nobody had noted anything."""
+    """Return the wire of a choice without its message and without notes."""
     code = reply.fault.code if reply.fault else ""
     word = UNUSABLE.get(code) or _FINISH_REASONS.get(reply.stop_reason, "stop")
     if word == "tool_calls" and any(place_of(block) == "function_call" for block in reply.content):
@@ -260,7 +257,7 @@ _CACHED_KEYS: Final = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_t
 
 
 def read_usage(body: dict[str, Any]) -> TokenUsage | None:
-    """What it consumed. The prompt counts what was read from and written to a cache, so that is taken out of it."""
+    """Return the usage. The prompt includes tokens read from and written to a cache, so these are subtracted."""
     usage, groq = body.get("usage"), body.get("x_groq")
     usage = usage if isinstance(usage, dict) or not isinstance(groq, dict) else groq.get("usage")
     if not isinstance(usage, dict):
@@ -304,7 +301,7 @@ def _object_or_empty(value: Any) -> dict[str, Any]:
 
 
 def _read_cost(value: Any) -> Decimal | None:
-    """What the vendor charged: a number (OpenRouter), or an object with a total (Perplexity)."""
+    """Return the price: a number (OpenRouter), or an object with a total (Perplexity)."""
     amount = value.get("total_cost") if isinstance(value, dict) else value
     if type(amount) not in (int, float, str):
         return None

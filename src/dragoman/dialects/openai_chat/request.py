@@ -1,6 +1,6 @@
-"""Requests of Chat Completions: the conversation, the tools and the options, both ways.
+"""Requests of Chat Completions: messages, tools and options.
 
-The one rule: a request that was read here is written here as it was.
+Invariant: a request that was read here is written as it was.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # parts of a request
 
 @accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
-    """A request as Chat Completions takes it."""
+    """Read a request of Chat Completions."""
     builder = MessageBuilder()
     for index, message in enumerate(expect_list(body.get("messages"), "$.messages")):
         if not fast_path.read_message(message, builder):
@@ -89,7 +89,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
-    """The request as Chat Completions takes it, or one who speaks it with these quirks, and what they cannot take."""
+    """Write a request for a provider with these quirks, with losses."""
     losses: list[Loss] = []
     request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
     notes = get_notes(request.provider_raw, NAME)
@@ -131,7 +131,7 @@ def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
 
 
 def _write_messages(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
-    """A message as it stands on the wire; several for several results, none if nothing of it can be said here."""
+    """Write a message; several for several results, none if the wire can carry nothing of it."""
     if message.role is Role.TOOL:
         return [made for block in message.content for made in _write_results(block, message, losses)]
     notes = get_notes(message.metadata.provider_raw, NAME)
@@ -198,7 +198,7 @@ def _read_tools(body: dict[str, Any]) -> tuple[ToolDefinition | OpaqueTool, ...]
 
 
 def _read_function(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
-    """A tool as it was written before there were any others."""
+    """Read a tool in the legacy format ``functions``."""
     tool = read_tool({"type": "function", "function": wire}, NAME)
     if isinstance(tool, OpaqueTool):
         raise FormatError("a function has a name", where="$.functions")
@@ -211,7 +211,7 @@ def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def _find_option_keys(body: dict[str, Any]) -> dict[str, str]:
-    """Under which key an option came, where vendors and years differ and it is not the one that we would write."""
+    """Return the key of each option that has another key than the default; providers and versions differ."""
     option_keys = {}
     for option, keys in (
         ("max_output_tokens", ("max_completion_tokens", "max_tokens")),

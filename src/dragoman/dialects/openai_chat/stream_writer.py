@@ -1,9 +1,7 @@
 """Streams of Chat Completions: events in, bytes out, each event as soon as the wire allows it.
 
-Every chunk repeats who answers; the bytes around the words of a block are made once. What is only known at the end
-(extra fields, what it has consumed) is said in the last chunks.
-
-The one rule: what the beginning could not say yet is said with the end.
+Every chunk repeats the id and the model, so the bytes around the text of a block are made once. The last chunks contain
+what is known at the end only: extra fields and the usage.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _TEXT_MARK_JSON: Final = json_text(_TEXT_MARK)
 
 
 class _Block:
-    """A block that was begun: how it was written, and the bytes around its words."""
+    """A started block: its first delta, and the bytes around its text."""
 
     def __init__(self, start: dict[str, Any], template: list[bytes], raw: ProviderRaw | None) -> None:
         self.start = start
@@ -74,7 +72,7 @@ class StreamWriter(BaseStreamWriter):
     # --- the message
 
     def write_start(self, start: MessageStart) -> bytes:
-        """The first chunk: who answers, and in which role."""
+        """Write the first chunk: id, model and role."""
         notes = get_notes(start.provider_raw, NAME)
         default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=start.model))
         fields = apply_diff(default, notes.get("residue"))
@@ -87,7 +85,7 @@ class StreamWriter(BaseStreamWriter):
         return self._write_chunk(self._message, first_fields)
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
-        """Why it ended and what was not said of the message; other choices; what was consumed; and the end."""
+        """Write the finish reason and late fields, other choices, the usage, and ``[DONE]``."""
         notes = get_notes(end.provider_raw, NAME)
         legacy = (TextBlock("", {"dialect": NAME, "at": "function_call"}),) if self._has_legacy_call else ()
         reply = Reply(
@@ -113,7 +111,7 @@ class StreamWriter(BaseStreamWriter):
         return out + (sse_frame({**self._base, **rest, "choices": []}) if rest else b"") + b"data: [DONE]\n\n"
 
     def write_failure(self, error: StreamError) -> bytes:
-        """An error. What was consumed is said before it."""
+        """Write the usage so far and an error."""
         out = b""
         if self.usage is not None:
             usage = default_reply(Reply(stop_reason=StopReason.END_TURN, usage=self.usage))["usage"]
@@ -125,7 +123,7 @@ class StreamWriter(BaseStreamWriter):
         return sse_frame({**self._base, **(first_fields or {}), "choices": [choice]})
 
     def _rest_of_message(self, notes: ProviderRaw) -> dict[str, Any]:
-        """What stands in the message beside its blocks and was not said when it began."""
+        """Return the fields of the message that the first chunk did not contain."""
         message = _message_fields(notes)
         rest = {key: value for key, value in message.items() if self._message.get(key, _TEXT_MARK) != value}
         if self._has_content or ("content" in self._message and message.get("content") is None):
@@ -137,7 +135,7 @@ class StreamWriter(BaseStreamWriter):
     # --- blocks
 
     def _make_delta(self, block: ContentBlock) -> dict[str, Any]:
-        """The delta that says a block, or what there is of one."""
+        """Return the delta of a block or of a part of one."""
         notes = get_notes(getattr(block, "provider_raw", None), NAME)
         at, form = notes.get("at"), {}
         if "beside" in notes and at == "reasoning_details":
@@ -160,7 +158,7 @@ class StreamWriter(BaseStreamWriter):
         return self._write_chunk(delta).split(_TEXT_MARK_JSON)
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """More words."""
+        """Write more text."""
         if not text:
             return b""
         block = self._wire_blocks.get(index)
@@ -176,7 +174,7 @@ class StreamWriter(BaseStreamWriter):
         return json_text(text).join(block.template)
 
     def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
-        """More reasoning, if it is this dialect's own; another's is never said."""
+        """Write more reasoning of this dialect; other reasoning is never written."""
         index, signature, raw = delta.index, delta.signature, delta.provider_raw
         block = self._wire_blocks.get(index)
         if block is None:
@@ -199,7 +197,7 @@ class StreamWriter(BaseStreamWriter):
         return out + b'""'.join(self._make_template(update))
 
     def write_call_start(self, start: ToolUseStart) -> bytes:
-        """A call begins, without its arguments."""
+        """Write the start of a call, without its arguments."""
         call = ToolUseBlock(start.id, start.name, {}, start.provider_raw)
         delta = _drop_arguments(self._make_delta(call))
         continuation: dict[str, Any] = {"function_call": {"arguments": _TEXT_MARK}}
@@ -214,11 +212,11 @@ class StreamWriter(BaseStreamWriter):
         return self._write_chunk(delta)
 
     def write_call_input(self, index: int, text: str) -> bytes:
-        """More of the arguments of a call."""
+        """Write more arguments of a call."""
         return json_text(text).join(self._wire_blocks[index].template) if text else b""
 
     def write_call_end(self, end: ToolUseEnd) -> bytes:
-        """The wire has no end of a call. What was learnt about it after its beginning is said here."""
+        """Write the fields of a call that its start did not contain; the wire has no end of a call."""
         block = self._wire_blocks[end.index]
         if block.call is None or end.provider_raw in (None, block.raw):
             return b""
@@ -230,7 +228,7 @@ class StreamWriter(BaseStreamWriter):
         return self._write_chunk({"tool_calls": [{"index": block.number, **rest}]}) if rest else b""
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:  # noqa: ARG002  nothing follows it
-        """A block that comes whole."""
+        """Write a whole block."""
         if unsupported_reason(block, Role.ASSISTANT, is_native=True) is not None:
             return b""
         delta = self._make_delta(block)
@@ -243,7 +241,7 @@ class StreamWriter(BaseStreamWriter):
 
 
 def _message_fields(notes: ProviderRaw) -> dict[str, Any]:
-    """What stands in a message beside its blocks, as it was noted."""
+    """Return the fields of a message beside its blocks, from its notes."""
     fields: dict[str, Any] = apply_diff(
         default_message(Role.ASSISTANT, (), notes, reply=True), get_notes(notes, NAME).get("residue")
     )
@@ -251,7 +249,7 @@ def _message_fields(notes: ProviderRaw) -> dict[str, Any]:
 
 
 def _drop_arguments(delta: dict[str, Any]) -> dict[str, Any]:
-    """The beginning of a call. Who said that there are no arguments says it again."""
+    """Return the start of a call; absent arguments stay absent."""
     if "function_call" in delta:
         return {"function_call": _drop_function_arguments(delta["function_call"])}
     (call,) = delta["tool_calls"]
@@ -263,14 +261,14 @@ def _drop_function_arguments(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def _new_fields(learnt: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """What is known now and was not said."""
+    """Return the fields that the start did not contain."""
     unsaid = {key: value for key, value in learnt.items() if key != "function" and said.get(key, _TEXT_MARK) != value}
     inside = _new_fields(learnt["function"], said["function"]) if "function" in learnt else {}
     return {**unsaid, "function": inside} if inside else unsaid
 
 
 def _choice_chunks(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The chunks of a choice that is not the answer: all that it says in one, then why it ended."""
+    """Yield the chunks of a choice that is not the reply: its message, then its end."""
     index, message = choice.get("index", 0), dict(choice.get("message") or {})
     calls = message.get("tool_calls")
     if isinstance(calls, list):
@@ -281,5 +279,5 @@ def _choice_chunks(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
+    """Return a writer of this dialect's streams."""
     return StreamWriter(framing)

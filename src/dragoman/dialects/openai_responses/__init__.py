@@ -1,22 +1,21 @@
-"""OpenAI Responses, as OpenAI, Azure, xAI, OpenRouter and local servers speak it.
+"""OpenAI Responses, as OpenAI, Azure, xAI, OpenRouter and local servers implement it.
 
-The wire is a flat list of items. What the model said, thought and called, one item after the other, is one assistant
-message here, each block with the residue of its own item; the result of a call is a message of its own, as it is
-there. ``instructions`` is a system message that stands beside the list. What the provider runs on its own servers is
-an opaque block.
+The wire is a flat list of items. Consecutive items of the model (text, reasoning, calls) are one assistant message
+here, each block with the residue of its item; a tool result is a message of its own, as on the wire. ``instructions``
+is a system message beside the list. A tool that the provider runs on its servers is an opaque block.
 
-What a block remembers beside its residue, in ``provider_raw``:
+Notes of a block in ``provider_raw``, beside its residue:
 
-    item       it begins a message item, and this is the residue of that item (its id, its status, …)
+    item       the block starts a message item, and this is the residue of that item (id, status, …)
     content    "string": the content of that item is a text instead of a list of parts
-    form       "refusal", "bare", "part", "content", "list": which of several shapes the wire has for it
+    form       "refusal", "bare", "part", "content", "list": which of several shapes the wire has
     cuts       the lengths of the summaries that a reasoning text was joined from
-    id         what the wire calls the call, where that is not our id
+    id         the id of the call on the wire, where it is not our id
 
-And what a reply remembers:
+Notes of a reply:
 
-    output_text    the response repeats its words beside its items
-    revised        by the id of an item: what the last event of a stream said otherwise about it
+    output_text    the response repeats its text beside its items
+    revised        by item id: the difference between the item and its repetition in the last event of a stream
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Items and parts of the Responses API, both ways: what stands in the input, in the output and in a stream alike.
+"""Items and parts of the Responses API: shared by input, output and streams.
 
-    read_item(wire)                one item of the model's as blocks
-    write_items(blocks, role)    the items for the blocks of one message
+    read_item(wire)              the blocks of one item of the model
+    write_items(blocks, role)    the items of one message
 
-The one rule: a block that was read here is written here as it was; one of another origin is written or named a loss.
+Invariant: a block that was read here is written as it was; any other block is written or is a loss.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AddLoss = Callable[[str, str], None]  # (what, why): takes note of a loss
 def read_item(
     wire: dict[str, Any], where: str, builder: MessageBuilder, after: list[ContentBlock]
 ) -> list[ContentBlock]:
-    """The blocks of one item of the model's; one that only this API understands is opaque."""
+    """Return the blocks of one item of the model; an unknown item is opaque."""
     match wire:
         case {"type": "function_call", "call_id": str(call_id), "name": str(), "arguments": str()}:
             return [read_call(wire, builder.call_id(call_id))]
@@ -61,7 +61,7 @@ def read_item(
 
 
 def read_content(wire: dict[str, Any], where: str, is_continued: bool) -> list[ContentBlock]:
-    """A message of the model's. Its first block remembers the item; the others join it by themselves."""
+    """Read a message item of the model. Its first block has the notes of the item."""
     content = wire["content"]
     shape = "string" if isinstance(content, str) else None
     parts = [{"type": "output_text", "text": content}] if shape else content
@@ -75,6 +75,7 @@ def read_content(wire: dict[str, Any], where: str, is_continued: bool) -> list[C
 
 
 def read_call(wire: dict[str, Any], call_id: str) -> ToolUseBlock | InvalidToolUseBlock:
+    """Read a function call."""
     name, text = wire["name"], wire["arguments"]
     block: ToolUseBlock | InvalidToolUseBlock
     try:
@@ -95,7 +96,7 @@ def _default_call(block: ToolUseBlock | InvalidToolUseBlock, provider_id: str | 
 
 
 def is_input(text: str) -> bool:
-    """Whether a text can be read as the input of a call. No text is how some say an empty one."""
+    """Whether a text is a valid input of a call. Some providers send no text for an empty input."""
     try:
         return not text.strip() or isinstance(read_json(text, OWN), dict)
     except (JsonError, ValueError):
@@ -110,9 +111,9 @@ def _json_text(value: dict[str, Any]) -> str:
 
 
 def read_reasoning(wire: dict[str, Any], source: str | None = None) -> ThinkingBlock | RedactedThinkingBlock | None:
-    """Reasoning: its summaries, else its own text, joined; or only what is encrypted. ``None`` if it is neither.
+    """Read reasoning: its summaries, else its text, joined; or only encrypted content. ``None`` if it has neither.
 
-    A stream says by what it sends first which of the two is shown; that is the ``source``.
+    In a stream, the first delta decides which of the two is shown; that is the ``source``.
     """
     summary, content = wire.get("summary"), wire.get("content")
     if source is None:
@@ -131,6 +132,7 @@ def read_reasoning(wire: dict[str, Any], source: str | None = None) -> ThinkingB
 
 
 def part_texts(parts: Any) -> list[str] | None:
+    """Return the texts of parts; ``None`` if a part has no text."""
     if not isinstance(parts, list | None):
         return None
     texts = [part.get("text") if isinstance(part, dict) else None for part in parts or []]
@@ -148,7 +150,7 @@ def _default_reasoning(text: str, secret: str | None, form: str | None, cuts: li
 
 
 def split_text(text: str, cuts: list[int] | None) -> list[str]:
-    """The parts that a text was joined from, as long as it is still that text."""
+    """Return the parts that a text was joined from, if it was not changed."""
     parts, at = [], 0
     for length in cuts or ():
         parts.append(text[at : at + length])
@@ -159,6 +161,7 @@ def split_text(text: str, cuts: list[int] | None) -> list[str]:
 
 
 def read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> ToolResultBlock:
+    """Read the output of a function call."""
     output, provider_id = wire["output"], wire["call_id"]
     form = None if isinstance(output, str) else "list"
     parts = output if form else [{"type": "input_text", "text": output}]
@@ -189,10 +192,11 @@ def _default_result(
 
 
 def is_ignorable(_what: str, _why: str) -> None:
-    """What was just read here can be written here."""
+    """Ignore a loss, for blocks that were read from this wire."""
 
 
 def read_part(wire: dict[str, Any], role: Role) -> ContentBlock:
+    """Read a part of a message item."""
     block, form = _read_known_part(wire, role)
     if block is None:
         return OpaqueBlock(NAME, wire, {"dialect": NAME, "form": "part"})
@@ -253,6 +257,7 @@ def _write_url(source: ImageSource, media_type: str) -> str:
 
 
 def write_part(block: ContentBlock, role: Role) -> dict[str, Any]:
+    """Write a part of a message item."""
     if isinstance(block, OpaqueBlock):
         return block.wire
     notes = get_notes(getattr(block, "provider_raw", None), NAME)
@@ -261,14 +266,14 @@ def write_part(block: ContentBlock, role: Role) -> dict[str, Any]:
 
 
 def is_part(block: ContentBlock) -> bool:
-    """Whether a block stands inside a message item; else it is an item."""
+    """Whether a block is part of a message item instead of an item."""
     if isinstance(block, OpaqueBlock):
         return get_notes(block.provider_raw, NAME).get("form") == "part"
     return isinstance(block, TextBlock | ImageBlock | DocumentBlock)
 
 
 def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
-    """Why this wire cannot carry a block; ``None`` if it can."""
+    """Return why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
             return None if dialect == NAME else f"a block that only {dialect} understands"
@@ -276,7 +281,7 @@ def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
             return None if get_notes(raw, NAME) else "reasoning of another origin"
         case ImageBlock(source=source) | DocumentBlock(source=source):
             if role is Role.ASSISTANT:
-                return "here a model says nothing but words"
+                return "only users send media here"
             return "the file is not at hand" if source.kind == "file_ref" else None
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
             return None
@@ -287,9 +292,9 @@ def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
 def write_items(
     content: Iterable[ContentBlock], role: Role, raw: ProviderRaw | None, add_loss: AddLoss
 ) -> list[dict[str, Any]]:
-    """The items for the blocks of one message: neighbouring parts are one item, unless they came as several.
+    """Write the blocks of one message: consecutive parts are one item, unless they were several.
 
-    An item that came with reasoning is known by its id and refused without it. If reasoning is left out, so are ids.
+    The API rejects the id of an item without the reasoning that it belongs to. If reasoning is left out, so are ids.
     """
     items: list[dict[str, Any]] = []
     run: list[ContentBlock] = []
@@ -316,7 +321,10 @@ def write_items(
 
 
 def _message_item(blocks: list[ContentBlock], role: Role, raw: ProviderRaw | None) -> dict[str, Any]:
-    """What was said, as one item; a model's is remembered by its first block, anybody else's by the message."""
+    """Write parts as one message item.
+
+    The notes are those of the first block for the model, else those of the message.
+    """
     notes = get_notes(getattr(blocks[0], "provider_raw", None) if role is Role.ASSISTANT else raw, NAME)
     parts = [write_part(block, role) for block in blocks]
     content: Any = parts
@@ -340,7 +348,7 @@ def _write_item(block: ContentBlock, add_loss: AddLoss) -> dict[str, Any]:
         case ToolResultBlock():
             default = _default_result(block, provider_id, form, add_loss)
             if block.is_error:
-                add_loss("is_error", "that a tool failed; what it said about it is kept")
+                add_loss("is_error", "this API has no error flag for results; the text is kept")
         case OpaqueBlock(wire=wire):
             return wire
         case _:
@@ -352,16 +360,18 @@ def _write_item(block: ContentBlock, add_loss: AddLoss) -> dict[str, Any]:
 
 
 def item_notes(**notes: Any) -> ProviderRaw | None:
+    """Return notes without absent values."""
     present = {name: note for name, note in notes.items() if note is not None}
     return {"dialect": NAME, **present} if present else None
 
 
 def part_text(part: Any) -> str | None:
-    """The text of a part of a message, of a refusal, or of a piece of reasoning."""
+    """Return the text of a message part, of a refusal, or of a reasoning part."""
     if not isinstance(part, dict):
         return None
     return text_or_none(part.get("refusal") if part.get("type") == "refusal" else part.get("text"))
 
 
 def supported_tier(tier: str | None) -> str | None:
+    """Return the service tier if the API has it."""
     return tier if tier in TIERS else None

@@ -1,7 +1,4 @@
-"""Errors, as bodies of a failed request, as events of a stream, and inside a response that failed.
-
-The one rule: a failure that nobody has a word for is still a fault, with the code that its status gives it.
-"""
+"""Errors of the Responses API: bodies, stream events, and errors in a failed response. Every body yields a fault."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ _REQUEST_ID: Final = re.compile(r"request ID (req_\w+)")  # inside a stream only
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side."""
+    """Read a failed response."""
     body = parse_error_body(body)
     words, message = _describe_error(body)
     classifications = [_ERROR_CODES[word] for word in words if word in _ERROR_CODES]
@@ -77,9 +74,9 @@ def _find_request_id(body: Any, message: str) -> str | None:
 
 
 def _describe_error(body: Any) -> tuple[list[str], str]:
-    """What the body calls the error, the narrowest word first, and what it says to people.
+    """Return the names of the error, the most specific first, and its message.
 
-    OpenAI: {"error": {code, type, message}}, and as an event also without the "error"; xAI: {code, "error": text};
+    OpenAI: {"error": {code, type, message}}, in events also without "error"; xAI: {code, "error": text};
     ChatGPT: {"detail": text}.
     """
     outer = body if isinstance(body, dict) else {}
@@ -91,13 +88,13 @@ def _describe_error(body: Any) -> tuple[list[str], str]:
 
 
 def provider_code(fault: Fault) -> str:
-    """What this API calls it; the word that it used itself, if it did."""
+    """Return the error code of this API; the received one, if the fault is from this API."""
     if fault.provider == NAME and fault.provider_code is not None:
         return fault.provider_code
     return _WIRE_CODES.get(fault.code, "server_error")
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this API says it."""
+    """Write the fault as an error of this API."""
     kind = _WIRE_TYPES.get(fault.error_class, "server_error")
     return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": provider_code(fault)}})

@@ -1,6 +1,6 @@
-"""What a stream has said so far of an item, and which of its events came before.
+"""Partial items of a stream, and the sequence numbers of its events.
 
-The one rule: what is added to an item costs the same at its end as at its beginning.
+The cost of an event does not grow with its item.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EMPTY_PARTS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Item:
-    """An output item in the making: as it stands on the wire, and what of it has been passed on."""
+    """A partial output item: its wire, and what was emitted of it."""
 
     def __init__(self, place: int, wire: dict[str, Any], index: int) -> None:
         self.place = place
@@ -48,15 +48,15 @@ class Item:
         return content if isinstance(content, list) else []
 
     def part_number(self, wire: dict[str, Any]) -> int:
-        """The part that an event is about. Some servers count on from the item before, so the order counts."""
+        """Return the part of an event. Some servers continue the numbers of the item before, so the order counts."""
         return self.numbers.setdefault(index_or_zero(wire, "content_index"), len(self.numbers))
 
     def get_text(self, part: int) -> str:
-        """What was passed on of a part."""
+        """Return the emitted text of a part."""
         return "".join(self.pieces.get(part, ()))
 
     def join_text(self, part: int, text: str) -> str:
-        """What can be passed on of a text: half a character waits for the other half, and a lone one is an error."""
+        """Return the text with surrogate pairs joined; a high surrogate at its end waits, a lone one is an error."""
         text = self.pending_surrogates.pop(part, "") + text
         try:
             text.encode()
@@ -68,7 +68,7 @@ class Item:
 
 
 class SequenceNumbers:
-    """The sequence numbers so far: the highest one, and those that were left out."""
+    """The highest sequence number so far, and the gaps below it."""
 
     def __init__(self) -> None:
         self._highest: int | None = None
@@ -77,7 +77,7 @@ class SequenceNumbers:
         self._is_counting = True
 
     def is_repeat(self, number: Any, data: bytes) -> bool:
-        """Whether this event came before. Some servers number nothing, or everything alike: then nobody can say."""
+        """Whether the event is a repetition. Some servers send no numbers, or always the same one; then it is not."""
         if type(number) is not int or not self._is_counting:
             return False
         if self._highest is None:
@@ -98,18 +98,21 @@ class SequenceNumbers:
 
 
 def index_or_zero(wire: dict[str, Any], key: str) -> int:
-    """A number that tells where something belongs: the first place, unless it is said."""
+    """Return an index of an event; 0 if it is absent."""
     place = wire.get(key, 0)
     return place if type(place) is int else -1
 
 
 def item_names(wire: dict[str, Any]) -> set[str]:
-    """What an item is called."""
+    """Return the id and the call id of an item."""
     return {name for key in ("id", "call_id") if isinstance(name := wire.get(key), str)}
 
 
 def decode_event(data: bytes) -> Any:
-    """The JSON of an event. A character may be cut in two between two of them, which only the slow reader takes."""
+    """Return the JSON of an event.
+
+    A surrogate pair may be split between two events, which only the slow decoder accepts.
+    """
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -126,7 +129,7 @@ def _reject_constant(name: str) -> None:
 
 
 def partial_item(item: Item) -> dict[str, Any]:
-    """An item that was cut off, as a whole one would stand on the wire."""
+    """Return an item that was cut off, in the form of a whole item."""
     if item.kind == "message" and item.pieces:
         return {**item.wire, "content": [_partial_part(item, part) for part in range(len(item.indexes))]}
     if item.kind == "reasoning" and item.source is not None:
@@ -144,7 +147,7 @@ def _partial_part(item: Item, part: int) -> dict[str, Any]:
 
 
 def is_same_json(text: Any, other: str) -> bool:
-    """Whether two inputs say the same, however they are spaced. No text is how some say an empty one."""
+    """Whether two inputs are equal apart from spacing. Some providers send no text for an empty input."""
     if not isinstance(text, str) or text == other:
         return bool(text == other)
     try:
@@ -154,5 +157,5 @@ def is_same_json(text: Any, other: str) -> bool:
 
 
 def replace_notes(old: ProviderRaw | None, new: ProviderRaw | None) -> ProviderRaw | None:
-    """The new notes, so that nothing remains of the old ones when both are laid over each other."""
+    """Return the new notes, so that a merge with the old ones leaves nothing of the old ones."""
     return {**dict.fromkeys(old), **(new or {})} if old else new

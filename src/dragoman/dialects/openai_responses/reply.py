@@ -1,6 +1,6 @@
-"""Whole responses: what the model said, why it stopped and what that consumed.
+"""Whole responses: content, stop reason and usage.
 
-The one rule: a response that failed, or that cannot be used, is never read as one that ended well.
+Invariant: a failed or unusable response is never read as a success.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ _ECHO_DEFAULTS: Final[dict[str, Any]] = {
 
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
-    """A response as the Responses API answers it."""
+    """Read a response of the Responses API."""
     return mark_unusable(make_reply(body, expect_list(body.get("output"), "$.output")))
 
 
 def make_reply(body: dict[str, Any], output: list[Any], revisions: dict[str, Any] | None = None) -> Reply:
-    """The reply, not judged yet. What it keeps of the wire is what it takes to write the judged one."""
+    """Make the reply, not marked yet. Its notes are those of the marked reply."""
     content = _read_output(output, at_limit=_read_limit(body) is StopReason.MAX_TOKENS)
     fault = _read_failure(body)
     reply = Reply(
@@ -118,7 +118,7 @@ def _read_output(output: list[Any], *, at_limit: bool) -> list[ContentBlock]:
 
 
 def _mark_cut_call(block: ContentBlock, item: dict[str, Any], *, at_limit: bool) -> ContentBlock:
-    """A call that was cut off is none, even if what came of its input can be read, or nothing came of it."""
+    """Mark a call that was cut off as invalid, even if its input can be parsed or is empty."""
     if not isinstance(block, ToolUseBlock):
         return block
     is_silent = at_limit and not item["arguments"].strip()
@@ -136,7 +136,7 @@ _SUPPORTED: Final = SupportedDetails(
 
 
 def write_reply(reply: Reply) -> Written:
-    """A response as the Responses API answers it, and what it cannot say."""
+    """Write a response of the Responses API, with losses."""
     losses: list[Loss] = []
 
     def add_loss(what: str, why: str) -> None:
@@ -158,7 +158,7 @@ def write_reply(reply: Reply) -> Written:
 
 
 def _ends_in_a_call(reply: Reply) -> bool:
-    """Whether what came last is a call that is whole, whatever became of the rest of the answer."""
+    """Whether the last block is a whole call."""
     return bool(reply.content) and isinstance(reply.content[-1], ToolUseBlock)
 
 
@@ -166,7 +166,7 @@ _ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs
 
 
 def complete_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> dict[str, Any]:
-    """An item of another origin, as this API would have it: with a name and a status."""
+    """Add a name and a status to an item of another origin, as this API has them."""
     kind = item.get("type", "message")
     fields = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_dragoman_{place}", "type": kind}
     if kind in ("message", "function_call"):
@@ -213,7 +213,7 @@ def _read_stop(body: dict[str, Any], content: list[ContentBlock]) -> StopReason:
 
 
 def _read_limit(body: dict[str, Any]) -> StopReason:
-    """What made an answer incomplete."""
+    """Return what made a response incomplete."""
     details = body.get("incomplete_details")
     return (
         _INCOMPLETE.get(str(details.get("reason")), StopReason.UNKNOWN)
@@ -233,7 +233,7 @@ def _is_refusal(block: ContentBlock) -> bool:
 
 
 def default_reply(reply: Reply) -> dict[str, Any]:
-    """All of a response but its output, as it is written if nobody noted anything."""
+    """Return the wire of a response without its output and without notes."""
     wire: dict[str, Any] = {"id": "resp_dragoman", "object": "response", "created_at": 0, **_ECHO_DEFAULTS}
     wire["model"] = "unknown" if reply.model is None else reply.model  # demanded; not every wire names it
     usage = reply.usage
@@ -252,12 +252,12 @@ def default_reply(reply: Reply) -> dict[str, Any]:
 
 
 def _wire_stop_reason(reply: Reply) -> StopReason:
-    """Why it stopped. An answer that nobody can use has ended like any other, and only its reader finds that out."""
+    """Return the stop reason on the wire; an unusable reply ends like any other."""
     return _UNUSABLE.get(reply.fault.code, StopReason.ERROR) if reply.fault is not None else reply.stop_reason
 
 
 def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
-    """What it consumed. The wire counts what was read from and written to a cache as input, too."""
+    """Return the usage. The input includes tokens read from and written to a cache."""
     wire = body.get("usage")
     if not isinstance(wire, dict):
         return None
@@ -290,7 +290,7 @@ def _object_or_empty(wire: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _read_server_calls(body: dict[str, Any], usage: dict[str, Any]) -> dict[str, int]:
-    """xAI counts them with the usage, OpenAI beside it."""
+    """xAI counts calls in the usage, OpenAI beside it."""
     details = _object_or_empty(usage, "server_side_tool_usage_details").items()
     calls = {name.removesuffix("_calls"): count for name, value in details if (count := count_or_zero(value))}
     searches = count_or_zero(_object_or_empty(_object_or_empty(body, "tool_usage"), "web_search").get("num_requests"))

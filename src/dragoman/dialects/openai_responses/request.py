@@ -1,6 +1,6 @@
-"""Requests: the conversation as a list of items, ``instructions`` beside it, tools and options.
+"""Requests of the Responses API: items, ``instructions``, tools and options.
 
-The one rule: what was read is written as it was, and what this API cannot take is named as a loss.
+Invariant: a request that was read is written as it was.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SEPARATE_KEYS: Final = ("input", "instructions", "tools")  # parts of a request
 
 @accepts_json_text
 def read_request(body: dict[str, Any]) -> Request:
-    """A request as the Responses API takes it."""
+    """Read a request of the Responses API."""
     builder = MessageBuilder()
     instructions = body.get("instructions")
     if instructions and not isinstance(instructions, str):
@@ -91,7 +91,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
-    """The request as the Responses API takes it, or one who speaks it with these quirks, and what they cannot take."""
+    """Write a request for a provider with these quirks, with losses."""
     losses: list[Loss] = []
     request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
     if quirks:
@@ -145,7 +145,10 @@ def _read_input(value: Any, builder: MessageBuilder) -> None:
 
 
 def _item_role(wire: dict[str, Any], where: str) -> Role:
-    """Who an item comes from. What a client ran and sends back is the user's; all else without a role the model's."""
+    """Return the role of an item.
+
+    Outputs of client-side calls are the user's; other items without a role are the model's.
+    """
     kind, role = wire.get("type"), wire.get("role")
     if role is not None or kind == "message":
         if not isinstance(role, str) or role not in _ROLES:
@@ -179,7 +182,7 @@ def _read_message(wire: dict[str, Any], role: Role, where: str, builder: Message
 
 
 def _split_instructions(messages: tuple[Message, ...]) -> tuple[Message | None, list[Message]]:
-    """The system message that stands beside the list: the one that stood there, else one that leads the others."""
+    """Separate the system message beside the list: the one that was there, else the first message."""
     forms = [get_notes(message.metadata.provider_raw, NAME).get("form") for message in messages]
     candidates = [
         index
@@ -324,7 +327,7 @@ def _write_format(response_format: ResponseFormat) -> dict[str, Any]:
 
 
 def _option_losses(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
-    """What was asked for and cannot be asked for here, but for what this very wire said in words of its own."""
+    """Return the losses of options that this API does not have, except those in the residue."""
     budget = options.reasoning.budget_tokens if options.reasoning is not None else None
     switch = options.reasoning.enabled if options.reasoning is not None else None
     for name, value in (

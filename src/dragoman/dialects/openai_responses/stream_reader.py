@@ -1,12 +1,10 @@
-"""Reading a stream: server-sent events that build up items, and a last one that repeats the whole response.
+"""Streams of the Responses API: bytes in, events out.
 
-Bytes come in, cut anywhere; events go out. An item is put together as it stood on the wire, and read as a whole one
-when it is done. The last event repeats everything, and its word counts, because an item may come with another
-encryption there: what it says otherwise about a text that grew is passed on as its residue, and about an item that was
-passed on whole it is kept with the reply (``revised``). The end is handed out when nothing can follow it any more, so
-that it can name what followed.
+Events build up items, and the last event repeats the whole response. An item is assembled as it is on the wire and read
+when it is done. The last event is authoritative, because its items may have another encryption: a change of a text
+block is emitted as its residue, a change of an item that was emitted whole is stored with the reply (``revised``).
 
-The one rule: what was cut, damaged or out of order ends with a fault, and what came before is kept.
+Invariant: a stream that was cut, damaged or out of order ends with a fault, and the events before it stand.
 """
 
 from __future__ import annotations
@@ -140,7 +138,10 @@ class StreamReader(BaseStreamReader):
         return self._items[-1].place if self._items else -1
 
     def _block_index(self, item: Item, part: int) -> int:
-        """The index of a block. Blocks stand in the order in which they begin, so a part belongs to the last item."""
+        """Return the index of a block.
+
+        Blocks are in the order of their start, so a new part belongs to the last item.
+        """
         if part == len(item.indexes) and item is self._items[-1]:
             item.indexes.append(self._blocks)
             self._blocks += 1
@@ -161,7 +162,7 @@ class StreamReader(BaseStreamReader):
         self._finish_item(item, expect_object(wire.get("item"), "response.output_item.done"), events)
 
     def _open_item(self, wire: dict[str, Any]) -> Item:
-        """The item that an event is about. Some servers leave out its place, and then its id has to do."""
+        """Return the item of an event; by its id if the server sends no index."""
         place = wire.get("output_index")
         if type(place) is int:
             match = self._open.get(place)
@@ -176,7 +177,7 @@ class StreamReader(BaseStreamReader):
         return match
 
     def _finish_item(self, item: Item, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        """The item is complete: pass on what is missing of it, and its residue."""
+        """Finish an item: emit what is missing of it, and its residue."""
         if str(wire.get("type", "message")) != item.kind:
             raise EventOrderError(f"item {item.place} began as {item.kind} and ended as {wire.get('type')}")
         item.wire = wire
@@ -196,7 +197,7 @@ class StreamReader(BaseStreamReader):
         del self._open[item.place]
 
     def _compare_output(self, output: list[Any], events: list[StreamEvent]) -> dict[str, Any]:
-        """Make up for what is missing of what the last event repeats; what it says otherwise of items passed on."""
+        """Emit what the last event has beyond the stream, and return its changes of emitted items."""
         candidates = list(self._items)
         revisions: dict[str, Any] = {}
         for place, wire in enumerate(output):
@@ -230,7 +231,7 @@ class StreamReader(BaseStreamReader):
             revisions[name] = diff(item.wire, wire)
 
     def _emit_notes(self, item: Item, events: list[StreamEvent]) -> None:
-        """What a block that grew has besides its text, as far as that is news."""
+        """Emit the notes of text blocks, if they changed."""
         if item.kind == "message" and item.wire.get("content"):
             blocks = read_content(item.wire, f"output[{item.place}]", is_continued=True)
             for part, block in enumerate(blocks):
@@ -252,7 +253,7 @@ class StreamReader(BaseStreamReader):
                 events.append(ThinkingDelta(item.indexes[0], "", thinking.signature))
 
     def _emit_blocks(self, item: Item, events: list[StreamEvent]) -> None:
-        """The blocks that did not grow."""
+        """Emit the blocks without deltas."""
         if item.kind == "function_call":
             return
         for part, block in enumerate(read_item(item.wire, f"output[{item.place}]", MessageBuilder(), [])):
@@ -263,7 +264,7 @@ class StreamReader(BaseStreamReader):
     # Texts
 
     def _emit_rest(self, item: Item, part: int, text: str | None, events: list[StreamEvent]) -> None:
-        """Pass on what is missing of a text that is known as a whole now."""
+        """Emit what is missing of a text that is known as a whole."""
         if text is None:
             return
         emitted = item.get_text(part)
@@ -290,7 +291,7 @@ class StreamReader(BaseStreamReader):
             events.append(ToolUseInputDelta(index, text))
 
     def _start_notes(self, item: Item, part: int) -> ProviderRaw | None:
-        """What is known of a block when it begins, in the form of its residue: a hint for writers."""
+        """Return the notes of a block at its start, as a hint for writers."""
         if item.kind == "reasoning":
             wire = {**item.wire, str(item.source): []}
             raw = getattr(read_reasoning(wire, item.source), "provider_raw", None)
@@ -336,7 +337,7 @@ class StreamReader(BaseStreamReader):
             self._emit_rest(item, item.part_number(wire), text, events)
 
     def _add_thinking(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        """More of a summary or of the reasoning itself, whichever came first; the parts of it are one text."""
+        """Add to the summary or to the reasoning text, whichever came first; its parts are one text."""
         item, text = self._open_item(wire), wire.get("delta")
         if item.kind != "reasoning" or not isinstance(text, str):
             raise EventOrderError(f"{wire.get('type')} for item {item.place}, which takes none")
@@ -349,7 +350,7 @@ class StreamReader(BaseStreamReader):
             self._emit_text(item, 0, text, events)
 
     def _select_thinking_part(self, item: Item, wire: dict[str, Any], events: list[StreamEvent]) -> bool:
-        """Whether an event is about what is shown of reasoning; a part of it that is new is parted from the others."""
+        """Whether an event belongs to the shown kind of reasoning; a new part is separated from the one before."""
         source = "summary" if "summary" in str(wire.get("type")) else "content"
         part = index_or_zero(wire, f"{source}_index")
         if item.source is None:
@@ -378,7 +379,7 @@ class StreamReader(BaseStreamReader):
     # Calls
 
     def _start_call(self, item: Item, events: list[StreamEvent]) -> None:
-        """A call begins when its name is known, which for some servers is at its end."""
+        """Emit the start of a call once its name is known; some servers send it at the end."""
         provider_id, name = item.wire.get("call_id"), item.wire.get("name")
         if item.call_id is not None or not isinstance(provider_id, str) or not isinstance(name, str):
             return
@@ -457,5 +458,5 @@ _HANDLERS: Final = {
 
 
 def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
-    """A reader of this dialect's streams."""
+    """Return a reader of this dialect's streams."""
     return StreamReader(framing)

@@ -1,9 +1,7 @@
-"""Writing a stream: events come in, and the bytes that this API would have sent go out, each as soon as it can.
+"""Streams of the Responses API: events in, bytes out, each event as soon as the wire allows it.
 
-A text or a piece of reasoning is done when the next item begins, a call when its end is said. The last event repeats
-the whole response, so every word is kept until then; what was learnt about an item after it was done is said there.
-
-The one rule: a message that did not end properly is never written as one that did.
+A text or a reasoning part is done when the next item starts, a call at its end. The last event repeats the whole
+response, so all text is kept until then; it also has what became known about an item after it was done.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ Frames = list[dict[str, Any]]
 
 
 class _Block:
-    """A block in the making: its events, and where on the wire it stands."""
+    """A partial block: its events, and its address on the wire."""
 
     def __init__(self, kind: type[StreamEvent], address: dict[str, Any] | None) -> None:
         self.kind = kind
@@ -79,7 +77,7 @@ class _Block:
         self._block = None
 
     def mark_cut(self) -> None:
-        """A call whose input never came, because the limit did."""
+        """Mark a call without input as cut by the output limit."""
         if isinstance(self.block, ToolUseBlock):
             call, reason = self.block, "the output limit came before its input"
             self._block = InvalidToolUseBlock(call.id, call.name, "", reason, call.provider_raw)
@@ -92,7 +90,7 @@ class _Block:
 
 
 def _keep_input_text(block: ContentBlock, events: list[StreamEvent]) -> ContentBlock:
-    """A call with its input as it was said, not as we would say it; one that was cut off, with what was known of it."""
+    """Return a call with its input as it was received; a cut call with the notes of its start."""
     first = events[0]
     if not isinstance(first, ToolUseStart):
         return block
@@ -225,7 +223,7 @@ class StreamWriter(BaseStreamWriter):
     # Items
 
     def _start_item(self, wire: dict[str, Any], frames: Frames, **empty: Any) -> dict[str, Any]:
-        """The address of an item that begins now."""
+        """Start an item and return its address."""
         self._close_current(frames)
         place = self._places
         self._places += 1
@@ -243,7 +241,7 @@ class StreamWriter(BaseStreamWriter):
         return _mark_incomplete(item) if is_cut else item
 
     def _close_current(self, frames: Frames, *, is_cut: bool = False) -> None:
-        """The item that grew is done."""
+        """Finish the open item."""
         blocks, self._current = self._current, []
         if blocks:
             self._close_part(blocks[-1], frames)
@@ -271,7 +269,7 @@ class StreamWriter(BaseStreamWriter):
             frames.append(_text_delta(block, event.text))
 
     def _open_block(self, event: TextDelta | ThinkingDelta, previous: _Block | None, frames: Frames) -> _Block:
-        """A block begins. Words for one that is done already stand in an item of their own."""
+        """Start a block. Text for a block that is done starts an item of its own."""
         raw = event.provider_raw
         if previous is not None and raw is None and self._hint:
             raw = {"dialect": NAME}
@@ -291,7 +289,7 @@ class StreamWriter(BaseStreamWriter):
         return block
 
     def _open_part(self, index: int, opening: ContentBlock, frames: Frames) -> _Block:
-        """A part of a message: of the one that grows, unless it came as one of its own."""
+        """Start a part of the open message item, or of a new one."""
         notes = get_notes(getattr(opening, "provider_raw", None), NAME)
         is_continued = bool(self._current) and self._current[-1].kind is TextDelta and notes.get("item") is None
         if is_continued:
@@ -333,7 +331,7 @@ class StreamWriter(BaseStreamWriter):
         return block
 
     def _write_thinking(self, block: _Block, text: str, raw: ProviderRaw | None, frames: Frames) -> None:
-        """More of a reasoning text. Where its summaries were joined, one ends and the next begins."""
+        """Write more reasoning. Where summaries were joined, one part ends and the next starts."""
         block.cuts = get_notes(raw, NAME).get("cuts") or block.cuts
         while 0 <= block.part < len(block.cuts) - 1 or (block.part < 0 < len(block.cuts) - 1 and text):
             room = block.cuts[max(block.part, 0)] - block.at
@@ -383,7 +381,7 @@ class StreamWriter(BaseStreamWriter):
             frames.append({"type": "response.function_call_arguments.delta", **(block.address or {}), "delta": text})
 
     def _end_call(self, event: ToolUseEnd, frames: Frames) -> None:
-        """A call is complete; but whether it has no input, or the limit came before it, only the end can say."""
+        """End a call; a call without input waits for the stop reason, which tells whether it was cut."""
         block = self._blocks[event.index]
         block.add(event)
         block.has_ended = True
@@ -471,7 +469,7 @@ def _start_thinking_part(block: _Block) -> Iterator[dict[str, Any]]:
 
 
 def _item_deltas(item: dict[str, Any], address: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The deltas of an item that came whole, as this API sends them."""
+    """Yield the deltas of an item that arrived whole, as this API sends them."""
     match item:
         case {"type": "function_call", "arguments": str(text)}:
             yield {"type": "response.function_call_arguments.delta", **address, "delta": text}
@@ -486,5 +484,5 @@ def _item_deltas(item: dict[str, Any], address: dict[str, Any]) -> Iterator[dict
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
+    """Return a writer of this dialect's streams."""
     return StreamWriter(framing)
