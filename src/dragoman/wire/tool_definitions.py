@@ -67,7 +67,9 @@ def write_tool(
             return tool.wire
         losses.append(Loss("", "", "tool", dialect, f"a tool that only {tool.dialect} understands"))
         return None
-    wire: dict[str, Any] = apply_diff(default(tool), get_notes(tool.provider_raw, dialect).get("residue"))
+    wire, notes = default(tool), get_notes(tool.provider_raw, dialect)
+    if "residue" in notes:
+        wire = apply_diff(wire, notes["residue"])
     return wire
 
 

@@ -81,7 +81,9 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     notes = get_notes(request.provider_raw, NAME)
     losses = [] if notes else _option_losses(request.options)  # what this API itself said comes back as residue
     request = drop_failed_turns(request, NAME, losses)
-    options = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
+    options = _write_options(request, notes.get("form"))
+    if "residue" in notes:
+        options = apply_diff(options, notes["residue"])
     system, messages = _split_system(request.messages)
     wire = {key: options[key] for key in ("model",) if key in options}
     wire["messages"] = _write_messages(messages, losses)
