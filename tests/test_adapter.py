@@ -1,4 +1,4 @@
-"""A dialect, a provider's row and a map of ids, as one thing."""
+"""The adapter: a dialect, a provider row and the tool ids of a session."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def result(call_id: str) -> Message:
     return Message("01HZ003", "sess_1", Role.TOOL, content, MessageMetadata(parent_tool_use_id=call_id), NOW)
 
 
-def test_an_answer_becomes_a_message_that_breaks_no_rule() -> None:
+def test_a_reply_becomes_a_valid_message() -> None:
     message = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
     assert check(message) == ()
     assert message.metadata.model == "anthropic:claude-sonnet-4-6"
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
 
 
-def test_a_session_moves_to_other_providers_and_back_and_every_id_resolves() -> None:
+def test_tool_ids_resolve_across_provider_swaps() -> None:
     ids = ToolIds()
     home = adapter("anthropic:claude-sonnet-4-6", ids)
     spoken = home.from_wire_response(ANSWER, CONTEXT)
@@ -92,13 +92,13 @@ def test_a_session_moves_to_other_providers_and_back_and_every_id_resolves() -> 
     assert wire["messages"][2]["content"][0]["tool_use_id"] == "toolu_01ABC"
 
 
-def test_a_result_follows_its_call_also_when_the_map_of_ids_was_lost() -> None:
+def test_a_result_matches_its_call_without_the_id_map() -> None:
     spoken = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
     wire = adapter("anthropic:claude-sonnet-4-6", ToolIds()).to_wire([spoken, result(spoken.content[2].id)]).wire
     assert wire["messages"][1]["content"][0]["tool_use_id"] == "toolu_01ABC"
 
 
-def test_a_name_that_another_speaker_of_the_dialect_gave_is_kept_only_where_it_is_accepted() -> None:
+def test_a_foreign_tool_id_is_kept_only_where_the_provider_accepts_it() -> None:
     answer = {
         "model": "m",
         "choices": [
@@ -124,7 +124,7 @@ def test_a_name_that_another_speaker_of_the_dialect_gave_is_kept_only_where_it_i
         assert len(answered["tool_call_id"]) == (8 if is_kept else 9)
 
 
-def test_a_provider_that_gives_every_answer_the_same_ids_makes_no_two_calls_of_one_id() -> None:
+def test_repeated_provider_ids_become_unique_call_ids() -> None:
     home = adapter("anthropic:claude-sonnet-4-6")
     later = RequestContext(session_id="sess_1", message_id="01HZ009", created_at=NOW)
     first, second = (home.from_wire_response(ANSWER, context).content[2] for context in (CONTEXT, later))
@@ -133,7 +133,7 @@ def test_a_provider_that_gives_every_answer_the_same_ids_makes_no_two_calls_of_o
     assert [ulid_time_ms(call.id.removeprefix("tu_")) for call in (first, second)] == [NOW.timestamp() * 1000] * 2
 
 
-def test_what_stands_around_an_answer_does_not_go_into_the_next_request() -> None:
+def test_reply_fields_are_not_sent_in_the_next_request() -> None:
     home = adapter("anthropic:claude-sonnet-4-6")
     spoken = home.from_wire_response({**ANSWER, "container": {"id": "container_1"}}, CONTEXT)
     assert "container_1" in str(spoken.metadata.provider_raw)
@@ -141,7 +141,7 @@ def test_what_stands_around_an_answer_does_not_go_into_the_next_request() -> Non
     assert wire["messages"][0] == {"role": "assistant", "content": ANSWER["content"]}
 
 
-def test_a_prompt_grows_at_its_end_only() -> None:
+def test_a_growing_prompt_keeps_its_prefix() -> None:
     ids = ToolIds()
     spoken = adapter("anthropic:claude-sonnet-4-6", ids).from_wire_response(ANSWER, CONTEXT)
     history = [user(TextBlock("One.")), spoken, result(spoken.content[2].id), user(TextBlock("Two."))]
@@ -152,7 +152,7 @@ def test_a_prompt_grows_at_its_end_only() -> None:
             assert longer[: len(shorter)] == shorter
 
 
-def test_a_loss_on_a_critical_message_is_an_error() -> None:
+def test_a_loss_on_a_critical_message_raises() -> None:
     critical = SPOKEN.replace(critical=True)
     thought = Message(
         "01HZ002", "sess_1", Role.ASSISTANT, (ThinkingBlock("hm", "sig"), TextBlock("Hi.")), critical, NOW
@@ -162,7 +162,7 @@ def test_a_loss_on_a_critical_message_is_an_error() -> None:
     assert caught.value.loss.block_type == "thinking"
 
 
-def test_an_answer_streams_as_events() -> None:
+def test_a_reply_streams_as_events() -> None:
     stream = (
         b'event: message_start\ndata: {"type":"message_start","message":{"model":"m","usage":{"input_tokens":1,"output_tokens":0}}}\n\n'
         b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
@@ -184,7 +184,7 @@ def test_an_answer_streams_as_events() -> None:
     assert reply.content == (TextBlock("Hé"),)
 
 
-def test_an_estimate_grows_with_the_prompt() -> None:
+def test_the_estimate_increases_with_the_prompt() -> None:
     ask = adapter("openai:gpt-5").estimate_input_tokens
     assert ask([]) == 1
     assert ask([user(TextBlock("x" * 400))]) == 100
@@ -192,7 +192,7 @@ def test_an_estimate_grows_with_the_prompt() -> None:
     assert ask([call]) > 10
 
 
-def streamed(spoken_to: Adapter, *parts: bytes) -> list[StreamEvent]:
+def stream_events(spoken_to: Adapter, *parts: bytes) -> list[StreamEvent]:
     async def chunks() -> AsyncIterator[bytes]:
         for part in parts:
             yield part
@@ -211,9 +211,9 @@ REASON = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{},"finish_
 DONE = b"data: [DONE]\n\n"
 
 
-def test_the_ids_of_streamed_calls_are_learned_like_those_of_whole_answers() -> None:
+def test_ids_of_streamed_calls_are_learned_like_those_of_whole_replies() -> None:
     spoken_to = adapter("groq:llama-3.3-70b-versatile")
-    reply = fold(streamed(spoken_to, CHUNK, REASON, DONE))
+    reply = fold(stream_events(spoken_to, CHUNK, REASON, DONE))
     assert reply.fault is None
     call = reply.content[1]
     assert isinstance(call, ToolUseBlock)
@@ -224,9 +224,9 @@ def test_the_ids_of_streamed_calls_are_learned_like_those_of_whole_answers() -> 
 
 
 def test_a_stream_is_read_with_the_quirks_of_its_provider(caplog: pytest.LogCaptureFixture) -> None:
-    assert fold(streamed(adapter("ollama-openai:llama3.2"), CHUNK, DONE)).fault is None
+    assert fold(stream_events(adapter("ollama-openai:llama3.2"), CHUNK, DONE)).fault is None
     assert caplog.records == []
-    cut = fold(streamed(adapter("groq:llama-3.3-70b-versatile"), CHUNK, DONE))
+    cut = fold(stream_events(adapter("groq:llama-3.3-70b-versatile"), CHUNK, DONE))
     assert cut.fault is not None
     (record,) = caplog.records
     assert (record.session_id, record.message_id, record.code) == ("sess_1", "01HZ002", "stream_incomplete")
@@ -242,7 +242,7 @@ def test_a_request_is_written_with_the_quirks_of_its_provider(caplog: pytest.Log
     assert [record.session_id for record in caplog.records] == ["sess_1"]
 
 
-def test_reasoning_stays_with_the_provider_that_it_came_from_also_within_one_dialect() -> None:
+def test_reasoning_is_only_sent_to_its_own_provider_even_within_one_dialect() -> None:
     spoken = {"role": "assistant", "content": "Hi.", "reasoning_content": "hm", "refusal": None}
     spoken["tool_calls"] = [
         {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "x": {"s": 1}}

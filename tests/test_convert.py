@@ -1,4 +1,4 @@
-"""Converting files: what comes out, what is lost, and what happens to bad input."""
+"""Convert files: output, losses and bad input."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def jsonl(file: Path, *values: Any) -> Path:
     return file
 
 
-def left_in(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
@@ -57,9 +57,7 @@ def left_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("through", ["canonical", "envelopes"])
 @pytest.mark.parametrize("dialect", dialects.names())
-def test_a_request_of_every_dialect_comes_back_through_our_formats_as_it_was(
-    dialect: str, through: str, tmp_path: Path
-) -> None:
+def test_requests_of_every_dialect_round_trip_through_our_formats(dialect: str, through: str, tmp_path: Path) -> None:
     bodies = [recorded.cassette(dialect, name).request.body for name in recorded.names_of(dialect)[:3]]
     source = jsonl(tmp_path / "in.jsonl", *bodies)
     assert convert(source, tmp_path / "middle.jsonl", source_format=dialect, to=through) == 0
@@ -68,7 +66,7 @@ def test_a_request_of_every_dialect_comes_back_through_our_formats_as_it_was(
 
 
 @pytest.mark.parametrize("name", formats.readable())
-def test_what_is_written_in_a_format_is_read_and_written_alike(name: str) -> None:
+def test_every_format_round_trips(name: str) -> None:
     first = formats.write(name, formats.restore_request(example_conversation()))
     pieces = [formats.Fragment(number, line) for number, line in enumerate(first.data.splitlines(), 1)]
     by_message = name == formats.CANONICAL
@@ -77,14 +75,14 @@ def test_what_is_written_in_a_format_is_read_and_written_alike(name: str) -> Non
 
 
 @given(strategies.histories)
-def test_envelopes_and_messages_of_ours_lose_nothing(history: list[Message]) -> None:
+def test_envelopes_and_canonical_messages_are_lossless(history: list[Message]) -> None:
     request = Request(model=None, messages=tuple(history))
     text = formats.write("envelopes", request)
     again = formats.read("envelopes", [formats.Fragment(1, text.data)], "", by_message=False)
     assert [codec.encode(message) for message in again.messages] == [codec.encode(message) for message in history]
 
 
-def test_everything_beside_the_messages_of_a_request_is_kept_with_the_first_of_them(tmp_path: Path) -> None:
+def test_request_fields_are_kept_in_the_first_message(tmp_path: Path) -> None:
     convert(jsonl(tmp_path / "in.jsonl", BODY), tmp_path / "messages.jsonl")
     first = lines_of(tmp_path / "messages.jsonl")[0]
     assert first["metadata"]["extra"]["dragoman.request"]["model"] == "gpt-5"
@@ -92,7 +90,7 @@ def test_everything_beside_the_messages_of_a_request_is_kept_with_the_first_of_t
     assert lines_of(tmp_path / "out.jsonl") == [BODY]
 
 
-def test_an_exchange_is_read_with_its_answer(tmp_path: Path) -> None:
+def test_an_exchange_is_read_with_its_response(tmp_path: Path) -> None:
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "gpt-5", "choices": [
         {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Bye."}}
     ]}  # fmt: skip
@@ -101,7 +99,7 @@ def test_an_exchange_is_read_with_its_answer(tmp_path: Path) -> None:
     assert [one["content"][0].get("text") for one in lines_of(tmp_path / "out.jsonl")][-1] == "Bye."
 
 
-def test_an_export_is_read_and_a_cut_one_is_refused(tmp_path: Path) -> None:
+def test_an_export_is_read_and_a_truncated_one_is_rejected(tmp_path: Path) -> None:
     store = tmp_path / "chats.db"
     assert run("import", written(tmp_path / "chat.jsonl", example_conversation()), "--store", store).returncode == 0
     assert run("export", "last", "--to", tmp_path / "export.jsonl", "--store", store).returncode == 0
@@ -132,13 +130,13 @@ def test_an_export_is_read_and_a_cut_one_is_refused(tmp_path: Path) -> None:
         ("a byte order mark and other line ends", "\ufeff" + json.dumps({"messages": TALK}) + "\r\n\r\n"),
     ],
 )
-def test_conversations_are_found_however_a_file_has_them(name: str, text: str, tmp_path: Path) -> None:
+def test_conversations_are_found_in_every_file_layout(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text(text, "utf-8")
     convert(tmp_path / "in.json", tmp_path / "out.jsonl", to="openai_chat")
     assert lines_of(tmp_path / "out.jsonl") == [{"messages": TALK}]
 
 
-def test_a_name_that_ends_in_json_becomes_one_document(tmp_path: Path) -> None:
+def test_a_json_target_is_one_document(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": TALK}, {"messages": TALK[:2]})
     convert(source, tmp_path / "two.json", to="openai_chat")
     assert json.loads((tmp_path / "two.json").read_bytes()) == [{"messages": TALK}, {"messages": TALK[:2]}]
@@ -148,13 +146,13 @@ def test_a_name_that_ends_in_json_becomes_one_document(tmp_path: Path) -> None:
     assert [one["role"] for one in json.loads((tmp_path / "messages.json").read_bytes())] == [m["role"] for m in TALK]
 
 
-def test_what_is_compressed_is_read_and_written(tmp_path: Path) -> None:
+def test_gzip_files_are_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(json.dumps({"messages": TALK}).encode()))
     convert(tmp_path / "in.jsonl.gz", tmp_path / "out.jsonl.gz", to="openai_chat")
     assert json.loads(gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes())) == {"messages": TALK}
 
 
-def test_a_folder_is_mirrored_and_a_file_that_is_none_is_named(
+def test_a_folder_is_mirrored_and_an_invalid_file_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
@@ -164,8 +162,8 @@ def test_a_folder_is_mirrored_and_a_file_that_is_none_is_named(
     (tmp_path / "in" / "notes.txt").write_text("not a conversation")
     assert convert(tmp_path / "in", tmp_path / "out", to="html") == 1
     assert "bad.jsonl" in capsys.readouterr().err
-    assert left_in(tmp_path / "out") == ["a.html", "deep"]
-    assert left_in(tmp_path / "out" / "deep") == ["b.html"]
+    assert file_names(tmp_path / "out") == ["a.html", "deep"]
+    assert file_names(tmp_path / "out" / "deep") == ["b.html"]
     with pytest.raises(InputError, match="in the folder that is read"):
         convert(tmp_path / "in", tmp_path / "in" / "out")
 
@@ -191,7 +189,7 @@ def test_a_file_is_never_converted_into_itself(tmp_path: Path) -> None:
     assert lines_of(source) == [{"messages": TALK}]
 
 
-def test_a_page_is_written_if_the_name_says_so(tmp_path: Path) -> None:
+def test_a_page_is_written_for_its_file_extension(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": TALK})
     convert(source, tmp_path / "page.html")
     convert(source, tmp_path / "page.md")
@@ -205,14 +203,14 @@ def test_a_page_is_written_if_the_name_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", formats.readable())
-def test_what_we_write_is_recognised(name: str) -> None:
+def test_written_files_are_detected(name: str) -> None:
     data = formats.write(name, formats.restore_request(example_conversation())).data
     found = formats.detect([json.loads(line) for line in data.splitlines()])
     assert found.why
     assert found.format == name or found.why == f"{found.format} and {name} read it alike"
 
 
-def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+def test_an_undetectable_format_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"in.jsonl, line 1: .*--from") as caught:
         convert(jsonl(tmp_path / "in.jsonl", {"hello": "world"}), tmp_path / "out.jsonl")
     assert caught.value.code == "unknown_format"
@@ -220,7 +218,7 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
         convert(tmp_path / "in.jsonl", tmp_path / "out.jsonl", to="nonsense")
 
 
-def test_convert_warns_about_broken_rules_and_writes_the_messages_as_they_are(
+def test_convert_warns_about_violations_and_writes_messages_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = {"messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "late"}]}
@@ -231,7 +229,7 @@ def test_convert_warns_about_broken_rules_and_writes_the_messages_as_they_are(
 
 
 @pytest.mark.parametrize("name", ["openai_chat", None])
-def test_convert_skips_records_that_cannot_be_read_if_asked_and_names_them(
+def test_skip_invalid_omits_and_reports_unreadable_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str | None
 ) -> None:
     good = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
@@ -246,7 +244,7 @@ def test_convert_skips_records_that_cannot_be_read_if_asked_and_names_them(
     assert all(f"in.jsonl, line {number}" in told for number in (2, 4, 5))
 
 
-def test_convert_skips_one_bad_message_of_a_session_and_keeps_the_others(tmp_path: Path) -> None:
+def test_skip_invalid_omits_one_message_of_a_session(tmp_path: Path) -> None:
     lines = [encode(message) for message in example_conversation()]
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"\n".join([*lines[:1], lines[1].replace(b'"content":[', b'"content":[5,', 1), *lines[2:], b""]))
@@ -265,7 +263,7 @@ def test_convert_skips_one_bad_message_of_a_session_and_keeps_the_others(tmp_pat
         [{"parts": [{"a": 1}]}],
     ],
 )
-def test_json_without_a_role_or_known_content_is_no_conversation(tmp_path: Path, value: Any) -> None:
+def test_json_without_role_or_known_content_is_not_a_conversation(tmp_path: Path, value: Any) -> None:
     file = tmp_path / "clicks.json"
     file.write_text(json.dumps(value))
     with pytest.raises(InputError, match=r"no message has a role or known content.*--from") as caught:
@@ -273,14 +271,12 @@ def test_json_without_a_role_or_known_content_is_no_conversation(tmp_path: Path,
     assert caught.value.code == "unknown_format"
 
 
-def test_a_named_format_is_read_without_a_role_or_known_content(tmp_path: Path) -> None:
+def test_an_explicit_format_needs_no_role_or_known_content(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "clicks.jsonl", {"input": [{"type": "click"}]})
     assert check_file(file, source_format="openai_responses") in (0, 1)
 
 
-def test_formats_that_read_the_same_otherwise_are_not_chosen_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_formats_with_different_readings_are_ambiguous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         NAME = "other"
 
@@ -301,7 +297,7 @@ def test_formats_that_read_the_same_otherwise_are_not_chosen_between(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the recorded traffic is not here")
-def test_recorded_requests_are_recognised_or_read_alike() -> None:
+def test_recorded_requests_are_detected_or_read_identically() -> None:
     wrong, count = [], 0
     for record in recorded_requests(every=40):
         count += 1
@@ -309,7 +305,7 @@ def test_recorded_requests_are_recognised_or_read_alike() -> None:
             found = formats.detect([record["request"]]).format
         except InputError:
             found = "unknown"
-        if found != record["dialect"] and not _reads_alike(record, found):
+        if found != record["dialect"] and not _reads_same(record, found):
             wrong.append((record["id"], found))
     assert count > 100
     assert len(wrong) <= count // 50, wrong
@@ -325,7 +321,7 @@ def recorded_requests(every: int) -> Iterator[dict[str, Any]]:
                     yield record
 
 
-def _reads_alike(record: dict[str, Any], found: str) -> bool:
+def _reads_same(record: dict[str, Any], found: str) -> bool:
     if found not in dialects.names():
         return False
     read = [dialects.load(name).read_request(record["request"]).messages for name in (record["dialect"], found)]
@@ -335,7 +331,7 @@ def _reads_alike(record: dict[str, Any], found: str) -> bool:
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
-def test_losses_are_counted_listed_and_refused_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses_are_counted_listed_and_rejected_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     thought = ThinkingBlock("Hm.", signature="abc")
     said = [one.replace(content=(thought, *one.content)) if one.role is Role.ASSISTANT else one
             for one in example_conversation()]  # fmt: skip
@@ -351,14 +347,14 @@ def test_losses_are_counted_listed_and_refused_if_asked(tmp_path: Path, capsys: 
     assert not (tmp_path / "never.jsonl").exists()
 
 
-def test_a_critical_message_loses_nothing(tmp_path: Path) -> None:
+def test_a_loss_on_a_critical_message_fails(tmp_path: Path) -> None:
     first, second, *others = example_conversation()
     critical = second.replace(metadata=second.metadata.replace(critical=True))
     source = written(tmp_path / "in.jsonl", (first, critical, *others))
     with pytest.raises(InputError, match="critical") as caught:
         convert(source, tmp_path / "out.jsonl", to="openai_chat")
     assert caught.value.code == "critical_loss"
-    assert left_in(tmp_path) == ["in.jsonl"]
+    assert file_names(tmp_path) == ["in.jsonl"]
 
 
 def test_the_summary_is_one_json_document(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -372,7 +368,7 @@ def test_the_summary_is_one_json_document(tmp_path: Path, capsysbinary: pytest.C
 # --- several processes -----------------------------------------------------------------------------------------------
 
 
-def test_how_many_processes_worked_cannot_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_does_not_depend_on_the_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [{"messages": [*TALK, {"role": "user", "content": f"number {number}"}]} for number in range(400)]
     source = jsonl(tmp_path / "in.jsonl", *bodies)
     convert(source, tmp_path / "one.jsonl", processes=1)
@@ -384,7 +380,7 @@ def test_how_many_processes_worked_cannot_be_seen(tmp_path: Path, monkeypatch: p
     source.write_text("\n".join(damaged))
     with pytest.raises(InputError, match=r"in.jsonl, line 301 column \d+: not JSON"):
         convert(source, tmp_path / "never.jsonl", processes=2)
-    assert left_in(tmp_path) == ["in.jsonl", "one.jsonl", "two.jsonl"]
+    assert file_names(tmp_path) == ["in.jsonl", "one.jsonl", "two.jsonl"]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -423,19 +419,19 @@ MESSAGE = encode(example_conversation()[0])
         (b"\x1f\x8bnot gzip at all", "not whole"),
     ],
 )  # fmt: skip
-def test_bad_input_is_named_with_its_place_and_nothing_is_written(data: bytes, says: str, tmp_path: Path) -> None:
+def test_bad_input_is_reported_with_its_place_and_nothing_is_written(data: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(data)
     (tmp_path / "out.jsonl").write_text("what was there before")
     with pytest.raises(InputError, match=says):
         convert(
             tmp_path / "bad.jsonl", tmp_path / "out.jsonl", to="canonical" if data.startswith(MESSAGE) else "gemini"
         )
-    assert left_in(tmp_path) == ["bad.jsonl", "out.jsonl"]
+    assert file_names(tmp_path) == ["bad.jsonl", "out.jsonl"]
     assert (tmp_path / "out.jsonl").read_text() == "what was there before"
 
 
 @contextlib.contextmanager
-def _naming_the_file(name: str) -> Iterator[None]:
+def _add_file_name(name: str) -> Iterator[None]:
     try:
         yield
     except DragomanError as error:
@@ -444,15 +440,15 @@ def _naming_the_file(name: str) -> Iterator[None]:
         raise
 
 
-def test_bad_input_in_every_format_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_bad_input_in_every_format_raises_our_errors(tmp_path: Path) -> None:
     for name in formats.readable():
         for data in (b"7", b"{}", b'{"a": 1}', b"[7]", b"[[]]", b'[{"role": 7}]', b'"text"', b"null", b'{"role": "x"}'):
             (tmp_path / "bad.jsonl").write_bytes(data)
-            with contextlib.suppress(InputError), _naming_the_file("bad.jsonl"):
+            with contextlib.suppress(InputError), _add_file_name("bad.jsonl"):
                 convert(tmp_path / "bad.jsonl", tmp_path / "out.jsonl", source_format=name)
 
 
-def test_one_line_says_what_is_wrong_and_the_exit_code_is_2(tmp_path: Path) -> None:
+def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(GOOD + b"\n{")
     done = run("convert", tmp_path / "bad.jsonl", tmp_path / "out.jsonl")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -464,7 +460,7 @@ def test_one_line_says_what_is_wrong_and_the_exit_code_is_2(tmp_path: Path) -> N
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a file with a hole, and limits of a process")
 @pytest.mark.parametrize("begins", [b'{"messages": "', b"", GOOD + b"\n"])
-def test_a_line_of_two_gigabytes_is_refused_in_little_memory(begins: bytes, tmp_path: Path) -> None:
+def test_a_two_gigabyte_line_is_rejected_without_loading_it(begins: bytes, tmp_path: Path) -> None:
     file = tmp_path / "huge.jsonl"
     with file.open("wb") as stream:
         stream.write(begins)
@@ -474,7 +470,7 @@ def test_a_line_of_two_gigabytes_is_refused_in_little_memory(begins: bytes, tmp_
     assert done.returncode == 2
     number = begins.count(b"\n") + 1
     assert f"huge.jsonl, line {number}: longer than 64 MB" in done.stderr
-    assert left_in(tmp_path) == ["huge.jsonl"]
+    assert file_names(tmp_path) == ["huge.jsonl"]
 
 
 def test_the_limit_on_lines_can_be_raised(tmp_path: Path) -> None:
@@ -490,7 +486,7 @@ def test_the_limit_on_lines_can_be_raised(tmp_path: Path) -> None:
 ORPHAN = {"role": "tool", "tool_call_id": "call_9", "content": "Nobody asked."}
 
 
-def test_check_names_the_line_of_every_breach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_the_line_of_every_violation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     messages = example_conversation()
     source = written(tmp_path / "broken.jsonl", (*messages[:2], messages[3]))
     assert check_file(source) == 1
@@ -504,7 +500,7 @@ def test_check_names_the_line_of_every_breach(tmp_path: Path, capsys: pytest.Cap
     assert "11 messages, 1 breach (openai_chat" in said
 
 
-def test_repair_says_what_it_did_and_does_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_reports_its_changes_and_is_idempotent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": TALK}, {"messages": [*TALK, ORPHAN]})
     before = source.read_bytes()
     assert repair_file(source) == 1
@@ -519,12 +515,12 @@ def test_repair_says_what_it_did_and_does_it_once(tmp_path: Path, capsys: pytest
     capsys.readouterr()
     assert repair_file(source, in_place=True) == 0
     assert "nothing to repair" in capsys.readouterr().out
-    assert left_in(tmp_path) == ["in.jsonl", "in.jsonl.bak", "in.jsonl.set-aside.jsonl", "out.jsonl"]
+    assert file_names(tmp_path) == ["in.jsonl", "in.jsonl.bak", "in.jsonl.set-aside.jsonl", "out.jsonl"]
     assert check_file(source) == 0
 
 
 @pytest.mark.parametrize("name", formats.readable())
-def test_what_was_repaired_in_a_format_needs_no_repair_again(name: str, tmp_path: Path) -> None:
+def test_repaired_files_of_every_format_need_no_second_repair(name: str, tmp_path: Path) -> None:
     messages = example_conversation()
     result = messages[2].content[0]
     assert isinstance(result, ToolResultBlock)
@@ -537,7 +533,7 @@ def test_what_was_repaired_in_a_format_needs_no_repair_again(name: str, tmp_path
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "out.jsonl").read_bytes()
 
 
-def test_a_file_of_messages_and_a_document_stay_what_they_were(tmp_path: Path) -> None:
+def test_repair_keeps_line_files_and_documents_in_their_layout(tmp_path: Path) -> None:
     lines = jsonl(tmp_path / "lines.jsonl", *TALK, ORPHAN)
     assert repair_file(lines, in_place=True) == 0
     assert lines_of(lines) == TALK
@@ -583,4 +579,4 @@ def test_a_file_that_is_read_is_never_replaced(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InputError, match="it is a folder"):
         convert(source, Path("out.jsonl"), losses=Path())
     assert source.read_bytes() == before
-    assert left_in(tmp_path) == ["in.jsonl"]
+    assert file_names(tmp_path) == ["in.jsonl"]

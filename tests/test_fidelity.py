@@ -1,4 +1,4 @@
-"""From each dialect to each other one: what is said arrives, in the same or in another form, or is named as lost."""
+"""Fidelity between all dialects: everything is kept, changed or reported as a loss."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EVERYTHING = (*dialects.names(), *CONVERSATIONS)
 
 
 @functools.cache
-def measured() -> tuple[Cell, ...]:
+def measure_all() -> tuple[Cell, ...]:
     return make_cells((*(dialects.load(name) for name in dialects.names()), *CONVERSATIONS.values()))
 
 
@@ -71,18 +71,18 @@ def case(name: str) -> Case:
 
 
 @pytest.mark.parametrize("source", EVERYTHING)
-def test_nothing_is_left_out_without_a_word(source: str) -> None:
-    row = [cell for cell in measured() if cell.source == source]
+def test_nothing_is_lost_silently(source: str) -> None:
+    row = [cell for cell in measure_all() if cell.source == source]
     assert [cell for cell in row if cell.is_defect] == []
     assert {cell.target for cell in row} == set(EVERYTHING)
 
 
 @pytest.mark.parametrize("source", EVERYTHING)
-def test_words_calls_results_and_tools_survive_every_pair(source: str) -> None:
+def test_texts_calls_results_and_tools_survive_every_pair(source: str) -> None:
     kinds = {case.name: case.kind for case in CASES}
     lost = [
         cell
-        for cell in measured()
+        for cell in measure_all()
         if cell.source == source and cell.verdict == "loss" and kinds[cell.case] in NEVER_LOST
     ]
     assert lost == []
@@ -94,7 +94,7 @@ def test_every_type_of_block_is_a_case() -> None:
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_what_a_dialect_says_in_its_own_words_is_what_the_case_is_about(name: str) -> None:
+def test_native_samples_contain_the_subject_of_their_case(name: str) -> None:
     dialect: Any = CONVERSATIONS.get(name) or dialects.load(name)
     for case_name, wire in native_samples(name).items():
         about = case(case_name)
@@ -103,7 +103,7 @@ def test_what_a_dialect_says_in_its_own_words_is_what_the_case_is_about(name: st
         assert about.kind in said, case_name
 
 
-def test_every_case_can_be_said_by_some_dialect() -> None:
+def test_every_case_is_supported_by_some_dialect() -> None:
     unsaid = [
         each.name for each in CASES if all(make_sample(dialects.load(name), each) is None for name in dialects.names())
     ]
@@ -114,7 +114,7 @@ def test_every_case_can_be_said_by_some_dialect() -> None:
 
 
 @pytest.mark.parametrize("source", dialects.names())
-def test_recorded_traffic_loses_nothing_without_a_word_in_any_other_dialect(source: str) -> None:
+def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
@@ -138,7 +138,7 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_other_dialect(sour
 
 
 @pytest.mark.parametrize("source", dialects.names())
-def test_recorded_traffic_loses_nothing_without_a_word_in_any_format_of_conversations(source: str) -> None:
+def test_recorded_traffic_has_no_silent_loss_in_any_transcript_format(source: str) -> None:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
@@ -165,8 +165,8 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_format_of_conversa
 Change = Callable[[Request], Request]
 
 
-def forgetful(change: Change, losses: tuple[Loss, ...] = ()) -> SimpleNamespace:
-    """Chat Completions, but for what it does to a request before it writes it."""
+def lossy_dialect(change: Change, losses: tuple[Loss, ...] = ()) -> SimpleNamespace:
+    """Return Chat Completions with a change of each request before it is written."""
     real = dialects.load("openai_chat")
 
     def write_request(request: Request) -> Written:
@@ -175,7 +175,7 @@ def forgetful(change: Change, losses: tuple[Loss, ...] = ()) -> SimpleNamespace:
     return SimpleNamespace(NAME="forgetful", read_request=real.read_request, write_request=write_request)
 
 
-def on_blocks(change: Callable[[ContentBlock], ContentBlock | None]) -> Change:
+def change_blocks(change: Callable[[ContentBlock], ContentBlock | None]) -> Change:
     def changed(request: Request) -> Request:
         messages = []
         for message in request.messages:
@@ -190,7 +190,7 @@ def outcome(change: Change, name: str, losses: tuple[Loss, ...] = ()) -> list[Fi
     """What is found about a case, read from Anthropic's wire, when the target does that to it."""
     anthropic = dialects.load("anthropic")
     request = anthropic.read_request(make_sample(anthropic, case(name)))
-    found = measure_conversion(request, forgetful(change, losses))
+    found = measure_conversion(request, lossy_dialect(change, losses))
     return [finding for finding in found if finding.kind == case(name).kind]
 
 
@@ -219,12 +219,12 @@ def without_a_name(block: ContentBlock) -> ContentBlock:
 
 
 DEFECTS: dict[str, tuple[Change, str]] = {
-    "a text dropped": (on_blocks(without_texts), "text"),
-    "a text altered": (on_blocks(with_another_word), "text"),
-    "a system prompt altered": (on_blocks(with_another_word), "system prompt"),
-    "an input altered": (on_blocks(with_another_input), "tool_use"),
-    "a tool renamed": (on_blocks(with_another_tool), "tool_use"),
-    "a result dropped": (on_blocks(without_results), "tool_result"),
+    "a text dropped": (change_blocks(without_texts), "text"),
+    "a text altered": (change_blocks(with_another_word), "text"),
+    "a system prompt altered": (change_blocks(with_another_word), "system prompt"),
+    "an input altered": (change_blocks(with_another_input), "tool_use"),
+    "a tool renamed": (change_blocks(with_another_tool), "tool_use"),
+    "a result dropped": (change_blocks(without_results), "tool_result"),
     "a tool dropped": (lambda request: request.replace(tools=()), "tool"),
     "an option dropped": (
         lambda request: request.replace(options=request.options.replace(temperature=None)),
@@ -236,34 +236,34 @@ DEFECTS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_what_a_dialect_drops_or_alters_without_a_word_is_noticed(defect: str) -> None:
+def test_silent_drops_and_changes_are_detected(defect: str) -> None:
     found = outcome(*DEFECTS[defect])
     assert found
     assert {finding.outcome for finding in found} == {"silent"}
 
 
-def test_a_loss_that_is_named_is_believed_once() -> None:
+def test_a_reported_loss_excuses_one_missing_block() -> None:
     named = Loss("", "0" * 26, "text", "forgetful", "no words today")
-    (found,) = outcome(on_blocks(without_texts), "text", (named,))
+    (found,) = outcome(change_blocks(without_texts), "text", (named,))
     assert (found.outcome, found.note) == ("loss", "no words today")
-    both = outcome(on_blocks(without_texts), "two texts in one message", (named,))
+    both = outcome(change_blocks(without_texts), "two texts in one message", (named,))
     assert [finding.outcome for finding in both] == ["loss", "silent"]
 
 
 def test_a_loss_of_another_message_excuses_nothing() -> None:
     elsewhere = Loss("", "1".rjust(26, "0"), "text", "forgetful", "no words today")
-    (found,) = outcome(on_blocks(without_texts), "text", (elsewhere,))
+    (found,) = outcome(change_blocks(without_texts), "text", (elsewhere,))
     assert found.outcome == "silent"
 
 
-def test_another_name_is_told_and_a_missing_one_is_a_defect() -> None:
+def test_a_changed_name_is_a_change_and_a_missing_name_a_defect() -> None:
     (kept,) = outcome(lambda request: request, "name of a document")
     assert kept.outcome == "kept"
-    (changed,) = outcome(on_blocks(without_a_name), "name of a document")  # this wire puts a name of its own there
+    (changed,) = outcome(change_blocks(without_a_name), "name of a document")  # this wire puts a name of its own there
     assert (changed.outcome, changed.note) == ("changed", "'report' becomes 'document.pdf'")
 
 
-def test_a_dialect_that_does_not_give_its_own_wire_back_falls_short() -> None:
+def test_a_dialect_that_does_not_round_trip_is_a_defect() -> None:
     real = dialects.load("openai_chat")
     careless = SimpleNamespace(
         NAME="openai_chat",
@@ -277,8 +277,8 @@ def test_a_dialect_that_does_not_give_its_own_wire_back_falls_short() -> None:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_has_a_line_for_each_case_and_a_column_for_each_target() -> None:
-    lines = list(cells_to_markdown(measured()))
+def test_the_table_has_a_row_per_case_and_a_column_per_target() -> None:
+    lines = list(cells_to_markdown(measure_all()))
     for name in EVERYTHING:
         assert f"### From {name}" in lines
     assert any(
@@ -289,7 +289,7 @@ def test_the_table_has_a_line_for_each_case_and_a_column_for_each_target() -> No
     assert all(row.count("|") == len(EVERYTHING) + 2 for row in rows)
 
 
-def test_every_kind_that_there_is_has_a_column() -> None:
+def test_every_kind_has_a_column() -> None:
     assert [case.kind for case in CASES if column_of(case.kind) == "other"] == []
 
 
@@ -305,7 +305,7 @@ RECORD: dict[str, Any] = {
 }
 
 
-def test_proving_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prove_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "traffic.jsonl").write_text(json.dumps(RECORD) + "\n", "utf-8")
     assert prove(tmp_path / "traffic.jsonl", table_to=tmp_path / "made" / "here") == 0
     assert "Translations to every other dialect" in capsys.readouterr().out
@@ -314,13 +314,13 @@ def test_proving_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.C
     assert "### From ollama" in page
     told = json.loads((tmp_path / "made" / "here" / "fidelity.json").read_bytes())
     assert told["requests"] == {"anthropic": 1}
-    assert len(told["cells"]) == len(measured())
+    assert len(told["cells"]) == len(measure_all())
     assert told["shortfalls"] == []
     lost = {row["target"] for row in told["counts"] if row["kind"] == "aside" and row["outcome"] == "loss"}
     assert lost == set(dialects.names()) - {"anthropic"}
 
 
-def test_what_was_left_out_without_a_word_is_printed_and_is_no_success() -> None:
+def test_silent_losses_are_printed_and_fail_the_command() -> None:
     tally = Tally()
     tally.add("example-1", "anthropic", "ollama", [Finding("text", "silent", "left out", "messages[0].content[0]")])
     out = io.StringIO()
@@ -329,7 +329,7 @@ def test_what_was_left_out_without_a_word_is_printed_and_is_no_success() -> None
     assert [entry.record for entry in to_plain((), tally)["shortfalls"]] == ["example-1"]
 
 
-def test_a_translation_that_breaks_is_told_and_the_next_one_is_tried() -> None:
+def test_a_failed_conversion_is_reported_and_the_next_one_runs() -> None:
     def breaks(_request: Request) -> Written:
         raise ZeroDivisionError("on purpose")
 
@@ -342,6 +342,6 @@ def test_a_translation_that_breaks_is_told_and_the_next_one_is_tried() -> None:
     assert ("anthropic", "ollama", "text", "kept") in tally.counts
 
 
-def test_the_proof_is_the_same_with_and_without_the_table() -> None:
+def test_prove_gives_the_same_result_with_and_without_the_table() -> None:
     with_table = prove_records([RECORD], Proof(Counter(), [], []), tally=Tally())
     assert with_table.equal == prove_records([RECORD], Proof(Counter(), [], [])).equal

@@ -1,4 +1,4 @@
-"""What a history becomes for another model, before anything is swapped."""
+"""Plan a model swap."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def history() -> list[Message]:
     return [user(TextBlock("What is this?"), PICTURE), spoken, result(spoken.content[2].id)]
 
 
-def test_a_model_that_takes_everything_is_not_blocked_and_the_plan_names_what_is_left_out() -> None:
+def test_a_capable_model_is_not_blocked_and_the_plan_lists_omissions() -> None:
     plan = plan_swap(history(), adapter("openai:gpt-5"))
     assert plan.is_possible
     assert plan.fits
@@ -57,7 +57,7 @@ def test_a_model_that_takes_everything_is_not_blocked_and_the_plan_names_what_is
 
 
 @pytest.mark.parametrize("model", ["acme:text-only", "openai:gpt-5", "ollama:llama3.2", "cohere:command-a-03-2025"])
-def test_a_result_that_cannot_be_marked_as_failed_is_kept_and_the_plan_says_what_it_lacks(model: str) -> None:
+def test_a_failed_result_without_an_error_flag_is_kept_with_a_note(model: str) -> None:
     target = text_only() if model == "acme:text-only" else adapter(model)
     answered, failed = result("tu_01KR3ER9E00000000000000QQE"), result("tu_01KR3ER9E00000000000000QQF")
     (block,) = failed.content
@@ -69,13 +69,13 @@ def test_a_result_that_cannot_be_marked_as_failed_is_kept_and_the_plan_says_what
     assert "no error flag" in results[failed.id].reason
 
 
-def test_going_back_home_leaves_nothing_out() -> None:
+def test_a_swap_back_omits_nothing() -> None:
     plan = plan_swap(history(), adapter("anthropic:claude-opus-4-7"))
     assert {block.outcome for block in plan.blocks} == {"kept"}
 
 
 @pytest.mark.parametrize(("policy", "text"), [("placeholder", "[image (image/png)]"), ("describe", "a red dot")])
-def test_the_other_policies_put_words_in_its_place_and_touch_nothing(policy: Policy, text: str) -> None:
+def test_placeholder_and_describe_replace_media_with_text(policy: Policy, text: str) -> None:
     before = history()
     plan = plan_swap(before, text_only(), policy=policy, describe=lambda _: "a red dot")
     assert plan.is_possible
@@ -87,7 +87,7 @@ def test_the_other_policies_put_words_in_its_place_and_touch_nothing(policy: Pol
     assert "aGk=" in str(adapter("anthropic:claude-sonnet-4-6").to_wire(before).wire)
 
 
-def test_a_picture_inside_a_result_is_found_too() -> None:
+def test_an_image_inside_a_result_is_planned() -> None:
     messages = history()
     seen = messages[2].content[0].replace(content=(TextBlock("see"), PICTURE))
     assert isinstance(seen, ToolResultBlock)
@@ -95,18 +95,18 @@ def test_a_picture_inside_a_result_is_found_too() -> None:
     assert plan.messages[2].content[0].content == (TextBlock("see"), TextBlock("[image (image/png)]"))
 
 
-def test_describe_needs_somebody_who_describes() -> None:
+def test_the_describe_policy_requires_a_describe_function() -> None:
     with pytest.raises(ValueError, match="needs a describe function"):
         plan_swap(history(), text_only(), policy="describe")
 
 
-def test_offered_tools_count_as_used() -> None:
+def test_tool_definitions_count_as_tool_use() -> None:
     tool = ToolDefinition("f", "F.", {"type": "object"}, SideEffects.NONE)
     assert plan_swap([user(TextBlock("Hi."))], text_only("acme:mute")).is_possible
     assert not plan_swap([user(TextBlock("Hi."))], text_only("acme:mute"), tools=[tool]).is_possible
 
 
-def test_the_first_turn_is_priced() -> None:
+def test_the_plan_prices_the_first_turn() -> None:
     prices = pricing.library_prices(catalog.builtin().price_names)
     plan = plan_swap(history(), adapter("anthropic:claude-sonnet-4-6"), prices=prices, at=NOW)
     assert plan.first_turn_usd == plan.estimated_input_tokens * 3 / dragoman.pricing.MILLION

@@ -1,4 +1,4 @@
-"""JSON texts that are changed and keep their layout."""
+"""Rewrite JSON texts and keep their layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, VALUES, st.sampled_from([None, 1, 4, "\t"]), st.booleans())
-def test_the_text_has_the_new_value_in_any_layout(
+def test_the_rewritten_text_parses_to_the_new_value(
     before: Any, after: Any, indent: int | str | None, is_ascii: bool
 ) -> None:
     text = json.dumps(before, indent=indent, ensure_ascii=is_ascii).encode()
@@ -26,12 +26,12 @@ def test_the_text_has_the_new_value_in_any_layout(
 
 
 @given(st.lists(VALUES, max_size=4), st.lists(VALUES, max_size=4))
-def test_there_is_a_text_for_each_item(before: list[Any], after: list[Any]) -> None:
+def test_every_item_has_a_text(before: list[Any], after: list[Any]) -> None:
     texts = [json.dumps(item).encode() for item in before]
     assert [json.loads(text) for _, text in rewrite_items(texts, before, after)] == after
 
 
-def test_what_stays_keeps_its_spelling_and_its_place() -> None:
+def test_unchanged_values_keep_spelling_and_position() -> None:
     text = b'{ "b": 1.50,\n  "a" : [1, {"x":"\\u00e9"},  3],\n  "gone": 1, "c": "d" }\n'
     before = json.loads(text)
     after = {"a": [1, {"x": "é"}, 2, 3], "b": 1.5, "c": "e", "new": True}
@@ -39,12 +39,12 @@ def test_what_stays_keeps_its_spelling_and_its_place() -> None:
     assert rewrite(text, before, after) == made
 
 
-def test_an_item_that_is_moved_keeps_its_spelling() -> None:
+def test_a_moved_item_keeps_its_spelling() -> None:
     text = b'[{"n":  1}, {"n": 2}, {"n": 3}]'
     assert rewrite(text, json.loads(text), [{"n": 2}, {"n": 3}, {"n": 1}]) == b'[{"n": 2}, {"n": 3}, {"n":  1}]'
 
 
-def test_what_a_writer_would_spell_otherwise_anyway_is_left_alone() -> None:
+def test_differences_between_text_and_writer_are_preserved() -> None:
     text = b'{"time": "12:00", "text": "a", "extra": null}'
     before, after = {"time": "12:00:00", "text": "a", "size": 1}, {"time": "12:00:00", "text": "b", "size": 1}
     assert rewrite(text, before, after) == b'{"time": "12:00", "text": "b", "extra": null}'

@@ -1,4 +1,4 @@
-"""Which recordings ``dragoman prove`` compares, and which are broken themselves."""
+"""Recordings that ``dragoman prove`` compares, and recordings that count as broken."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ BROKEN = {
 }
 
 
-def proved(stream: str, provider: str = "openai-chat") -> Proof:
+def prove_stream(stream: str, provider: str = "openai-chat") -> Proof:
     record = {"id": "r", "dialect": "openai-chat", "provider": provider, "stream": stream, "stream_format": "sse"}
     return prove_records([record], Proof(Counter(), [], []))
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_stream_that_arrived_whole_is_compared_whatever_we_find_wrong_with_it(name: str) -> None:
-    proof = proved(WHOLE[name])
+def test_a_complete_stream_is_compared_even_with_a_fault(name: str) -> None:
+    proof = prove_stream(WHOLE[name])
     assert (proof.failures, proof.broken, sum(proof.equal.values())) == ([], [], 1)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_stream_that_was_cut_or_ended_in_an_error_is_broken_itself(name: str) -> None:
+def test_a_cut_or_failed_stream_counts_as_broken(name: str) -> None:
     stream, reason = BROKEN[name]
-    proof = proved(stream)
+    proof = prove_stream(stream)
     assert (proof.failures, sum(proof.equal.values())) == ([], 0)
     (found,) = proof.broken
     assert reason in found.difference
 
 
-def test_what_is_known_of_a_provider_is_known_when_its_streams_are_read() -> None:
-    proof = proved(SAID + DONE, "snowflake")
+def test_provider_quirks_apply_to_recorded_streams() -> None:
+    proof = prove_stream(SAID + DONE, "snowflake")
     assert (proof.failures, proof.broken, sum(proof.equal.values())) == ([], [], 1)
-    assert proved(SAID, "snowflake").broken
-    assert proved(SAID + DONE, "nobody that the catalog knows").broken
+    assert prove_stream(SAID, "snowflake").broken
+    assert prove_stream(SAID + DONE, "nobody that the catalog knows").broken

@@ -142,7 +142,7 @@ class _Projection:
         blocks = tuple(
             self._project_block(block, message.id, f"content[{at}]") for at, block in enumerate(message.content)
         )
-        is_unchanged = all(ours is theirs for ours, theirs in zip(blocks, message.content, strict=True))
+        is_unchanged = all(old is new for old, new in zip(blocks, message.content, strict=True))
         return message if is_unchanged else msgspec.structs.replace(message, content=blocks)
 
     def _project_block(self, block: ContentBlock, message_id: str, place: str) -> ContentBlock:
@@ -151,7 +151,7 @@ class _Projection:
             inner = tuple(
                 self._project_block(part, message_id, f"{place}.content[{at}]") for at, part in enumerate(block.content)
             )
-            is_unchanged = all(ours is theirs for ours, theirs in zip(inner, block.content, strict=True))
+            is_unchanged = all(old is new for old, new in zip(inner, block.content, strict=True))
             return block if is_unchanged else msgspec.structs.replace(block, content=inner)
         if isinstance(block, _MEDIA) and not _supports_medium(self._capabilities, block):
             return self._replace_medium(block, message_id, place)

@@ -1,4 +1,4 @@
-"""What is Converse's alone, and how its streams are written."""
+"""Bedrock Converse: dialect-specific options, and streams that are written."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def frames(data: bytes) -> list[tuple[str | None, Any]]:
     return [(frame.event, json.loads(frame.data)) for frame in make_splitter("aws-eventstream").feed(data)]
 
 
-def written(*events: StreamEvent) -> bytes:
+def write(*events: StreamEvent) -> bytes:
     writer = dialect.stream_writer()
     return b"".join([*map(writer.feed, events), writer.close()])
 
 
-def order(data: bytes) -> list[str]:
-    """Which block each frame is about."""
+def frame_order(data: bytes) -> list[str]:
+    """Return the block index of each frame."""
     short = {"contentBlockStart": "start", "contentBlockDelta": "delta", "contentBlockStop": "stop"}
     return [f"{short[name]} {wire['contentBlockIndex']}" if name in short else str(name) for name, wire in frames(data)]
 
@@ -71,8 +71,8 @@ def order(data: bytes) -> list[str]:
 # --- streams, written ------------------------------------------------------------------------------------------------
 
 
-def said(reply: Reply) -> tuple[str, list[tuple[str, Any]]]:
-    """All words, and all calls."""
+def texts_and_calls(reply: Reply) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the joined text and all calls."""
     words = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
     return words, [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
 
@@ -80,7 +80,7 @@ def said(reply: Reply) -> tuple[str, list[tuple[str, Any]]]:
 NOTHING = ("", [])
 
 
-def is_written_at_once(event: StreamEvent, own_reasoning: set[int]) -> bool:
+def is_written_immediately(event: StreamEvent, own_reasoning: set[int]) -> bool:
     match event:
         case TextDelta(_, text):
             return bool(text)
@@ -95,7 +95,7 @@ def is_written_at_once(event: StreamEvent, own_reasoning: set[int]) -> bool:
 
 
 @pytest.mark.slow
-def test_a_recorded_stream_of_any_dialect_is_written_event_by_event_and_says_the_same() -> None:
+def test_recorded_streams_of_every_dialect_convert_event_by_event() -> None:
     count: Counter[str] = Counter()
     other = []
     for source, record in some_records(*dialects.names()):
@@ -109,12 +109,12 @@ def test_a_recorded_stream_of_any_dialect_is_written_event_by_event_and_says_the
         pieces = []
         for event in events:
             pieces.append(writer.feed(event))
-            if is_written_at_once(event, own) and not pieces[-1]:
+            if is_written_immediately(event, own) and not pieces[-1]:
                 other.append((record["id"], event))
         told, again = fold(events), read_stream(dialect, b"".join([*pieces, writer.close()]))
-        if said(again) != said(told) or (told.usage is not None and again.usage is None):
+        if texts_and_calls(again) != texts_and_calls(told) or (told.usage is not None and again.usage is None):
             other.append((record["id"], told, again))
-        if said(told) == NOTHING and told.fault is None:  # but what only its own dialect understands
+        if texts_and_calls(told) == NOTHING and told.fault is None:  # but what only its own dialect understands
             assert again.fault is None or again.fault.code == "empty_response"
             count["nothing"] += 1
         elif (again.fault is None) is not (told.fault is None):
@@ -125,9 +125,9 @@ def test_a_recorded_stream_of_any_dialect_is_written_event_by_event_and_says_the
     assert count.total() > (1_700 if IS_FULL else 400)
 
 
-def test_one_block_follows_the_other_also_where_calls_end_together() -> None:
+def test_blocks_are_sequential_even_when_calls_end_together() -> None:
     first, second = (ToolUseStart(index, CALLS[index].id, "read_file") for index in (0, 1))
-    data = written(
+    data = write(
         first,
         ToolUseInputDelta(0, '{"path":"a\\'),
         ToolUseInputDelta(0, '"}"}'),
@@ -137,18 +137,18 @@ def test_one_block_follows_the_other_also_where_calls_end_together() -> None:
         ToolUseEnd(1),
         MessageComplete(StopReason.TOOL_USE),
     )
-    assert order(data) == [
+    assert frame_order(data) == [
         "messageStart",
         *("start 0", "delta 0", "delta 0", "stop 0"),
         *("start 1", "delta 1", "stop 1"),
         "messageStop",
         "metadata",
     ]
-    assert said(read_stream(dialect, data))[1] == [("read_file", {"path": 'a"}'}), ("read_file", {})]
+    assert texts_and_calls(read_stream(dialect, data))[1] == [("read_file", {"path": 'a"}'}), ("read_file", {})]
 
 
-def test_calls_that_really_mix_are_told_apart_by_their_numbers() -> None:
-    data = written(
+def test_interleaved_calls_are_identified_by_block_index() -> None:
+    data = write(
         ToolUseStart(0, CALLS[0].id, "read_file"),
         ToolUseInputDelta(0, '{"path":'),
         ToolUseStart(1, CALLS[1].id, "read_file"),
@@ -159,11 +159,14 @@ def test_calls_that_really_mix_are_told_apart_by_their_numbers() -> None:
         ToolUseEnd(1),
         MessageComplete(StopReason.TOOL_USE),
     )
-    assert said(read_stream(dialect, data))[1] == [("read_file", {"path": "a"}), ("read_file", {"path": "b"})]
+    assert texts_and_calls(read_stream(dialect, data))[1] == [
+        ("read_file", {"path": "a"}),
+        ("read_file", {"path": "b"}),
+    ]
 
 
-def test_a_text_that_goes_on_after_a_call_is_a_further_block() -> None:
-    data = written(
+def test_text_after_a_call_starts_a_new_block() -> None:
+    data = write(
         TextDelta(0, "a"),
         ToolUseStart(1, CALLS[0].id, "now"),
         ToolUseInputDelta(1, "{}"),
@@ -173,11 +176,11 @@ def test_a_text_that_goes_on_after_a_call_is_a_further_block() -> None:
     )
     content = read_stream(dialect, data).content
     assert [block.type for block in content] == ["text", "tool_use", "text"]
-    assert said(read_stream(dialect, data))[0] == "ab"
+    assert texts_and_calls(read_stream(dialect, data))[0] == "ab"
 
 
-def test_a_call_that_goes_on_after_its_input_was_whole_has_failed() -> None:
-    data = written(
+def test_input_after_a_complete_call_is_a_failure() -> None:
+    data = write(
         ToolUseStart(0, CALLS[0].id, "now"),
         ToolUseInputDelta(0, "{}"),
         TextDelta(1, "a"),
@@ -213,30 +216,30 @@ UNFINISHED: dict[str, tuple[StreamEvent, ...]] = {
 
 
 @pytest.mark.parametrize("name", UNFINISHED)
-def test_what_is_not_finished_is_not_written_as_if_it_were(name: str) -> None:
+def test_unfinished_messages_are_not_written_as_finished(name: str) -> None:
     assert fold(UNFINISHED[name]).fault is not None
-    again = read_stream(dialect, written(*UNFINISHED[name]))
+    again = read_stream(dialect, write(*UNFINISHED[name]))
     assert again.fault is not None
-    assert said(again)[1] == []
+    assert texts_and_calls(again)[1] == []
     assert again.usage == fold(UNFINISHED[name]).usage  # it is charged all the same
 
 
-def test_a_character_that_comes_in_two_halves_is_written_as_one() -> None:
-    data = written(TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), MessageComplete(StopReason.END_TURN))
-    assert said(read_stream(dialect, data))[0] == "a😀b"
+def test_split_surrogates_are_joined() -> None:
+    data = write(TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), MessageComplete(StopReason.END_TURN))
+    assert texts_and_calls(read_stream(dialect, data))[0] == "a😀b"
 
 
-def test_reasoning_is_said_only_if_it_came_from_here() -> None:
+def test_only_native_reasoning_is_written() -> None:
     reply = Reply(content=(ThinkingBlock("secret", "c2ln"), TextBlock("Hello.")), stop_reason=StopReason.END_TURN)
-    assert b"secret" not in written(*unfold(reply))
+    assert b"secret" not in write(*unfold(reply))
     own = reply.replace(content=(ThinkingBlock("mine", "c2ln", OWN), ThinkingBlock("", "c2ln", OWN), TextBlock("Hi.")))
-    assert read_stream(dialect, written(*unfold(own))).content == own.content
+    assert read_stream(dialect, write(*unfold(own))).content == own.content
 
 
-def test_readers_tell_at_the_start_what_writers_need_then() -> None:
+def test_message_start_carries_what_writers_need() -> None:
     wire = answer({"text": "Hello."}, {"toolUse": CALL}, stopReason="tool_use")
     wire["output"]["message"]["role"] = "someone"
-    data = written(*unfold(dialect.read_reply(wire)))
+    data = write(*unfold(dialect.read_reply(wire)))
     reader = dialect.stream_reader()
     events = [*reader.feed(data), *reader.close()]
     whole = fold(events)
@@ -264,9 +267,9 @@ def test_readers_tell_at_the_start_what_writers_need_then() -> None:
     ],
     ids=lambda block: json.dumps(block)[:50],
 )
-def test_a_block_of_any_kind_comes_back_from_a_stream(block: dict[str, Any]) -> None:
+def test_blocks_of_every_type_round_trip_through_a_stream(block: dict[str, Any]) -> None:
     wire = answer({"text": "Look:"}, block)
-    again = read_stream(dialect, written(*unfold(dialect.read_reply(wire))))
+    again = read_stream(dialect, write(*unfold(dialect.read_reply(wire))))
     assert dialect.write_reply(again).wire == wire
 
 
@@ -274,7 +277,7 @@ def test_a_block_of_any_kind_comes_back_from_a_stream(block: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("value", ["{", "", '{"a":1}', ["a"], None, 7])
-def test_a_call_whose_input_is_no_object_cannot_be_used_and_comes_back_as_it_was(value: Any) -> None:
+def test_a_call_with_non_object_input_is_invalid_and_round_trips(value: Any) -> None:
     wire = answer({"toolUse": {**CALL, "input": value}}, stopReason="tool_use", x=1)
     reply = dialect.read_reply(wire)
     (block,) = reply.content
@@ -282,7 +285,7 @@ def test_a_call_whose_input_is_no_object_cannot_be_used_and_comes_back_as_it_was
     assert reply.fault is not None
     assert reply.fault.code == "tool_input_invalid"
     assert dialect.write_reply(reply).wire == wire
-    again = read_stream(dialect, written(*unfold(reply)))
+    again = read_stream(dialect, write(*unfold(reply)))
     assert again.fault is not None
     assert again.fault.code == "tool_input_invalid"
     history = REQUEST.replace(messages=(message(Role.ASSISTANT, block),))
@@ -290,7 +293,7 @@ def test_a_call_whose_input_is_no_object_cannot_be_used_and_comes_back_as_it_was
     assert isinstance(sent["toolUse"]["input"], dict)  # anything else would make the API refuse the whole request
 
 
-def test_a_call_at_the_limit_was_cut() -> None:
+def test_a_call_at_the_token_limit_is_truncated() -> None:
     wire = answer({"toolUse": {**CALL, "input": "{"}}, stopReason="max_tokens")
     reply = dialect.read_reply(wire)
     assert reply.fault is not None
@@ -299,7 +302,7 @@ def test_a_call_at_the_limit_was_cut() -> None:
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
-def test_an_answer_without_a_word_has_failed_and_comes_back_as_it_was(reason: str) -> None:
+def test_an_empty_reply_is_a_fault_and_round_trips(reason: str) -> None:
     wire = answer(stopReason=reason, additionalModelResponseFields={"stop_sequence": "X"})
     reply = dialect.read_reply(wire)
     assert reply.fault is not None
@@ -310,7 +313,7 @@ def test_an_answer_without_a_word_has_failed_and_comes_back_as_it_was(reason: st
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-def test_a_system_prompt_among_the_messages_stays_there() -> None:
+def test_a_system_prompt_in_the_message_list_stays_in_place() -> None:
     asked = {
         "system": [{"text": "Be brief."}],
         "messages": [
@@ -326,7 +329,7 @@ def test_a_system_prompt_among_the_messages_stays_there() -> None:
     assert dialect.write_request(request).wire == asked
 
 
-def test_an_effort_that_is_the_same_word_for_every_model_is_read_and_stays_where_it_was() -> None:
+def test_model_independent_effort_round_trips() -> None:
     asked = {"messages": [{"role": "user", "content": [{"text": "Hi."}]}], "outputConfig": {"effort": "high"}}
     request = dialect.read_request(asked)
     assert request.options.reasoning == Reasoning(effort="high")
@@ -345,7 +348,7 @@ def test_an_effort_that_is_the_same_word_for_every_model_is_read_and_stays_where
         (Options(max_output_tokens=0), "max_output_tokens"),
     ],
 )
-def test_a_number_that_this_api_refuses_is_a_loss(options: Options, lost: str) -> None:
+def test_an_out_of_range_number_is_a_loss(options: Options, lost: str) -> None:
     sent = dialect.write_request(REQUEST.replace(options=options))
     assert "inferenceConfig" not in sent.wire
     assert [loss.block_type for loss in sent.losses] == [lost]

@@ -1,4 +1,4 @@
-"""What is peculiar to the wires of Cohere and Ollama: what their streams know at the start, and errors with HTTP 200."""
+"""Cohere and Ollama: fields that are known at the start of a stream, and errors with HTTP 200."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from dragoman import dialects
 from dragoman.event import MessageStart, TextDelta, ToolUseStart, fold
 from dragoman.exchange import StopReason
 from tests.dialects.damage import events_of
-from tests.dialects.test_damaged_cohere import CLOSE, OPEN, end, event, framed
+from tests.dialects.test_damaged_cohere import CLOSE, OPEN, end, event, frame
 
 COHERE, OLLAMA = dialects.load("cohere"), dialects.load("ollama")
 LINE = {"model": "llama3.2", "created_at": "2026-05-08T09:30:00Z", "done": False}
 
 
-def written(dialect: ModuleType, data: bytes) -> list[bytes]:
+def rewrite(dialect: ModuleType, data: bytes) -> list[bytes]:
     writer = dialect.stream_writer()
-    return [writer.feed(one) for one in events_of(dialect, [data])]
+    return [writer.feed(item) for item in events_of(dialect, [data])]
 
 
-def test_a_stream_of_cohere_begins_with_the_id_that_it_came_with() -> None:
+def test_a_cohere_stream_starts_with_the_id_that_was_read() -> None:
     wire = {"id": "ad61ac19", "type": "message-start", "delta": {"message": {"role": "assistant", "content": []}}}
-    data = framed(wire) + event("content-start", 0, content={"type": "text", "text": "Hi."}) + CLOSE + end()
+    data = frame(wire) + event("content-start", 0, content={"type": "text", "text": "Hi."}) + CLOSE + end()
     start, *_ = events_of(COHERE, [data])
     assert isinstance(start, MessageStart)
     assert start.provider_raw is not None
-    assert json.loads(written(COHERE, data)[0].split(b"data: ")[1]) == wire
+    assert json.loads(rewrite(COHERE, data)[0].split(b"data: ")[1]) == wire
 
 
-def test_a_part_of_cohere_begins_with_what_is_to_be_remembered_of_it() -> None:
+def test_a_cohere_content_part_starts_with_its_notes() -> None:
     part = {"type": "text", "text": "", "language": "en"}
     data = OPEN.replace(b'{"type": "text", "text": ""}', json.dumps(part).encode())
     data += event("content-delta", 0, content={"text": "Hi."}) + CLOSE + end()
     opened = events_of(COHERE, [data])[1]
     assert isinstance(opened, TextDelta)
     assert (opened.text, opened.provider_raw is None) == ("", False)
-    assert b'"language":"en"' in written(COHERE, data)[1]
+    assert b'"language":"en"' in rewrite(COHERE, data)[1]
 
 
-def test_a_call_begins_with_the_id_that_it_came_with() -> None:
+def test_a_call_starts_with_the_id_that_was_read() -> None:
     call = {"id": "call_7", "type": "function", "function": {"name": "f", "arguments": ""}}
     data = OPEN + CLOSE + event("tool-call-start", 0, tool_calls=call) + event("tool-call-end", 0) + end("TOOL_CALL")
     line = {**LINE, "message": {"role": "assistant", "content": "", "tool_calls": [{"id": "call_7", **FUNCTION}]}}
@@ -51,26 +51,26 @@ def test_a_call_begins_with_the_id_that_it_came_with() -> None:
         assert begun.id.startswith("tu_")
         assert begun.provider_raw is not None
         assert begun.provider_raw["id"] == "call_7"
-        assert b'"call_7"' in b"".join(written(dialect, stream))
+        assert b'"call_7"' in b"".join(rewrite(dialect, stream))
 
 
 FUNCTION: dict[str, Any] = {"function": {"name": "f", "arguments": {}}}
 
 
-def test_every_line_of_ollama_says_who_answers_and_when_it_began() -> None:
+def test_every_ollama_line_has_model_and_start_time() -> None:
     lines = [{**LINE, "message": {"role": "assistant", "content": text}} for text in ("One ", "two.")]
     data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    assert [json.loads(piece) for piece in written(OLLAMA, data)[1:3]] == lines
+    assert [json.loads(piece) for piece in rewrite(OLLAMA, data)[1:3]] == lines
 
 
-def test_a_line_of_ollama_has_a_text_unless_the_stream_had_none() -> None:
+def test_an_ollama_line_has_content_unless_the_source_had_none() -> None:
     line: dict[str, Any] = {**LINE, "message": {"role": "assistant", "thinking": "Hm."}}
-    assert json.loads(written(OLLAMA, json.dumps(line).encode() + b"\n")[1]) == line
+    assert json.loads(rewrite(OLLAMA, json.dumps(line).encode() + b"\n")[1]) == line
     line["message"]["content"] = ""
-    assert json.loads(written(OLLAMA, json.dumps(line).encode() + b"\n")[1]) == line
+    assert json.loads(rewrite(OLLAMA, json.dumps(line).encode() + b"\n")[1]) == line
 
 
-def test_the_probabilities_of_a_stream_of_cohere_are_those_of_the_reply() -> None:
+def test_logprobs_of_a_cohere_stream_are_kept_in_the_reply() -> None:
     items = [{"text": text, "token_ids": [number], "logprobs": [-0.5]} for number, text in enumerate(("One ", "two."))]
     deltas = [
         {
@@ -81,10 +81,10 @@ def test_the_probabilities_of_a_stream_of_cohere_are_those_of_the_reply() -> Non
         }
         for item in items
     ]
-    data = OPEN + b"".join(framed(delta) for delta in deltas) + CLOSE + end()
+    data = OPEN + b"".join(frame(delta) for delta in deltas) + CLOSE + end()
     wire = COHERE.write_reply(fold(events_of(COHERE, [data]))).wire
     assert wire["logprobs"] == items
-    again = b"".join(written(COHERE, data))
+    again = b"".join(rewrite(COHERE, data))
     assert COHERE.write_reply(fold(events_of(COHERE, [again]))).wire == wire
 
 
@@ -97,7 +97,9 @@ def test_the_probabilities_of_a_stream_of_cohere_are_those_of_the_reply() -> Non
         (OLLAMA, {"error": {"message": "no", "code": 1}}, "server_error"),
     ],
 )
-def test_an_error_with_http_200_is_a_reply_with_a_fault(dialect: ModuleType, body: dict[str, Any], code: str) -> None:
+def test_an_error_body_with_http_200_is_a_reply_with_a_fault(
+    dialect: ModuleType, body: dict[str, Any], code: str
+) -> None:
     reply = dialect.read_reply(body)
     assert (reply.stop_reason, reply.content) == (StopReason.ERROR, ())
     assert reply.fault is not None

@@ -1,4 +1,4 @@
-"""Damaged streams of Cohere: each has one outcome, however its bytes are cut, and none looks complete."""
+"""Damaged streams of Cohere: one outcome for all chunk boundaries, and never a complete message."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def event(kind: str, index: int | None = None, **message: Any) -> bytes:
         wire["index"] = index
     if message:
         wire["delta"] = {"message": message}
-    return framed(wire)
+    return frame(wire)
 
 
-def framed(wire: Any, name: str | None = None) -> bytes:
+def frame(wire: Any, name: str | None = None) -> bytes:
     data = json.dumps(wire, ensure_ascii=False).encode()
     return f"event: {name or wire['type']}\ndata: ".encode() + data + b"\n\n"
 
 
 def end(reason: str | None = "COMPLETE", **rest: Any) -> bytes:
     usage = {"billed_units": {"input_tokens": 4, "output_tokens": 3}, "tokens": {"input_tokens": 8, "output_tokens": 3}}
-    return framed({"type": "message-end", "delta": {"finish_reason": reason, "usage": usage, **rest}})
+    return frame({"type": "message-end", "delta": {"finish_reason": reason, "usage": usage, **rest}})
 
 
-def called(*pieces: str, index: int = 0, is_ended: bool = True) -> bytes:
+def call_frames(*pieces: str, index: int = 0, is_ended: bool = True) -> bytes:
     call = {"id": f"call_{index}", "type": "function", "function": {"name": "delete_records", "arguments": ""}}
     deltas = [event("tool-call-delta", index, tool_calls={"function": {"arguments": piece}}) for piece in pieces]
     last = event("tool-call-end", index) if is_ended else b""
@@ -43,7 +43,7 @@ def called(*pieces: str, index: int = 0, is_ended: bool = True) -> bytes:
 
 
 MESSAGE = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
-START = framed({"id": "ad61ac19", "type": "message-start", "delta": {"message": MESSAGE}})
+START = frame({"id": "ad61ac19", "type": "message-start", "delta": {"message": MESSAGE}})
 OPEN = START + event("content-start", 0, content={"type": "text", "text": ""})
 HE, LLO = (event("content-delta", 0, content={"text": text}) for text in ("Hé", "llo."))
 CLOSE = event("content-end", 0)
@@ -83,10 +83,8 @@ CASES = [
     Case("half of a character", OPEN + HE + LLO.replace(b"llo.", b"\\ud83d") + CLOSE + end(), "bad_event", "Hé"),
     Case("nested without end", OPEN + HE + b"data: " + b"[" * 20_000 + b"\n\n" + end(), "bad_event", "Hé"),
     Case("a page in the data", b"data: <html>\n\n", "bad_event", "", {"tail": "<html>"}),
-    Case(
-        "an error", OPEN + HE + framed({"type": "error", "message": "out of order", "id": "r1"}), "server_error", "Hé"
-    ),
-    Case("an error by its name", OPEN + HE + framed({"message": "out of order"}, "error"), "server_error", "Hé"),
+    Case("an error", OPEN + HE + frame({"type": "error", "message": "out of order", "id": "r1"}), "server_error", "Hé"),
+    Case("an error by its name", OPEN + HE + frame({"message": "out of order"}, "error"), "server_error", "Hé"),
     Case("an error without a type", OPEN + HE + b'data: {"message":"too many tokens"}\n\n', "context_overflow", "Hé"),
     Case("an end in an error", OPEN + HE + CLOSE + end("ERROR", error="broken") + DONE, "server_error", "Hé"),
     Case("an end in a timeout", OPEN + HE + CLOSE + end("TIMEOUT") + DONE, "timeout", "Hé"),
@@ -126,7 +124,7 @@ CASES = [
     ),
     Case(
         "a delta that is none",
-        OPEN + HE + framed({"type": "content-delta", "index": 0, "delta": 1}),
+        OPEN + HE + frame({"type": "content-delta", "index": 0, "delta": 1}),
         "protocol_violation",
         "Hé",
     ),
@@ -138,7 +136,7 @@ CASES = [
     ),
     Case(
         "input for a call that has ended",
-        SAID + called("{}") + event("tool-call-delta", 0, tool_calls={"function": {"arguments": "{}"}}),
+        SAID + call_frames("{}") + event("tool-call-delta", 0, tool_calls={"function": {"arguments": "{}"}}),
         "protocol_violation",
         "Héllo.",
     ),
@@ -156,49 +154,56 @@ CASES = [
     ),
     Case(
         "a message that does not begin empty",
-        framed({"type": "message-start", "delta": {"message": {"content": [1]}}}),
+        frame({"type": "message-start", "delta": {"message": {"content": [1]}}}),
         "protocol_violation",
     ),
     Case("text after the end", OPEN + HE + CLOSE + end() + LLO + DONE, None, "Hé", {"late": LATE}),
     Case("damage after the end", OPEN + HE + CLOSE + end() + b"data: {]\n\n", None, "Hé", {"late": "{]"}),
     Case("after [DONE]", OPEN + HE + CLOSE + end() + DONE + LLO, None, "Hé"),
-    Case("an input that is no object", SAID + called("[1]") + end("TOOL_CALL") + DONE, "tool_input_invalid", "Héllo."),
     Case(
-        "an input that was cut",
-        SAID + called('{"target":"all"', ',"dry_') + end("TOOL_CALL") + DONE,
+        "an input that is no object",
+        SAID + call_frames("[1]") + end("TOOL_CALL") + DONE,
         "tool_input_invalid",
         "Héllo.",
     ),
-    Case("an input with NaN", SAID + called('{"n":NaN}') + end("TOOL_CALL") + DONE, "tool_input_invalid", "Héllo."),
+    Case(
+        "an input that was cut",
+        SAID + call_frames('{"target":"all"', ',"dry_') + end("TOOL_CALL") + DONE,
+        "tool_input_invalid",
+        "Héllo.",
+    ),
+    Case(
+        "an input with NaN", SAID + call_frames('{"n":NaN}') + end("TOOL_CALL") + DONE, "tool_input_invalid", "Héllo."
+    ),
     Case(
         "an input with two equal keys",
-        SAID + called('{"n":1,', '"n":2}') + end("TOOL_CALL") + DONE,
+        SAID + call_frames('{"n":1,', '"n":2}') + end("TOOL_CALL") + DONE,
         "tool_input_invalid",
         "Héllo.",
     ),
     Case(
         "an input cut at the limit",
-        SAID + called('{"target":"al') + end("MAX_TOKENS") + DONE,
+        SAID + call_frames('{"target":"al') + end("MAX_TOKENS") + DONE,
         "tool_input_truncated",
         "Héllo.",
     ),
     Case(
         "an open input at the limit",
-        SAID + called('{"target":"al', is_ended=False) + end("MAX_TOKENS") + DONE,
+        SAID + call_frames('{"target":"al', is_ended=False) + end("MAX_TOKENS") + DONE,
         "tool_input_truncated",
         "Héllo.",
     ),
-    Case("no input at the limit", SAID + called() + end("MAX_TOKENS") + DONE, "tool_input_truncated", "Héllo."),
+    Case("no input at the limit", SAID + call_frames() + end("MAX_TOKENS") + DONE, "tool_input_truncated", "Héllo."),
     Case(
         "a call that never ends",
-        SAID + called("{}", is_ended=False) + end("TOOL_CALL") + DONE,
+        SAID + call_frames("{}", is_ended=False) + end("TOOL_CALL") + DONE,
         "tool_input_truncated",
         "Héllo.",
     ),
-    Case("an empty input at the limit", SAID + called("{}") + end("MAX_TOKENS") + DONE, None, "Héllo."),
-    Case("no input", SAID + called() + end("TOOL_CALL") + DONE, None, "Héllo."),
-    Case("cut in an input", SAID + called('{"target":"all"', is_ended=False), "stream_incomplete", "Héllo."),
-    Case("cut after a call", SAID + called('{"target":"all"}'), "stream_incomplete", "Héllo."),
+    Case("an empty input at the limit", SAID + call_frames("{}") + end("MAX_TOKENS") + DONE, None, "Héllo."),
+    Case("no input", SAID + call_frames() + end("TOOL_CALL") + DONE, None, "Héllo."),
+    Case("cut in an input", SAID + call_frames('{"target":"all"', is_ended=False), "stream_incomplete", "Héllo."),
+    Case("cut after a call", SAID + call_frames('{"target":"all"}'), "stream_incomplete", "Héllo."),
 ]
 UNUSABLE = {
     "an input that is no object": "[1]",
@@ -219,12 +224,14 @@ CALLS = {
 }
 
 
-def case_of(name: str) -> Case:
+def get_case(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_damaged_stream_has_one_outcome_however_it_is_cut(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_stream_has_one_outcome_for_all_chunk_boundaries(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         reply = outcome(COHERE, case)
     assert (reply.fault.code if reply.fault else None) == case.code
@@ -240,8 +247,8 @@ def test_a_damaged_stream_has_one_outcome_however_it_is_cut(case: Case, caplog: 
     assert len([record for record in caplog.records if "end of a" in record.message]) == 5 * ("late" in raw)
 
 
-def test_a_cut_at_any_byte_keeps_what_came_before_and_makes_no_other_call() -> None:
-    data = SAID + called('{"target":"all",', '"dry_run":true}')
+def test_a_stream_cut_at_any_byte_keeps_earlier_events_and_invents_no_call() -> None:
+    data = SAID + call_frames('{"target":"all",', '"dry_run":true}')
     for at in range(len(data)):
         reply = fold(events_of(COHERE, [data[:at]]))
         assert reply.fault is not None
@@ -250,14 +257,14 @@ def test_a_cut_at_any_byte_keeps_what_came_before_and_makes_no_other_call() -> N
         assert calls_of(reply) in ([], [("delete_records", {"target": "all", "dry_run": True})])
 
 
-def test_an_error_in_the_stream_names_the_request_and_whether_to_try_again() -> None:
-    fault = outcome(COHERE, case_of("an error")).fault
+def test_an_error_event_has_the_request_id_and_retryability() -> None:
+    fault = outcome(COHERE, get_case("an error")).fault
     assert fault is not None
     assert (fault.message, fault.request_id, fault.retryable) == ("out of order", "r1", True)
-    too_long = outcome(COHERE, case_of("an error without a type")).fault
+    too_long = outcome(COHERE, get_case("an error without a type")).fault
     assert too_long is not None
     assert not too_long.retryable
-    ended = outcome(COHERE, case_of("an end in an error")).fault
+    ended = outcome(COHERE, get_case("an end in an error")).fault
     assert ended is not None
     assert (ended.message, ended.provider_code, ended.retryable) == ("broken", "ERROR", True)
 
@@ -266,8 +273,8 @@ CUT = {"cut in an input", "an open input at the limit", "a call that never ends"
 
 
 @pytest.mark.parametrize("name", [*sorted(UNUSABLE.keys() - CUT), "nothing said", "an empty text"])
-def test_a_whole_reply_that_cannot_be_used_says_so_and_comes_back_as_it_was(name: str) -> None:
-    events = events_of(COHERE, [case_of(name).data])
+def test_an_unusable_reply_has_a_fault_and_round_trips(name: str) -> None:
+    events = events_of(COHERE, [get_case(name).data])
     streamed = fold(events)
     wire = COHERE.write_reply(streamed).wire
     last = events[-1]
@@ -282,7 +289,7 @@ def test_a_whole_reply_that_cannot_be_used_says_so_and_comes_back_as_it_was(name
     assert wire["finish_reason"] == reasons[last.stop_reason]
 
 
-def test_a_whole_reply_of_another_origin_with_an_unusable_call_ends_in_an_error() -> None:
+def test_a_foreign_reply_with_an_unusable_call_is_written_as_an_error() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{]"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}

@@ -1,4 +1,4 @@
-"""Damaged streams of Gemini: each ends as what it is, keeps what came before, and never looks complete."""
+"""Damaged streams of Gemini: the expected fault, the events before it, and never a complete message."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def sse(*chunks: Any, end: str = "\r\n") -> bytes:
     return "".join(f"data: {json.dumps(one, ensure_ascii=False)}{end}{end}" for one in chunks).encode()
 
 
-def called(arguments: str) -> bytes:
-    """A stream with a call whose arguments are this text."""
+def call_stream(arguments: str) -> bytes:
+    """Return a stream with a call that has these arguments."""
     part = '{"functionCall":{"name":"read_file","args":' + arguments + "}}"
     return f'data: {{"candidates":[{{"content":{{"parts":[{part}]}},"finishReason":"STOP"}}]}}\n\n'.encode()
 
 
-def piece(**call: Any) -> dict[str, Any]:
+def partial_call(**call: Any) -> dict[str, Any]:
     return chunk({"functionCall": call})
 
 
@@ -198,33 +198,33 @@ CASES = {
     "a candidate that is no object": Case(sse(HEL, {"candidates": [1]}, LO), "protocol_violation", "Hél"),
     "a part that is no object": Case(sse(HEL, chunk("x"), LO), "protocol_violation", "Hél"),  # type: ignore[arg-type]
     "a piece of a call that has not begun": Case(
-        sse(HEL, piece(partialArgs=[{"jsonPath": "$.a", "numberValue": 1}]), LO), "protocol_violation", "Hél"
+        sse(HEL, partial_call(partialArgs=[{"jsonPath": "$.a", "numberValue": 1}]), LO), "protocol_violation", "Hél"
     ),
     "a piece that fits nowhere": Case(
-        sse(HEL, piece(name="f", partialArgs=[{"jsonPath": "$[0]", "numberValue": 1}], willContinue=True)),
+        sse(HEL, partial_call(name="f", partialArgs=[{"jsonPath": "$[0]", "numberValue": 1}], willContinue=True)),
         "protocol_violation",
         "Hél",
         inputs=("",),
     ),
     "a second call inside the first": Case(
-        sse(HEL, piece(name="f", willContinue=True), piece(name="g", willContinue=True), LO),
+        sse(HEL, partial_call(name="f", willContinue=True), partial_call(name="g", willContinue=True), LO),
         "protocol_violation",
         "Hél",
         inputs=("",),
     ),
     # --- calls
-    "arguments that are a list": Case(called("[1]"), "tool_input_invalid", inputs=("[1]",)),
-    "arguments that are a text": Case(called('"{}"'), "tool_input_invalid", inputs=('"{}"',)),
-    "arguments that are an empty text": Case(called('""'), "tool_input_invalid", inputs=('""',)),
-    "arguments with a key twice": Case(called('{"a":1,"a":2}'), "tool_input_invalid", inputs=('{"a":1,"a":2}',)),
-    "arguments with NaN": Case(called('{"a":NaN}'), "bad_event"),  # here it is the event that is no JSON
+    "arguments that are a list": Case(call_stream("[1]"), "tool_input_invalid", inputs=("[1]",)),
+    "arguments that are a text": Case(call_stream('"{}"'), "tool_input_invalid", inputs=('"{}"',)),
+    "arguments that are an empty text": Case(call_stream('""'), "tool_input_invalid", inputs=('""',)),
+    "arguments with a key twice": Case(call_stream('{"a":1,"a":2}'), "tool_input_invalid", inputs=('{"a":1,"a":2}',)),
+    "arguments with NaN": Case(call_stream('{"a":NaN}'), "bad_event"),  # here it is the event that is no JSON
     "arguments that were cut by the end of the stream": Case(
-        sse(HEL, piece(name="f", willContinue=True)), "stream_incomplete", "Hél", inputs=("",)
+        sse(HEL, partial_call(name="f", willContinue=True)), "stream_incomplete", "Hél", inputs=("",)
     ),
     "arguments that were cut by the limit": Case(
         sse(
             HEL,
-            piece(name="f", partialArgs=[{"jsonPath": "$.a", "stringValue": "x"}], willContinue=True),
+            partial_call(name="f", partialArgs=[{"jsonPath": "$.a", "stringValue": "x"}], willContinue=True),
             chunk({"text": ""}, finishReason="MAX_TOKENS"),
         ),
         "tool_input_truncated",
@@ -239,10 +239,10 @@ CASES = {
         HELLO + sse(LATE), None, "Héllo.", {"late": msgspec.json.encode(LATE["candidates"][0]).decode()}
     ),
     "a call after the reason": Case(
-        HELLO + sse(piece(name="f", args={})),
+        HELLO + sse(partial_call(name="f", args={})),
         None,
         "Héllo.",
-        {"late": msgspec.json.encode(piece(name="f", args={})["candidates"][0]).decode()},
+        {"late": msgspec.json.encode(partial_call(name="f", args={})["candidates"][0]).decode()},
     ),
     "words after [DONE]": Case(
         HELLO + b"data: [DONE]\n\n" + sse(LATE), None, "Héllo.", {"late": json.dumps(LATE, ensure_ascii=False)}
@@ -256,7 +256,7 @@ CASES = {
 }
 
 
-def pieces(data: bytes, how: str) -> Iterable[bytes]:
+def split(data: bytes, how: str) -> Iterable[bytes]:
     if how == "whole":
         return [data]
     if how == "byte by byte":
@@ -268,7 +268,7 @@ def pieces(data: bytes, how: str) -> Iterable[bytes]:
 
 def events_of(case: Case, how: str) -> list[StreamEvent]:
     reader = gemini.stream_reader(case.framing, case.quirks)
-    events = [event for one in pieces(case.data, how) for event in reader.feed(one)]
+    events = [event for one in split(case.data, how) for event in reader.feed(one)]
     events += reader.close()
     assert reader.feed(HELLO) == []  # fed after its end
     assert reader.close() == []
@@ -281,7 +281,7 @@ def text_of(reply: Reply) -> str:
 
 @pytest.mark.parametrize("how", ["whole", "byte by byte", "random 1", "random 2", "random 3"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_damaged_stream_ends_as_what_it_is(name: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_stream_ends_with_the_expected_fault(name: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
     case = CASES[name]
     with caplog.at_level(logging.WARNING, "dragoman.stream"):
         events = events_of(case, how)
@@ -301,7 +301,7 @@ def test_a_damaged_stream_ends_as_what_it_is(name: str, how: str, caplog: pytest
 
 @pytest.mark.parametrize("framing", [None, "json-array"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_damaged_is_written_as_damaged(name: str, framing: str | None) -> None:
+def test_a_damaged_stream_stays_damaged_when_rewritten(name: str, framing: str | None) -> None:
     events = events_of(CASES[name], "whole")
     first = fold(events)
     writer = gemini.stream_writer(framing)
@@ -316,7 +316,7 @@ def test_what_was_damaged_is_written_as_damaged(name: str, framing: str | None) 
         assert again.fault.message == first.fault.message
 
 
-def test_a_stream_cut_at_any_byte_keeps_what_came_and_never_looks_complete() -> None:
+def test_a_stream_cut_at_any_byte_keeps_earlier_events_and_is_incomplete() -> None:
     call = {"functionCall": {"name": "read_file", "args": {"path": "é"}}}
     for data in (
         sse(HEL, chunk(call, finishReason="STOP")),
@@ -335,7 +335,7 @@ def test_a_stream_cut_at_any_byte_keeps_what_came_and_never_looks_complete() -> 
                 assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
 
 
-def test_whole_answers_are_judged_like_streamed_ones_and_come_back_as_they_were() -> None:
+def test_whole_replies_get_the_same_faults_as_streams_and_round_trip() -> None:
     listed = chunk({"functionCall": {"name": "f", "id": "c1", "args": [1]}, "thoughtSignature": "cw=="})
     for code, wire in (
         ("empty_response", chunk(finishReason="STOP")),
@@ -356,7 +356,7 @@ def test_whole_answers_are_judged_like_streamed_ones_and_come_back_as_they_were(
         assert gemini.write_reply(reply).wire == wire
 
 
-def test_a_call_with_two_equal_keys_is_not_written_as_one_that_can_be_made() -> None:
+def test_a_call_with_duplicate_keys_is_not_written_as_a_valid_call() -> None:
     reply = fold(events_of(CASES["arguments with a key twice"], "whole"))
     written = gemini.write_reply(reply)
     assert [loss.block_type for loss in written.losses] == ["invalid_tool_use"]

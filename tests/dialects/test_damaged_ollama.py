@@ -1,4 +1,4 @@
-"""Damaged streams of Ollama: each has one outcome, however its bytes are cut, and none looks complete."""
+"""Damaged streams of Ollama: one outcome for all chunk boundaries, and never a complete message."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ CALLS = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_damaged_stream_has_one_outcome_however_it_is_cut(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_stream_has_one_outcome_for_all_chunk_boundaries(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         reply = outcome(OLLAMA, case)
     assert (reply.fault.code if reply.fault else None) == case.code
@@ -138,7 +140,7 @@ def test_a_damaged_stream_has_one_outcome_however_it_is_cut(case: Case, caplog: 
     assert len([record for record in caplog.records if "end of a" in record.message]) == 5 * ("late" in raw)
 
 
-def test_a_cut_at_any_byte_keeps_what_came_before_and_makes_no_other_call() -> None:
+def test_a_stream_cut_at_any_byte_keeps_earlier_events_and_invents_no_call() -> None:
     data = HE + LLO + call({"target": "all", "dry_run": True}) + DONE
     for at in range(len(data) - len(DONE)):
         reply = fold(events_of(OLLAMA, [data[:at]]))
@@ -154,7 +156,7 @@ READ_TWICE = "an input with two equal keys"  # of a whole reply, which has been 
 @pytest.mark.parametrize(
     "name", [*sorted(UNUSABLE.keys() - {READ_TWICE}), "nothing said", "nothing said, without a reason"]
 )
-def test_a_whole_reply_that_cannot_be_used_says_so_and_comes_back_as_it_was(name: str) -> None:
+def test_an_unusable_reply_has_a_fault_and_round_trips(name: str) -> None:
     *pieces, last = [json.loads(part) for part in next(case for case in CASES if case.name == name).data.splitlines()]
     said: dict[str, Any] = {}
     for piece in pieces:
@@ -168,7 +170,7 @@ def test_a_whole_reply_that_cannot_be_used_says_so_and_comes_back_as_it_was(name
     assert OLLAMA.write_reply(streamed).wire == wire
 
 
-def test_an_unusable_call_of_another_origin_is_never_written_as_one_that_can_be_made() -> None:
+def test_a_foreign_unusable_call_is_never_written_as_a_valid_call() -> None:
     source = dialects.load("openai_chat")
     chunk = {
         "index": 0,

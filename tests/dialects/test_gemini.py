@@ -1,4 +1,4 @@
-"""What is true of the Gemini dialect alone: options that it cannot say, and streams that it writes at once."""
+"""Gemini: options that are losses, and streams that are written event by event."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from tests.dialects.test_grid import CALLS, REQUEST, message
         (Reasoning(enabled=False, budget_tokens=9), {"thinkingBudget": 0}, ["reasoning.budget_tokens"]),
     ],
 )
-def test_how_much_to_think_is_said_or_named_as_lost(
+def test_reasoning_options_are_written_or_reported_as_losses(
     reasoning: Reasoning, thinking: dict[str, Any], lost: list[str]
 ) -> None:
     written = gemini.write_request(REQUEST.replace(options=Options(reasoning=reasoning)))
@@ -66,14 +66,14 @@ def test_how_much_to_think_is_said_or_named_as_lost(
     assert [loss.block_type for loss in written.losses] == lost
 
 
-def test_a_level_beside_a_budget_that_came_from_here_is_no_loss() -> None:
+def test_native_level_beside_a_budget_is_not_a_loss() -> None:
     config = {"thinkingConfig": {"thinkingBudget": 512, "thinkingLevel": "HIGH"}}
     wire = {"contents": [{"role": "user", "parts": [{"text": "Hi."}]}], "generationConfig": config}
     written = gemini.write_request(gemini.read_request(wire))
     assert (written.wire, written.losses) == (wire, ())
 
 
-def test_the_name_of_a_schema_and_who_asks_are_named_as_lost() -> None:
+def test_schema_name_and_user_are_reported_as_losses() -> None:
     asked = ResponseFormat("json_schema", {"type": "object"}, "answer", strict=True)
     options = Options(response_format=asked, user="u1", parallel_tool_calls=False)
     written = gemini.write_request(REQUEST.replace(options=options))
@@ -84,13 +84,13 @@ def test_the_name_of_a_schema_and_who_asks_are_named_as_lost() -> None:
 @pytest.mark.parametrize(
     ("tier", "said"), [("flex", "flex"), ("PRIORITY", "priority"), ("default", "standard"), ("auto", None)]
 )
-def test_a_tier_is_said_in_a_word_of_this_api_or_named_as_lost(tier: str, said: str | None) -> None:
+def test_service_tier_is_mapped_or_reported_as_a_loss(tier: str, said: str | None) -> None:
     written = gemini.write_request(REQUEST.replace(options=Options(service_tier=tier)))
     assert written.wire.get("serviceTier") == said
     assert [loss.block_type for loss in written.losses] == ["service_tier"] * (said is None)
 
 
-def test_the_name_of_a_document_is_named_as_lost_and_the_document_is_not() -> None:
+def test_only_the_name_of_a_document_is_lost() -> None:
     document = DocumentBlock(ImageSource("base64", "JVBERi0="), "application/pdf", "report.pdf")
     history = (
         message(Role.USER, document),
@@ -107,8 +107,8 @@ def test_the_name_of_a_document_is_named_as_lost_and_the_document_is_not() -> No
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def written(events: Sequence[StreamEvent], framing: str | None = None) -> list[bytes]:
-    """What each event gives, and what the end gives."""
+def write(events: Sequence[StreamEvent], framing: str | None = None) -> list[bytes]:
+    """Return the bytes of each event and of the end."""
     writer = gemini.stream_writer(framing)
     return [*map(writer.feed, events), writer.close()]
 
@@ -120,12 +120,12 @@ def chunks(data: bytes) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-def heard(data: bytes, framing: str | None = None) -> Reply:
+def read_stream(data: bytes, framing: str | None = None) -> Reply:
     reader = gemini.stream_reader(framing)
     return fold([*reader.feed(data), *reader.close()])
 
 
-def test_each_event_is_written_when_it_comes() -> None:
+def test_every_event_is_written_immediately() -> None:
     hint = {"dialect": "gemini", "residue": {"set": {"responseId": "r1"}}}
     thought = {"dialect": "gemini", "form": "thought"}
     signed = {"dialect": "gemini", "residue": {"set": {"thoughtSignature": "cw=="}}}
@@ -166,7 +166,7 @@ def test_each_event_is_written_when_it_comes() -> None:
     assert [one["candidates"][0].get("finishReason") for one in seen] == [*[None] * 7, "STOP"]
 
 
-def test_what_stands_behind_a_call_waits_for_it() -> None:
+def test_blocks_after_an_open_call_wait_for_it() -> None:
     first, second = (ToolUseStart(index, call.id, call.name) for index, call in enumerate(CALLS))
     events = [
         first,
@@ -179,24 +179,24 @@ def test_what_stands_behind_a_call_waits_for_it() -> None:
         TextDelta(2, " Go."),
         MessageComplete(StopReason.TOOL_USE),
     ]
-    data = written(events)
+    data = write(events)
     assert [len(chunks(one)) for one in data] == [0, 0, 0, 0, 0, 0, 3, 1, 1, 0]
-    assert heard(b"".join(data)).content == fold(events).content
+    assert read_stream(b"".join(data)).content == fold(events).content
 
 
-def test_a_call_without_input_is_written_when_it_is_clear_that_it_was_not_cut() -> None:
+def test_a_call_without_input_is_written_at_the_end() -> None:
     events = [ToolUseStart(0, CALLS[0].id, "now"), ToolUseEnd(0)]
     for reason, code in ((StopReason.TOOL_USE, None), (StopReason.MAX_TOKENS, "tool_input_invalid")):
-        data = written([*events, MessageComplete(reason)])
+        data = write([*events, MessageComplete(reason)])
         assert data[:2] == [b"", b""]
-        again = heard(b"".join(data))
+        again = read_stream(b"".join(data))
         assert (again.fault.code if again.fault else None) == code
         assert [block.type for block in again.content] == ["tool_use"] * (code is None)
 
 
-def test_what_was_consumed_may_be_told_after_the_end() -> None:
+def test_usage_can_follow_the_end() -> None:
     data = b"".join(
-        written(
+        write(
             [
                 TextDelta(0, "Hi."),
                 MessageComplete(StopReason.END_TURN),
@@ -204,7 +204,7 @@ def test_what_was_consumed_may_be_told_after_the_end() -> None:
             ]
         )
     )
-    again = heard(data)
+    again = read_stream(data)
     assert again.fault is None
     assert again.usage == TokenUsage(input_tokens=3, output_tokens=0)
 
@@ -248,33 +248,33 @@ def test_what_was_consumed_may_be_told_after_the_end() -> None:
     ],
 )
 @pytest.mark.parametrize("framing", [None, "json-array"])
-def test_what_has_not_ended_properly_is_not_written_as_if_it_had(
+def test_unfinished_messages_are_not_written_as_finished(
     events: list[StreamEvent], code: str, framing: str | None
 ) -> None:
     whole = fold(events)
     assert whole.fault is not None
-    again = heard(b"".join(written(events, framing)), framing)
+    again = read_stream(b"".join(write(events, framing)), framing)
     assert again.fault is not None
     assert again.fault.code == code
     assert again.usage == whole.usage
     assert not any(isinstance(block, ToolUseBlock) and block not in whole.content for block in again.content)
 
 
-def test_two_halves_of_a_character_are_joined() -> None:
+def test_split_surrogates_are_joined() -> None:
     events = [TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), MessageComplete(StopReason.END_TURN)]
-    assert heard(b"".join(written(events))).content == (TextBlock("a😀b"),)
+    assert read_stream(b"".join(write(events))).content == (TextBlock("a😀b"),)
 
 
-def test_reasoning_of_another_origin_is_never_streamed() -> None:
+def test_foreign_reasoning_is_never_streamed() -> None:
     foreign = ThinkingBlock("secret", "c2ln", provider_raw={"dialect": "anthropic"})
     reply = Reply(content=(foreign, TextBlock("Hi.")), stop_reason=StopReason.END_TURN)
-    data = b"".join(written(unfold(reply)))
+    data = b"".join(write(unfold(reply)))
     assert b"secret" not in data
-    assert heard(data).content == (TextBlock("Hi."),)
+    assert read_stream(data).content == (TextBlock("Hi."),)
 
 
-def streams(every: int) -> Iterator[tuple[str, str, list[StreamEvent]]]:
-    """Recorded streams of every dialect, one of so many, as events."""
+def recorded_streams(every: int) -> Iterator[tuple[str, str, list[StreamEvent]]]:
+    """Yield every n-th recorded stream of every dialect as events."""
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
@@ -294,8 +294,8 @@ def streams(every: int) -> Iterator[tuple[str, str, list[StreamEvent]]]:
             yield record["id"], name, [*events, *reader.close()]
 
 
-def said(content: Sequence[ContentBlock]) -> list[Any]:
-    """What has to survive: words, and calls; what follows each other of one kind is one here."""
+def texts_and_calls(content: Sequence[ContentBlock]) -> list[Any]:
+    """Return the content that must survive: text and calls; consecutive blocks of one kind are joined."""
     found: list[Any] = []
     for block in content:
         if isinstance(block, TextBlock) and found and isinstance(found[-1], str):
@@ -310,9 +310,9 @@ def said(content: Sequence[ContentBlock]) -> list[Any]:
 HALF = re.compile("[\ud800-\udfff]")
 
 
-def test_every_delta_is_written_at_once_and_foreign_streams_are_accepted() -> None:
+def test_every_delta_is_written_immediately_for_streams_of_every_dialect() -> None:
     seen: dict[str, int] = {}
-    for record, name, events in streams(every=5):
+    for record, name, events in recorded_streams(every=5):
         seen[name] = seen.get(name, 0) + 1
         writer = gemini.stream_writer()
         data = []
@@ -334,13 +334,15 @@ def test_every_delta_is_written_at_once_and_foreign_streams_are_accepted() -> No
                         own.add(index)
                     assert bool(made) is (index in own), record
         data.append(writer.close())
-        whole, again = fold(events), heard(b"".join(data))
-        nothing_left = not said(whole.content) and name != gemini.NAME  # reasoning, or what only they understand
+        whole, again = fold(events), read_stream(b"".join(data))
+        nothing_left = (
+            not texts_and_calls(whole.content) and name != gemini.NAME
+        )  # reasoning, or what only they understand
         is_silent = nothing_left and whole.stop_reason in (StopReason.END_TURN, StopReason.TOOL_USE, StopReason.UNKNOWN)
         assert (again.fault is None) is (whole.fault is None and not is_silent), record
         assert again.usage is None or whole.usage is not None, record
         if again.fault is None:
-            assert said(again.content) == said(whole.content), record
+            assert texts_and_calls(again.content) == texts_and_calls(whole.content), record
             assert (again.stop_reason is StopReason.TOOL_USE) is any(isinstance(b, ToolUseBlock) for b in whole.content)
     assert set(seen) == set(dialects.names())
 
@@ -349,7 +351,7 @@ def test_every_delta_is_written_at_once_and_foreign_streams_are_accepted() -> No
 
 
 @pytest.mark.parametrize("word", ["STOP", "FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
-def test_an_answer_that_calls_has_ended_to_be_answered_by_whatever_word_it_says_so(word: str) -> None:
+def test_a_reply_with_calls_stops_for_tool_use_whatever_its_finish_reason(word: str) -> None:
     part = {"functionCall": {"id": "c1", "name": "read_file", "args": {}}}
     wire = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": word}]}
     reply = gemini.read_reply(wire)

@@ -1,4 +1,4 @@
-"""What botocore makes of the same bytes, and of what we write: its model of the service, and its client over a socket.
+"""Compare with botocore: its service model, and its client over a socket.
 
 The recorded traffic is read where it lies, and never copied. botocore has no message that grows with a stream: it hands
 out each event as its model knows it, so the events are put together here.
@@ -103,8 +103,8 @@ def bytes_of(text: str, where: str, problems: list[str]) -> bytes:
         return b"?"
 
 
-def against(wire: dict[str, Any], name: str) -> list[str]:
-    """What speaks against a request, to the model of the service, to botocore, and to what botocore would send."""
+def find_problems(wire: dict[str, Any], name: str) -> list[str]:
+    """Return the problems of a request for the service model, for botocore, and in what botocore would send."""
     asked, problems = operation(name), list[str]()
     given = parameters({"modelId": MODEL, **wire}, asked.input_shape, "$", problems)
     report = ParamValidator().validate(given, asked.input_shape)
@@ -123,7 +123,7 @@ REFUSED = {"$.messages[].content[].image.source.bytes: not base64": ["llamacpp-f
 
 
 @pytest.mark.slow
-def test_a_request_of_any_dialect_fits_the_model_of_the_service() -> None:
+def test_requests_of_every_dialect_match_the_service_model() -> None:
     found: dict[str, list[str]] = {}
     lost = []
     count: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def test_a_request_of_any_dialect_fits_the_model_of_the_service() -> None:
             continue
         wire = dialect.write_request(request).wire
         count[source] += 1
-        for problem in against(wire, "ConverseStream" if count[source] % 5 == 0 else "Converse"):
+        for problem in find_problems(wire, "ConverseStream" if count[source] % 5 == 0 else "Converse"):
             found.setdefault(problem, []).append(record["id"])
         if source == dialect.NAME:  # it comes back as it was: see test_corpus
             continue
@@ -211,7 +211,7 @@ class Loopback:
         """What the client's events add up to."""
         self.status, self.body = 200, body
         with closing(self.client.converse_stream(modelId=MODEL, messages=ASKED)["stream"]) as stream:
-            return added_up(as_json(event) for event in stream)
+            return assemble(as_json(event) for event in stream)
 
 
 def as_json(value: Any) -> Any:
@@ -227,8 +227,8 @@ def as_json(value: Any) -> Any:
             return value
 
 
-def added_up(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """The whole answer that a stream of events tells of, put together as the service's documentation describes them."""
+def assemble(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """Return the whole reply of a stream, assembled as the service documents it."""
     message: dict[str, Any] = {}
     blocks: dict[int, dict[str, Any]] = {}
     whole: dict[str, Any] = {"output": {"message": message}}
@@ -279,13 +279,13 @@ def whole_block(start: dict[str, Any], deltas: list[dict[str, Any]], stopped: bo
             return {kind: {**start[kind], **{key: value for part in parts for key, value in part.items()}}}
 
 
-def known(wire: Any, shape: Shape) -> Any:
-    """The wire without what botocore's model of the service does not have: it leaves that out."""
+def drop_unknown(wire: Any, shape: Shape) -> Any:
+    """Return the wire without fields that botocore's service model does not have."""
     match shape.type_name:
         case "structure" if not shape.is_document_type and isinstance(wire, dict):
-            return {key: known(wire[key], shape.members[key]) for key in wire if key in shape.members}
+            return {key: drop_unknown(wire[key], shape.members[key]) for key in wire if key in shape.members}
         case "list":
-            return [known(item, shape.member) for item in wire]
+            return [drop_unknown(item, shape.member) for item in wire]
         case _:
             return wire
 
@@ -300,13 +300,13 @@ def loopback() -> Iterator[Loopback]:
 # --- recorded answers ------------------------------------------------------------------------------------------------
 
 
-def written_again(data: bytes) -> bytes:
+def rewrite(data: bytes) -> bytes:
     reader, writer = dialect.stream_reader(), dialect.stream_writer()
     return b"".join([*map(writer.feed, [*reader.feed(data), *reader.close()]), writer.close()])
 
 
 @pytest.mark.slow
-def test_a_recorded_answer_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+def test_the_sdk_reads_recorded_replies_as_we_do(loopback: Loopback) -> None:
     shape = operation("Converse").output_shape
     count: Counter[str] = Counter()
     differences = {}
@@ -320,10 +320,10 @@ def test_a_recorded_answer_says_to_the_sdk_what_it_says_to_us(loopback: Loopback
             data = base64.b64decode(record["stream_b64"])
             reply, theirs = read_stream(dialect, data), loopback.streamed(data)
             count["streamed"] += 1
-            assert loopback.streamed(written_again(data)) == theirs
+            assert loopback.streamed(rewrite(data)) == theirs
         else:
             continue
-        difference = first_difference(known(dialect.write_reply(reply).wire, shape), theirs)
+        difference = first_difference(drop_unknown(dialect.write_reply(reply).wire, shape), theirs)
         if difference is not None:
             differences[record["id"]] = difference
     assert differences == {}
@@ -353,7 +353,7 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_hears_what_we_stream_and_what_we_say(name: str, loopback: Loopback) -> None:
+def test_the_sdk_reads_our_streams_and_replies(name: str, loopback: Loopback) -> None:
     ours = dialect.write_reply(REPLIES[name]).wire
     assert first_difference(loopback.answered(ours), ours) is None
     writer = dialect.stream_writer()
@@ -362,7 +362,7 @@ def test_the_sdk_hears_what_we_stream_and_what_we_say(name: str, loopback: Loopb
 
 
 @pytest.mark.parametrize("source", dialects.names())
-def test_the_sdk_hears_what_another_provider_streams(source: str, loopback: Loopback) -> None:
+def test_the_sdk_reads_converted_streams_of_other_providers(source: str, loopback: Loopback) -> None:
     other = dialects.load(source)
     theirs, ours = other.stream_writer(), dialect.stream_writer()
     reply = REPLIES["parallel calls"].replace(model="m")
@@ -389,7 +389,7 @@ def test_the_sdk_hears_what_another_provider_streams(source: str, loopback: Loop
         ),
     ],
 )
-def test_the_sdk_raises_what_failed(fault: Fault, code: str, loopback: Loopback) -> None:
+def test_the_sdk_raises_stream_failures(fault: Fault, code: str, loopback: Loopback) -> None:
     writer = dialect.stream_writer()
     data = b"".join([writer.feed(TextDelta(0, "Hé")), writer.feed(StreamError(fault)), writer.close()])
     with pytest.raises(EventStreamError) as raised:
@@ -397,7 +397,7 @@ def test_the_sdk_raises_what_failed(fault: Fault, code: str, loopback: Loopback)
     assert raised.value.response["Error"] == {"Code": code, "Message": fault.message}
 
 
-def test_the_sdk_raises_where_the_end_did_not_come(loopback: Loopback) -> None:
+def test_the_sdk_raises_for_an_incomplete_stream(loopback: Loopback) -> None:
     writer = dialect.stream_writer()
     with pytest.raises(EventStreamError, match="modelStreamErrorException"):
         loopback.streamed(writer.feed(TextDelta(0, "Hé")) + writer.close())
@@ -422,7 +422,7 @@ def test_the_sdk_raises_the_errors_that_we_write(fault: Fault, status: int, code
     assert (read.code, read.message) == (fault.code, fault.message)
 
 
-def test_events_fold_to_the_same_as_what_the_sdk_adds_up(loopback: Loopback) -> None:
+def test_folded_events_equal_the_reply_assembled_by_the_sdk(loopback: Loopback) -> None:
     writer = dialect.stream_writer()
     data = b"".join([*map(writer.feed, unfold(REPLIES["parallel calls"])), writer.close()])
     assert read_stream(dialect, data) == fold(unfold(dialect.read_reply(loopback.streamed(data))))

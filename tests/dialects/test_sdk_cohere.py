@@ -1,4 +1,4 @@
-"""What Cohere's own SDK makes of the same bytes, and of what we write: its types, and its client over a socket.
+"""Compare with Cohere's SDK: its types, and its client over a socket.
 
 The recorded traffic is read where it lies, and never copied. The SDK hands out each event of a stream by itself and has
 no message that grows, so the events are put together here, from its models.
@@ -43,8 +43,8 @@ EVERY = (
 
 
 @cache
-def asked_of(stream: bool) -> type[pydantic.BaseModel]:
-    """The parameters of the SDK's method, as a type that knows no others."""
+def request_type(stream: bool) -> type[pydantic.BaseModel]:
+    """Return the parameters of the SDK's method as a strict type."""
     hints = typing.get_type_hints(V2Client.chat_stream if stream else V2Client.chat)
     known = {name: (kind, ...) for name, kind in hints.items() if name in ("model", "messages")}
     options = {name: (kind, None) for name, kind in hints.items() if name not in ("return", "request_options", *known)}
@@ -52,31 +52,31 @@ def asked_of(stream: bool) -> type[pydantic.BaseModel]:
     return pydantic.create_model("Asked", __config__=pydantic.ConfigDict(extra="forbid"), **fields)
 
 
-def against(wire: dict[str, Any]) -> Iterator[str]:
-    """What speaks against a request: values that do not fit, and keys that a type does not declare."""
+def find_problems(wire: dict[str, Any]) -> Iterator[str]:
+    """Yield the problems of a request: invalid values and undeclared keys."""
     body = {key: value for key, value in wire.items() if key != "stream"}  # which of the two methods says that
     try:
-        asked = asked_of(bool(wire.get("stream"))).model_validate(body, strict=True)
+        asked = request_type(bool(wire.get("stream"))).model_validate(body, strict=True)
     except pydantic.ValidationError as error:
         found = max(error.errors(), key=lambda one: len(one["loc"]))  # of the kinds it could be, the one that fits best
         yield f"{'.'.join(str(step) for step in found['loc'])}: {found['msg']}"
         return
-    yield from undeclared(asked, "$")
+    yield from undeclared_keys(asked, "$")
 
 
-def undeclared(value: Any, where: str) -> Iterator[str]:
-    """The types let through what they do not declare, and keep it apart."""
+def undeclared_keys(value: Any, where: str) -> Iterator[str]:
+    """Yield keys that a type does not declare; the SDK accepts them and stores them separately."""
     if isinstance(value, pydantic.BaseModel):
         yield from (f"{where}.{key}: unknown" for key in value.model_extra or ())
         for name in type(value).model_fields:
-            yield from undeclared(getattr(value, name), f"{where}.{name}")
+            yield from undeclared_keys(getattr(value, name), f"{where}.{name}")
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from undeclared(inner, f"{where}[]")
+            yield from undeclared_keys(inner, f"{where}[]")
 
 
 @pytest.mark.slow
-def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
+def test_requests_of_every_dialect_match_the_published_types() -> None:
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
@@ -90,7 +90,7 @@ def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
             continue
         wire = COHERE.write_request(request).wire
         count[source] += 1
-        for problem in against({"model": "some-model", **wire}):  # where the source names its model in the URL
+        for problem in find_problems({"model": "some-model", **wire}):  # where the source names its model in the URL
             found.setdefault(problem, []).append(record["id"])
         strings = set(strings_in(wire))
         together = "\0".join(strings)  # texts may have been joined to one
@@ -104,22 +104,22 @@ def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
     assert found == {}
 
 
-def test_the_types_are_looked_at_closely() -> None:
+def test_the_type_check_detects_unknown_fields() -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    assert list(against(asked)) == []
-    assert list(against({**asked, "top_k": 1})) == ["top_k: Extra inputs are not permitted"]
-    assert list(against({**asked, "messages": [{"role": "user", "content": "x", "name": "y"}]})) == [
+    assert list(find_problems(asked)) == []
+    assert list(find_problems({**asked, "top_k": 1})) == ["top_k: Extra inputs are not permitted"]
+    assert list(find_problems({**asked, "messages": [{"role": "user", "content": "x", "name": "y"}]})) == [
         "$.messages[].name: unknown"
     ]
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    assert list(against({**asked, "messages": [{"role": "assistant", "content": [picture]}]}))
+    assert list(find_problems({**asked, "messages": [{"role": "assistant", "content": [picture]}]}))
 
 
-def test_a_picture_that_a_model_made_is_a_loss_and_no_request_that_is_refused() -> None:
+def test_an_assistant_image_is_a_loss_not_an_invalid_request() -> None:
     picture = ImageBlock(ImageSource("base64", PIXEL), "image/png")
     history = (message(Role.USER, TextBlock("Draw."), picture), message(Role.ASSISTANT, TextBlock("There."), picture))
     written = COHERE.write_request(REQUEST.replace(messages=history))
-    assert list(against(written.wire)) == []
+    assert list(find_problems(written.wire)) == []
     assert [(loss.block_type, loss.reason) for loss in written.losses] == [
         ("image", "this API accepts images only from users")
     ]
@@ -166,7 +166,7 @@ class Loopback:
     def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
         """What the SDK makes of a whole reply, as JSON."""
         self.body = json.dumps(wire).encode()
-        return said(self.client.chat(model="m", messages=ASKED))
+        return dump(self.client.chat(model="m", messages=ASKED))
 
     def streamed(self, data: bytes) -> dict[str, Any]:
         """What the SDK makes of a stream, put together from its events."""
@@ -177,8 +177,8 @@ class Loopback:
         return reply
 
 
-def said(value: pydantic.BaseModel) -> dict[str, Any]:
-    """A model of the SDK as JSON, with what was said and no defaults."""
+def dump(value: pydantic.BaseModel) -> dict[str, Any]:
+    """Return a model of the SDK as JSON without defaults."""
     return dict(json.loads(value.model_dump_json(exclude_unset=True)))
 
 
@@ -186,25 +186,25 @@ def add(event: Any, reply: dict[str, Any]) -> None:
     """Put an event to the reply that it is a part of."""
     match event.type:
         case "message-start":
-            reply.update(id=event.id, message=said(event.delta.message))
+            reply.update(id=event.id, message=dump(event.delta.message))
         case "content-start":
             assert event.index == len(reply["message"]["content"])
-            reply["message"]["content"].append(said(event.delta.message.content))
+            reply["message"]["content"].append(dump(event.delta.message.content))
         case "content-delta":
-            for key, text in said(event.delta.message.content).items():
+            for key, text in dump(event.delta.message.content).items():
                 reply["message"]["content"][event.index][key] += text
         case "tool-plan-delta":
             reply["message"]["tool_plan"] += event.delta.message.tool_plan
         case "tool-call-start":
             assert event.index == len(reply["message"]["tool_calls"])
-            reply["message"]["tool_calls"].append(said(event.delta.message.tool_calls))
+            reply["message"]["tool_calls"].append(dump(event.delta.message.tool_calls))
         case "tool-call-delta":
             call = reply["message"]["tool_calls"][event.index]
             call["function"]["arguments"] += event.delta.message.tool_calls.function.arguments
         case "citation-start":
-            reply["message"]["citations"].append(said(event.delta.message.citations))
+            reply["message"]["citations"].append(dump(event.delta.message.citations))
         case "message-end":
-            reply.update(said(event.delta))
+            reply.update(dump(event.delta))
         case "content-end" | "tool-call-end" | "citation-end":
             pass
         case _:
@@ -240,7 +240,7 @@ def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.slow
-def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
     count = 0
     for _, record in records("cohere"):
         if record.get("stream") and record["status"] == 200:
@@ -252,7 +252,7 @@ def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback
 
 
 @pytest.mark.slow
-def test_a_recorded_stream_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+def test_the_sdk_reads_rewritten_streams_like_the_original(loopback: Loopback) -> None:
     for _, record in records("cohere"):
         if record.get("stream") and record["status"] == 200:
             data = record["stream"].encode()
@@ -263,7 +263,7 @@ def test_a_recorded_stream_that_we_write_again_says_the_same_to_the_sdk(loopback
 
 
 @pytest.mark.slow
-def test_a_recorded_reply_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -> None:
     count = 0
     for _, record in records("cohere"):
         if isinstance(record.get("response"), dict) and record["status"] == 200:
@@ -296,7 +296,7 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_hears_what_we_say_whole_and_streamed(name: str, loopback: Loopback) -> None:
+def test_the_sdk_reads_our_replies_and_streams(name: str, loopback: Loopback) -> None:
     reply = REPLIES[name]
     wire = COHERE.write_reply(reply).wire
     assert difference(wire, loopback.whole(wire)) is None
@@ -309,7 +309,7 @@ def test_the_sdk_hears_what_we_say_whole_and_streamed(name: str, loopback: Loopb
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [name for name in dialects.names() if name != "cohere"])
-def test_a_recorded_stream_of_another_dialect_is_heard_as_our_reply_says_it(source: str, loopback: Loopback) -> None:
+def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
     for _, record in records(source):
         if not record.get("stream") or record["status"] not in (200, None) or crc32(record["id"].encode()) % EVERY:

@@ -1,4 +1,4 @@
-"""What Google's own SDK makes of Gemini's streams and of ours, and whether what we write fits its types.
+"""Compare with Google's SDK: its types, and how it reads recorded and written streams.
 
 The SDK is fed over a real socket. The recorded traffic is read where it lies, and never copied. The SDK asks for
 server-sent events alone; the items of an array are held to its types one by one.
@@ -99,12 +99,12 @@ class Loopback:
     def heard(self, body: bytes) -> dict[str, Any]:
         """What the SDK makes of a stream: its chunks, added up."""
         self.body = body
-        return added_up(dumped(one) for one in self.client.models.generate_content_stream(model="m", contents="Hi."))
+        return assemble(dump(one) for one in self.client.models.generate_content_stream(model="m", contents="Hi."))
 
     def read(self, body: bytes) -> dict[str, Any]:
         """What the SDK makes of a whole response."""
         self.body = body
-        return dumped(self.client.models.generate_content(model="m", contents="Hi."))
+        return dump(self.client.models.generate_content(model="m", contents="Hi."))
 
 
 @pytest.fixture(scope="module")
@@ -114,15 +114,15 @@ def loopback() -> Iterator[Loopback]:
     server.close()
 
 
-def dumped(response: types.GenerateContentResponse) -> dict[str, Any]:
+def dump(response: types.GenerateContentResponse) -> dict[str, Any]:
     made = response.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {
         key: value for key, value in made.items() if key not in ("sdkHttpResponse", "automaticFunctionCallingHistory")
     }
 
 
-def added_up(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The SDK hands out chunks and leaves it to its user to add them up; so here they are."""
+def assemble(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Assemble chunks, which the SDK leaves to its user."""
     whole: dict[str, Any] = {}
     candidate: dict[str, Any] = {}
     parts: list[dict[str, Any]] = []
@@ -134,13 +134,13 @@ def added_up(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
             candidate["content"] = {**candidate.get("content", {}), **content}
         whole.update(chunk)
     if candidate:
-        candidate["content"] = {**candidate["content"], "parts": joined(parts)}
+        candidate["content"] = {**candidate["content"], "parts": join_texts(parts)}
         whole["candidates"] = [candidate]
     return whole
 
 
-def joined(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Parts, with texts of one kind that follow each other as one; empty texts say nothing."""
+def join_texts(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join consecutive texts of one kind; empty texts are dropped."""
     made: list[dict[str, Any]] = []
     for part in parts:
         is_text = "text" in part
@@ -151,23 +151,23 @@ def joined(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def normal(value: Any, key: str = "") -> Any:
-    """What is spelled in several ways, in one: bytes as the SDK writes them, and nulls left out."""
+def normalize(value: Any, key: str = "") -> Any:
+    """Return one spelling: bytes as the SDK writes them, without nulls."""
     if isinstance(value, dict):
-        return {name: normal(inner, name) for name, inner in value.items() if inner is not None}
+        return {name: normalize(inner, name) for name, inner in value.items() if inner is not None}
     if isinstance(value, list):
-        return [normal(inner) for inner in value]
+        return [normalize(inner) for inner in value]
     if key in ("thoughtSignature", "data") and isinstance(value, str):
         return base64.urlsafe_b64encode(base64.b64decode(value.translate(str.maketrans("-_", "+/")) + "==")).decode()
     return value
 
 
-def ours(reply: Reply) -> dict[str, Any]:
-    """The response that we would write, as the SDK would have added it up."""
+def our_response(reply: Reply) -> dict[str, Any]:
+    """Return the response that we write, as the SDK would assemble it."""
     wire: dict[str, Any] = json.loads(json.dumps(gemini.write_reply(reply).wire))
     for candidate in wire.get("candidates", ()):
         content = candidate.get("content", {})
-        content["parts"] = joined(content.get("parts", ()))
+        content["parts"] = join_texts(content.get("parts", ()))
         candidate["content"] = content
     return wire
 
@@ -179,17 +179,17 @@ def ours(reply: Reply) -> dict[str, Any]:
 FORGOTTEN = frozenset({"finishMessage", "serviceTier", "createTime"})
 
 
-def known(ours: Any, theirs: Any) -> Any:
-    """Ours without what the SDK has no field for, as far as it is really absent there."""
+def drop_unknown(ours: Any, theirs: Any) -> Any:
+    """Return our response without fields that the SDK does not have."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         kept = {key: value for key, value in ours.items() if key in theirs or key not in FORGOTTEN}
-        return {key: known(value, theirs.get(key)) for key, value in kept.items()}
+        return {key: drop_unknown(value, theirs.get(key)) for key, value in kept.items()}
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        return [known(one, other) for one, other in zip(ours, theirs, strict=True)]
+        return [drop_unknown(one, other) for one, other in zip(ours, theirs, strict=True)]
     return ours
 
 
-def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
     differences = {}
     count = 0
     for _, record in records(own=True):
@@ -201,15 +201,15 @@ def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback
         if reply.fault is not None:
             continue
         count += 1
-        theirs = normal(loopback.heard(data))
-        difference = first_difference(known(normal(ours(reply)), theirs), theirs)
+        theirs = normalize(loopback.heard(data))
+        difference = first_difference(drop_unknown(normalize(our_response(reply)), theirs), theirs)
         if difference is not None:
             differences[record["id"]] = difference
     assert differences == {}
     assert count > 150
 
 
-def test_a_recorded_reply_that_we_wrote_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -> None:
     differences = {}
     count = 0
     for _, record in records(own=True):
@@ -252,18 +252,18 @@ REPLIES = {
 }
 
 
-def streamed(events: Iterable[StreamEvent], framing: str | None = None) -> bytes:
+def write(events: Iterable[StreamEvent], framing: str | None = None) -> bytes:
     writer = gemini.stream_writer(framing)
     return b"".join([*map(writer.feed, events), writer.close()])
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_hears_what_we_stream_and_reads_what_we_write(name: str, loopback: Loopback) -> None:
+def test_the_sdk_reads_our_streams_and_replies(name: str, loopback: Loopback) -> None:
     reply = REPLIES[name]
     wire = gemini.write_reply(reply).wire
-    assert first_difference(normal(ours(reply)), normal(loopback.heard(streamed(unfold(reply))))) is None
-    assert first_difference(normal(wire), normal(loopback.read(json.dumps(wire).encode()))) is None
-    parts = loopback.heard(streamed(unfold(reply)))["candidates"][0]["content"]["parts"]
+    assert first_difference(normalize(our_response(reply)), normalize(loopback.heard(write(unfold(reply))))) is None
+    assert first_difference(normalize(wire), normalize(loopback.read(json.dumps(wire).encode()))) is None
+    parts = loopback.heard(write(unfold(reply)))["candidates"][0]["content"]["parts"]
     says = "\0".join(part.get("text", "") for part in parts)
     for block in reply.content:
         match block:
@@ -274,14 +274,14 @@ def test_the_sdk_hears_what_we_stream_and_reads_what_we_write(name: str, loopbac
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_items_of_an_array_are_responses_to_the_sdk(name: str) -> None:
-    items = json.loads(streamed(unfold(REPLIES[name]), "json-array"))
-    chunks = [dumped(types.GenerateContentResponse.model_validate_json(json.dumps(item))) for item in items]
-    assert first_difference(normal(ours(REPLIES[name])), normal(added_up(chunks))) is None
+def test_the_sdk_reads_array_items_as_responses(name: str) -> None:
+    items = json.loads(write(unfold(REPLIES[name]), "json-array"))
+    chunks = [dump(types.GenerateContentResponse.model_validate_json(json.dumps(item))) for item in items]
+    assert first_difference(normalize(our_response(REPLIES[name])), normalize(assemble(chunks))) is None
 
 
-def test_an_answer_in_pieces_can_be_kept_by_the_chat_of_the_sdk(loopback: Loopback) -> None:
-    loopback.body = streamed(unfold(TEXT))
+def test_the_sdk_chat_accepts_a_streamed_reply(loopback: Loopback) -> None:
+    loopback.body = write(unfold(TEXT))
     chat = loopback.client.chats.create(model="m")
     assert "".join(chunk.text or "" for chunk in chat.send_message_stream("Hi.")) == TEXT.content[0].text
     roles = [content.role for content in chat.get_history(curated=True)]
@@ -297,26 +297,26 @@ def test_an_answer_in_pieces_can_be_kept_by_the_chat_of_the_sdk(loopback: Loopba
         (Fault(code="stream_incomplete", message="cut"), errors.ServerError, 500),
     ],
 )
-def test_a_stream_that_failed_is_an_error_to_the_sdk(
+def test_the_sdk_raises_for_a_failed_stream(
     fault: Fault, kind: type[errors.APIError], status: int, loopback: Loopback
 ) -> None:
     failed = TEXT.replace(stop_reason=StopReason.ERROR, fault=fault)
     with pytest.raises(kind, match=fault.message) as raised:
-        loopback.heard(streamed(unfold(failed)))
+        loopback.heard(write(unfold(failed)))
     assert raised.value.code == status
 
 
-def said(content: Sequence[ContentBlock]) -> list[Any]:
-    """Words and calls of a reply, in order, as the SDK has them."""
+def texts_and_calls(content: Sequence[ContentBlock]) -> list[Any]:
+    """Return texts and calls of a reply in order, as the SDK has them."""
     parts = [
         {"text": block.text} if isinstance(block, TextBlock) else {"call": [block.name, block.input]}
         for block in content
         if isinstance(block, TextBlock | ToolUseBlock)
     ]
-    return joined(parts)
+    return join_texts(parts)
 
 
-def test_a_recorded_stream_of_any_dialect_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+def test_the_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) -> None:
     differences = {}
     seen = set()
     for name, record in records(own=False):
@@ -328,12 +328,12 @@ def test_a_recorded_stream_of_any_dialect_says_the_same_to_the_sdk(loopback: Loo
         if reply.fault is not None:
             continue
         seen.add(name)
-        parts = loopback.heard(streamed(events))["candidates"][0]["content"]["parts"]
+        parts = loopback.heard(write(events))["candidates"][0]["content"]["parts"]
         theirs = [
             {"call": [called["name"], called.get("args", {})]} if (called := part.get("functionCall")) else part
             for part in parts
         ]
-        difference = first_difference(said(reply.content), theirs)
+        difference = first_difference(texts_and_calls(reply.content), theirs)
         if difference is not None:
             differences[record["id"]] = difference
     assert differences == {}
@@ -369,7 +369,7 @@ def problems(wire: dict[str, Any]) -> Iterator[str]:
         yield from (f"{key}: {one.message}" for one in heard)
 
 
-def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
+def test_requests_of_every_dialect_match_the_published_types() -> None:
     found: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
     for source, record in records(own=False):
@@ -387,14 +387,14 @@ def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
     assert counts.keys() == set(dialects.names()) - {gemini.NAME}
 
 
-def test_the_types_do_find_what_does_not_fit() -> None:
+def test_the_type_check_detects_invalid_requests() -> None:
     assert list(problems({"contents": [{"role": "user", "parts": [{"text": 1}]}]}))
     assert list(problems({"contents": [{"role": "user", "parts": [{"texts": "a"}]}]}))
     assert list(problems({"generationConfig": {"thinkingConfig": {"thinkingLevel": "enormous"}}}))
     assert list(problems({"prompt": "a"}))
 
 
-def test_what_the_sdk_asks_is_read_and_written_as_it_was(loopback: Loopback) -> None:
+def test_requests_of_the_sdk_round_trip(loopback: Loopback) -> None:
     function = types.FunctionDeclaration(
         name="read_file",
         description="Read a file.",

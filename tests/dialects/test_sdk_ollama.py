@@ -1,4 +1,4 @@
-"""What Ollama's own SDK makes of the same bytes, and of what we write: its client, over a socket.
+"""Compare with Ollama's SDK: its client over a socket.
 
 The recorded traffic is read where it lies, and never copied. The client puts every request into its types and sends
 what these hold, so that what arrives is compared with what was written. It hands out each line of a stream by itself
@@ -87,14 +87,14 @@ class Loopback:
     def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
         """What the SDK makes of a whole reply, as JSON."""
         self.body = json.dumps(wire).encode()
-        return said(self.client.chat(model="m", messages=ASKED))
+        return dump(self.client.chat(model="m", messages=ASKED))
 
     def streamed(self, data: bytes) -> dict[str, Any]:
         """What the SDK makes of a stream, put together from its lines."""
         self.body = data
         reply: dict[str, Any] = {"message": {}}
         for part in self.client.chat(model="m", messages=ASKED, stream=True):
-            line = said(part)
+            line = dump(part)
             message = line.pop("message")
             for key, value in message.items():
                 known = reply["message"].get(key)
@@ -104,8 +104,8 @@ class Loopback:
         return reply
 
 
-def said(value: pydantic.BaseModel) -> dict[str, Any]:
-    """A model of the SDK as JSON, with what was said and no defaults."""
+def dump(value: pydantic.BaseModel) -> dict[str, Any]:
+    """Return a model of the SDK as JSON without defaults."""
     return dict(json.loads(value.model_dump_json(exclude_unset=True)))
 
 
@@ -126,8 +126,8 @@ LEFT_OUT = {
 }
 
 
-def against(wire: dict[str, Any], loopback: Loopback) -> Iterator[str]:
-    """What speaks against a request: that the SDK refuses it, or sends another one."""
+def find_problems(wire: dict[str, Any], loopback: Loopback) -> Iterator[str]:
+    """Yield the problems of a request: the SDK rejects it, or sends another one."""
     heard = {**wire, "messages": [{key: value for key, value in one.items() if value} for one in wire["messages"]]}
     try:
         sent = loopback.sent(wire)
@@ -140,7 +140,7 @@ def against(wire: dict[str, Any], loopback: Loopback) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_request_of_any_other_dialect_is_sent_by_the_sdk_as_we_write_it(loopback: Loopback) -> None:
+def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) -> None:
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
@@ -154,7 +154,7 @@ def test_a_request_of_any_other_dialect_is_sent_by_the_sdk_as_we_write_it(loopba
             continue
         wire = {"model": "some-model", **OLLAMA.write_request(request).wire}  # some sources name it in the URL
         count[source] += 1
-        for problem in against(wire, loopback) if record["status"] == 200 else ():
+        for problem in find_problems(wire, loopback) if record["status"] == 200 else ():
             found.setdefault(problem, []).append(record["id"])
         strings = set(strings_in(wire))
         together = "\0".join(strings)  # texts may have been joined to one
@@ -195,7 +195,7 @@ def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.slow
-def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
     refused: Counter[str] = Counter()
     equal = 0
     for record, data, framing in recorded_streams():
@@ -213,7 +213,7 @@ def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback
 
 
 @pytest.mark.slow
-def test_a_recorded_stream_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+def test_the_sdk_reads_rewritten_streams_like_the_original(loopback: Loopback) -> None:
     equal = 0
     for record, data, framing in recorded_streams():
         reader, writer = OLLAMA.stream_reader(framing), OLLAMA.stream_writer()
@@ -228,7 +228,7 @@ def test_a_recorded_stream_that_we_write_again_says_the_same_to_the_sdk(loopback
 
 
 @pytest.mark.slow
-def test_a_recorded_reply_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -> None:
     count = 0
     for _, record in records("ollama"):
         if isinstance(record.get("response"), dict) and record["status"] == 200:
@@ -259,7 +259,7 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_hears_what_we_say_whole_and_streamed(name: str, loopback: Loopback) -> None:
+def test_the_sdk_reads_our_replies_and_streams(name: str, loopback: Loopback) -> None:
     reply = REPLIES[name]
     wire = OLLAMA.write_reply(reply).wire
     assert difference(wire, loopback.whole(wire)) is None
@@ -269,7 +269,7 @@ def test_the_sdk_hears_what_we_say_whole_and_streamed(name: str, loopback: Loopb
     assert ("Let me see." in str(streamed)) is (name == "own thinking")
 
 
-def test_the_sdk_hears_that_a_stream_has_failed(loopback: Loopback) -> None:
+def test_the_sdk_raises_for_a_failed_stream(loopback: Loopback) -> None:
     writer = OLLAMA.stream_writer()
     events = [*unfold(TEXT)[:2], StreamError(Fault(code="overloaded", message="too much to do"))]
     with pytest.raises(ollama.ResponseError, match="too much to do"):
@@ -281,7 +281,7 @@ def test_the_sdk_hears_that_a_stream_has_failed(loopback: Loopback) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [name for name in dialects.names() if name != "ollama"])
-def test_a_recorded_stream_of_another_dialect_is_heard_as_our_reply_says_it(source: str, loopback: Loopback) -> None:
+def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
     for _, record in records(source):
         if not record.get("stream") or record["status"] not in (200, None) or crc32(record["id"].encode()) % EVERY:

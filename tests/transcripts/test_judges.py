@@ -1,4 +1,4 @@
-"""The packages that conversations come from, as judges: what they make is given back, and they accept what we write."""
+"""Compare with the original packages: their output round-trips, and they accept ours."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def asked(judge: Judges, whose: str) -> Judge:
     return judge(*JUDGES[whose])
 
 
-def test_what_the_package_makes_is_read_and_given_back(asked: Judge, name: str) -> None:
+def test_output_of_the_package_round_trips(asked: Judge, name: str) -> None:
     conversations = asked.ask("generate")
     assert conversations
     for title, wire in conversations.items():
@@ -72,7 +72,7 @@ def test_what_the_package_makes_is_read_and_given_back(asked: Judge, name: str) 
         assert detect(wire) == name, title
 
 
-def test_what_the_package_makes_can_be_said_in_every_dialect(asked: Judge, name: str) -> None:
+def test_output_of_the_package_can_be_written_in_every_dialect(asked: Judge, name: str) -> None:
     for title, wire in asked.ask("generate").items():
         messages = read(name, wire)
         for dialect in dialects.names():
@@ -90,17 +90,17 @@ def test_what_the_package_makes_can_be_said_in_every_dialect(asked: Judge, name:
             assert [word for word in words if json.dumps(word)[1:-1] not in text] == [], (title, dialect)
 
 
-def in_doubles(value: Any) -> Any:
-    """The value with its numbers as JavaScript has them."""
+def with_doubles(value: Any) -> Any:
+    """Return the value with its numbers as in JavaScript."""
     if isinstance(value, dict):
-        return {key: in_doubles(item) for key, item in value.items()}
+        return {key: with_doubles(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [in_doubles(item) for item in value]
+        return [with_doubles(item) for item in value]
     return float(value) if type(value) is int else value
 
 
-def could_be_said_before_1(item: dict[str, Any]) -> bool:
-    """Tools answered with texts only, and there were no handles of files."""
+def is_valid_before_1(item: dict[str, Any]) -> bool:
+    """Return whether a message is valid before 1.0: tool results were text only, and there were no file handles."""
     content = item.get("content")
     if not isinstance(content, list):
         return True
@@ -154,7 +154,7 @@ SESSION = [
 ]
 
 
-def test_the_ai_sdk_makes_of_our_session_what_it_would_ask_a_model(judge: Judges) -> None:
+def test_the_ai_sdk_converts_our_session_to_model_messages(judge: Judges) -> None:
     wire = get_format("vercel").write_messages(SESSION).wire
     asked = judge("vercel").ask("converted", wire)
     assert [message["role"] for message in asked] == ["system", "user", "assistant", "tool", "assistant"]
@@ -167,7 +167,7 @@ def test_the_ai_sdk_makes_of_our_session_what_it_would_ask_a_model(judge: Judges
     }
 
 
-def test_langchain_finds_in_our_session_what_was_said(judge: Judges) -> None:
+def test_langchain_reads_our_session(judge: Judges) -> None:
     wire = get_format("langchain").write_messages(SESSION).wire
     found = judge("langchain").ask("blocks", wire)
     assert [[block["type"] for block in blocks] for blocks in found] == [
@@ -182,9 +182,9 @@ def test_langchain_finds_in_our_session_what_was_said(judge: Judges) -> None:
 
 @ASKED
 @given(history=histories)
-def test_the_package_accepts_what_we_write(asked: Judge, whose: str, history: list[Message]) -> None:
+def test_the_package_accepts_our_output(asked: Judge, whose: str, history: list[Message]) -> None:
     wire = get_format(whose.partition(" ")[0]).write_messages(history).wire
     if whose == "ag_ui before 1.0":
-        wire = [item for item in wire if could_be_said_before_1(item)]
+        wire = [item for item in wire if is_valid_before_1(item)]
     if wire:
-        assert in_doubles(asked.ask("validate", wire)) == in_doubles(wire)
+        assert with_doubles(asked.ask("validate", wire)) == with_doubles(wire)

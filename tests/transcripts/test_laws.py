@@ -1,4 +1,4 @@
-"""Every format of conversations: what is written is read again, or named as lost; what is no conversation is refused."""
+"""Laws of every transcript format: output is read back or reported as a loss; invalid input is rejected."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def read(name: str, wire: Any) -> tuple[Message, ...]:
     return messages
 
 
-def in_our_ids(history: list[Message]) -> list[Message]:
+def with_own_ids(history: list[Message]) -> list[Message]:
     """The messages, their calls under ids of ours and used once: others are given such an id on the way in.
 
     Results answer the calls before them, as long as there are any. What a newer version added is kept as a value, and
     not with its white space.
     """
     ids, waiting = (f"tu_{number:04d}" for number in itertools.count()), list[str]()
-    return [_in_our_ids(message, ids, waiting) for message in history]
+    return [_with_own_ids(message, ids, waiting) for message in history]
 
 
-def _in_our_ids(message: Message, ids: Iterator[str], waiting: list[str]) -> Message:
+def _with_own_ids(message: Message, ids: Iterator[str], waiting: list[str]) -> Message:
     made: list[ContentBlock] = []
     for block in codec.decode(msgspec.json.encode(msgspec.json.decode(codec.encode(message)))).content:
         if isinstance(block, ToolResultBlock):
@@ -85,11 +85,11 @@ def turns(draw: st.DrawFn) -> list[Message]:
 
 
 loose = st.lists(strategies.messages, max_size=4, unique_by=lambda message: message.id)
-histories = (loose | turns()).map(in_our_ids)
+histories = (loose | turns()).map(with_own_ids)
 
 
-def unaccounted(before: Message, after: Message | None, losses: list[Loss]) -> list[str]:
-    """What of a message is neither read again nor named as lost."""
+def find_unaccounted(before: Message, after: Message | None, losses: list[Loss]) -> list[str]:
+    """Return what is neither read back nor reported as a loss."""
     named = Counter(loss.block_type for loss in losses if loss.message_id == before.id)
     if after is None:
         return [] if named["message"] else ["the message"]
@@ -103,13 +103,13 @@ def unaccounted(before: Message, after: Message | None, losses: list[Loss]) -> l
         elif named[block.type]:
             named[block.type] -= 1
         elif isinstance(block, ToolResultBlock):
-            missing.extend(unaccounted_result(block, left, named))
+            missing.extend(find_unaccounted_result(block, left, named))
         else:
             missing.append(block.type)
     return [name for name in missing if not named[name]]
 
 
-def unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: Counter[str]) -> list[str]:
+def find_unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: Counter[str]) -> list[str]:
     answers = (other for other in left if isinstance(other, ToolResultBlock))
     there = next((other for other in answers if other.tool_use_id == block.tool_use_id), None)
     if there is None:
@@ -129,9 +129,7 @@ def unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("answers", [None, "tu_1", "tu_2"])
-def test_what_stands_before_a_result_and_is_lost_does_not_change_what_is_answered(
-    name: str, answers: str | None
-) -> None:
+def test_a_lost_block_before_a_result_does_not_change_the_parent_call(name: str, answers: str | None) -> None:
     content = (ImageBlock(ImageSource("file_ref", "a.png"), "image/png"), ToolResultBlock("tu_1", ()))
     metadata = MessageMetadata(parent_tool_use_id=answers)
     message = Message(
@@ -139,19 +137,19 @@ def test_what_stands_before_a_result_and_is_lost_does_not_change_what_is_answere
     )
     written = get_format(name).write_messages([message])
     found = {one.id: one for one in read(name, written.wire)}
-    assert unaccounted(message, found.get(message.id), list(written.losses)) == []
+    assert find_unaccounted(message, found.get(message.id), list(written.losses)) == []
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @FEWER
 @given(history=histories)
-def test_what_is_written_is_read_again_or_named_as_lost(name: str, history: list[Message]) -> None:
+def test_written_messages_are_read_back_or_reported_as_losses(name: str, history: list[Message]) -> None:
     written = get_format(name).write_messages(history)
     found = {message.id: message for message in read(name, written.wire)}
     missing = {
         message.id: gone
         for message in history
-        if (gone := unaccounted(message, found.get(message.id), list(written.losses)))
+        if (gone := find_unaccounted(message, found.get(message.id), list(written.losses)))
     }
     assert missing == {}
     if not written.losses:
@@ -161,7 +159,7 @@ def test_what_is_written_is_read_again_or_named_as_lost(name: str, history: list
 @pytest.mark.parametrize("name", FORMATS)
 @FEWER
 @given(history=histories)
-def test_what_was_written_and_read_is_written_the_same(name: str, history: list[Message]) -> None:
+def test_rewriting_a_written_transcript_is_stable(name: str, history: list[Message]) -> None:
     wire = get_format(name).write_messages(history).wire
     again = get_format(name).write_messages(read(name, wire))
     assert json.dumps(again.wire) == json.dumps(wire)
@@ -171,7 +169,7 @@ def test_what_was_written_and_read_is_written_the_same(name: str, history: list[
 @pytest.mark.parametrize("name", FORMATS)
 @FEWER
 @given(history=histories)
-def test_a_text_of_a_conversation_is_read_like_its_value(name: str, history: list[Message]) -> None:
+def test_json_text_is_read_like_its_value(name: str, history: list[Message]) -> None:
     wire = get_format(name).write_messages(history).wire
     text = json.dumps(wire)
     assert read(name, text) == read(name, text.encode()) == read(name, json.loads(text))
@@ -192,7 +190,7 @@ likely_objects = st.dictionaries(
 @pytest.mark.parametrize("name", FORMATS)
 @FEWER
 @given(wire=strategies.plain | st.lists(likely_objects, max_size=2))
-def test_whatever_comes_is_read_and_given_back_or_refused_with_a_place(name: str, wire: Any) -> None:
+def test_any_input_round_trips_or_is_rejected_with_a_path(name: str, wire: Any) -> None:
     try:
         messages = read(name, wire)
     except InputError as error:
@@ -206,13 +204,13 @@ def test_whatever_comes_is_read_and_given_back_or_refused_with_a_place(name: str
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("wire", ["", "{", "nope", b"\xff\xfe", "[NaN]", '[{"role": "user", "role": "user"}]'])
-def test_what_is_no_json_is_refused(name: str, wire: Any) -> None:
+def test_invalid_json_is_rejected(name: str, wire: Any) -> None:
     with pytest.raises(InputError):
         read(name, wire)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_nested_too_deep_is_refused(name: str) -> None:
+def test_too_deep_nesting_is_rejected(name: str) -> None:
     deep: Any = {"x": 1}
     for _ in range(2_000):
         deep = {"x": deep}
@@ -227,7 +225,7 @@ def test_what_is_nested_too_deep_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_an_edit_shows(name: str) -> None:
+def test_an_edit_is_written(name: str) -> None:
     said = Message("01HZ0000000000000000000001", "sess_1", Role.USER, [TextBlock("Hello.")], MessageMetadata(), NOON)
     wire = get_format(name).write_messages([said]).wire
     (message,) = read(name, wire)
@@ -239,7 +237,7 @@ def test_an_edit_shows(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @FEWER
 @given(history=histories.filter(bool))
-def test_what_a_format_wrote_looks_like_it_and_like_no_other(name: str, history: list[Message]) -> None:
+def test_written_output_is_detected_as_its_own_format_only(name: str, history: list[Message]) -> None:
     wire = get_format(name).write_messages(history).wire
     if wire:
         assert detect(wire) == name

@@ -1,4 +1,4 @@
-"""Messages of traces: what instrumentations write comes back as it was, and what we write fits the conventions."""
+"""Messages of traces: instrumentations' output round-trips, and our output matches the conventions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def read(wire: Any) -> tuple[Message, ...]:
     return open_telemetry.read_messages(wire, session_id="sess_1", created_at=NOON)
 
 
-def given_back(wire: Any) -> Any:
-    """What is written after the messages were stored and loaded."""
+def round_trip(wire: Any) -> Any:
+    """Return the output after the messages were stored and loaded."""
     written = open_telemetry.write_messages(codec.decode(codec.encode(message)) for message in read(wire))
     assert written.losses == ()
     return written.wire
@@ -66,20 +66,20 @@ def answer(response: Any, call_id: str = "call_1") -> dict[str, Any]:
     return {"type": "tool_call_response", "id": call_id, "response": response}
 
 
-def said(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> Message:
+def make_message(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> Message:
     return Message(f"01HZ{number:022d}", "sess_1", role, blocks, MessageMetadata(**metadata), NOON)
 
 
 # --- judged ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_made_of_opentelemetrys_types_comes_back_as_it_was(judge: Judging) -> None:
+def test_messages_built_from_opentelemetry_types_round_trip(judge: Judging) -> None:
     conversations = judge("open-telemetry").ask("generate", {"first": 0, "count": 400})
     assert len(conversations) == 400
-    assert [wire for wire in conversations if json.dumps(given_back(wire)) != json.dumps(wire)] == []
+    assert [wire for wire in conversations if json.dumps(round_trip(wire)) != json.dumps(wire)] == []
 
 
-def test_the_schema_takes_what_is_made_of_opentelemetrys_types(judge: Judging) -> None:
+def test_the_schema_accepts_messages_built_from_opentelemetry_types(judge: Judging) -> None:
     for wire in judge("open-telemetry").ask("generate", {"first": 0, "count": 100}):
         assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": wire}) == []
 
@@ -87,17 +87,17 @@ def test_the_schema_takes_what_is_made_of_opentelemetrys_types(judge: Judging) -
 @pytest.mark.parametrize(
     "part", [{"content": "a"}, {"type": "text"}, {"type": "tool_call"}, {"type": "blob", "content": "YQ=="}]
 )
-def test_the_schema_refuses_a_part_of_a_known_type_that_is_none(judge: Judging, part: dict[str, Any]) -> None:
+def test_the_schema_rejects_an_invalid_part_of_a_known_type(judge: Judging, part: dict[str, Any]) -> None:
     assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": [message("user", part)]})
 
 
-def test_the_attributes_of_an_agents_spans_come_back_as_they_were(judge: Judging) -> None:
+def test_span_attributes_of_an_agent_round_trip(judge: Judging) -> None:
     spans = judge("open-telemetry").ask("traces")
     assert len(spans) == 20  # two of each version, with and without what was said
-    assert [span for span in spans if json.dumps(given_back(span)) != json.dumps(span)] == []
+    assert [span for span in spans if json.dumps(round_trip(span)) != json.dumps(span)] == []
 
 
-def test_the_attributes_of_a_span_say_what_was_said(judge: Judging) -> None:
+def test_span_attributes_are_read_as_messages(judge: Judging) -> None:
     span = judge("open-telemetry").ask("traces")[-3]  # the second of version 6, with content
     messages = read(span)
     assert [(each.role.value, [block.type for block in each.content]) for each in messages] == [
@@ -116,7 +116,7 @@ def test_the_attributes_of_a_span_say_what_was_said(judge: Judging) -> None:
     assert messages[-1].metadata.model == f"{span['gen_ai.provider.name']}:{span['gen_ai.response.model']}"
 
 
-def test_what_we_write_of_every_dialect_fits_the_conventions(judge: Judging) -> None:
+def test_output_from_every_dialect_matches_the_conventions(judge: Judging) -> None:
     wrong = []
     for name in dialects.names():
         dialect: Any = dialects.load(name)
@@ -132,15 +132,15 @@ def test_what_we_write_of_every_dialect_fits_the_conventions(judge: Judging) -> 
 
 @ASKED
 @given(history=histories)
-def test_whatever_we_write_fits_the_conventions(judge: Judging, history: list[Message]) -> None:
+def test_any_output_matches_the_conventions(judge: Judging, history: list[Message]) -> None:
     wire = open_telemetry.write_messages(history).wire
     assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": wire}) == []
 
 
-def test_opentelemetrys_types_take_all_that_a_message_may_say(judge: Judging) -> None:
+def test_opentelemetry_types_accept_every_block_type(judge: Judging) -> None:
     history = [
-        said(Role.SYSTEM, TextBlock("Be brief."), number=1),
-        said(
+        make_message(Role.SYSTEM, TextBlock("Be brief."), number=1),
+        make_message(
             Role.USER,
             TextBlock("What is this?"),
             ImageBlock(ImageSource("base64", "iVBORw=="), "image/png"),
@@ -149,7 +149,7 @@ def test_opentelemetrys_types_take_all_that_a_message_may_say(judge: Judging) ->
             number=2,
             user_id="u",
         ),
-        said(
+        make_message(
             Role.ASSISTANT,
             ThinkingBlock("I have to look.", "sig"),
             RedactedThinkingBlock("blob"),
@@ -160,14 +160,14 @@ def test_opentelemetrys_types_take_all_that_a_message_may_say(judge: Judging) ->
             model="anthropic:claude-sonnet-4-6",
             extra={"x": 1},
         ),
-        said(Role.TOOL, ToolResultBlock("tu_01", (TextBlock("a"), TextBlock("b")), True), number=4),
-        said(Role.TOOL, ToolResultBlock("tu_02", ()), number=5),
-        said(Role.ASSISTANT, number=6, status=MessageStatus.ERROR),
+        make_message(Role.TOOL, ToolResultBlock("tu_01", (TextBlock("a"), TextBlock("b")), True), number=4),
+        make_message(Role.TOOL, ToolResultBlock("tu_02", ()), number=5),
+        make_message(Role.ASSISTANT, number=6, status=MessageStatus.ERROR),
     ]
     written = open_telemetry.write_messages(history)
     assert written.losses == ()
     assert judge("open-telemetry").ask("breaches", {"attribute": OUTPUT, "value": written.wire}) == []
-    bare = without_ours(written.wire)
+    bare = without_own_fields(written.wire)
     assert judge("open-telemetry").ask("typed", bare) == [
         ["TextPart"],
         ["TextPart", "BlobPart", "UriPart", "UriPart"],
@@ -179,19 +179,19 @@ def test_opentelemetrys_types_take_all_that_a_message_may_say(judge: Judging) ->
     assert list(read(written.wire)) == history
 
 
-def without_ours(wire: Any) -> Any:
-    """The same without what stands under our key, and without how an answer ended: the types do not take more."""
+def without_own_fields(wire: Any) -> Any:
+    """Return the wire without our key and the finish reason, which the types do not accept."""
     if isinstance(wire, list):
-        return [without_ours(item) for item in wire]
+        return [without_own_fields(item) for item in wire]
     if not isinstance(wire, dict):
         return wire
-    return {key: without_ours(item) for key, item in wire.items() if key not in ("dragoman", "finish_reason")}
+    return {key: without_own_fields(item) for key, item in wire.items() if key not in ("dragoman", "finish_reason")}
 
 
 # --- what means what -------------------------------------------------------------------------------------------------
 
 
-def test_answers_of_tools_are_messages_of_their_own_and_go_back_together() -> None:
+def test_tool_results_are_split_on_read_and_joined_on_write() -> None:
     wire = [
         message("assistant", text("I look."), call({"path": "a"}), call({}, "call_2")),
         message("user", answer("# Foo"), answer({"rows": [1]}, "call_2"), text("Go on.")),
@@ -202,7 +202,7 @@ def test_answers_of_tools_are_messages_of_their_own_and_go_back_together() -> No
     assert messages[1].content == (ToolResultBlock(first.id, (TextBlock("# Foo"),)),)  # type: ignore[union-attr]
     assert messages[2].content == (ToolResultBlock(second.id, (TextBlock('{"rows":[1]}'),)),)  # type: ignore[union-attr]
     assert messages[1].metadata.parent_tool_use_id == first.id  # type: ignore[union-attr]
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
     changed = messages[2].replace(metadata=messages[2].metadata.replace(stage="late"))
     apart = open_telemetry.write_messages([*messages[:2], changed, messages[3]]).wire
     assert [item["role"] for item in apart] == ["assistant", "user", "tool"]
@@ -210,28 +210,28 @@ def test_answers_of_tools_are_messages_of_their_own_and_go_back_together() -> No
 
 
 @pytest.mark.parametrize("response", ["", None, [], {}, 0, [1], [{"type": "text", "content": "a"}], [{"type": "x"}]])
-def test_whatever_a_tool_answered_is_given_back(response: Any) -> None:
+def test_every_tool_response_round_trips(response: Any) -> None:
     wire = [message("assistant", call({})), message("tool", answer(response))]
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
 
 
 @pytest.mark.parametrize("arguments", ['{"path": "RE', "[1]", [1], 3])
-def test_a_call_that_cannot_be_used_stays_one(arguments: Any) -> None:
+def test_an_invalid_call_round_trips(arguments: Any) -> None:
     wire = [message("assistant", call(arguments))]
     (block,) = read(wire)[0].content
     assert isinstance(block, InvalidToolUseBlock)
-    assert given_back(wire) == wire
-    foreign = said(Role.ASSISTANT, InvalidToolUseBlock("tu_01", "look", '{"path": 1}', "path is a text"))
+    assert round_trip(wire) == wire
+    foreign = make_message(Role.ASSISTANT, InvalidToolUseBlock("tu_01", "look", '{"path": 1}', "path is a text"))
     assert read(open_telemetry.write_messages([foreign]).wire) == (foreign,)
 
 
-def test_words_of_providers_for_roles_are_understood_and_kept() -> None:
+def test_role_names_of_providers_are_mapped_and_preserved() -> None:
     wire = [message("developer", text("a")), message("model", text("b")), message("critic", text("c"))]
     assert [each.role.value for each in read(wire)] == ["system", "assistant", "critic"]
     assert json.dumps(open_telemetry.write_messages(read(wire)).wire) == json.dumps(wire)
 
 
-def test_a_span_is_a_span_again_and_what_is_added_stands_with_its_last_messages() -> None:
+def test_a_span_round_trips_and_new_messages_join_the_last_attribute() -> None:
     span = {
         "gen_ai.request.model": "gpt-5",
         OUTPUT: json.dumps([message("assistant", text("Hi."), finish_reason="stop")]),
@@ -240,9 +240,9 @@ def test_a_span_is_a_span_again_and_what_is_added_stands_with_its_last_messages(
     }
     messages = read(span)
     assert [each.role.value for each in messages] == ["system", "user", "assistant"]
-    assert json.dumps(given_back(span)) == json.dumps(span)
+    assert json.dumps(round_trip(span)) == json.dumps(span)
     edited = messages[0].replace(content=[TextBlock("Be kind.")])
-    more = said(Role.USER, TextBlock("And?"), number=9)
+    more = make_message(Role.USER, TextBlock("And?"), number=9)
     again = open_telemetry.write_messages([edited, *messages[1:], more]).wire
     assert again[INSTRUCTIONS] == [text("Be kind.")]
     assert [item["role"] for item in json.loads(again[OUTPUT])] == ["assistant", "user"]
@@ -250,8 +250,8 @@ def test_a_span_is_a_span_again_and_what_is_added_stands_with_its_last_messages(
 
 
 @pytest.mark.parametrize("span", [{INPUT: "[]"}, {OUTPUT: [], "x": 1}, {INSTRUCTIONS: "[]", INPUT: []}])
-def test_a_span_in_which_nothing_is_said_comes_back_as_it_was(span: dict[str, Any]) -> None:
-    assert given_back(span) == span
+def test_a_span_without_messages_round_trips(span: dict[str, Any]) -> None:
+    assert round_trip(span) == span
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -274,16 +274,16 @@ def test_a_span_in_which_nothing_is_said_comes_back_as_it_was(span: dict[str, An
         ({OUTPUT: [message("assistant"), {"role": "user"}]}, f"$['{OUTPUT}'][1].parts"),
     ],
 )
-def test_what_is_no_conversation_is_refused_with_its_place(wire: Any, where: str) -> None:
+def test_invalid_input_is_rejected_with_its_path(wire: Any, where: str) -> None:
     with pytest.raises(FormatError) as refused:
         read(wire)
     assert refused.value.where == where
 
 
-def test_whatever_is_wrong_in_a_trace_it_comes_back_as_it_was_or_is_refused_with_its_place(judge: Judging) -> None:
+def test_a_mutated_trace_round_trips_or_is_rejected_with_its_path(judge: Judging) -> None:
     asked = judge("open-telemetry")
     places, changed, count = [], [], 0
-    for wire in [*asked.ask("generate", {"first": 400, "count": 15}), *map(unpacked, asked.ask("traces")[:5])]:
+    for wire in [*asked.ask("generate", {"first": 400, "count": 15}), *map(unpack_span, asked.ask("traces")[:5])]:
         for other in mutations(wire, 50):
             count += 1
             try:
@@ -298,6 +298,6 @@ def test_whatever_is_wrong_in_a_trace_it_comes_back_as_it_was_or_is_refused_with
     assert 0 < len(places) < count == 1000
 
 
-def unpacked(span: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a span, with its messages as values."""
+def unpack_span(span: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a span with parsed messages."""
     return {key: json.loads(value) if key in (INPUT, INSTRUCTIONS) else value for key, value in span.items()}

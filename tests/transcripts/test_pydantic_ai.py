@@ -1,4 +1,4 @@
-"""Histories of pydantic-ai: what the package writes comes back as it was, and what we write it reads as we meant it."""
+"""Histories of pydantic-ai: its output round-trips, and it reads our output as intended."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def read(wire: Any) -> tuple[Message, ...]:
     return pydantic_ai.read_messages(wire, session_id="sess_1", created_at=NOON)
 
 
-def given_back(wire: Any) -> Any:
-    """What is written after the messages were stored and loaded."""
+def round_trip(wire: Any) -> Any:
+    """Return the output after the messages were stored and loaded."""
     written = pydantic_ai.write_messages(codec.decode(codec.encode(message)) for message in read(wire))
     assert written.losses == ()
     return written.wire
 
 
-def said(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> Message:
+def make_message(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> Message:
     return Message(f"01HZ{number:022d}", "sess_1", role, blocks, MessageMetadata(**metadata), NOON)
 
 
@@ -81,21 +81,21 @@ def result(content: Any, call_id: str = "call_1", **told: Any) -> dict[str, Any]
 # --- judged by the package -------------------------------------------------------------------------------------------
 
 
-def test_what_the_package_writes_comes_back_as_it_was(judge: Judging) -> None:
+def test_output_of_the_package_round_trips(judge: Judging) -> None:
     histories = judge("pydantic-ai").ask("generate", {"first": 0, "count": 400})
     assert len(histories) == 400
-    changed = [wire for wire in histories if json.dumps(given_back(wire)) != json.dumps(wire)]
+    changed = [wire for wire in histories if json.dumps(round_trip(wire)) != json.dumps(wire)]
     assert changed == []
 
 
-def test_what_agents_wrote_comes_back_as_it_was(judge: Judging) -> None:
+def test_histories_of_agents_round_trip(judge: Judging) -> None:
     histories = judge("pydantic-ai").ask("runs")
     assert [len(wire) for wire in histories] == [6, 5, 4, 4]
     for wire in histories:
-        assert json.dumps(given_back(wire)) == json.dumps(wire)
+        assert json.dumps(round_trip(wire)) == json.dumps(wire)
 
 
-def test_an_agents_history_says_what_was_said(judge: Judging) -> None:
+def test_an_agent_history_is_read_as_messages(judge: Judging) -> None:
     messages = read(judge("pydantic-ai").ask("runs")[0])
     assert [(message.role.value, [block.type for block in message.content]) for message in messages] == [
         ("system", ["text"]),
@@ -114,8 +114,8 @@ def test_an_agents_history_says_what_was_said(judge: Judging) -> None:
     assert [block.is_error for message in messages[6:8] for block in message.content] == [True, True]  # type: ignore[union-attr]
 
 
-def of_every_dialect() -> list[tuple[str, tuple[Message, ...]]]:
-    """The messages of everything that any dialect can say."""
+def samples_of_every_dialect() -> list[tuple[str, tuple[Message, ...]]]:
+    """Return the messages of all samples of all dialects."""
     found = []
     for name in dialects.names():
         dialect: Any = dialects.load(name)
@@ -126,9 +126,9 @@ def of_every_dialect() -> list[tuple[str, tuple[Message, ...]]]:
     return found
 
 
-def test_the_package_reads_what_we_write_of_every_dialect_and_writes_it_the_same(judge: Judging) -> None:
+def test_the_package_round_trips_output_from_every_dialect(judge: Judging) -> None:
     changed = []
-    for name, messages in of_every_dialect():
+    for name, messages in samples_of_every_dialect():
         wire = pydantic_ai.write_messages(messages).wire
         guessed = without_guesses(judge("pydantic-ai").ask("validate", wire), wire)
         if json.dumps(guessed) != json.dumps(wire):
@@ -138,7 +138,7 @@ def test_the_package_reads_what_we_write_of_every_dialect_and_writes_it_the_same
 
 @ASKED
 @given(history=histories)
-def test_the_package_reads_whatever_we_write_and_writes_it_the_same(judge: Judging, history: list[Message]) -> None:
+def test_the_package_round_trips_any_output(judge: Judging, history: list[Message]) -> None:
     wire = pydantic_ai.write_messages(map(with_real_bytes, history)).wire
     judged = without_guesses(judge("pydantic-ai").ask("validate", wire), wire)
     assert json.dumps(judged) == json.dumps(wire)
@@ -167,7 +167,7 @@ def without_guesses(judged: Any, wire: Any) -> Any:
     return {**made, "media_type": wire["media_type"]} if wire.get("media_type", "none") in (None, "") else made
 
 
-def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
+def test_the_package_reads_every_block_type(judge: Judging) -> None:
     usage = Usage(
         input_tokens=100,
         output_tokens=20,
@@ -180,9 +180,9 @@ def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
     )
     png = base64.b64encode(b"\x89PNG\xff\xfe").decode()
     history = [
-        said(Role.SYSTEM, TextBlock("Be brief."), TextBlock("Be kind."), number=1),
-        said(Role.SYSTEM, number=2),
-        said(
+        make_message(Role.SYSTEM, TextBlock("Be brief."), TextBlock("Be kind."), number=1),
+        make_message(Role.SYSTEM, number=2),
+        make_message(
             Role.USER,
             TextBlock("What are these?"),
             ImageBlock(ImageSource("base64", png), "image/png"),
@@ -193,7 +193,7 @@ def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
             extra={"tenant": "a"},
             user_id="u",
         ),
-        said(
+        make_message(
             Role.ASSISTANT,
             ThinkingBlock("I have to look.", "sig"),
             RedactedThinkingBlock("blob"),
@@ -208,13 +208,13 @@ def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
             run_id="run_1",
             extra={},
         ),
-        said(Role.TOOL, ToolResultBlock("tu_01", (TextBlock("a"), TextBlock("b"))), number=5),
-        said(
+        make_message(Role.TOOL, ToolResultBlock("tu_01", (TextBlock("a"), TextBlock("b"))), number=5),
+        make_message(
             Role.TOOL,
             ToolResultBlock("tu_02", (ImageBlock(ImageSource("url", "https://example.com/a.png"), "image/png"),), True),
             number=6,
         ),
-        said(Role.USER, TextBlock("Thanks."), number=7, status=MessageStatus.CANCELLED),
+        make_message(Role.USER, TextBlock("Thanks."), number=7, status=MessageStatus.CANCELLED),
     ]
     written = pydantic_ai.write_messages(history)
     assert [(loss.message_id, loss.block_type) for loss in written.losses] == [(history[3].id, "invalid_tool_use")]
@@ -229,17 +229,17 @@ def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
     assert list(again) == history
 
 
-def test_the_package_takes_a_history_that_does_not_say_everything_for_what_we_take_it(judge: Judging) -> None:
+def test_the_package_reads_defaults_as_we_do(judge: Judging) -> None:
     wire = [request(prompt("Hello.")), response({"part_kind": "text", "content": "Hi."}, call(args={"path": "a"}))]
     kinds = ["UserPromptPart", "TextPart", "ToolCallPart"]
     assert judge("pydantic-ai").ask("validate_sparse", wire) == kinds
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
 
 
 # --- what means what -------------------------------------------------------------------------------------------------
 
 
-def test_instructions_are_a_system_message_where_they_change() -> None:
+def test_changed_instructions_become_a_system_message() -> None:
     wire = [
         request(prompt("One?"), instructions="Count."),
         response({"part_kind": "text", "content": "One."}),
@@ -259,15 +259,18 @@ def test_instructions_are_a_system_message_where_they_change() -> None:
     ]
 
 
-def test_requests_that_follow_each_other_stay_apart_and_new_messages_join() -> None:
+def test_consecutive_requests_stay_separate_and_new_messages_join() -> None:
     wire = [request(prompt("One.")), request(prompt("Two."), prompt("Three."))]
-    assert given_back(wire) == wire
-    hand_made = [said(Role.SYSTEM, TextBlock("Be brief.")), said(Role.USER, TextBlock("Hello."), number=2)]
+    assert round_trip(wire) == wire
+    hand_made = [
+        make_message(Role.SYSTEM, TextBlock("Be brief.")),
+        make_message(Role.USER, TextBlock("Hello."), number=2),
+    ]
     (one,) = pydantic_ai.write_messages(hand_made).wire
     assert [part["part_kind"] for part in one["parts"]] == ["system-prompt", "user-prompt"]
 
 
-def test_times_are_those_of_the_parts_or_of_the_request_or_given() -> None:
+def test_times_come_from_part_request_or_argument() -> None:
     later = NOON + timedelta(seconds=1, microseconds=5)
     wire = [
         request(prompt("a", timestamp=later.isoformat()), {"part_kind": "compaction", "content": "b"}, timestamp="x"),
@@ -275,10 +278,10 @@ def test_times_are_those_of_the_parts_or_of_the_request_or_given() -> None:
         response(timestamp="2026-05-08T12:00:01.000005"),
     ]
     assert [message.created_at for message in read(wire)] == [later, NOON, later, later]
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
 
 
-def test_usage_is_in_disjoint_buckets_and_no_price_is_made_up() -> None:
+def test_usage_is_split_and_no_price_is_invented() -> None:
     told = {"input_tokens": 100, "cache_read_tokens": 30, "cache_write_tokens": 10, "output_tokens": 5, "cost": "0.5"}
     (message,) = read([response(usage=told, model_name="gpt-5", provider_name="openai", run_id="run_1")])
     usage = message.metadata.usage
@@ -300,17 +303,17 @@ def test_usage_is_in_disjoint_buckets_and_no_price_is_made_up() -> None:
         ({"finish_reason": "error"}, "error"),
     ],
 )
-def test_how_an_answer_ended_is_its_status(told: dict[str, str], status: str) -> None:
+def test_the_state_of_a_response_is_its_status(told: dict[str, str], status: str) -> None:
     (message,) = read([response({"part_kind": "text", "content": "a"}, **told)])
     assert message.metadata.status == status
 
 
 @pytest.mark.parametrize("args", ['{"path": "RE', "[1]", "nonsense", {"INVALID_JSON": '{"path": 1}'}])
-def test_a_call_that_cannot_be_used_stays_one(args: Any) -> None:
+def test_an_invalid_call_round_trips(args: Any) -> None:
     (message,) = read([response(call(args=args))])
     (block,) = message.content
     assert isinstance(block, InvalidToolUseBlock)
-    foreign = said(Role.ASSISTANT, InvalidToolUseBlock("tu_01", "look", block.input_text, "why"))
+    foreign = make_message(Role.ASSISTANT, InvalidToolUseBlock("tu_01", "look", block.input_text, "why"))
     (again,) = read(pydantic_ai.write_messages([foreign]).wire)
     assert isinstance(again.content[0], InvalidToolUseBlock)
     assert again.content[0].input_text == block.input_text
@@ -331,31 +334,31 @@ def test_a_call_that_cannot_be_used_stays_one(args: Any) -> None:
         ),
     ],
 )
-def test_what_a_tool_answers_is_texts_and_files(content: Any, blocks: list[Any]) -> None:
+def test_tool_returns_are_texts_and_files(content: Any, blocks: list[Any]) -> None:
     wire = [response(call()), request(result(content, outcome="failed"))]
     answer = read(wire)[1].content[0]
     assert isinstance(answer, ToolResultBlock)
     assert list(answer.content) == blocks
     assert answer.is_error
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
 
 
-def test_json_of_a_tool_that_only_looks_like_a_file_is_none() -> None:
+def test_tool_json_that_resembles_a_file_is_not_a_file() -> None:
     shown = {"kind": "image-url", "url": "https://example.com/a.png", "media_type": "image/png"}
     wire = [response(call()), request(result(shown, content_file_digests=[]))]
     answer = read(wire)[1].content[0]
     assert [block.type for block in answer.content] == ["text"]  # type: ignore[union-attr]
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
 
 
-def test_a_result_made_later_names_its_call_as_the_history_does() -> None:
+def test_a_new_result_uses_the_call_id_of_the_history() -> None:
     (asked,) = read([response(call("call_9", {"path": "a"}))])
-    answer = said(Role.TOOL, ToolResultBlock(asked.content[0].id, (TextBlock("ok"),)))  # type: ignore[union-attr]
+    answer = make_message(Role.TOOL, ToolResultBlock(asked.content[0].id, (TextBlock("ok"),)))  # type: ignore[union-attr]
     part = pydantic_ai.write_messages([asked, answer]).wire[1]["parts"][0]
     assert (part["tool_name"], part["tool_call_id"]) == ("look", "call_9")
 
 
-def test_what_a_provider_did_itself_is_opaque_and_what_only_records_is_no_message() -> None:
+def test_provider_tools_are_opaque_and_records_are_not_messages() -> None:
     search = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "args": {}, "tool_call_id": "s"}
     revealed = {"part_kind": "tool-availability-delta", "tools_added": ["f"]}
     wire = [request(revealed, prompt("Hi."), revealed), request(revealed), response(search)]
@@ -364,17 +367,17 @@ def test_what_a_provider_did_itself_is_opaque_and_what_only_records_is_no_messag
         TextBlock("Hi."),
         OpaqueBlock("pydantic_ai", search),
     ]
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
 
 
-def test_a_mark_for_the_cache_stands_where_it_stood_and_says_nothing() -> None:
+def test_a_cache_point_keeps_its_position() -> None:
     wire = [request(prompt(["a", {"kind": "cache-point", "ttl": "1h"}, "b"]))]
     (message,) = read(wire)
     assert message.content == (TextBlock("a"), TextBlock("b"))
-    assert given_back(wire) == wire
+    assert round_trip(wire) == wire
 
 
-def test_an_edit_shows_and_what_stands_beside_it_stays() -> None:
+def test_an_edit_is_written_and_its_neighbours_are_unchanged() -> None:
     part = {"part_kind": "text", "content": "Hello.", "id": "msg_1", "provider_name": "openai"}
     structured = {"kind": "structured-content", "content": "a: 1", "value": {"a": 1}}
     asked, answer = read([request(prompt([structured, "b"])), response(part)])
@@ -409,13 +412,13 @@ def test_an_edit_shows_and_what_stands_beside_it_stays() -> None:
         ([request(prompt("a"), metadata={"dragoman": {"0": {"id": 1}}})], "$[0].parts[0]"),
     ],
 )
-def test_what_is_no_history_is_refused_with_its_place(wire: Any, where: str) -> None:
+def test_invalid_input_is_rejected_with_its_path(wire: Any, where: str) -> None:
     with pytest.raises(FormatError) as refused:
         read(wire)
     assert refused.value.where == where
 
 
-def test_whatever_is_wrong_in_a_history_it_comes_back_as_it_was_or_is_refused_with_its_place(judge: Judging) -> None:
+def test_a_mutated_history_round_trips_or_is_rejected_with_its_path(judge: Judging) -> None:
     places, changed, count = [], [], 0
     for history in judge("pydantic-ai").ask("generate", {"first": 400, "count": 20}):
         for wire in mutations(history, 50):
@@ -432,7 +435,7 @@ def test_whatever_is_wrong_in_a_history_it_comes_back_as_it_was_or_is_refused_wi
     assert 0 < len(places) < count == 1000
 
 
-def test_a_time_with_a_lone_surrogate_is_refused_with_its_place() -> None:
+def test_a_time_with_a_lone_surrogate_is_rejected_with_its_path() -> None:
     history = [{"kind": "request", "parts": [], "timestamp": "\ud800"}]
     with pytest.raises(FormatError, match="half of a character") as caught:
         pydantic_ai.read_messages(history, session_id="sess_1", created_at=datetime(2026, 5, 8, tzinfo=UTC))

@@ -74,7 +74,7 @@ class SourceMap:
     def replace_call_ids(self, text: str) -> str:
         """Return a text about the conversation with the call ids of the file."""
         ids = self._call_ids
-        return _QUOTED.sub(lambda found: repr(ids[found[1]]) if found[1] in ids else found[0], text)
+        return _QUOTED.sub(lambda match: repr(ids[match[1]]) if match[1] in ids else match[0], text)
 
     @functools.cached_property
     def _call_ids(self) -> dict[str, str]:

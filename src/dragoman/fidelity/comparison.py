@@ -361,12 +361,12 @@ def _iterate_blocks(request: Request) -> Iterator[tuple[_Position, Role, Content
 def _input_change(before: _Call, after: _Call) -> str | None:
     """Return how the input of a call changed; ``None`` if it is different."""
     match before, after:
-        case ToolUseBlock(input=ours), ToolUseBlock(input=theirs):
-            return "" if diff(ours, theirs) is None else None
-        case InvalidToolUseBlock(input_text=ours), InvalidToolUseBlock(input_text=theirs):
-            return "" if ours == theirs else None
-        case InvalidToolUseBlock(input_text=ours), ToolUseBlock(input=theirs):
-            return "as a call with the input {invalid_input: …}" if theirs == {"invalid_input": ours} else None
+        case ToolUseBlock(input=old), ToolUseBlock(input=new):
+            return "" if diff(old, new) is None else None
+        case InvalidToolUseBlock(input_text=old), InvalidToolUseBlock(input_text=new):
+            return "" if old == new else None
+        case InvalidToolUseBlock(input_text=old), ToolUseBlock(input=new):
+            return "as a call with the input {invalid_input: …}" if new == {"invalid_input": old} else None
         case _:
             return None
 

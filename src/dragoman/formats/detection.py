@@ -136,8 +136,8 @@ def _try_dialects(values: Sequence[Any]) -> tuple[list[_Candidate], list[tuple[s
                 candidates.append(candidate)
             case str(why) if _has_message_list(name, values[0]):
                 rejected.append((name, why))
-    candidates.sort(key=lambda one: (one.unread_size, not one.is_family, one.format != _PREFERRED))
-    rejected.sort(key=lambda one: one[1] != _NO_EVIDENCE)  # the nearest first: readable values
+    candidates.sort(key=lambda choice: (choice.unread_size, not choice.is_family, choice.format != _PREFERRED))
+    rejected.sort(key=lambda choice: choice[1] != _NO_EVIDENCE)  # the nearest first: readable values
     return candidates, rejected
 
 
@@ -217,13 +217,13 @@ def _choose_best(values: Sequence[Any], candidates: list[_Candidate]) -> Detecti
         if candidate.unread_size <= smallest + _SIMILAR_CHARACTERS
         and _to_comparable(candidate.messages) == _to_comparable(candidates[0].messages)
     ]
-    first = min(similar, key=lambda one: (not one.is_family, one.format != _PREFERRED, one.unread_size))
+    first = min(similar, key=lambda choice: (not choice.is_family, choice.format != _PREFERRED, choice.unread_size))
     if first.is_family:
         return Detection(first.format, first.by_message, f"{first.format} reads it, and its model is {first.model}")
     if len(similar) > 1:
-        others = " and ".join(one.format for one in similar)
+        others = " and ".join(choice.format for choice in similar)
         return Detection(first.format, first.by_message, f"{others} read it alike")
-    best = [one for one in candidates if one.unread_size == smallest]
+    best = [choice for choice in candidates if choice.unread_size == smallest]
     return (
         Detection(first.format, first.by_message, _explain(candidates))
         if len(best) == 1

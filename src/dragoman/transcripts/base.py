@@ -238,7 +238,7 @@ def _key_order(rebuilt: Any, wire: Any) -> dict[str, Any] | None:
     elif type(rebuilt) is list and type(wire) is list:
         order = {}
         pairs = enumerate(zip(rebuilt, wire, strict=False))
-        nested = {str(index): part for index, (ours, theirs) in pairs if (part := _key_order(ours, theirs)) is not None}
+        nested = {str(index): part for index, (old, new) in pairs if (part := _key_order(old, new)) is not None}
     else:
         return None
     return ({**order, "in": nested} if nested else order) or None
