@@ -29,7 +29,7 @@ from dragoman.pricing import prices_from_mapping
 from dragoman.rules import check
 from dragoman.store import Store
 from dragoman.tools import tool
-from dragoman.turn import AnswerEnd, AnswerStart, ToolResultStored, TurnEnd, TurnStart
+from dragoman.turn import AnswerEnd, AnswerStart, ToolResultEvent, TurnEnd, TurnStart
 from tests.strict import call, say, think
 from tests.turn.ground import DIALECTS, ground
 
@@ -72,7 +72,7 @@ async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, 
         assert kept[2].metadata.latency_ms is not None
         assert check(kept) == ()
         steps = [type(event) for event in told if type(event).__module__ == "dragoman.turn.types"]
-        assert steps == [TurnStart, AnswerStart, AnswerEnd, ToolResultStored, AnswerStart, AnswerEnd, TurnEnd]
+        assert steps == [TurnStart, AnswerStart, AnswerEnd, ToolResultEvent, AnswerStart, AnswerEnd, TurnEnd]
         ended = told[-1]
         assert isinstance(ended, TurnEnd)
         assert (ended.stop_reason, ended.llm_calls, ended.tool_calls) == (StopReason.END_TURN, 2, 1)

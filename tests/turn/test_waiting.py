@@ -24,7 +24,7 @@ from dragoman.message import (
 from dragoman.rules import check
 from dragoman.store import Store, open_store
 from dragoman.tools import Confirmation, builtin_tools, tool
-from dragoman.turn import Agent, AgentConfig, Approval, PendingCall, ToolResultStored, TurnEnd, TurnStart
+from dragoman.turn import Agent, AgentConfig, Approval, PendingCall, ToolResultEvent, TurnEnd, TurnStart
 from tests.strict import call, say
 from tests.turn.ground import DIALECTS, ground
 from tests.turn.test_turn import PIXEL, add, messages, text_of
@@ -87,7 +87,7 @@ async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_t
         assert isinstance(began, TurnStart)
         assert began.question is None
         assert [row.message.content for row in began.answers] == [(given(pending, "Bern"),)]
-        assert not any(isinstance(event, ToolResultStored) for event in told)
+        assert not any(isinstance(event, ToolResultEvent) for event in told)
         assert isinstance(over, TurnEnd)
         assert (over.stop_reason, over.pending, over.llm_calls) == (StopReason.END_TURN, (), 1)
         kept = await messages(it.store, it.session)
@@ -324,7 +324,7 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
         )
         told = [event async for event in agent.turn(it.session, approvals=approvals)]
         assert sorted(ran) == ["certainly", "yes"]
-        stored = [event.row.message for event in told if isinstance(event, ToolResultStored)]
+        stored = [event.row.message for event in told if isinstance(event, ToolResultEvent)]
         assert len(stored) == 3
         found = await results(it.store, it.session)
         assert found[yes.call_id] == ToolResultBlock(yes.call_id, (TextBlock("noted yes"),))

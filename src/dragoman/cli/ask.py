@@ -35,7 +35,7 @@ from dragoman.message import ContentBlock, Message, TextBlock
 from dragoman.store import Session, Store
 from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.toolschema import value_problems
-from dragoman.turn import Agent, AgentConfig, AnswerEnd, ToolResultStored, TurnEnd
+from dragoman.turn import Agent, AgentConfig, AnswerEnd, ToolResultEvent, TurnEnd
 from dragoman.turn.image_policy import image_from_file
 
 EXIT_FAILURE, EXIT_CANCEL = 1, 130
@@ -176,7 +176,7 @@ class _QuestionRun:
                 case AnswerEnd(row=row):
                     self._messages.append(row.message)
                     self._end_line(row.message)
-                case ToolResultStored(row=row):
+                case ToolResultEvent(row=row):
                     self._messages.append(row.message)
                 case TurnEnd():
                     end = event

@@ -356,7 +356,7 @@ class _Connection:
             if self._client is not None and self._task is not None and not self._task.done():
                 return self._client
             if self._is_closed:
-                raise self._closed_error()
+                raise self._close_error()
             wait_s = self._retry_at - time.monotonic()
             if wait_s > 0:
                 text = f"the connection failed {self._failures} times in a row; next attempt in {wait_s:.0f} s"
@@ -370,7 +370,7 @@ class _Connection:
             self._client = await ready
             return self._client
 
-    def _closed_error(self) -> ToolSourceError:
+    def _close_error(self) -> ToolSourceError:
         return ToolSourceError("the connection is closed", where=f"MCP server {self.server.name!r}")
 
     async def _run_connection(self, ready: asyncio.Future[mcp.Client], stop: asyncio.Event) -> None:
@@ -389,7 +389,7 @@ class _Connection:
                 await stop.wait()
         except asyncio.CancelledError:  # the caller gave up
             if not ready.done():
-                ready.set_exception(self._closed_error())
+                ready.set_exception(self._close_error())
             raise
         except Exception as error:  # noqa: BLE001  errors of the server and the SDK
             if not ready.done():

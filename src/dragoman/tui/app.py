@@ -32,7 +32,7 @@ from dragoman.tui import dialogs
 from dragoman.tui.commands import Commands
 from dragoman.tui.input_line import InputLine
 from dragoman.tui.widgets import CallView, MessageView, heading, text_of
-from dragoman.turn import Agent, AnswerEnd, AnswerStart, ToolResultStored, TurnEnd, TurnEvent, TurnStart, TurnTask
+from dragoman.turn import Agent, AnswerEnd, AnswerStart, ToolResultEvent, TurnEnd, TurnEvent, TurnStart, TurnTask
 from dragoman.turn.image_policy import image_from_file
 
 MAX_MESSAGES: Final = 60  # when a session is opened
@@ -294,7 +294,7 @@ class _TurnView:
             case AnswerEnd(row=row, fault=fault) if self._view is not None:
                 await self._view.finish(row.message, fault=_fault_text(fault))
                 self._view = None
-            case ToolResultStored(row=row):
+            case ToolResultEvent(row=row):
                 await self._app.show_tool_message(row.message)
             case TurnEnd(fault=fault) if fault is not None and fault.code == "too_many_steps":
                 await self._app.add_note(_fault_text(fault), "error")

@@ -1,43 +1,16 @@
-"""Bus events about sessions, model choices, swaps and evaluations, which several entry points emit."""
+"""Bus events about deleted sessions, rejected swaps and evaluations, which several entry points emit."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-import msgspec
-
-from dragoman.bus import Bus, Payload, Scope
+from dragoman.bus import Bus, Payload
 from dragoman.bus.event_types import routing_events, system_events, turn_events
 from dragoman.handoff import SwapPlan
 from dragoman.message import Role
-from dragoman.routing import Decision
 from dragoman.store import Evaluation, Session, Store
-from dragoman.turn.services import AgentServices
-
-
-def emit_session_start(services: AgentServices, session: Session, message_count: int) -> None:
-    """Emit that a session is created or resumed, at the agent's first turn in it."""
-    if services.remember_session(session.id):
-        return
-    event: Payload
-    if message_count == 0:
-        path, policy = session.workspace_path, session.routing_policy
-        event = turn_events.SessionCreated(
-            workspace_path=path,
-            workspace_hash=_hash(path.encode("utf-8", "replace")) if path else None,
-            initial_active_model=session.active_model,
-            routing_policy_version=None if policy is None else _hash(msgspec.json.encode(policy, order="sorted")),
-        )
-    else:
-        event = turn_events.SessionResumed(
-            message_count=message_count,
-            active_model=session.active_model,
-            idle_seconds=max(0.0, (services.clock() - session.updated_at).total_seconds()),
-        )
-    services.bus.try_emit(event, session_id=session.id)
 
 
 async def make_session_end(store: Store, session: Session) -> turn_events.SessionEnded:
@@ -48,30 +21,6 @@ async def make_session_end(store: Store, session: Session) -> turn_events.Sessio
     return turn_events.SessionEnded(
         disposition="completed", turn_count=turns, total_cost_usd=cost, duration_seconds=max(0.0, age)
     )
-
-
-def emit_choice(scope: Scope, decision: Decision) -> None:
-    """Emit a match of earlier turns, and a choice of the user against the routing."""
-    if decision.winner_index < 0:
-        return
-    winner, alternative = decision.chain[decision.winner_index], decision.alternative
-    if winner.policy == "pattern":
-        best, *others = winner.pattern_alternatives or ()
-        scope.try_emit(
-            "pattern.matched",
-            {
-                "model": decision.chosen_model,
-                "confidence": winner.confidence or 0.0,
-                "sample_size": best.sample_size,
-                "alternatives": msgspec.to_builtins(others),
-            },
-        )
-    if alternative is None or alternative.candidate_model in (None, decision.chosen_model):
-        return
-    fields = {"previous_model": alternative.candidate_model, "chosen_model": decision.chosen_model}
-    scope.try_emit("route.overridden", {**fields, "source": winner.policy})
-    if alternative.policy == "pattern":
-        scope.try_emit("pattern.override_dismissed", {"model": alternative.candidate_model})
 
 
 def rejection_event(session: Session, plan: SwapPlan) -> routing_events.RoutingConstraintFailure:
@@ -104,7 +53,3 @@ def evaluation_events(evaluation: Evaluation) -> Iterator[Payload]:
         yield routing_events.PatternRecorded(
             pattern_id=evaluation.id, primary_model=evaluation.model, success=success, cost_usd=evaluation.cost_usd
         )
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -23,7 +23,7 @@ _log: Final = logging.getLogger("dragoman.turn")
 
 async def finish_turn(turn: TurnState) -> TurnEnd:
     """End a turn with its last answer, its pending calls, or its fault."""
-    pending, answer = turn.blocking_calls, turn.answer
+    pending, answer = turn.all_pending, turn.answer
     if pending:
         return await _finish_pending(turn, pending)
     assert answer is not None  # of a turn without pending calls
@@ -117,7 +117,7 @@ def _emit_completion(turn: TurnState, stop_reason: StopReason) -> None:
             tool_call_count=usage.tool_calls,
             total_input_tokens=usage.input_tokens,
             total_output_tokens=usage.output_tokens,
-            total_cost_usd=usage.known_cost_usd,
+            total_cost_usd=usage.total_cost_usd,
             unpriced_calls=usage.unpriced_calls,
             wall_time_seconds=usage.wall_time_s,
             user_id=turn.request.user_id,
@@ -136,7 +136,7 @@ def _emit_failure(turn: TurnState, code: str, error_class: ErrorClass, message: 
             error_message_redacted=redact(message),
             llm_call_count=usage.llm_calls,
             tool_call_count=usage.tool_calls,
-            total_cost_usd=usage.known_cost_usd,
+            total_cost_usd=usage.total_cost_usd,
             unpriced_calls=usage.unpriced_calls,
             wall_time_seconds=usage.wall_time_s,
         ),

@@ -319,11 +319,11 @@ def _write_request(turn: TurnState) -> tuple[FittedHistory, Written]:
 def fit_history(turn: TurnState, options: Options) -> FittedHistory:
     """The messages that the model receives: supported, repaired, and as many as fit its window."""
     config, session, capabilities = turn.config, turn.session, turn.model.capabilities
-    policy = image_policy(config, session)
+    policy = image_policy(config, session) if session.metadata else config.capability_policy
     describe = image_describer(config, session) if policy == "describe" else None
     visible = project_history(with_summary(turn.history), capabilities, policy=policy, describe=describe)
     valid = repair(visible, turn.tools.problems).messages
-    tool_tokens = estimate_tokens((), turn.tools.definitions) if len(turn.tools) else 0
+    tool_tokens = estimate_tokens((), turn.tools.definitions) if turn.tools.definitions else 0
     default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
     answer_tokens = min(options.max_output_tokens or default, capabilities.max_context_tokens // 2)
     limit = max(1, capabilities.max_context_tokens - tool_tokens - answer_tokens)

@@ -77,7 +77,7 @@ class PendingCalls:
         """
         request = self._request
         pending = {call.call_id: call for call in self.filter_pending(self.open_calls)}
-        for call_id, is_approval in _answered_calls(request).items():
+        for call_id, is_approval in _answers_by_call(request).items():
             call = pending.get(call_id)
             if call is None:
                 raise _not_pending_error(call_id, history)
@@ -101,7 +101,7 @@ def result_ids(history: Iterable[Message]) -> set[str]:
     return {block.tool_use_id for message in history for block in message.content if isinstance(block, ToolResultBlock)}
 
 
-def _answered_calls(request: TurnRequest) -> Mapping[str, bool]:
+def _answers_by_call(request: TurnRequest) -> Mapping[str, bool]:
     """The ids of the calls that a request answers, and whether the answer is an approval."""
     answered: dict[str, bool] = {}
     for call_id, is_approval in (

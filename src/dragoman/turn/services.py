@@ -17,7 +17,7 @@ from dragoman import settings as settings_module
 from dragoman.adapter import Adapter
 from dragoman.bus import Bus
 from dragoman.bus.event_types.routing_events import ProviderDegraded
-from dragoman.catalog import Model
+from dragoman.catalog import Model, Provider
 from dragoman.client import Client
 from dragoman.errors import DragomanError, FormatError, UnknownModelError, UnknownPriceError
 from dragoman.exchange import Fault
@@ -82,6 +82,8 @@ class AgentServices:
         self._policy_files: dict[str, PolicyFile] = {}  # by workspace
         self._workspace_path = str(workspace.root if isinstance(workspace, Workspace) else workspace or Path.cwd())
         self._endpoints: dict[str, Endpoint] = {}
+        self._models: dict[str, Model] = {}  # rows of the catalog
+        self._providers: dict[str, Provider] = {}
         self._samples: dict[str | None, tuple[Sequence[PatternSample], float]] = {}  # with their expiry, by user
         self._known_sessions: set[str] = set()
         self._unpriced_models: set[str] = set()  # already logged
@@ -151,7 +153,15 @@ class AgentServices:
 
     def adapter(self, model: Model, ids: ToolIds) -> Adapter:
         """The adapter of a model, with the tool ids of a session."""
-        return Adapter(self.settings.catalog.provider(model.provider), model, ids)
+        if model.provider not in self._providers:
+            self._providers[model.provider] = self.settings.catalog.provider(model.provider)
+        return Adapter(self._providers[model.provider], model, ids)
+
+    def get_catalog_model(self, model_id: str) -> Model:
+        """The model with that id in the catalog."""
+        if model_id not in self._models:
+            self._models[model_id] = self.registry.catalog.model(model_id)
+        return self._models[model_id]
 
     def record_call(self, model: Model, fault: Fault | None, *, session_id: str) -> None:
         """Update the availability of a model after a call, and emit the changes."""

@@ -7,14 +7,17 @@ calls are answered by the request, or cancelled by a new question. Invariant: a 
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 from collections.abc import Sequence
 from datetime import UTC
 from decimal import Decimal
 from typing import Final
 
+import msgspec
+
 from dragoman.adapter import estimate_tokens
-from dragoman.bus import Scope
+from dragoman.bus import Payload, Scope
 from dragoman.bus.event_types import routing_events, turn_events
 from dragoman.codec import content_hash
 from dragoman.context_window import with_summary
@@ -30,7 +33,6 @@ from dragoman.store import Row, Session
 from dragoman.store.turns import SessionLease
 from dragoman.tools import ToolRegistry
 from dragoman.turn.config import AgentConfig
-from dragoman.turn.events import emit_choice, emit_session_start
 from dragoman.turn.image_policy import image_policy
 from dragoman.turn.pending_calls import PendingCalls
 from dragoman.turn.services import AgentServices
@@ -62,9 +64,9 @@ async def start_turn(
     _check_content(request, history, open_calls)
     usage = usage or TurnUsage(request.run_id or store.new_id())
     scope = services.bus.scope(session.id, usage.turn_id)
-    emit_session_start(services, session, len(rows))
+    _emit_session_start(services, session, len(rows))
     decision = await _choose_model(services, config, request, session, history, scope=scope, tools=tools.definitions)
-    model = services.registry.catalog.model(decision.chosen_model)
+    model = services.get_catalog_model(decision.chosen_model)
     usage.model = model.id
     return TurnState(
         services,
@@ -156,6 +158,7 @@ async def _choose_model(
     policy = services.policy(session)
     size = estimate_size(history)
     response_format = request.options.response_format
+    policy_of_images = image_policy(config, session) if session.metadata else config.capability_policy
     gather = functools.partial(
         collect_facts,
         history,
@@ -163,7 +166,7 @@ async def _choose_model(
         now=services.clock().astimezone(),
         tools=tools,
         output_schema=response_format is not None and response_format.kind != "text",
-        shows_images=image_policy(config, session) == "strict",
+        shows_images=policy_of_images == "strict",
         may_name_model=not request.is_worker,
         override=request.model,
         sticky=_sticky_model(services, request, session, history),
@@ -186,7 +189,7 @@ async def _choose_model(
     _emit_decision(scope, decision, (time.perf_counter() - started_at) * 1000)
     try:
         decision.raise_if_rejected()
-        services.check_endpoint(services.registry.catalog.model(decision.chosen_model).provider)
+        services.check_endpoint(services.get_catalog_model(decision.chosen_model).provider)
     except (RoutingError, SettingsError) as error:
         scope.try_emit(_failure_event(error))
         raise
@@ -203,7 +206,7 @@ def _emit_decision(scope: Scope, decision: Decision, elapsed_ms: float) -> None:
             chain=decision.chain,  # type: ignore[arg-type]
         )
     )
-    emit_choice(scope, decision)
+    _emit_choice(scope, decision)
     if decision.rejection is not None and decision.rejection.code == "routing_constraint_failure":
         scope.try_emit("routing_constraint_failure", decision.rejection.payload())
 
@@ -251,6 +254,56 @@ def _estimate_tokens(history: list[Message], request: TurnRequest, tools: _Tools
     """Tokens of the input, roughly; the same for every model."""
     message = _message("", "", Role.USER, (*request.content, *request.answers), _NO_METADATA, NO_TIME)
     return estimate_tokens((*with_summary(history), message), tools)
+
+
+def _emit_choice(scope: Scope, decision: Decision) -> None:
+    """Emit a match of earlier turns, and a choice of the user against the routing."""
+    if decision.winner_index < 0:
+        return
+    winner, alternative = decision.chain[decision.winner_index], decision.alternative
+    if winner.policy == "pattern":
+        best, *others = winner.pattern_alternatives or ()
+        scope.try_emit(
+            "pattern.matched",
+            {
+                "model": decision.chosen_model,
+                "confidence": winner.confidence or 0.0,
+                "sample_size": best.sample_size,
+                "alternatives": msgspec.to_builtins(others),
+            },
+        )
+    if alternative is None or alternative.candidate_model in (None, decision.chosen_model):
+        return
+    fields = {"previous_model": alternative.candidate_model, "chosen_model": decision.chosen_model}
+    scope.try_emit("route.overridden", {**fields, "source": winner.policy})
+    if alternative.policy == "pattern":
+        scope.try_emit("pattern.override_dismissed", {"model": alternative.candidate_model})
+
+
+def _emit_session_start(services: AgentServices, session: Session, message_count: int) -> None:
+    """Emit that a session is created or resumed, at the agent's first turn in it."""
+    if services.remember_session(session.id):
+        return
+    event: Payload
+    if message_count == 0:
+        path, policy = session.workspace_path, session.routing_policy
+        event = turn_events.SessionCreated(
+            workspace_path=path,
+            workspace_hash=_hash(path.encode("utf-8", "replace")) if path else None,
+            initial_active_model=session.active_model,
+            routing_policy_version=None if policy is None else _hash(msgspec.json.encode(policy, order="sorted")),
+        )
+    else:
+        event = turn_events.SessionResumed(
+            message_count=message_count,
+            active_model=session.active_model,
+            idle_seconds=max(0.0, (services.clock() - session.updated_at).total_seconds()),
+        )
+    services.bus.try_emit(event, session_id=session.id)
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 # --- the question ----------------------------------------------------------------------------------------------------

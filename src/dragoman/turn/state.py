@@ -121,7 +121,7 @@ class TurnState:
         return [call for call in self.open_calls if self.pending_calls.reason_for(call) is None]
 
     @property
-    def blocking_calls(self) -> tuple[PendingCall, ...]:
+    def all_pending(self) -> tuple[PendingCall, ...]:
         """The pending calls, if every open call is pending."""
         if self.calling_message is None:
             return ()
@@ -133,10 +133,10 @@ class TurnState:
     def should_continue(self) -> bool:
         """Whether the model is to be called: with results of its calls, after a pause, or for the first time."""
         if self.answer is None:
-            return not self.blocking_calls
+            return not self.all_pending
         is_paused = self.answer.stop_reason is StopReason.PAUSED
         has_steps_left = self.steps < self.config.max_steps
-        return (is_paused or self.calling_message is not None) and has_steps_left and not self.blocking_calls
+        return (is_paused or self.calling_message is not None) and has_steps_left and not self.all_pending
 
     def entries(self, *extra_messages: Message) -> list[Entry]:
         """The messages of this turn as trace entries of the agent."""
@@ -224,7 +224,7 @@ class TurnUsage:
             self.cost_usd = (self.cost_usd or Decimal(0)) + usage.amount_usd
 
     @property
-    def known_cost_usd(self) -> Decimal | None:
+    def total_cost_usd(self) -> Decimal | None:
         """The cost of the calls with a price: 0 before the first call, none if no call has a price."""
         return self.cost_usd if self.cost_usd is not None or self.unpriced_calls else Decimal(0)
 
@@ -245,7 +245,7 @@ class TurnUsage:
             tool_calls=self.tool_calls,
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
-            cost_usd=self.known_cost_usd,
+            cost_usd=self.total_cost_usd,
             unpriced_calls=self.unpriced_calls,
             wall_time_s=self.wall_time_s,
             fault=fault,

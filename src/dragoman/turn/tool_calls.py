@@ -24,14 +24,14 @@ from dragoman.store import Row
 from dragoman.tools import LateResult, dispatch
 from dragoman.tools.tool import truncate_middle
 from dragoman.turn.state import LATE_KEY, LATE_RESULT, TurnState
-from dragoman.turn.types import ToolResultStored
+from dragoman.turn.types import ToolResultEvent
 
 _END_EVENTS: Final = ("tool.completed", "tool.failed")
 _MAX_NOTE: Final = 20_000  # characters
 _log: Final = logging.getLogger("dragoman.turn")
 
 
-async def run_tools(turn: TurnState) -> AsyncGenerator[ToolResultStored, None]:
+async def run_tools(turn: TurnState) -> AsyncGenerator[ToolResultEvent, None]:
     """Run the calls of the last answer that are not pending. Yields each result when it is stored."""
     calls = turn.runnable_calls
     if not calls:
@@ -39,7 +39,7 @@ async def run_tools(turn: TurnState) -> AsyncGenerator[ToolResultStored, None]:
     tool_run = _ToolRun(turn, calls)
     try:
         for _ in calls:
-            yield ToolResultStored(await tool_run.next())
+            yield ToolResultEvent(await tool_run.next())
     finally:
         await run_to_completion(tool_run.stop())
 

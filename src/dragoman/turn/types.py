@@ -1,7 +1,7 @@
 """The request of a turn, and the events that a turn yields.
 
 Events in order: ``TurnStart``; for each call of a model ``AnswerStart``, the events of its stream (``dragoman.event``)
-and ``AnswerEnd``; for each tool ``ToolResultStored``; last ``TurnEnd``. A turn can end with pending calls, which wait
+and ``AnswerEnd``; for each tool ``ToolResultEvent``; last ``TurnEnd``. A turn can end with pending calls, which wait
 for the caller or for a person; the answer to them starts another turn. Invariant: an event that names a message follows
 the commit of the message.
 """
@@ -79,7 +79,7 @@ class AnswerEnd(msgspec.Struct, frozen=True, tag="answer_end"):
     fault: Fault | None = None
 
 
-class ToolResultStored(msgspec.Struct, frozen=True, tag="tool_result_stored"):
+class ToolResultEvent(msgspec.Struct, frozen=True, tag="tool_result"):
     """The result of a tool is stored."""
 
     row: Row
@@ -117,4 +117,4 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag="turn_end"):
         return "unpriced" if self.unpriced_calls else "priced"
 
 
-TurnEvent = TurnStart | AnswerStart | StreamEvent | AnswerEnd | ToolResultStored | TurnEnd
+TurnEvent = TurnStart | AnswerStart | StreamEvent | AnswerEnd | ToolResultEvent | TurnEnd

@@ -42,7 +42,7 @@ from dragoman.message import (
 from dragoman.server.runs.agui_encoder import RESPONSE_SCHEMA, AguiEncoder
 from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
-from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultStored, TurnEnd
+from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultEvent, TurnEnd
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
 ID = "01M0000000000000000000000A"
@@ -285,9 +285,9 @@ def test_a_step_tells_which_model_answers_and_what_it_cost() -> None:
     ]
 
 
-def make_result(*blocks: ContentBlock, is_error: bool = False) -> ToolResultStored:
+def make_result(*blocks: ContentBlock, is_error: bool = False) -> ToolResultEvent:
     metadata = MessageMetadata(parent_tool_use_id=CALL)
-    return ToolResultStored(
+    return ToolResultEvent(
         Row(3, Message(ID, "t", Role.TOOL, (ToolResultBlock(CALL, blocks, is_error),), metadata, NOON))
     )
 

@@ -41,7 +41,7 @@ from dragoman.redaction import redact
 from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.transcripts.base import KEY
-from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultStored, TurnEnd, TurnEvent, TurnStart
+from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultEvent, TurnEnd, TurnEvent, TurnStart
 from dragoman.turn.state import stage_of
 
 PROTOCOL_VERSION: Final = "1.0"
@@ -102,7 +102,7 @@ class AguiEncoder:
                 return [*self._close_answer(at_ms), self._encode_step_start(event, at_ms)]
             case AnswerEnd():
                 return [*self._close_answer(at_ms), self._encode_step_end(event, at_ms)]
-            case ToolResultStored(row):
+            case ToolResultEvent(row):
                 return [self._encode_result(row.message, at_ms)]
             case _ if self._answer is not None:
                 return self._answer.encode(event, at_ms)
