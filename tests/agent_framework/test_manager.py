@@ -22,7 +22,7 @@ from dragoman.agent_framework import (
 )
 from dragoman.errors import InputError, RemoteFaultError, ToolFailedError
 from dragoman.message import Role, ToolResultBlock
-from tests.turn.ground import ground
+from tests.turn.fake_agent import open_fake_agent
 
 
 class Planner:
@@ -114,7 +114,7 @@ def test_policies_end_a_run_before_the_planner_does() -> None:
 
 
 async def test_agents_of_ours_are_planner_and_worker(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         planner = await it.agent()
         worker = await it.agent()
         worker.services.default_model = "fake-gemini:model"
@@ -140,7 +140,7 @@ async def test_agents_of_ours_are_planner_and_worker(tmp_path: Path) -> None:
 
 
 async def test_a_planner_that_cannot_be_reached_raises_its_fault(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         it.fakes["anthropic"].fail(500)
         with pytest.raises(RemoteFaultError):
             await ManagerAgent(await it.agent(), InMemoryMemory(), {"a": print}).run("Do it")

@@ -18,7 +18,7 @@ from dragoman.errors import AttachmentUrlError, DragomanError, SettingsError, St
 from tests.attachments.conftest import ANN, BASE, BOB
 from tests.attachments.samples import SCRIPT, png
 from tests.attachments.supabase_server import KEY, SECRET, SupabaseServer, jwt
-from tests.attachments.test_urls import mutant
+from tests.attachments.test_signed_urls import mutant
 from tests.store.test_blobs import free_ports
 
 PATH = "agent-inputs/ann/t/r/img.png"

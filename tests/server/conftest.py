@@ -30,7 +30,7 @@ from dragoman.store import Store
 from dragoman.turn import Agent, AgentConfig
 from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
 from tests.strict import StrictProvider, strict_provider
-from tests.turn.ground import settings_for
+from tests.turn.fake_agent import settings_for
 
 __all__ = ["ServerFixture", "postgres", "postgres_server", "pytest_pyfunc_call", "run_test_server", "runner"]
 

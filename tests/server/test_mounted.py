@@ -23,7 +23,7 @@ from tests.server.conftest import run_test_server
 from tests.server.runs.conftest import parse_events, run_input
 from tests.store.test_blobs import free_ports
 from tests.strict import strict_provider
-from tests.turn.ground import settings_for
+from tests.turn.fake_agent import settings_for
 
 AT = "/tools/dragoman"
 

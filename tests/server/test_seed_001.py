@@ -30,7 +30,7 @@ from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, event_types, post_run, run_input, user
 from tests.server.test_threads import API, SOME_DAY, read_error_code, read_json
 from tests.store.test_blobs import bucket, s3_server
-from tests.turn.ground import DIALECTS
+from tests.turn.fake_agent import DIALECTS
 
 __all__ = ["bucket", "s3_server"]
 

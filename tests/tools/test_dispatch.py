@@ -29,7 +29,7 @@ from dragoman.tools import (
     dispatch,
     tool,
 )
-from tests.tools.calling import FREELY, Heard, a_bench, a_call, text_of
+from tests.tools.tool_fixtures import ALLOW_ALL, EventLog, make_call, make_session, text_of
 
 
 @tool
@@ -65,9 +65,9 @@ async def touch(path: str = ".", paths: list[str] = []) -> str:  # noqa: B006
 REGISTRY = ToolRegistry([echo, break_down, refuse, half, touch])
 
 
-def assert_known(heard: Heard) -> None:
+def assert_known(events: EventLog) -> None:
     """Every event has a known type and a valid payload."""
-    for event_type, payload in heard.events:
+    for event_type, payload in events.events:
         msgspec.convert(payload, EVENT_TYPES[event_type], strict=True)
 
 
@@ -75,24 +75,24 @@ def assert_known(heard: Heard) -> None:
 
 
 async def test_results_come_in_the_order_of_the_calls_and_each_step_is_told() -> None:
-    heard = Heard()
-    calls = [a_call("echo", text="one"), a_call("half"), a_call("echo", text="two")]
-    results = await dispatch(calls, REGISTRY, a_bench(), events=heard)
+    events = EventLog()
+    calls = [make_call("echo", text="one"), make_call("half"), make_call("echo", text="two")]
+    results = await dispatch(calls, REGISTRY, make_session(), events=events)
     assert [text_of(result) for result in results] == ["one", "half", "two"]
     assert [result.tool_use_id for result in results] == [call.id for call in calls]
     assert [result.is_error for result in results] == [False, True, False]
-    assert_known(heard)
-    assert sorted(heard.types) == ["tool.called"] * 3 + ["tool.completed"] * 3
-    told = next(done for done in heard.payloads("tool.completed") if not done["success"])
+    assert_known(events)
+    assert sorted(events.types) == ["tool.called"] * 3 + ["tool.completed"] * 3
+    told = next(done for done in events.payloads("tool.completed") if not done["success"])
     assert (told["files_modified"], told["command_executed"]) == (["a.txt"], "half a")
 
 
 async def test_the_same_input_has_the_same_hash_however_it_is_written() -> None:
-    heard = Heard()
+    events = EventLog()
     registry = ToolRegistry([taking_anything()])
-    calls = [a_call("anything", a=1, b={"c": 2, "d": 3}), a_call("anything", b={"d": 3, "c": 2}, a=1)]
-    await dispatch(calls, registry, a_bench(), events=heard)
-    assert len({payload["input_hash"] for payload in heard.payloads("tool.called")}) == 1
+    calls = [make_call("anything", a=1, b={"c": 2, "d": 3}), make_call("anything", b={"d": 3, "c": 2}, a=1)]
+    await dispatch(calls, registry, make_session(), events=events)
+    assert len({payload["input_hash"] for payload in events.payloads("tool.called")}) == 1
 
 
 def taking_anything() -> Tool:
@@ -103,77 +103,77 @@ def taking_anything() -> Tool:
 
 
 async def test_a_tool_that_there_is_not_fails_as_not_found_and_the_model_reads_which_there_are() -> None:
-    heard = Heard()
-    (result,) = await dispatch([a_call("ecko")], REGISTRY, a_bench(), events=heard)
+    events = EventLog()
+    (result,) = await dispatch([make_call("ecko")], REGISTRY, make_session(), events=events)
     assert result.is_error
     assert "There are: break_down, echo" in text_of(result)
-    assert heard.types == ["tool.failed"]
-    assert heard.payloads("tool.failed")[0]["error_class"] == "not_found"
-    assert_known(heard)
+    assert events.types == ["tool.failed"]
+    assert events.payloads("tool.failed")[0]["error_class"] == "not_found"
+    assert_known(events)
 
 
 @pytest.mark.parametrize(
     "call",
-    [a_call("echo", text=7), a_call("echo"), a_call("echo", text="a", more=1)],
+    [make_call("echo", text=7), make_call("echo"), make_call("echo", text="a", more=1)],
     ids=["wrong type", "missing", "one too many"],
 )
 async def test_an_input_that_does_not_fit_is_told_as_invalid_and_not_as_failed(call: Any) -> None:
-    heard = Heard()
-    (result,) = await dispatch([call], REGISTRY, a_bench(), events=heard)
+    events = EventLog()
+    (result,) = await dispatch([call], REGISTRY, make_session(), events=events)
     assert result.is_error
     assert "was not run" in text_of(result)
     assert "$" in text_of(result)
-    assert heard.types == ["tool_input_invalid"]
-    assert_known(heard)
+    assert events.types == ["tool_input_invalid"]
+    assert_known(events)
 
 
 async def test_a_call_that_arrived_broken_is_never_run() -> None:
-    heard = Heard()
+    events = EventLog()
     broken = InvalidToolUseBlock("tu_1", "echo", '{"text": "a', "it ends in the middle of a text")
-    (result,) = await dispatch([broken], REGISTRY, a_bench(), events=heard)
+    (result,) = await dispatch([broken], REGISTRY, make_session(), events=events)
     assert result.is_error
     assert "it ends in the middle of a text" in text_of(result)
-    assert heard.types == ["tool_input_invalid"]
+    assert events.types == ["tool_input_invalid"]
 
 
 @pytest.mark.parametrize("given", [{"path": "../x"}, {"paths": ["a", "/etc/passwd"]}, {"path": "a\0b"}])
 async def test_a_path_outside_of_the_workspace_is_denied_before_anybody_is_asked(
     workspace: Workspace, given: dict[str, Any]
 ) -> None:
-    heard = Heard()
+    events = EventLog()
     asked = Asked(allow=True)
-    bench = a_bench(workspace, policy=None, confirm=asked)
-    (result,) = await dispatch([a_call("touch", **given)], REGISTRY, bench, events=heard)
+    session = make_session(workspace, policy=None, confirm=asked)
+    (result,) = await dispatch([make_call("touch", **given)], REGISTRY, session, events=events)
     assert result.is_error
-    assert heard.types == ["tool.failed"]
-    assert heard.payloads("tool.failed")[0]["error_class"] == "permission_denied"
+    assert events.types == ["tool.failed"]
+    assert events.payloads("tool.failed")[0]["error_class"] == "permission_denied"
     assert asked.questions == []
 
 
 async def test_a_tool_that_needs_a_workspace_fails_where_there_is_none() -> None:
-    (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, a_bench())
+    (result,) = await dispatch([make_call("touch", path="a")], REGISTRY, make_session())
     assert text_of(result) == "There is no workspace in this session"
 
 
 async def test_of_an_error_that_is_not_for_its_eyes_the_model_reads_only_that_there_was_one() -> None:
-    heard = Heard()
-    results = await dispatch([a_call("break_down"), a_call("refuse")], REGISTRY, a_bench(), events=heard)
+    events = EventLog()
+    results = await dispatch([make_call("break_down"), make_call("refuse")], REGISTRY, make_session(), events=events)
     assert [text_of(result) for result in results] == ["Tool execution failed.", "There is no more tea"]
-    assert "1234" not in str(heard.events)
-    assert [told["error_class"] for told in heard.payloads("tool.failed")] == ["execution_error"] * 2
-    assert_known(heard)
+    assert "1234" not in str(events.events)
+    assert [told["error_class"] for told in events.payloads("tool.failed")] == ["execution_error"] * 2
+    assert_known(events)
 
 
 async def test_a_listener_that_fails_does_not_stop_anything() -> None:
     def fails(*_: Any) -> None:
         raise OverflowError
 
-    (result,) = await dispatch([a_call("echo", text="a")], REGISTRY, a_bench(), events=fails, results=fails)
+    (result,) = await dispatch([make_call("echo", text="a")], REGISTRY, make_session(), events=fails, results=fails)
     assert text_of(result) == "a"
 
 
 async def test_no_calls_have_no_results() -> None:
-    assert await dispatch([], REGISTRY, a_bench()) == ()
+    assert await dispatch([], REGISTRY, make_session()) == ()
 
 
 # --- confirmation ----------------------------------------------------------------------------------------------------
@@ -203,51 +203,51 @@ class Asked:
 async def test_what_changes_something_is_asked_about_unless_it_is_said_otherwise(effects: str, asks: bool) -> None:
     asked = Asked(allow=True)
     one = Tool(definition=echo.definition.replace(side_effects=SideEffects(effects)), run=echo.run)
-    bench = a_bench(policy=None, confirm=asked)
-    (result,) = await dispatch([a_call("echo", text="a")], ToolRegistry([one]), bench)
+    session = make_session(policy=None, confirm=asked)
+    (result,) = await dispatch([make_call("echo", text="a")], ToolRegistry([one]), session)
     assert not result.is_error
     assert bool(asked.questions) is asks
 
 
 async def test_the_question_says_what_is_about_to_happen(workspace: Workspace) -> None:
-    asked, heard = Asked(allow=True), Heard()
+    asked, events = Asked(allow=True), EventLog()
     previewed = Tool(
         definition=touch.definition,
         run=touch.run,
         preview=lambda given, _: Preview(projected_modifications=(given["path"],), command_summary="touch"),
     )
-    bench = a_bench(workspace, policy=None, confirm=asked)
-    await dispatch([a_call("touch", path="a.txt")], ToolRegistry([previewed]), bench, events=heard)
+    session = make_session(workspace, policy=None, confirm=asked)
+    await dispatch([make_call("touch", path="a.txt")], ToolRegistry([previewed]), session, events=events)
     (question,) = asked.questions
     assert question.input == {"path": "a.txt"}
     assert question.input_summary == '{"path":"a.txt"}'
     assert question.projected_modifications == ("a.txt",)
-    assert heard.types == [
+    assert events.types == [
         "tool.confirmation_requested",
         "tool.confirmation_resolved",
         "tool.called",
         "tool.completed",
     ]
-    assert heard.payloads("tool.confirmation_resolved")[0]["confirmation_request_id"] == question.id
-    assert_known(heard)
+    assert events.payloads("tool.confirmation_resolved")[0]["confirmation_request_id"] == question.id
+    assert_known(events)
 
 
 async def test_a_denial_is_told_to_the_model_with_its_reason(workspace: Workspace) -> None:
-    heard = Heard()
-    bench = a_bench(workspace, policy=None, confirm=Asked(allow=False))
-    (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard)
+    events = EventLog()
+    session = make_session(workspace, policy=None, confirm=Asked(allow=False))
+    (result,) = await dispatch([make_call("touch", path="a")], REGISTRY, session, events=events)
     assert text_of(result) == "The user rejected this call: not today"
-    assert heard.payloads("tool.failed")[0]["error_class"] == "user_denied"
-    assert "tool.called" not in heard.types
+    assert events.payloads("tool.failed")[0]["error_class"] == "user_denied"
+    assert "tool.called" not in events.types
 
 
 @pytest.mark.parametrize(("scope", "questions"), [("once", 4), ("session", 1)])
 async def test_an_answer_holds_once_or_for_the_session(workspace: Workspace, scope: str, questions: int) -> None:
     asked = Asked(allow=True, scope=scope)
-    bench = a_bench(workspace, policy=None, confirm=asked)
+    session = make_session(workspace, policy=None, confirm=asked)
     for _ in range(2):
-        calls = [a_call("touch", path="a"), a_call("touch", path="b")]
-        results = await dispatch(calls, REGISTRY, bench)
+        calls = [make_call("touch", path="a"), make_call("touch", path="b")]
+        results = await dispatch(calls, REGISTRY, session)
         assert not any(result.is_error for result in results)
     assert len(asked.questions) == questions
 
@@ -257,13 +257,13 @@ async def test_where_nobody_answers_in_time_the_tool_does_not_run(workspace: Wor
         await asyncio.sleep(3600)
         raise AssertionError
 
-    heard = Heard()
-    bench = a_bench(workspace, policy=None, confirm=silence, confirm_timeout_s=0.01)
-    (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard)
+    events = EventLog()
+    session = make_session(workspace, policy=None, confirm=silence, confirm_timeout_s=0.01)
+    (result,) = await dispatch([make_call("touch", path="a")], REGISTRY, session, events=events)
     assert result.is_error
-    assert heard.payloads("tool.failed")[0]["error_class"] == "confirmation_timeout"
-    assert heard.payloads("tool.confirmation_resolved")[0]["decision"] == "timeout"
-    assert_known(heard)
+    assert events.payloads("tool.failed")[0]["error_class"] == "confirmation_timeout"
+    assert events.payloads("tool.confirmation_resolved")[0]["decision"] == "timeout"
+    assert_known(events)
 
 
 async def test_where_nobody_can_be_asked_the_tool_does_not_run(workspace: Workspace) -> None:
@@ -271,27 +271,27 @@ async def test_where_nobody_can_be_asked_the_tool_does_not_run(workspace: Worksp
         raise OSError("the terminal is gone")
 
     for confirm in (None, broken):
-        heard = Heard()
-        bench = a_bench(workspace, policy=None, confirm=confirm)
-        (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard)
+        events = EventLog()
+        session = make_session(workspace, policy=None, confirm=confirm)
+        (result,) = await dispatch([make_call("touch", path="a")], REGISTRY, session, events=events)
         assert result.is_error
-        assert heard.payloads("tool.failed")[0]["error_class"] == "permission_denied"
-        assert "tool.called" not in heard.types
+        assert events.payloads("tool.failed")[0]["error_class"] == "permission_denied"
+        assert "tool.called" not in events.types
 
 
 async def test_a_policy_can_deny_by_side_effects_and_allow_by_name(workspace: Workspace) -> None:
-    heard = Heard()
+    events = EventLog()
     policy = ConfirmationPolicy(
         side_effects={SideEffects.WRITE: "deny", SideEffects.NONE: "deny"}, tools={"echo": "auto"}
     )
-    calls = [a_call("touch", path="a"), a_call("echo", text="a"), a_call("half")]
-    results = await dispatch(calls, REGISTRY, a_bench(workspace, policy=policy), events=heard)
+    calls = [make_call("touch", path="a"), make_call("echo", text="a"), make_call("half")]
+    results = await dispatch(calls, REGISTRY, make_session(workspace, policy=policy), events=events)
     assert [text_of(result) for result in results] == [
         "The tool 'touch' is not allowed here",
         "a",
         "The tool 'half' is not allowed here",
     ]
-    assert {told["error_class"] for told in heard.payloads("tool.failed")} == {"permission_denied"}
+    assert {told["error_class"] for told in events.payloads("tool.failed")} == {"permission_denied"}
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -330,8 +330,8 @@ class Gate:
 
 async def test_at_most_four_run_at_once_in_a_session_whoever_dispatches() -> None:
     gate = Gate()
-    registry, bench = ToolRegistry([gate.tool]), a_bench()
-    every = [asyncio.create_task(dispatch([a_call("gate") for _ in range(5)], registry, bench)) for _ in range(2)]
+    registry, session = ToolRegistry([gate.tool]), make_session()
+    every = [asyncio.create_task(dispatch([make_call("gate") for _ in range(5)], registry, session)) for _ in range(2)]
     await gate.began.wait()
     for _ in range(20):
         await asyncio.sleep(0)
@@ -350,9 +350,9 @@ async def test_a_question_that_waits_does_not_hold_up_other_calls(workspace: Wor
         return Confirmation(True)
 
     done: list[ToolResultBlock] = []
-    calls = [*(a_call("touch", path="a") for _ in range(5)), a_call("echo", text="quick")]
-    bench = a_bench(workspace, policy=None, confirm=confirm)
-    task = asyncio.create_task(dispatch(calls, REGISTRY, bench, results=done.append))
+    calls = [*(make_call("touch", path="a") for _ in range(5)), make_call("echo", text="quick")]
+    session = make_session(workspace, policy=None, confirm=confirm)
+    task = asyncio.create_task(dispatch(calls, REGISTRY, session, results=done.append))
     while not done:
         await asyncio.sleep(0)
     assert text_of(done[0]) == "quick"
@@ -361,31 +361,31 @@ async def test_a_question_that_waits_does_not_hold_up_other_calls(workspace: Wor
 
 
 async def test_a_tool_that_is_too_slow_is_told_to_stop_and_answered_for() -> None:
-    gate, heard = Gate(timeout_s=0.01), Heard()
-    (result,) = await dispatch([a_call("gate")], ToolRegistry([gate.tool]), a_bench(), events=heard)
+    gate, events = Gate(timeout_s=0.01), EventLog()
+    (result,) = await dispatch([make_call("gate")], ToolRegistry([gate.tool]), make_session(), events=events)
     assert text_of(result) == "The tool 'gate' took longer than 0.01 s"
     assert (gate.cancelled, gate.running) == (1, 0)
-    assert heard.types == ["tool.called", "tool.failed"]
-    assert heard.payloads("tool.failed")[0]["error_class"] == "timeout"
-    assert_known(heard)
+    assert events.types == ["tool.called", "tool.failed"]
+    assert events.payloads("tool.failed")[0]["error_class"] == "timeout"
+    assert_known(events)
 
 
 async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_answer() -> None:
-    gate, heard = Gate(timeout_s=0.01, stubborn=True), Heard()
+    gate, events = Gate(timeout_s=0.01, stubborn=True), EventLog()
     late: list[LateResult] = []
     answers: list[ToolResultBlock] = []
-    bench = a_bench(grace_s=0.01)
-    call = a_call("gate")
+    session = make_session(grace_s=0.01)
+    call = make_call("gate")
     (result,) = await dispatch(
-        [call], ToolRegistry([gate.tool]), bench, events=heard, results=answers.append, late_results=late.append
+        [call], ToolRegistry([gate.tool]), session, events=events, results=answers.append, late_results=late.append
     )
     assert result.is_error
     assert late == []
     gate.open.set()
-    await bench.aclose()
+    await session.aclose()
     assert [(one.tool_use_id, text_of(one.result)) for one in late] == [(call.id, "through")]
     assert answers == [result]
-    assert heard.types == ["tool.called", "tool.failed"]
+    assert events.types == ["tool.called", "tool.failed"]
 
 
 async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too() -> None:
@@ -400,11 +400,11 @@ async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too() -> None
         return "at last"
 
     late: list[LateResult] = []
-    bench = a_bench(grace_s=0.01)
-    (result,) = await dispatch([a_call("block")], ToolRegistry([block]), bench, late_results=late.append)
+    session = make_session(grace_s=0.01)
+    (result,) = await dispatch([make_call("block")], ToolRegistry([block]), session, late_results=late.append)
     assert result.is_error
     go_on.set()
-    await bench.aclose()
+    await session.aclose()
     assert told == [True]
     assert [text_of(one.result) for one in late] == ["at last"]
 
@@ -413,25 +413,25 @@ async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too() -> None
 
 
 async def test_when_it_is_told_to_stop_every_call_has_a_result(workspace: Workspace) -> None:
-    gate, heard, stop = Gate(), Heard(), asyncio.Event()
+    gate, events, stop = Gate(), EventLog(), asyncio.Event()
     registry = ToolRegistry([gate.tool, echo])
-    calls = [a_call("echo", text="done"), *(a_call("gate") for _ in range(6))]
-    task = asyncio.create_task(dispatch(calls, registry, a_bench(workspace), events=heard, stop=stop))
-    while heard.types.count("tool.called") < 5:
+    calls = [make_call("echo", text="done"), *(make_call("gate") for _ in range(6))]
+    task = asyncio.create_task(dispatch(calls, registry, make_session(workspace), events=events, stop=stop))
+    while events.types.count("tool.called") < 5:
         await asyncio.sleep(0)
     stop.set()
     results = await task
     assert [result.tool_use_id for result in results] == [call.id for call in calls]
     assert [result.is_error for result in results] == [False] + [True] * 6
-    assert [told["error_class"] for told in heard.payloads("tool.failed")] == ["cancelled"] * 6
+    assert [told["error_class"] for told in events.payloads("tool.failed")] == ["cancelled"] * 6
     assert gate.running == 0
-    assert_known(heard)
+    assert_known(events)
 
 
 async def test_when_it_is_cancelled_every_call_has_a_result_before_the_caller_is_cancelled() -> None:
     gate, answers = Gate(), list[ToolResultBlock]()
-    calls = [a_call("gate"), a_call("gate")]
-    task = asyncio.create_task(dispatch(calls, ToolRegistry([gate.tool]), a_bench(), results=answers.append))
+    calls = [make_call("gate"), make_call("gate")]
+    task = asyncio.create_task(dispatch(calls, ToolRegistry([gate.tool]), make_session(), results=answers.append))
     await gate.began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -443,9 +443,9 @@ async def test_when_it_is_cancelled_every_call_has_a_result_before_the_caller_is
 
 async def test_cancelled_before_anything_began_and_cancelled_twice_it_still_answers_once() -> None:
     gate, answers = Gate(stubborn=True), list[ToolResultBlock]()
-    bench = a_bench(grace_s=0.05)
-    calls = [a_call("gate") for _ in range(6)]
-    task = asyncio.create_task(dispatch(calls, ToolRegistry([gate.tool]), bench, results=answers.append))
+    session = make_session(grace_s=0.05)
+    calls = [make_call("gate") for _ in range(6)]
+    task = asyncio.create_task(dispatch(calls, ToolRegistry([gate.tool]), session, results=answers.append))
     await gate.began.wait()
     for _ in range(3):
         task.cancel()
@@ -454,26 +454,26 @@ async def test_cancelled_before_anything_began_and_cancelled_twice_it_still_answ
         await task
     assert sorted(result.tool_use_id for result in answers) == sorted(call.id for call in calls)
     gate.open.set()
-    await bench.aclose()
+    await session.aclose()
     assert gate.running == 0
 
 
 async def test_a_question_that_is_cancelled_is_resolved_as_denied(workspace: Workspace) -> None:
-    asked, heard, stop = asyncio.Event(), Heard(), asyncio.Event()
+    asked, events, stop = asyncio.Event(), EventLog(), asyncio.Event()
 
     async def confirm(_: ConfirmationRequest) -> Confirmation:
         asked.set()
         await asyncio.sleep(3600)
         raise AssertionError
 
-    bench = a_bench(workspace, policy=None, confirm=confirm)
-    task = asyncio.create_task(dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard, stop=stop))
+    session = make_session(workspace, policy=None, confirm=confirm)
+    task = asyncio.create_task(dispatch([make_call("touch", path="a")], REGISTRY, session, events=events, stop=stop))
     await asked.wait()
     stop.set()
     (result,) = await task
     assert result.is_error
-    assert heard.types == ["tool.confirmation_requested", "tool.confirmation_resolved", "tool.failed"]
-    assert heard.payloads("tool.confirmation_resolved")[0]["decision"] == "deny"
+    assert events.types == ["tool.confirmation_requested", "tool.confirmation_resolved", "tool.failed"]
+    assert events.payloads("tool.confirmation_resolved")[0]["decision"] == "deny"
 
 
 # --- the law ---------------------------------------------------------------------------------------------------------
@@ -531,15 +531,15 @@ ENDS = {"tool.completed", "tool.failed", "tool_input_invalid"}
 def test_whatever_is_called_and_whenever_it_is_stopped_every_call_has_one_result_and_one_end(
     wanted: list[tuple[str, dict[str, Any]]], after: int, how: str, asks: bool
 ) -> None:
-    calls = [a_call(name, **given) for name, given in wanted]
-    heard, answers = Heard(), list[ToolResultBlock]()
+    calls = [make_call(name, **given) for name, given in wanted]
+    events, answers = EventLog(), list[ToolResultBlock]()
 
     async def run() -> None:
         stop = asyncio.Event()
         with tempfile.TemporaryDirectory() as folder:
-            policy = None if asks else FREELY
-            bench = a_bench(Workspace(folder), policy=policy, confirm=Asked(allow=True))
-            made = dispatch(calls, EVERY_KIND, bench, events=heard, results=answers.append, stop=stop)
+            policy = None if asks else ALLOW_ALL
+            session = make_session(Workspace(folder), policy=policy, confirm=Asked(allow=True))
+            made = dispatch(calls, EVERY_KIND, session, events=events, results=answers.append, stop=stop)
             task = asyncio.create_task(made)
             for _ in range(after):
                 await asyncio.sleep(0)
@@ -551,15 +551,15 @@ def test_whatever_is_called_and_whenever_it_is_stopped_every_call_has_one_result
                 assert [result.tool_use_id for result in await task] == [call.id for call in calls]
             except asyncio.CancelledError:
                 assert how != "stop"
-            await bench.aclose()
+            await session.aclose()
 
     asyncio.run(run())
     never_begun = how != "stop" and after == 0  # then it was cancelled before its first step, and nothing was done
     assert sorted(result.tool_use_id for result in answers) == (
         [] if never_begun else sorted(call.id for call in calls)
     )
-    ended = [payload["tool_use_id"] for event_type, payload in heard.events if event_type in ENDS]
+    ended = [payload["tool_use_id"] for event_type, payload in events.events if event_type in ENDS]
     assert sorted(ended) == sorted(result.tool_use_id for result in answers)
-    called = [payload["tool_use_id"] for payload in heard.payloads("tool.called")]
+    called = [payload["tool_use_id"] for payload in events.payloads("tool.called")]
     assert len(set(called)) == len(called)
-    assert_known(heard)
+    assert_known(events)

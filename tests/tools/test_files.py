@@ -14,7 +14,7 @@ from dragoman.errors import UnknownToolError
 from dragoman.tools import BUILTIN, ToolRegistry, Workspace, builtin_tools
 from dragoman.tools.files import list_files, read_file, search_files, write_file
 from dragoman.tools.gitignore import GitIgnore, compile_glob
-from tests.tools.calling import result_of, text_of
+from tests.tools.tool_fixtures import result_of, text_of
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

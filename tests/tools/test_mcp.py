@@ -30,8 +30,8 @@ from dragoman.tools import ToolRegistry, dispatch
 from dragoman.tools.mcp import McpServer, McpTools, servers_from, tool_name
 from tests.conftest import ROOT
 from tests.servers.running import node, npm
-from tests.tools.calling import Heard, a_bench, a_call, text_of
 from tests.tools.mcp_server import SOUND
+from tests.tools.tool_fixtures import EventLog, make_call, make_session, text_of
 
 PROGRAM = (sys.executable, "-m", "tests.tools.mcp_server")
 
@@ -90,7 +90,7 @@ async def using(*servers: McpServer) -> AsyncIterator[tuple[McpTools, ToolRegist
 
 
 async def call(registry: ToolRegistry, name: str, **given: Any) -> ToolResultBlock:
-    (result,) = await dispatch([a_call(name, **given)], registry, a_bench())
+    (result,) = await dispatch([make_call(name, **given)], registry, make_session())
     return result
 
 
@@ -178,8 +178,8 @@ async def test_an_input_is_checked_before_the_server_sees_it(server: McpServer) 
 
 async def test_several_calls_run_at_once_over_one_connection(server: McpServer) -> None:
     async with using(server) as (_, registry):
-        calls = [a_call("probe__echo", text=str(number)) for number in range(20)]
-        results = await dispatch(calls, registry, a_bench())
+        calls = [make_call("probe__echo", text=str(number)) for number in range(20)]
+        results = await dispatch(calls, registry, make_session())
         assert [text_of(result) for result in results] == [str(number) for number in range(20)]
 
 
@@ -191,10 +191,10 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -
 
 async def test_a_call_can_be_cancelled(server: McpServer) -> None:
     async with using(server) as (_, registry):
-        stop, heard = asyncio.Event(), Heard()
-        waiting = dispatch([a_call("probe__wait")], registry, a_bench(), stop=stop, events=heard)
+        stop, events = asyncio.Event(), EventLog()
+        waiting = dispatch([make_call("probe__wait")], registry, make_session(), stop=stop, events=events)
         task = asyncio.create_task(waiting)
-        while "tool.called" not in heard.types:
+        while "tool.called" not in events.types:
             await asyncio.sleep(0)
         stop.set()
         (result,) = await task

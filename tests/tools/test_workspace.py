@@ -11,7 +11,7 @@ import pytest
 from dragoman.errors import ToolFailedError
 from dragoman.tools import Workspace
 from dragoman.tools.files import list_files, read_file, search_files, write_file
-from tests.tools.calling import result_of, text_of
+from tests.tools.tool_fixtures import result_of, text_of
 
 HOSTILE = [
     "..",

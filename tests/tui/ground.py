@@ -1,4 +1,4 @@
-"""Ground for the terminal chat: the app without a terminal, an agent behind it, and strict fakes behind that.
+"""FakeAgent for the terminal chat: the app without a terminal, an agent behind it, and strict fakes behind that.
 
 async with chat(tmp_path, "anthropic") as it:
     it.fakes["anthropic"].say("Yes.")
@@ -22,7 +22,7 @@ from dragoman.store import Session, Store
 from dragoman.tui import ChatApp
 from dragoman.tui.input_line import InputLine
 from tests.strict import StrictProvider
-from tests.turn.ground import Ground, ground
+from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 PATIENCE_S = 30.0
 PIXEL = bytes.fromhex(
@@ -34,7 +34,7 @@ PIXEL = bytes.fromhex(
 class Chat:
     """A person before the chat."""
 
-    def __init__(self, it: Ground, app: ChatApp, pilot: Pilot[None]) -> None:
+    def __init__(self, it: FakeAgent, app: ChatApp, pilot: Pilot[None]) -> None:
         self.app = app
         self.pilot = pilot
         self.store: Store = it.store
@@ -97,7 +97,7 @@ class Chat:
 @contextlib.asynccontextmanager
 async def chat(folder: Path, *names: str, size: tuple[int, int] = (100, 50), **given: Any) -> AsyncIterator[Chat]:
     """The chat in an empty session, with fakes of these dialects, the first of which answers by default."""
-    async with ground(folder, *names) as it:
+    async with open_fake_agent(folder, *names) as it:
         agent = await it.agent(**given)
         app = ChatApp(agent, await it.store.get_session(it.session))
         async with app.run_test(size=size) as pilot:

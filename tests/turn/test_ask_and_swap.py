@@ -21,7 +21,7 @@ from dragoman.tui.widgets import text_of
 from tests.servers.faulty import SILENCE, FaultyServer, encode_chunk, make_head
 from tests.strict import StrictProvider, strict_provider
 from tests.tui.ground import PIXEL
-from tests.turn.ground import settings_for
+from tests.turn.fake_agent import settings_for
 
 COMMAND = Path(sys.executable).with_name("dragoman")
 SLOW = """

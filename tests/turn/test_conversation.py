@@ -12,7 +12,7 @@ import pytest
 from dragoman.envelope import ConversationCall, run_conversation
 from dragoman.tools import tool
 from tests.strict import strict_provider
-from tests.turn.ground import settings_for
+from tests.turn.fake_agent import settings_for
 
 ASKED = [{"role": "user", "content": "Write it."}]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.bus import Event
 from dragoman.turn import Agent
-from tests.turn.ground import ground
+from tests.turn.fake_agent import open_fake_agent
 
 
 def heard(agent: Agent, *types: str) -> list[Event]:
@@ -17,7 +17,7 @@ def heard(agent: Agent, *types: str) -> list[Event]:
 
 
 async def test_a_session_begins_with_its_first_turn_and_goes_on_in_another_process(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         session = await it.store.create_session(
             workspace_path="/shop", active_model="anthropic", routing_policy={"schema_version": 1}
         )
@@ -42,7 +42,7 @@ async def test_a_session_begins_with_its_first_turn_and_goes_on_in_another_proce
 
 
 async def test_a_choice_against_the_routing_and_against_what_worked_is_told(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent()
         seen = heard(agent, "route.overridden", "pattern.matched", "pattern.override_dismissed")
         await agent.ask(it.session, "Hello")
@@ -71,7 +71,7 @@ async def test_a_choice_against_the_routing_and_against_what_worked_is_told(tmp_
 
 
 async def test_three_failures_in_a_row_say_that_a_provider_gets_worse(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         seen = heard(agent, "provider.degraded")
         for number in range(4):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.turn.ground import DIALECTS, ground
+from tests.turn.fake_agent import DIALECTS, open_fake_agent
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_a_question_in_a_fork_is_asked_behind_what_the_fork_shares(dialect: str, tmp_path: Path) -> None:
-    async with ground(tmp_path, dialect) as it:
+    async with open_fake_agent(tmp_path, dialect) as it:
         agent, fake = await it.agent(), it.fakes[dialect]
         for text in ("first", "second"):
             await agent.ask(it.session, f"The {text} question")

@@ -12,12 +12,12 @@ from dragoman.event import TextDelta
 from dragoman.ids import ToolIds
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock
 from dragoman.turn.model_call import FLUSH_CHARACTERS, AnswerWriter
-from tests.turn.ground import ground
+from tests.turn.fake_agent import open_fake_agent
 
 
 @pytest.mark.parametrize("steps", range(8))
 async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         adapter = agent.services.adapter(agent.services.get_model("anthropic"), ToolIds())
         empty = Message(
@@ -44,7 +44,7 @@ async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_
 
 
 async def test_an_answer_of_many_pieces_is_answered_whole(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].say("word " * 6000)
         async with asyncio.timeout(60):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dragoman.tools import Confirmation
 from dragoman.turn.services import MAX_TOOL_SESSIONS
-from tests.turn.ground import ground
+from tests.turn.fake_agent import open_fake_agent
 
 
 async def test_an_agent_forgets_sessions_of_which_nothing_is_to_be_remembered(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         answered = agent.services.tool_session(agent.config, "answered", None)
         answered.answers["write_file"] = Confirmation(True)

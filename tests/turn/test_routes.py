@@ -13,13 +13,13 @@ from dragoman.errors import PolicyError, RoutingConstraintError
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, Usage
 from dragoman.turn import Agent, TurnStart
 from tests.test_cli import COMMAND
-from tests.turn.ground import Ground, ground
+from tests.turn.fake_agent import FakeAgent, open_fake_agent
 from tests.turn.test_turn import PICTURE
 
 TWO = ("openai_chat", "anthropic")
 
 
-async def answered_by(it: Ground, session_id: str, text: str, **given: object) -> Message:
+async def answered_by(it: FakeAgent, session_id: str, text: str, **given: object) -> Message:
     """The answer to a question, from an agent of its own."""
     for fake in it.fakes.values():
         fake.say("Yes.")
@@ -29,7 +29,7 @@ async def answered_by(it: Ground, session_id: str, text: str, **given: object) -
     return row.message
 
 
-async def model_of(it: Ground, name: str) -> str:
+async def model_of(it: FakeAgent, name: str) -> str:
     """The id of the model that a fake serves."""
     answer = await answered_by(it, (await it.store.create_session()).id, f"@{name} hello")
     assert answer.metadata.model is not None
@@ -37,7 +37,7 @@ async def model_of(it: Ground, name: str) -> str:
 
 
 async def test_a_policy_of_the_session_s_own_goes_before_every_other(tmp_path: Path) -> None:
-    async with ground(tmp_path, *TWO) as it:
+    async with open_fake_agent(tmp_path, *TWO) as it:
         other = await model_of(it, "anthropic")
         rules = [{"name": "mine", "when": {"message_matches": "hello"}, "use": other}]
         session = await it.store.create_session(routing_policy={"schema_version": 1, "rules": rules})
@@ -51,7 +51,7 @@ async def test_a_policy_of_the_session_s_own_goes_before_every_other(tmp_path: P
 
 
 async def test_the_policy_of_a_session_s_workspace_holds_wherever_the_agent_works(tmp_path: Path) -> None:
-    async with ground(tmp_path, *TWO) as it:
+    async with open_fake_agent(tmp_path, *TWO) as it:
         other = await model_of(it, "anthropic")
         for folder, model in (("here", ""), ("there", f"global_default: {other}\n")):
             file = tmp_path / folder / ".dragoman" / "routing.yaml"
@@ -68,7 +68,7 @@ async def test_the_policy_of_a_session_s_workspace_holds_wherever_the_agent_work
 # --- who failed lately -----------------------------------------------------------------------------------------------
 
 
-async def failing(it: Ground, agent: Agent, name: str) -> None:
+async def failing(it: FakeAgent, agent: Agent, name: str) -> None:
     """Have a provider refuse the key once: it is passed over from then on."""
     it.fakes[name].fail(401, "who are you?")
     ended = await agent.ask((await it.store.create_session()).id, "hello", model=name)
@@ -76,7 +76,7 @@ async def failing(it: Ground, agent: Agent, name: str) -> None:
 
 
 async def test_who_failed_lately_is_passed_over_where_another_may_answer(tmp_path: Path) -> None:
-    async with ground(tmp_path, *TWO) as it:
+    async with open_fake_agent(tmp_path, *TWO) as it:
         rules = [{"name": "mine", "when": {"message_matches": "hello"}, "use": "anthropic"}]
         session = await it.store.create_session(routing_policy={"schema_version": 1, "rules": rules})
         agent = await it.agent()
@@ -85,7 +85,7 @@ async def test_who_failed_lately_is_passed_over_where_another_may_answer(tmp_pat
 
 
 async def test_who_failed_lately_is_tried_again_rather_than_nobody(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         await failing(it, agent, "anthropic")
         assert not agent.services.availability.is_available(
@@ -100,7 +100,7 @@ async def test_who_failed_lately_is_tried_again_rather_than_nobody(tmp_path: Pat
 
 @pytest.mark.parametrize("how", ["@model", "/model"])
 async def test_what_a_person_chose_is_tried_also_if_it_failed_lately(how: str, tmp_path: Path) -> None:
-    async with ground(tmp_path, *TWO) as it:
+    async with open_fake_agent(tmp_path, *TWO) as it:
         agent = await it.agent()
         await failing(it, agent, "anthropic")
         if how == "/model":
@@ -110,7 +110,7 @@ async def test_what_a_person_chose_is_tried_also_if_it_failed_lately(how: str, t
 
 
 async def test_a_choice_that_failed_lately_is_still_refused_for_what_it_cannot_do(tmp_path: Path) -> None:
-    async with ground(tmp_path, *TWO) as it:
+    async with open_fake_agent(tmp_path, *TWO) as it:
         agent = await it.agent()
         await failing(it, agent, "anthropic")
         with pytest.raises(RoutingConstraintError) as caught:
@@ -122,7 +122,7 @@ async def test_a_choice_that_failed_lately_is_still_refused_for_what_it_cannot_d
 
 
 async def test_a_rule_may_ask_what_was_spent_today(tmp_path: Path) -> None:
-    async with ground(tmp_path, *TWO) as it:
+    async with open_fake_agent(tmp_path, *TWO) as it:
         rules = [{"name": "thrifty", "when": {"cost_today_exceeds_usd": 1}, "use": "anthropic"}]
         policy = {"schema_version": 1, "rules": rules}
 
@@ -142,7 +142,7 @@ async def test_a_rule_may_ask_what_was_spent_today(tmp_path: Path) -> None:
 
 
 async def test_a_rule_may_ask_what_the_team_has_left_if_the_caller_says_so(tmp_path: Path) -> None:
-    async with ground(tmp_path, *TWO) as it:
+    async with open_fake_agent(tmp_path, *TWO) as it:
         rules = [{"name": "thrifty", "when": {"team_budget_remaining_lt": 5}, "use": "anthropic"}]
         session = await it.store.create_session(routing_policy={"schema_version": 1, "rules": rules})
         agent = await it.agent()
@@ -156,7 +156,7 @@ async def test_a_rule_may_ask_what_the_team_has_left_if_the_caller_says_so(tmp_p
 
 async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    async with ground(tmp_path, *TWO, url=url) as it:
+    async with open_fake_agent(tmp_path, *TWO, url=url) as it:
         for number in range(6):
             for name, score in (("anthropic", "0.95"), ("openai_chat", "0.2")):
                 session = await it.store.create_session()
@@ -178,7 +178,7 @@ async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tm
 
 async def test_what_one_user_judged_does_not_choose_the_models_of_another(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    async with ground(tmp_path, *TWO, url=url) as it:
+    async with open_fake_agent(tmp_path, *TWO, url=url) as it:
         for number in range(6):
             for name, score in (("anthropic", "0.95"), ("openai_chat", "0.2")):
                 session = await it.store.create_session(user_id="ada")

@@ -10,7 +10,7 @@ from dragoman.rules import check
 from dragoman.store import Store
 from dragoman.tools import builtin_tools, tool
 from tests.strict import call, say, think
-from tests.turn.ground import ground
+from tests.turn.fake_agent import open_fake_agent
 
 
 @tool(side_effects=SideEffects.NONE)
@@ -24,7 +24,7 @@ async def stored(store: Store, session_id: str) -> list[Message]:
 
 
 async def test_turns_with_tools_faults_and_questions_that_are_given_up_pass_a_strict_store(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         it.store.strict = True
         fake = it.fakes["anthropic"]
         agent = await it.agent(tools=[add, *builtin_tools(["ask_user"])], pause_for_approval=True)

@@ -14,7 +14,7 @@ from dragoman.rules import check
 from dragoman.store import open_store
 from dragoman.tools import tool
 from tests.strict import call, say, think
-from tests.turn.ground import DIALECTS, Ground, ground
+from tests.turn.fake_agent import DIALECTS, FakeAgent, open_fake_agent
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
@@ -27,7 +27,7 @@ def look_up(word: str) -> str:
     return f"{word} is a word"
 
 
-async def talk(it: Ground, turns: range) -> None:
+async def talk(it: FakeAgent, turns: range) -> None:
     """So many turns, each with the next provider: words, pictures, thinking, one call, two calls at once."""
     agent = await it.agent(tools=[look_up], system_prompt="You know words.")
     for number in turns:
@@ -56,7 +56,7 @@ def texts_in(value: Any) -> str:
 @pytest.mark.parametrize("url", ["memory:", "sqlite"])
 async def test_thirty_turns_with_another_provider_each_are_refused_by_none(url: str, tmp_path: Path) -> None:
     place = url if url == "memory:" else f"sqlite:///{tmp_path / 'talk.db'}"
-    async with ground(tmp_path, *DIALECTS, url=place) as it:
+    async with open_fake_agent(tmp_path, *DIALECTS, url=place) as it:
         await talk(it, range(TURNS))
         assert {name: fake.refused for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
         kept = [row.message async for row in it.store.history(it.session)]
@@ -72,7 +72,7 @@ async def test_thirty_turns_with_another_provider_each_are_refused_by_none(url: 
 
 
 async def test_a_provider_that_is_swapped_back_to_gets_its_own_signatures_and_ids_again(tmp_path: Path) -> None:
-    async with ground(tmp_path, *DIALECTS) as it:
+    async with open_fake_agent(tmp_path, *DIALECTS) as it:
         await talk(it, range(TURNS))
         first = it.fakes[DIALECTS[0]]
         assert DIALECTS[0] == "anthropic"
@@ -101,7 +101,7 @@ def _blocks(body: Any, kind: str) -> list[dict[str, Any]]:
 
 async def test_a_conversation_goes_on_after_its_store_was_closed(tmp_path: Path) -> None:
     place = f"sqlite:///{tmp_path / 'talk.db'}"
-    async with ground(tmp_path, *DIALECTS, url=place) as it:
+    async with open_fake_agent(tmp_path, *DIALECTS, url=place) as it:
         await talk(it, range(8))
         session = it.session
         before = [row.message async for row in it.store.history(session)]
@@ -109,7 +109,7 @@ async def test_a_conversation_goes_on_after_its_store_was_closed(tmp_path: Path)
         async with open_store(place) as again:
             reread = [row.message async for row in again.history(session)]
             assert reread == before
-            other = Ground(again, it.settings, it.fakes, session)
+            other = FakeAgent(again, it.settings, it.fakes, session)
             await talk(other, range(8, 15))
             await other.close()
         assert {name: fake.refused for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}

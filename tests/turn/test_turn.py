@@ -31,7 +31,7 @@ from dragoman.store import Store
 from dragoman.tools import tool
 from dragoman.turn import AnswerEnd, AnswerStart, ToolResultEvent, TurnEnd, TurnStart
 from tests.strict import call, say, think
-from tests.turn.ground import DIALECTS, ground
+from tests.turn.fake_agent import DIALECTS, open_fake_agent
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 _RATES = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
@@ -58,7 +58,7 @@ def text_of(message: Message) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, streamed: bool, tmp_path: Path) -> None:
-    async with ground(tmp_path, dialect) as it:
+    async with open_fake_agent(tmp_path, dialect) as it:
         agent = await it.agent(tools=[add], stream=streamed)
         it.fakes[dialect].call("add", {"a": 1, "b": 2})
         it.fakes[dialect].say("It is three.")
@@ -81,7 +81,7 @@ async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, 
 
 
 async def test_a_model_is_told_the_whole_history_and_the_agent_s_prompt(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(system_prompt="Be brief.")
         for number in range(3):
             it.fakes["openai_chat"].say(f"answer {number}")
@@ -98,7 +98,7 @@ async def test_a_model_is_told_the_whole_history_and_the_agent_s_prompt(tmp_path
 
 
 async def test_events_of_a_turn_know_their_parents(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append)
@@ -121,7 +121,7 @@ async def test_events_of_a_turn_know_their_parents(tmp_path: Path) -> None:
 
 
 async def test_the_turn_writes_entries_for_its_agent(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], agent_key="clerk")
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         it.fakes["anthropic"].say("three")
@@ -138,7 +138,7 @@ async def test_the_turn_writes_entries_for_its_agent(tmp_path: Path) -> None:
 
 
 async def test_a_model_named_in_the_message_answers_that_turn_alone(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent()
         await agent.ask(it.session, "@gemini hello")
         await agent.ask(it.session, "hello again")
@@ -150,7 +150,7 @@ async def test_a_model_named_in_the_message_answers_that_turn_alone(tmp_path: Pa
 
 
 async def test_a_picture_for_a_model_that_cannot_see_is_refused_and_nothing_changes(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         await it.store.change_session(it.session, active_model="blind-anthropic")
         with pytest.raises(RoutingConstraintError) as caught:
@@ -166,7 +166,7 @@ async def test_a_picture_for_a_model_that_cannot_see_is_refused_and_nothing_chan
     ("policy", "shown"), [("placeholder", "[image (image/png)]"), ("describe", "a single red pixel")]
 )
 async def test_a_picture_may_be_told_in_words_instead(policy: str, shown: str, tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(capability_policy=policy, describe_image=lambda _: "a single red pixel")
         await agent.ask(it.session, [TextBlock("What is this?"), PICTURE], model="blind-openai_chat")
         assert shown in str(it.fakes["openai_chat"].bodies[0])
@@ -185,7 +185,7 @@ async def test_an_answer_that_breaks_off_is_stored_as_far_as_it_came_and_runs_no
         ran.append(word)
         return "noted"
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].cut(900, say("Let me see. " * 20), call("note", {"word": "never"}))
         ended = await agent.ask(it.session, "Go on")
@@ -201,7 +201,7 @@ async def test_an_answer_that_breaks_off_is_stored_as_far_as_it_came_and_runs_no
 
 
 async def test_a_provider_that_refuses_leaves_a_fault_and_an_ended_answer(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent()
         it.fakes["openai_chat"].fail(429, "slow down", {"retry-after": "7"})
         ended = await agent.ask(it.session, "Hello?")
@@ -214,7 +214,7 @@ async def test_a_provider_that_refuses_leaves_a_fault_and_an_ended_answer(tmp_pa
 
 @pytest.mark.parametrize("after", range(14))
 async def test_a_turn_may_be_cancelled_at_any_event(after: int, tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         it.fakes["anthropic"].answer_with(think("hm"), say("one two"), call("add", {"a": 1, "b": 2}))
         it.fakes["anthropic"].say("three")
@@ -245,7 +245,7 @@ async def test_cancelling_stops_tools_and_answers_every_call(tmp_path: Path) -> 
         await asyncio.sleep(60)
         return "never"
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[wait])
         it.fakes["anthropic"].answer_with(call("wait", {}), call("wait", {}))
         turn = agent.begin(it.session, "Wait")
@@ -260,7 +260,7 @@ async def test_cancelling_stops_tools_and_answers_every_call(tmp_path: Path) -> 
 
 
 async def test_a_session_has_one_turn_at_a_time(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         first = agent.turn(it.session, "Hello")
         await anext(first)
@@ -272,7 +272,7 @@ async def test_a_session_has_one_turn_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_a_model_that_never_stops_asking_for_tools_is_stopped(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], max_steps=3)
         for _ in range(5):
             it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
@@ -290,7 +290,7 @@ async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> No
     (tmp_path / ".dragoman" / "routing.yaml").write_text(
         "schema_version: 1\ntiers: {fast: gemini, balanced: gemini, deep: gemini}\n"
     )
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[add])
         it.fakes["anthropic"].call(
             "delegate", {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"], "allowed_tools": ["add"]}
@@ -314,7 +314,7 @@ async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> No
 
 async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observation(tmp_path: Path) -> None:
     tiers = {"schema_version": 1, "tiers": dict.fromkeys(("fast", "balanced", "deep"), "gemini")}
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent(allow_delegation=True)
         session = await it.store.create_session(routing_policy=tiers)
         given = {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"]}
@@ -346,7 +346,7 @@ async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observ
 
 
 async def test_a_tier_without_a_model_is_an_error_result_and_makes_no_session(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "deep", "task": "Think"})
         ended = await agent.ask(it.session, "Have somebody think")
@@ -361,7 +361,7 @@ async def test_a_tier_without_a_model_is_an_error_result_and_makes_no_session(tm
 async def test_an_output_schema_that_is_too_large_is_an_error_result_and_makes_no_session(tmp_path: Path) -> None:
     doubled = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(30)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**doubled, "d30": {"type": "string"}}}
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent(allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Think", "output_schema": json.dumps(schema)})
         ended = await agent.ask(it.session, "Have somebody think")
@@ -374,7 +374,7 @@ async def test_an_output_schema_that_is_too_large_is_an_error_result_and_makes_n
 
 
 async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(summarize=True, summarize_above_tokens=300)
         fake = it.fakes["openai_chat"]
         for number in range(7):
@@ -393,7 +393,7 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
 
 
 async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(summarize=True, summarize_above_tokens=300, price_table=PRICES)
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append, event_types=["llm.call_started", "llm.call_completed"])
@@ -417,7 +417,7 @@ async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
 
 
 async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(summarize=True, summarize_above_tokens=300, max_steps=1)
         seen: list[str] = []
         agent.bus.subscribe("test", lambda event: seen.append(event.type))
@@ -433,7 +433,7 @@ async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: P
 
 
 async def test_what_a_turn_costs_is_the_sum_of_its_answers(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], price_table=PRICES)
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         ended = await agent.ask(it.session, "What is 1 + 2?", user_id="u1")
@@ -444,7 +444,7 @@ async def test_what_a_turn_costs_is_the_sum_of_its_answers(tmp_path: Path) -> No
 
 
 async def test_thinking_comes_back_with_its_signature(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2}, thinking="One and two.")
         await agent.ask(it.session, "What is 1 + 2?")

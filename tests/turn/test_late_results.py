@@ -11,7 +11,7 @@ from dragoman.message import Role, ToolResultBlock
 from dragoman.rules import check
 from dragoman.tools import ToolContext, tool
 from dragoman.turn.state import is_late_note
-from tests.turn.ground import DIALECTS, ground
+from tests.turn.fake_agent import DIALECTS, open_fake_agent
 from tests.turn.test_turn import messages, text_of
 
 
@@ -31,7 +31,7 @@ def failing(context: ToolContext) -> str:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_a_late_result_is_told_to_the_next_turn_and_to_those_after(dialect: str, tmp_path: Path) -> None:
-    async with ground(tmp_path, dialect) as it:
+    async with open_fake_agent(tmp_path, dialect) as it:
         agent = await it.agent(tools=[report])
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append, event_types=["tool.called", "tool.completed_late"])
@@ -59,7 +59,7 @@ async def test_a_late_result_is_told_to_the_next_turn_and_to_those_after(dialect
 
 
 async def test_a_late_result_is_stored_when_the_agent_ends_before_the_next_turn(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[report])
         it.fakes["anthropic"].call("report", {})
         await agent.ask(it.session, "Write a report")
@@ -73,7 +73,7 @@ async def test_a_late_result_is_stored_when_the_agent_ends_before_the_next_turn(
 
 
 async def test_of_a_tool_that_fails_late_the_bus_alone_hears(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[failing])
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append, event_types=["tool.completed_late"])

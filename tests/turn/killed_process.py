@@ -1,4 +1,4 @@
-"""A process that runs one turn and is killed in the middle of it: python -m tests.turn.doomed STORE CONFIG SESSION."""
+"""A process that runs one turn and is killed in the middle of it: python -m tests.turn.killed_process STORE CONFIG SESSION."""
 
 from __future__ import annotations
 

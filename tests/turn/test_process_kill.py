@@ -71,7 +71,7 @@ async def test_a_turn_that_was_killed_keeps_what_was_flushed_and_the_next_one_wo
 
 async def _killed(url: str, file: Path, session_id: str, after_characters: int) -> int:
     """Run a turn in another process, kill it when so much has been told; how much it was."""
-    command = [sys.executable, "-m", "tests.turn.doomed", url, str(file), session_id]
+    command = [sys.executable, "-m", "tests.turn.killed_process", url, str(file), session_id]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     heard = 0

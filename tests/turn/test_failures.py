@@ -28,12 +28,12 @@ from dragoman.turn.model_call import MAX_CALLS
 from tests.store.conftest import pass_time
 from tests.store.faults.test_disk_full import small_disk  # noqa: F401  a fixture
 from tests.strict import call, say
-from tests.turn.ground import Ground, ground
+from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 ENDS = ("turn.completed", "turn.failed", "turn.cancelled")
 
 
-async def messages(it: Ground, session_id: str | None = None) -> list[Message]:
+async def messages(it: FakeAgent, session_id: str | None = None) -> list[Message]:
     return [row.message async for row in it.store.history(session_id or it.session)]
 
 
@@ -67,7 +67,7 @@ async def interrupted(turn: AsyncIterator[TurnEvent], when: type, by: Callable[[
 
 
 async def test_a_subscriber_that_raises_hurts_no_turn(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
 
         def take(_: Event) -> None:
@@ -79,7 +79,7 @@ async def test_a_subscriber_that_raises_hurts_no_turn(tmp_path: Path) -> None:
 
 
 async def test_a_bus_that_is_full_or_closed_hurts_no_turn(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         full = Bus(limit=3)  # nobody delivers: it was never started
         agent = await it.agent(bus=full)
         assert (await agent.ask(it.session, "Hello?")).fault is None
@@ -100,7 +100,7 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_once_there_is_room
 ) -> None:
     room = small_disk / "room"
     room.write_bytes(bytes(256 * 1024))
-    async with ground(tmp_path, "anthropic", url=f"sqlite:///{small_disk / 'store.db'}") as it:
+    async with open_fake_agent(tmp_path, "anthropic", url=f"sqlite:///{small_disk / 'store.db'}") as it:
         agent = await it.agent(record_trace=False)
         said = await told_to(agent)
         it.fakes["anthropic"].say("word " * 200_000)  # more than the disk has room for
@@ -121,7 +121,7 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_once_there_is_room
 
 
 async def test_a_session_may_be_deleted_as_soon_as_its_last_answer_is_told(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         said = await told_to(agent)
         turn = agent.turn(it.session, "Hello?")
@@ -131,7 +131,7 @@ async def test_a_session_may_be_deleted_as_soon_as_its_last_answer_is_told(tmp_p
 
 
 async def test_the_last_answer_its_entries_and_the_end_of_the_lease_are_one_step(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent, other = await it.agent(), await it.agent()
         async for event in agent.turn(it.session, "Hello?"):
             if isinstance(event, AnswerEnd):
@@ -145,7 +145,7 @@ async def test_the_last_answer_its_entries_and_the_end_of_the_lease_are_one_step
 
 @pytest.mark.parametrize("when", [AnswerStart, TextDelta])
 async def test_a_session_may_be_deleted_while_a_turn_runs_in_it(when: type, tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         said = await told_to(agent)
         it.fakes["anthropic"].say("Hello there.")
@@ -159,7 +159,7 @@ async def test_a_session_may_be_deleted_while_a_turn_runs_in_it(when: type, tmp_
 
 
 async def test_a_turn_that_lost_its_lease_to_another_ends_and_the_other_goes_on(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent, other = await it.agent(), await it.agent()
         said = await told_to(agent)
         it.fakes["anthropic"].say("This was said before the machine fell asleep.")
@@ -189,7 +189,7 @@ async def test_a_turn_that_lost_its_lease_calls_no_model_and_runs_no_tool(tmp_pa
         ran.append(word)
         return "noted"
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].call("note", {"word": "never"})
         real = it.store.turns.lease
@@ -212,7 +212,7 @@ async def test_a_turn_that_lost_its_lease_calls_no_model_and_runs_no_tool(tmp_pa
 
 
 async def test_a_key_that_is_gone_is_said_before_anything_is_stored(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         keys = ["sk-fake"]
         given = it.settings.file
         assert given is not None
@@ -233,7 +233,7 @@ async def test_a_key_that_is_gone_is_said_before_anything_is_stored(tmp_path: Pa
 
 
 async def test_a_provider_without_an_address_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         assert it.settings.file is not None
         file = Path(it.settings.file)
         file.write_text(file.read_text() + '[providers.nowhere]\ndialect = "openai_chat"\n[models."nowhere:m"]\n')
@@ -260,7 +260,7 @@ async def test_what_a_tool_gives_too_late_is_no_second_answer(tmp_path: Path) ->
             is_late.set()
         return "too late"
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[dawdle])
         it.fakes["anthropic"].call("dawdle")
         it.fakes["anthropic"].say("It took too long.")
@@ -285,7 +285,7 @@ async def test_who_does_not_answer_in_time_has_not_allowed_it(tmp_path: Path) ->
         await asyncio.sleep(60)
         raise AssertionError
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note], confirm=silence, confirm_timeout_s=0.05)
         it.fakes["anthropic"].call("note", {"word": "never"})
         assert (await agent.ask(it.session, "Note something")).fault is None
@@ -303,7 +303,7 @@ async def test_tools_know_who_asks_in_each_turn(tmp_path: Path) -> None:
         seen.append(context.user_id)
         return "somebody"
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[whoami])
         for user in ("ada", "grace"):
             it.fakes["anthropic"].call("whoami")
@@ -332,7 +332,7 @@ async def test_workers_at_work_are_cancelled_with_the_turn_that_sent_them(tmp_pa
         return "never"
 
     with_tiers(tmp_path, "gemini")
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[wait])
         said = await told_to(agent)
         task = {"tier": "fast", "task": "Wait", "allowed_tools": ["wait"]}
@@ -358,7 +358,7 @@ async def test_workers_at_work_are_cancelled_with_the_turn_that_sent_them(tmp_pa
 
 async def test_a_task_that_begins_with_an_at_sign_names_no_model(tmp_path: Path) -> None:
     with_tiers(tmp_path, "gemini")
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent(workspace=tmp_path, allow_delegation=True)
         for task in ("@anthropic do it yourself", "@nobody do it"):
             it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": task})
@@ -371,7 +371,7 @@ async def test_a_task_that_begins_with_an_at_sign_names_no_model(tmp_path: Path)
 
 async def test_a_worker_whose_provider_fails_is_an_error_result_and_the_turn_goes_on(tmp_path: Path) -> None:
     with_tiers(tmp_path, "gemini")
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent(workspace=tmp_path, allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Do it"})
         it.fakes["gemini"].fail(401, "who are you?")
@@ -386,7 +386,7 @@ async def test_a_worker_whose_provider_fails_is_an_error_result_and_the_turn_goe
 
 
 async def test_the_prompt_may_change_from_turn_to_turn(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(system_prompt="Be brief.")
         await agent.ask(it.session, "Hello?")
         agent.config = msgspec.structs.replace(agent.config, system_prompt="Be thorough.")
@@ -399,7 +399,7 @@ async def test_the_prompt_may_change_from_turn_to_turn(tmp_path: Path) -> None:
 
 
 async def test_a_zero_that_a_turn_asks_for_goes_before_the_agent_s_own_choice(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(options=Options(temperature=0.7, max_output_tokens=9))
         await agent.ask(it.session, "Hello?", options=Options(temperature=0))
         body = it.fakes["openai_chat"].bodies[0]
@@ -408,7 +408,7 @@ async def test_a_zero_that_a_turn_asks_for_goes_before_the_agent_s_own_choice(tm
 
 
 async def test_a_summary_that_cannot_be_had_stops_no_turn(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(summarize_above_tokens=300)
         fake = it.fakes["openai_chat"]
         for number in range(7):
@@ -424,7 +424,7 @@ async def test_a_summary_that_cannot_be_had_stops_no_turn(tmp_path: Path) -> Non
 
 
 async def test_a_second_turn_that_is_refused_does_not_hide_the_first(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         first = agent.begin(it.session, "Hello?")
         await anext(aiter(first))
@@ -443,7 +443,7 @@ async def test_calls_beyond_the_last_step_are_answered_and_not_run(tmp_path: Pat
         """The sum of two numbers."""
         return str(a + b)
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], max_steps=1)
         it.fakes["anthropic"].answer_with(say("So."), call("add", {"a": 1, "b": 2}))
         ended = await agent.ask(it.session, "What is 1 + 2?")
@@ -467,7 +467,7 @@ async def test_an_answer_with_too_many_calls_ends_as_an_error_and_runs_none(tmp_
         ran.append(number)
         return "noted"
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note], stream=streamed)
         it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS + 1)))
         ended = await agent.ask(it.session, "Note everything")
@@ -490,7 +490,7 @@ async def test_an_answer_with_as_many_calls_as_allowed_runs_all(tmp_path: Path) 
         ran.append(number)
         return "noted"
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS)))
         assert (await agent.ask(it.session, "Note everything")).fault is None

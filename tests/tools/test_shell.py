@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.tools import Confirmation, ConfirmationRequest, ToolRegistry, Workspace, dispatch
 from dragoman.tools.shell import environment_without_secrets, run_command
-from tests.tools.calling import Heard, a_bench, a_call, result_of, text_of
+from tests.tools.tool_fixtures import EventLog, make_call, make_session, result_of, text_of
 
 
 def is_alive(pid: int) -> bool:
@@ -136,18 +136,18 @@ def test_secrets_are_known_by_their_values_and_by_those_that_hold_them() -> None
 
 async def test_what_runs_is_told_without_its_secrets(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "very-secret-token")
-    heard = Heard()
-    call = a_call("run_command", command="echo very-secret-token")
+    events = EventLog()
+    call = make_call("run_command", command="echo very-secret-token")
     asked: list[str | None] = []
 
     async def confirm(question: ConfirmationRequest) -> Confirmation:
         asked.append(question.command_summary)
         return Confirmation(True)
 
-    bench = a_bench(workspace, policy=None, confirm=confirm)
-    await dispatch([call], ToolRegistry([run_command]), bench, events=heard)
+    session = make_session(workspace, policy=None, confirm=confirm)
+    await dispatch([call], ToolRegistry([run_command]), session, events=events)
     assert asked == ["echo [redacted]"]
-    assert heard.payloads("tool.completed")[0]["command_executed"] == "echo [redacted]"
+    assert events.payloads("tool.completed")[0]["command_executed"] == "echo [redacted]"
 
 
 STARTS_OTHERS = "echo $$ >> pids; (echo $BASHPID >/dev/null; sh -c 'echo $$ >> pids; exec sleep 600') & "
@@ -192,8 +192,8 @@ async def test_a_command_that_is_cancelled_ends_with_everything_that_it_started(
     root: Path, workspace: Workspace
 ) -> None:
     stop = asyncio.Event()
-    call = a_call("run_command", command=f"{STARTS_OTHERS} sleep 600")
-    task = asyncio.create_task(dispatch([call], ToolRegistry([run_command]), a_bench(workspace), stop=stop))
+    call = make_call("run_command", command=f"{STARTS_OTHERS} sleep 600")
+    task = asyncio.create_task(dispatch([call], ToolRegistry([run_command]), make_session(workspace), stop=stop))
     pids = await pids_in(root / "pids", 2)
     stop.set()
     (result,) = await task

@@ -18,7 +18,7 @@ from dragoman.tools import tool
 from dragoman.turn import Agent
 from tests.client.calls import provider_of
 from tests.servers.fixtures import LLAMA_WORDS, THOUGHT, WORDS
-from tests.turn.ground import make_agent
+from tests.turn.fake_agent import make_agent
 
 _SETTINGS = """
 default_model = "tiny:tiny"

@@ -19,7 +19,7 @@ from dragoman.rules import check
 from dragoman.tools import Confirmation, ConfirmationRequest, tool
 from dragoman.turn import Agent
 from tests.strict import call, say, think
-from tests.turn.ground import Ground, ground
+from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 ENDS = ("turn.completed", "turn.failed", "turn.cancelled")
 
@@ -84,7 +84,7 @@ class Stopped:
 class Watched:
     """An agent with two tools, one of which asks first, and everything that its bus says."""
 
-    def __init__(self, it: Ground, agent: Agent, said: list[Event]) -> None:
+    def __init__(self, it: FakeAgent, agent: Agent, said: list[Event]) -> None:
         self.it = it
         self.agent = agent
         self.said = said
@@ -129,7 +129,7 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def watched(folder: Path, **given: Any) -> AsyncIterator[Watched]:
-    async with ground(folder, "anthropic") as it:
+    async with open_fake_agent(folder, "anthropic") as it:
         agent = await it.agent(tools=[add, note], confirm=allowed, **given)
         said: list[Event] = []
         agent.bus.subscribe("test", said.append)

@@ -1,4 +1,4 @@
-"""Calls of tools, as a model makes them, and what becomes of them."""
+"""Tool calls, tool sessions and an event log for tests."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dragoman import TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.exchange import SideEffects
 from dragoman.tools import ConfirmationPolicy, Tool, ToolRegistry, ToolSession, Workspace, dispatch
 
-FREELY = ConfirmationPolicy(side_effects=dict.fromkeys(SideEffects, "auto"))
+ALLOW_ALL = ConfirmationPolicy(side_effects=dict.fromkeys(SideEffects, "auto"))
 _numbers = itertools.count(1)
 
 
-def a_call(name: str, **input: Any) -> ToolUseBlock:  # noqa: A002
+def make_call(name: str, **input: Any) -> ToolUseBlock:  # noqa: A002
     return ToolUseBlock(f"tu_{next(_numbers)}", name, input)
 
 
-def a_bench(workspace: Workspace | None = None, **options: Any) -> ToolSession:
-    return ToolSession("sess_1", workspace=workspace, **{"policy": FREELY, **options})
+def make_session(workspace: Workspace | None = None, **options: Any) -> ToolSession:
+    return ToolSession("sess_1", workspace=workspace, **{"policy": ALLOW_ALL, **options})
 
 
 async def result_of(tool: Tool, workspace: Workspace | None = None, **input: Any) -> ToolResultBlock:  # noqa: A002
-    """The result of one call, of a tool that needs nobody's consent."""
-    (result,) = await dispatch([a_call(tool.name, **input)], ToolRegistry([tool]), a_bench(workspace))
+    """The result of one call, without approval."""
+    (result,) = await dispatch([make_call(tool.name, **input)], ToolRegistry([tool]), make_session(workspace))
     return result
 
 
@@ -31,8 +31,8 @@ def text_of(result: ToolResultBlock) -> str:
     return "\n".join(block.text for block in result.content if isinstance(block, TextBlock))
 
 
-class Heard:
-    """What was told of a dispatch."""
+class EventLog:
+    """The events of a dispatch."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -45,4 +45,4 @@ class Heard:
         return [event_type for event_type, _ in self.events]
 
     def payloads(self, event_type: str) -> list[dict[str, Any]]:
-        return [payload for told, payload in self.events if told == event_type]
+        return [payload for kind, payload in self.events if kind == event_type]

@@ -26,7 +26,7 @@ from dragoman.store import Store, open_store
 from dragoman.tools import Confirmation, builtin_tools, tool
 from dragoman.turn import Agent, AgentConfig, Approval, PendingCall, ToolResultEvent, TurnEnd, TurnStart
 from tests.strict import call, say
-from tests.turn.ground import DIALECTS, ground
+from tests.turn.fake_agent import DIALECTS, open_fake_agent
 from tests.turn.test_turn import PIXEL, add, messages, text_of
 
 PLACE = ToolDefinition(
@@ -70,7 +70,7 @@ async def results(store: Store, session: str) -> dict[str, ToolResultBlock]:
 async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_turn(
     dialect: str, *, streamed: bool, tmp_path: Path
 ) -> None:
-    async with ground(tmp_path, dialect) as it:
+    async with open_fake_agent(tmp_path, dialect) as it:
         agent = await it.agent(tools=[add], stream=streamed)
         fake = it.fakes[dialect]
         fake.answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {"exact": True}))
@@ -101,7 +101,7 @@ async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_t
 
 async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'kept.db'}"
-    async with ground(tmp_path, "anthropic", url=url) as it:
+    async with open_fake_agent(tmp_path, "anthropic", url=url) as it:
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "here"}))
@@ -124,7 +124,7 @@ async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
 
 
 async def test_a_turn_goes_on_when_the_last_pending_call_is_answered(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("get_place", {"exact": True}))
         first, second = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
@@ -140,7 +140,7 @@ async def test_a_turn_goes_on_when_the_last_pending_call_is_answered(tmp_path: P
 
 
 async def test_an_answer_and_a_question_may_come_together(tmp_path: Path) -> None:
-    async with ground(tmp_path, "openai_chat") as it:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent()
         fake = it.fakes["openai_chat"]
         fake.answer_with(call("get_place", {}), call("get_place", {"exact": True}))
@@ -155,7 +155,7 @@ async def test_an_answer_and_a_question_may_come_together(tmp_path: Path) -> Non
 
 
 async def test_the_model_that_began_an_answer_goes_on_with_it(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent()
         it.fakes["gemini"].call("get_place", {}, thinking="Hm.")
         (pending,) = (await agent.ask(it.session, "@gemini Where am I?", tools=(PLACE,))).pending
@@ -167,7 +167,7 @@ async def test_the_model_that_began_an_answer_goes_on_with_it(tmp_path: Path) ->
 
 
 async def test_a_tool_of_the_caller_may_not_have_the_name_of_one_of_the_agent_s(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         with pytest.raises(ToolSchemaError, match="the agent has a tool of that name"):
             await agent.ask(it.session, "Hello", tools=(PLACE.replace(name="add"),))
@@ -181,7 +181,7 @@ async def test_a_tool_of_the_caller_may_not_have_the_name_of_one_of_the_agent_s(
 
 
 async def test_a_tool_of_the_caller_has_the_name_that_the_caller_gave_it(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].call("getPlace", {})
         ended = await agent.ask(it.session, "Where am I?", tools=(PLACE.replace(name="getPlace"),))
@@ -189,7 +189,7 @@ async def test_a_tool_of_the_caller_has_the_name_that_the_caller_gave_it(tmp_pat
 
 
 async def test_an_input_that_does_not_fit_the_caller_s_tool_is_told_to_the_model(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].call("get_place", {"exact": "very"})
         it.fakes["anthropic"].call("get_place", {"exact": True})
@@ -202,7 +202,7 @@ async def test_an_input_that_does_not_fit_the_caller_s_tool_is_told_to_the_model
 
 
 async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "x"}))
@@ -230,7 +230,7 @@ async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Pat
 
 
 async def test_a_call_is_answered_once(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].call("get_place", {})
         (first,) = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
@@ -245,7 +245,7 @@ async def test_a_call_is_answered_once(tmp_path: Path) -> None:
 
 
 async def test_only_a_call_that_nobody_can_run_here_counts_as_pending_when_steps_are_over(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], max_steps=1)
         it.fakes["anthropic"].call("get_place", {})
         assert (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).fault is None
@@ -265,7 +265,7 @@ async def test_only_a_call_that_nobody_can_run_here_counts_as_pending_when_steps
 async def test_a_question_gives_up_what_is_pending_and_every_provider_takes_the_history(
     dialect: str, tmp_path: Path
 ) -> None:
-    async with ground(tmp_path, dialect) as it:
+    async with open_fake_agent(tmp_path, dialect) as it:
         ran, note = notes()
         agent = await it.agent(tools=[add, note], pause_for_approval=True)
         fake = it.fakes[dialect]
@@ -288,7 +288,7 @@ async def test_a_question_gives_up_what_is_pending_and_every_provider_takes_the_
 @pytest.mark.parametrize("target", DIALECTS)
 async def test_another_provider_takes_over_while_a_call_is_pending(target: str, tmp_path: Path) -> None:
     origin = "anthropic" if target != "anthropic" else "gemini"
-    async with ground(tmp_path, origin, target) as it:
+    async with open_fake_agent(tmp_path, origin, target) as it:
         agent = await it.agent()
         it.fakes[origin].call("get_place", {}, thinking="Hm.")
         (pending,) = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
@@ -305,7 +305,7 @@ async def test_another_provider_takes_over_while_a_call_is_pending(target: str, 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_path: Path) -> None:
-    async with ground(tmp_path, dialect) as it:
+    async with open_fake_agent(tmp_path, dialect) as it:
         ran, note = notes()
         agent = await it.agent(tools=[add, note], pause_for_approval=True)
         fake = it.fakes[dialect]
@@ -345,7 +345,7 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
 
 
 async def test_what_nobody_has_decided_goes_on_waiting(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         ran, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("note", {"word": "a"}), call("note", {"word": "b"}))
@@ -362,7 +362,7 @@ async def test_what_nobody_has_decided_goes_on_waiting(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_does_not_park_asks_and_waits(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         ran, note = notes()
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].call("note", {"word": "x"})
@@ -373,7 +373,7 @@ async def test_an_agent_that_does_not_park_asks_and_waits(tmp_path: Path) -> Non
 
 
 async def test_asking_and_deciding_is_told(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         seen: list[Event] = []
@@ -402,7 +402,7 @@ async def test_a_worker_waits_for_nobody(tmp_path: Path) -> None:
     (tmp_path / ".dragoman" / "routing.yaml").write_text(
         "schema_version: 1\ntiers: {fast: gemini, balanced: gemini, deep: gemini}\n"
     )
-    async with ground(tmp_path, "anthropic", "gemini") as it:
+    async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         ran, note = notes()
         agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Note x", "allowed_tools": ["note"]})
@@ -438,7 +438,7 @@ async def test_a_call_that_a_crash_has_interrupted_is_not_run_again(tmp_path: Pa
         ran.append(number)
         return str(number)
 
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[count], pause_for_approval=True)
         own = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "count", {"number": 1})
         other = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAB", "get_place", {})
@@ -454,7 +454,7 @@ async def test_a_call_that_a_crash_has_interrupted_is_not_run_again(tmp_path: Pa
 
 
 async def test_a_turn_that_a_crash_has_ended_goes_on_without_a_new_question(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         await crashed(it.store, it.session, ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "add", {"a": 1, "b": 2}))
         told = [event async for event in agent.turn(it.session)]
@@ -469,7 +469,7 @@ async def test_a_turn_that_a_crash_has_ended_goes_on_without_a_new_question(tmp_
 
 
 async def test_nothing_is_asked_where_nothing_was_said(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         with pytest.raises(FormatError, match="nothing to answer"):
             await agent.ask(it.session)
@@ -480,7 +480,7 @@ async def test_nothing_is_asked_where_nothing_was_said(tmp_path: Path) -> None:
 
 
 async def test_what_many_sessions_share_with_nobody_is_let_go(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         await agent.ask(it.session, "Add")
@@ -493,7 +493,7 @@ async def test_what_many_sessions_share_with_nobody_is_let_go(tmp_path: Path) ->
 
 
 async def test_an_approved_call_that_a_crash_has_interrupted_waits_for_consent_again(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         ran, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         await crashed(it.store, it.session, ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "note", {"word": "x"}))
@@ -506,7 +506,7 @@ async def test_an_approved_call_that_a_crash_has_interrupted_waits_for_consent_a
 @pytest.mark.parametrize("dialect", ["anthropic", "openai_chat"])
 @pytest.mark.parametrize("after", range(7))
 async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, after: int, tmp_path: Path) -> None:
-    async with ground(tmp_path, dialect) as it:
+    async with open_fake_agent(tmp_path, dialect) as it:
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         fake = it.fakes[dialect]
@@ -538,7 +538,7 @@ QUESTION = {"question": "How many?", "inputs": [{"id": "count", "prompt": "Of th
 
 async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'kept.db'}"
-    async with ground(tmp_path, "anthropic", url=url) as it:
+    async with open_fake_agent(tmp_path, "anthropic", url=url) as it:
         fake = it.fakes["anthropic"]
         _, note = notes()
         agent = await it.agent(tools=[note, *builtin_tools(["ask_user"])], pause_for_approval=True)
@@ -585,7 +585,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
 async def test_a_question_that_cannot_be_asked_is_an_error_to_the_model(
     *, parks: bool, question: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=builtin_tools(["ask_user"]), pause_for_approval=parks)
         it.fakes["anthropic"].call("ask_user", question)
         it.fakes["anthropic"].say("Then not.")
@@ -597,7 +597,7 @@ async def test_a_question_that_cannot_be_asked_is_an_error_to_the_model(
 
 
 async def test_a_new_question_gives_up_the_one_of_the_model(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=builtin_tools(["ask_user"]), pause_for_approval=True)
         it.fakes["anthropic"].call("ask_user", {"question": "How many?"})
         (question,) = (await agent.ask(it.session, "Order some")).pending

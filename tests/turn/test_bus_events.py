@@ -18,7 +18,7 @@ from dragoman.exchange import SideEffects
 from dragoman.tools import tool
 from tests.strict import call, say, think
 from tests.test_cli import COMMAND
-from tests.turn.ground import Ground, ground
+from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 SECRET = "sk-ant-api03-" + "a1B2" * 20
 
@@ -29,13 +29,13 @@ def add(a: int, b: int) -> str:
     return str(a + b)
 
 
-def script(it: Ground) -> None:
+def script(it: FakeAgent) -> None:
     it.fakes["anthropic"].answer_with(think("Hm."), say("Let me add."), call("add", {"a": 1, "b": 2}))
     it.fakes["anthropic"].say("It is three.")
 
 
 async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         script(it)
         ended = await agent.ask(it.session, f"What is 1 + 2? {SECRET}")
@@ -67,7 +67,7 @@ async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_
 
 
 async def test_a_trace_is_kept_by_an_agent_with_a_bus_of_its_own_or_by_whoever_wants_it(tmp_path: Path) -> None:
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         for given, is_kept in (({}, True), ({"record_trace": False}, False), ({"record_trace": True}, True)):
             session = await it.store.create_session()
             agent = await it.agent(**given)
@@ -87,7 +87,7 @@ async def test_a_turn_becomes_spans_within_each_other(tmp_path: Path) -> None:
     kept = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         spans = SpanExporter(provider, agent="scout")
         spans.listen(agent.bus)
@@ -116,7 +116,7 @@ def _is_in(inner: ReadableSpan, outer: ReadableSpan) -> bool:
 
 async def test_after_a_question_at_the_command_line_its_trace_can_be_read(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    async with ground(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
         it.fakes["anthropic"].say("It is three.")
         environment = {"DRAGOMAN_CONFIG": str(it.settings.file), "FAKE_KEY": "x", "HOME": str(tmp_path)}
         answer = await run(environment, "ask", "What is 1 + 2?", "--store", store)

@@ -1,6 +1,6 @@
-"""Ground for turns: strict fake providers, settings that name them, and an agent that talks to them.
+"""FakeAgent for turns: strict fake providers, settings that name them, and an agent that talks to them.
 
-    async with ground("anthropic", "gemini") as it:
+    async with open_fake_agent("anthropic", "gemini") as it:
         it.fakes["anthropic"].say("…")
         it.agent(tools=[…]).ask(it.session, "…", model="anthropic")
 
@@ -44,7 +44,7 @@ supports_images = false
 """
 
 
-class Ground:
+class FakeAgent:
     """Where turns are tried out."""
 
     def __init__(self, store: Store, settings: Settings, fakes: dict[str, StrictProvider], session: str) -> None:
@@ -81,12 +81,12 @@ def settings_for(folder: Path, fakes: dict[str, StrictProvider], default: str = 
 
 
 @contextlib.asynccontextmanager
-async def ground(folder: Path, *names: str, url: str = "memory:") -> AsyncIterator[Ground]:
+async def open_fake_agent(folder: Path, *names: str, url: str = "memory:") -> AsyncIterator[FakeAgent]:
     """Fakes of these dialects, the first of which answers by default, and an empty session."""
     async with contextlib.AsyncExitStack() as stack:
         fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in names}
         store = await stack.enter_async_context(open_store(url))
         session = await store.create_session()
-        made = Ground(store, settings_for(folder, fakes, names[0]), fakes, session.id)
+        made = FakeAgent(store, settings_for(folder, fakes, names[0]), fakes, session.id)
         stack.push_async_callback(made.close)
         yield made

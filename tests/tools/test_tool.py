@@ -12,7 +12,7 @@ from dragoman import ImageBlock, ImageSource, SideEffects, TextBlock, ToolUseBlo
 from dragoman.errors import InputError, ToolSchemaError, UnknownToolError
 from dragoman.tools import Tool, ToolContext, ToolOutput, ToolRegistry, tool
 from dragoman.tools.tool import content_from
-from tests.tools.calling import result_of, text_of
+from tests.tools.tool_fixtures import result_of, text_of
 
 
 class Place(msgspec.Struct):
