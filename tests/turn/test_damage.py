@@ -138,7 +138,8 @@ async def test_an_exception_that_a_reader_did_not_foresee_keeps_what_it_read_bef
 ) -> None:
     data = recorded.cassette(dialect, "text-streamed").response.stream
     reader = type(dialects.load(dialect).stream_reader())
-    read = reader.read
+    name = "read_bytes" if hasattr(reader, "read_bytes") else "read"
+    read = getattr(reader, name)
 
     def read_and_fail(self: Any, piece: bytes, events: list[StreamEvent]) -> None:
         read(self, piece, events)
@@ -147,7 +148,7 @@ async def test_an_exception_that_a_reader_did_not_foresee_keeps_what_it_read_bef
     async def each(it: Damage) -> None:
         _, whole = await it.turn(data)
         with monkeypatch.context() as patched:
-            patched.setattr(reader, "read", read_and_fail)
+            patched.setattr(reader, name, read_and_fail)
             ended, answer = await it.turn(data)
         assert ended.fault is not None
         assert ended.fault.code == "bad_event"
