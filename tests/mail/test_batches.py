@@ -17,9 +17,9 @@ from dragoman.letters.records import StoredLetter
 from dragoman.mail import Encryptor, Mail, RetryRule
 from dragoman.mail.stored_letter import to_stored
 from dragoman.store import Store, open_store
-from dragoman.store.batches import in_clause_chunks, insert_chunks
 from dragoman.store.engines.tables import LETTER_COLUMNS, migrations
 from dragoman.store.mailbox.letters import to_row
+from dragoman.store.operation import in_clause_chunks, insert_chunks
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.mail.timeouts import within
 from tests.store.conftest import Place

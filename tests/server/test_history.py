@@ -30,8 +30,8 @@ from dragoman.message import (
 )
 from dragoman.server.chat.history import to_history_row
 from dragoman.store import Row, Store
-from dragoman.store.finding import CallInfo
-from dragoman.store.message_rows import from_micros
+from dragoman.store.operation import from_micros
+from dragoman.store.tool_call_rows import CallInfo
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.test_threads import API, SOME_DAY, make_message, make_thread, read_error_code, read_json
 

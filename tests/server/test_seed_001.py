@@ -21,7 +21,7 @@ from aiohttp import FormData
 
 from dragoman.attachments import parse_signed_url
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock
-from dragoman.store.message_rows import from_micros
+from dragoman.store.operation import from_micros
 from dragoman.tools import tool
 from tests.attachments.samples import PDF, TEXT, gif, jpeg, png, webp
 from tests.attachments.supabase_server import KEY, SECRET, SupabaseServer

@@ -21,7 +21,7 @@ from dragoman.message import (
     Role,
     TextBlock,
 )
-from dragoman.store.message_rows import from_micros
+from dragoman.store.operation import from_micros
 from tests.attachments.samples import png
 from tests.server.conftest import ServerFixture, run_test_server
 

@@ -25,7 +25,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.pricing import prices_from_mapping
-from dragoman.store.message_rows import from_micros
+from dragoman.store.operation import from_micros
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import post_run, run_input
 from tests.server.test_threads import API, SOME_DAY, make_message, make_thread, read_error_code, read_json

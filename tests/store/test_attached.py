@@ -12,8 +12,7 @@ import pytest
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Attachment, Message, MessageStatus
 from dragoman.store import Owners, Store
-from dragoman.store.attached import find_attachment_refs
-from dragoman.store.finding import find_message
+from dragoman.store.message_reader import find_attachment_refs, find_message
 from dragoman.store.operation import Operation, operation
 from tests.store.conftest import Place
 from tests.store.talk import said

@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import DragomanError, UnknownMessageError, UnknownSessionError
 from dragoman.message import Attachment, Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Owners, Store
-from dragoman.store.finding import CallInfo
+from dragoman.store.tool_call_rows import CallInfo
 from tests.store.talk import called, result, said, used
 
 NOON = datetime(2026, 3, 13, 12, tzinfo=UTC)

@@ -12,8 +12,8 @@ from dragoman import TextBlock
 from dragoman.errors import CorruptDataError
 from dragoman.message import MessageStatus, ToolUseBlock
 from dragoman.store import Store, open_store
+from dragoman.store.message_reader import MessageCache
 from dragoman.store.message_rows import columns_from, message_from, message_hash
-from dragoman.store.recent import MessageCache
 from tests.store.conftest import Place
 from tests.store.talk import answered, called, said, used
 

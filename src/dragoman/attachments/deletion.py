@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dragoman.attachments.attachments import Files
     from dragoman.store import Owners, Store
-    from dragoman.store.attached import AttachmentRefs
+    from dragoman.store.message_reader import AttachmentRefs
 
 
 async def delete_with_files(

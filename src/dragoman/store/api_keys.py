@@ -17,8 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import ConflictError, UnknownNameError
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import Facet, Steps, VolatileOperation, operation
+from dragoman.store.operation import Facet, Steps, VolatileOperation, from_micros, operation, to_micros
 
 _KEY: Final = "public_id, secret_hash, name, user_id, team_id, scopes, created_at, expires_at, revoked_at, last_used_at"
 

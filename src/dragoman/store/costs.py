@@ -22,8 +22,7 @@ import msgspec
 
 from dragoman.errors import InputError
 from dragoman.message import MAX_TOKENS, Usage
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import Facet, Steps, operation
+from dragoman.store.operation import Facet, Steps, from_micros, operation, to_micros
 from dragoman.store.types import Owners, PricedCall, Totals, TotalsBy, UsageRepair
 
 _PAGE: Final = 500

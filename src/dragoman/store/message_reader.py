@@ -5,17 +5,17 @@ The one rule: a place without its row is damage, and never left out in silence.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.errors import UnknownMessageError
-from dragoman.store.lineage import Segment, damage_error, lineage
+from dragoman.message import Message, Role
 from dragoman.store.message_rows import Columns
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.recent import MessageCache
-from dragoman.store.types import Row
+from dragoman.store.sessions import Segment, damage_error, lineage
+from dragoman.store.types import Owners, Row
 
 COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
@@ -154,3 +154,176 @@ def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, 
 
 def unknown_message(session_id: str, message_id: str) -> UnknownMessageError:
     return UnknownMessageError(f"no message {message_id!r} in session {session_id!r}")
+
+
+# --- search by time and client id ------------------------------------------------------------------------------------
+
+
+@operation
+def seq_before(session_id: str, moment: int) -> Generator[Statement, Rows, int]:
+    segments = yield from lineage(session_id)
+    low, high = 0, segments[-1].last
+    while low < high:
+        middle = (low + high + 1) // 2
+        created_at = yield from _created_at(segments, middle)
+        low, high = (middle, high) if created_at < moment else (low, middle - 1)
+    return low
+
+
+def _created_at(segments: Sequence[Segment], seq: int) -> Generator[Statement, Rows, int]:
+    owner = next(one.session_id for one in segments if one.first <= seq <= one.last)
+    rows = yield "SELECT created_at FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
+    if not rows:
+        raise damage_error(owner, f"message {seq} is not there")
+    return int(rows[0][0])
+
+
+# The expression of the index on client message ids. The engine uses the index for a condition of the same text.
+_CLIENT_ID: Final = {
+    "sqlite": "instr(metadata_json, '\"message_id\":') > 0 AND substr(CASE WHEN json_valid(metadata_json)"
+    " THEN json_extract(metadata_json, '$.message_id') END, 1, 200)",
+    "postgres": "strpos(metadata_json, '\"message_id\":') > 0 AND left(coalesce(metadata,"
+    " dragoman_jsonb(replace(metadata_json, '\\u0000', '\\u2400'))) ->> 'message_id', 200)",
+}
+_INDEX_PREFIX: Final = 200  # signs of a name that are in the index
+
+
+@operation
+def find_message(engine: str, session_id: str, name: str) -> Generator[Statement, Rows, MessageRow]:
+    try:
+        return (yield from get_message(session_id, name))
+    except UnknownMessageError:
+        pass
+    for segment in reversed((yield from lineage(session_id))):
+        rows = yield (
+            f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND {_CLIENT_ID[engine]} = ? AND seq <= ?"
+            " ORDER BY seq DESC",
+            (segment.session_id, name[:_INDEX_PREFIX], segment.last),
+        )
+        for row in map(message_row_from, rows):
+            if _decode_metadata(row.columns.metadata_json).get("message_id") == name:
+                return row
+    raise unknown_message(session_id, name)
+
+
+def _decode_metadata(text: str) -> Mapping[str, Any]:
+    """What a row says beside its words; nothing if it is damaged, which who reads the row is told."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
+
+
+@operation
+def count_messages(session_id: str, role: Role) -> Generator[Statement, Rows, int]:
+    rows = yield "SELECT count(*) FROM messages WHERE session_id = ? AND role = ?", (session_id, role.value)
+    count: int = rows[0][0]
+    return count
+
+
+# --- attachments -----------------------------------------------------------------------------------------------------
+
+File = tuple[str, str]  # bucket and path
+_PATHS_PER_STATEMENT: Final = 100  # paths that are looked for in one statement
+
+
+class AttachmentRefs(msgspec.Struct, frozen=True):
+    """Files that messages name, by bucket and path."""
+
+    exclusive: frozenset[File]  # in one session, and in no other one
+    shared: frozenset[File]  # in other sessions of the user, as far as they are of interest for this one
+
+
+@operation
+def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Generator[Statement, Rows, AttachmentRefs]:
+    """The files that a session names; and those that others of the user name, of the same ones or under a prefix.
+
+    In whichever team: a file lies under its user alone, who may show it in all of them.
+    """
+    rows = yield "SELECT max(parent_seq) FROM sessions WHERE parent_session_id = ?", (session_id,)
+    shared_seq = rows[0][0] or 0  # up to here, what is said here is said in a fork as well
+    own_rows = yield (
+        "SELECT bucket, path FROM attachment_refs WHERE session_id = ? AND seq > ?",
+        (session_id, shared_seq),
+    )
+    own_files = {(str(bucket), str(path)) for bucket, path in own_rows}
+    scope = (session_id, shared_seq, owners.user_id)
+    user_sql = "(s.user_id = ? OR s.user_id IS NULL)" if owners.is_everywhere else "s.user_id = ?"
+    query = (  # a cross join, which SQLite takes in this order: from the path to who names it
+        "SELECT DISTINCT r.bucket, r.path FROM attachment_refs AS r CROSS JOIN sessions AS s"
+        f" WHERE s.id = r.session_id AND (r.session_id <> ? OR r.seq <= ?) AND {user_sql}"
+    )
+    other_rows = yield f"{query} AND r.path >= ? AND r.path < ?", (*scope, prefix, prefix + "\x7f")
+    own_paths = sorted({path for _, path in own_files})
+    for first in range(0, len(own_paths), _PATHS_PER_STATEMENT):
+        paths = own_paths[first : first + _PATHS_PER_STATEMENT]
+        placeholders = ", ".join("?" * len(paths))
+        other_rows += yield f"{query} AND r.path IN ({placeholders})", (*scope, *paths)
+    other_files = frozenset((bucket, path) for bucket, path in other_rows)
+    return AttachmentRefs(frozenset(own_files) - other_files, other_files)
+
+
+# --- cache -----------------------------------------------------------------------------------------------------------
+
+_MAX_CHARACTERS: Final = 32 * 1024 * 1024  # of JSON; a character takes one to four bytes in memory
+_OVERHEAD: Final = 700  # that a message takes beside its texts
+
+
+class MessageCache:
+    """The messages, the oldest of which make way for new ones."""
+
+    def __init__(self, max_size: int = _MAX_CHARACTERS) -> None:
+        self._max_size = max_size
+        self._entries: dict[tuple[str, int], tuple[bytes, Message, int]] = {}
+        self._session_counts: dict[str, int] = {}  # how many
+        self._size = 0
+
+    def has_session(self, session_id: str) -> bool:
+        """Whether it is worth asking for messages of a session."""
+        return session_id in self._session_counts
+
+    def get(self, session_id: str, seq: int, hash_: bytes) -> Message | None:
+        """The message at a place, if its row still has this hash."""
+        entry = self._entries.get((session_id, seq))
+        return entry[1] if entry is not None and entry[0] == hash_ else None
+
+    def put(self, session_id: str, seq: int, hash_: bytes, message: Message, characters: int) -> None:
+        """Keep the message of a row that is as it was written, and has so many characters."""
+        size = characters + _OVERHEAD
+        key = session_id, seq
+        if key in self._entries:
+            self._drop(key)
+        if size > self._max_size // 8 or not _is_immutable(message):
+            return
+        self._entries[key] = (hash_, message, size)
+        self._session_counts[session_id] = self._session_counts.get(session_id, 0) + 1
+        self._size += size
+        while self._size > self._max_size:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        session_id, _ = key
+        _, _, size = self._entries.pop(key)
+        self._size -= size
+        self._session_counts[session_id] -= 1
+        if not self._session_counts[session_id]:
+            del self._session_counts[session_id]
+
+    def clear(self) -> None:
+        """Forget everything: somebody has asked for something to be gone."""
+        self._entries.clear()
+        self._session_counts.clear()
+        self._size = 0
+
+
+def _is_immutable(message: Message) -> bool:
+    """Whether nobody can change anything in it."""
+    return _is_immutable_value(message.content) and _is_immutable_value(message.metadata)
+
+
+def _is_immutable_value(value: Any) -> bool:
+    if isinstance(value, msgspec.Struct):
+        return all(_is_immutable_value(getattr(value, name)) for name in value.__struct_fields__)
+    if isinstance(value, tuple):
+        return all(map(_is_immutable_value, value))
+    return not isinstance(value, dict | list | bytearray | set)

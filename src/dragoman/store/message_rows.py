@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
@@ -22,12 +21,10 @@ import msgspec
 from dragoman import codec, value
 from dragoman.errors import CorruptDataError
 from dragoman.message import SCHEMA_VERSION, ContentBlock, Message, MessageMetadata, Role
+from dragoman.store.operation import from_micros, to_micros
 from dragoman.value import UNSET
 
 MAX_INLINE_BYTES: Final = 16 * 1024
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-UNKNOWN_TIME: Final = _EPOCH  # of a message that does not say when it was said
-_MICROSECOND: Final = timedelta(microseconds=1)
 _PLACEHOLDER: Final = '"sha256:'
 
 _make_message: Final = value.unvalidated(Message)
@@ -59,16 +56,6 @@ class Columns(msgspec.Struct, frozen=True):
     unknown_json: str | None = None
     blobs_json: str | None = None
     blobs: dict[str, bytes] = {}  # what was taken out, by its hash; not a column
-
-
-def to_micros(time: datetime) -> int:
-    """A time as the whole number of microseconds since 1970."""
-    return (time - _EPOCH) // _MICROSECOND
-
-
-def from_micros(micros: int) -> datetime:
-    """The time of that number of microseconds since 1970."""
-    return _EPOCH + timedelta(0, 0, micros)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -22,14 +22,12 @@ from dragoman.message import (
     ToolUseBlock,
     usage_problems,
 )
-from dragoman.store.attached import insert_attachment_refs
-from dragoman.store.lineage import lineage
-from dragoman.store.message_reader import unknown_message
-from dragoman.store.message_rows import Columns, columns_from, message_hash, to_micros
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.message_reader import File, unknown_message
+from dragoman.store.message_rows import Columns, columns_from, message_hash
+from dragoman.store.operation import Rows, Statement, operation, optional_column_text, to_micros
 from dragoman.store.row_hash import check_row, row_hash
-from dragoman.store.sessions import TOUCH, lock_session, touch_arguments
-from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, optional_column_text, record_result
+from dragoman.store.sessions import TOUCH, lineage, lock_session, touch_arguments
+from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, record_result
 
 _CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _INSERT: Final = (
@@ -339,3 +337,25 @@ def usage_insert(session_id: str, seq: int, message: Message) -> Statement:
             int(usage.amount_usd is None),
         ),
     )
+
+
+_MAX_LENGTHS: Final = (100, 1_024)  # names of buckets and paths; an index takes no text of any length
+
+
+def attachment_files(message: Message) -> set[File]:
+    """The files that a message names. No attachment has a path of other signs, or a longer one."""
+    files = {(one.bucket, one.path) for one in message.metadata.attachments}
+    return {file for file in files if all(map(_is_valid_name, file, _MAX_LENGTHS))}
+
+
+def _is_valid_name(text: str, max_length: int) -> bool:
+    return 0 < len(text) <= max_length and text.isascii() and text.isprintable()
+
+
+def insert_attachment_refs(session_id: str, seq: int, message: Message) -> Generator[Statement, Rows, None]:
+    """Note the files that a message names."""
+    for file in sorted(attachment_files(message)) if message.metadata.user_message_attachments is not None else ():
+        yield (
+            "INSERT INTO attachment_refs (session_id, seq, bucket, path) VALUES (?, ?, ?, ?)",
+            (session_id, seq, *file),
+        )

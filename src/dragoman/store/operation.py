@@ -10,7 +10,8 @@ argument, never part of a statement.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from dragoman.errors import FormatError
@@ -25,6 +26,12 @@ FOR_KEY_SHARE: Final = " FOR KEY SHARE"  # keeps rows from being deleted; SQLite
 Result = TypeVar("Result", covariant=True)  # noqa: PLC0105  it reads as a name
 Params = ParamSpec("Params")
 Steps = Generator[Statement, Rows, Result]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+UNKNOWN_TIME: Final = _EPOCH  # of a message that does not say when it was said
+_MICROSECOND: Final = timedelta(microseconds=1)
+_SIZES: Final = (1, 4, 16, 64, 256)
+_INSERT_SIZES: Final = (64, 16, 4, 1)
+Item = TypeVar("Item")
 
 
 class Operation(Generic[Result]):
@@ -74,3 +81,59 @@ def validate_arguments(arguments: Sequence[Any]) -> Sequence[Any]:
         if type(argument) is str and "\0" in argument:
             raise FormatError("a name or an id contains a NUL", where=repr(argument[:80]), remedy="Remove the NUL")
     return arguments
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def to_micros(time: datetime) -> int:
+    """A time as the whole number of microseconds since 1970."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    """The time of that number of microseconds since 1970."""
+    return _EPOCH + timedelta(0, 0, micros)
+
+
+def column_text(text: str) -> str:
+    """A word of a message as a column beside it: with U+2400 for a NUL, which not every engine can hold there."""
+    return text.replace("\0", "\u2400")
+
+
+def optional_column_text(text: str | None) -> str | None:
+    return None if text is None else column_text(text)
+
+
+# --- statements for many rows ----------------------------------------------------------------------------------------
+#
+# Each function uses few different statements, because an engine plans each statement anew.
+
+
+def in_clause_chunks(values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The marks of a list, and its values, filled up with the last of them: to name one twice changes nothing."""
+    max_size = _SIZES[-1]
+    for first in range(0, len(values), max_size):
+        chunk = values[first : first + max_size]
+        size = next(size for size in _SIZES if size >= len(chunk))
+        yield _placeholders(size), (*chunk, *[chunk[-1]] * (size - len(chunk)))
+
+
+def insert_chunks(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """The items in their order, so many at a time as there is a statement for."""
+    position = 0
+    for size in _INSERT_SIZES:
+        while len(items) - position >= size:
+            yield items[position : position + size]
+            position += size
+
+
+@functools.cache
+def values_clause(columns: int, rows: int) -> str:
+    """What stands behind VALUES for so many rows of so many columns."""
+    return ", ".join([f"({_placeholders(columns)})"] * rows)
+
+
+@functools.cache
+def _placeholders(count: int) -> str:
+    return ", ".join("?" * count)

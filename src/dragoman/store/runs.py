@@ -25,8 +25,7 @@ import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.store.lease_clock import length_us
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import Facet, Statement, Steps, VolatileOperation, operation
+from dragoman.store.operation import Facet, Statement, Steps, VolatileOperation, from_micros, operation, to_micros
 from dragoman.store.sessions import lock_session
 
 RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]

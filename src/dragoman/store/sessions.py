@@ -20,9 +20,8 @@ from dragoman.errors import (
     UnknownSessionError,
 )
 from dragoman.jsontext import validate_json
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
-from dragoman.store.types import Session
+from dragoman.store.operation import FOR_UPDATE, Rows, Statement, from_micros, operation, to_micros
+from dragoman.store.types import Owners, Session
 
 _SESSION_COLUMNS: Final = (
     "id, title, workspace_path, active_model, routing_policy_json, user_id, team_id, metadata_json,"
@@ -180,6 +179,14 @@ def select_sessions(
 
 
 @operation
+def list_sessions_of(
+    owners: Owners, before: tuple[datetime, str] | None, limit: int
+) -> Generator[Statement, Rows, list[Session]]:
+    condition, arguments = owners.condition("sessions")
+    return (yield from select_sessions([condition], list(arguments), before, limit))
+
+
+@operation
 def find_sessions(part: str, limit: int) -> Generator[Statement, Rows, list[Session]]:
     """Sessions whose id begins or ends so, whatever its letters' case; the one that changed last first."""
     _check_limit(limit)
@@ -241,3 +248,43 @@ def lock_session(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]
         raise unknown_session(session_id)
     last_seq, last_message_id = rows[0]
     return last_seq, last_message_id
+
+
+# --- lineage ---------------------------------------------------------------------------------------------------------
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A part of a history: the messages of one session from ``first`` to ``last``."""
+
+    session_id: str
+    first: int
+    last: int
+
+
+@operation
+def lineage(session_id: str) -> Generator[Statement, Rows, list[Segment]]:
+    """The stretches that make up a history, oldest first. The last one is the session's own, and may be empty."""
+    rows = yield "SELECT parent_session_id, parent_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
+    if not rows:
+        raise unknown_session(session_id)
+    parent, parent_seq, last = rows[0]
+    segments = [Segment(session_id, parent_seq + 1, last)]
+    while parent is not None and parent_seq > 0:
+        owner, last = parent, parent_seq
+        rows = yield "SELECT parent_session_id, parent_seq FROM sessions WHERE id = ?", (owner,)
+        if not rows:
+            raise damage_error(owner, "it shares the history of a session that is not there")
+        parent, parent_seq = rows[0]
+        segments.append(Segment(owner, parent_seq + 1, last))
+    if parent_seq:
+        raise damage_error(segments[-1].session_id, "the beginning of its history is not there")
+    for segment in segments:
+        if segment.first > 1:  # nothing of its own may hide behind what it shares
+            rows = yield "SELECT min(seq) FROM messages WHERE session_id = ?", (segment.session_id,)
+            if rows[0][0] not in (None, segment.first):
+                raise damage_error(segment.session_id, "it does not begin where the history that it shares ends")
+    return segments[::-1]
+
+
+def damage_error(session_id: str, what: str) -> CorruptDataError:
+    return CorruptDataError(what, where=f"session {session_id}")

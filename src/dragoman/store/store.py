@@ -26,8 +26,6 @@ from dragoman.ids import UlidSource
 from dragoman.message import Message, Role
 from dragoman.offload import estimate_size, iterate_fairly, run_off_loop
 from dragoman.store import (
-    attached,
-    finding,
     high_water,
     message_reader,
     message_writer,
@@ -37,23 +35,21 @@ from dragoman.store import (
 )
 from dragoman.store.api_keys import KeyStore
 from dragoman.store.archive import exporter, verification
-from dragoman.store.attached import AttachmentRefs
 from dragoman.store.blobs import Blobs, FolderBlobs
 from dragoman.store.costs import CostStore
 from dragoman.store.entries import EntryStore
 from dragoman.store.evaluations import EvaluationStore
-from dragoman.store.finding import CallInfo
 from dragoman.store.high_water import HighWaterMark
-from dragoman.store.message_reader import SMALL_PAGE, MessageRow
-from dragoman.store.message_rows import UNKNOWN_TIME, message_from, message_hash, to_micros
+from dragoman.store.message_reader import SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
+from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, SessionEnd
-from dragoman.store.operation import Rows, Statement
-from dragoman.store.recent import MessageCache
+from dragoman.store.operation import UNKNOWN_TIME, Rows, Statement, to_micros
 from dragoman.store.retention import blob_gc, deletion
 from dragoman.store.runs import RunStore
 from dragoman.store.search.index import SearchFilters
 from dragoman.store.search.search import SearchIndex
 from dragoman.store.strict import reject_violations
+from dragoman.store.tool_call_rows import CallInfo
 from dragoman.store.trace import TraceStore
 from dragoman.store.turns import TurnStore
 from dragoman.store.types import (
@@ -387,30 +383,30 @@ class Store:
         Messages stand in the order of their times unless they were brought from elsewhere. Where they do not, it is a
         place whose message was said before, and the next one was not.
         """
-        return await self._read(finding.seq_before(session_id, to_micros(when)))
+        return await self._read(message_reader.seq_before(session_id, to_micros(when)))
 
     async def find_message(self, session_id: str, name: str) -> Row:
         """The message of that id, or the newest one that a client knows by that name, or ``UnknownMessageError``."""
-        (row,) = await self._to_rows([await self._read(finding.find_message(self.engine, session_id, name))])
+        (row,) = await self._to_rows([await self._read(message_reader.find_message(self.engine, session_id, name))])
         return row
 
     async def count_messages(self, session_id: str, role: Role) -> int:
         """How many messages of a role were stored in a session itself, without those that it shares as a fork."""
-        return await self._read(finding.count_messages(session_id, role))
+        return await self._read(message_reader.count_messages(session_id, role))
 
     async def find_calls(self, session_id: str, call_ids: Sequence[str]) -> dict[str, CallInfo]:
         """What is known of these calls of a history."""
-        return await self._read(finding.find_calls(session_id, call_ids)) if call_ids else {}
+        return await self._read(tool_call_rows.find_calls(session_id, call_ids)) if call_ids else {}
 
     async def list_sessions_of(
         self, owners: Owners, *, before: tuple[datetime, str] | None = None, limit: int = 50
     ) -> list[Session]:
         """Somebody's sessions, the one that changed last first; ``before``: time and id of the last one told."""
-        return await self._read(finding.list_sessions_of(owners, before, limit))
+        return await self._read(sessions.list_sessions_of(owners, before, limit))
 
     async def find_attachment_refs(self, session_id: str, owners: Owners, prefix: str) -> AttachmentRefs:
         """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""
-        return await self._read(attached.find_attachment_refs(session_id, owners, prefix))
+        return await self._read(message_reader.find_attachment_refs(session_id, owners, prefix))
 
     async def _store_messages(
         self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]

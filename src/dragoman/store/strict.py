@@ -18,8 +18,8 @@ from dragoman.repair import Action, repair
 from dragoman.rules import Violation, calls_of, check, results_of
 
 if TYPE_CHECKING:
-    from dragoman.store.finding import CallInfo
     from dragoman.store.store import Store
+    from dragoman.store.tool_call_rows import CallInfo
 
 # What depends on the messages before and behind: the first two are looked up, the others are for who reads a history.
 _HISTORY_RULES: Final = ("result-has-call", "one-result-per-call", "call-is-answered", "partial-is-last", "one-session")

@@ -6,18 +6,24 @@ The one rule: a call has one answer. What comes later changes nothing.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.errors import CorruptDataError
 from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
-from dragoman.store.lineage import Segment, lineage
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import (
+    Rows,
+    Statement,
+    column_text,
+    from_micros,
+    operation,
+    optional_column_text,
+    to_micros,
+)
 from dragoman.store.row_hash import CALL_FIELDS, call_hash, check_row, rehash_sql, row_hash
-from dragoman.store.sessions import lock_session
+from dragoman.store.sessions import Segment, lineage, lock_session
 from dragoman.store.types import ToolCall
 
 CALL_COLUMNS: Final = f"{', '.join(CALL_FIELDS)}, hash"
@@ -52,15 +58,6 @@ def insert_call(
         " ON CONFLICT (session_id, id) DO NOTHING",
         (session_id, *call, call_hash(*call)),
     )
-
-
-def column_text(text: str) -> str:
-    """A word of a message as a column beside it: with U+2400 for a NUL, which not every engine can hold there."""
-    return text.replace("\0", "\u2400")
-
-
-def optional_column_text(text: str | None) -> str | None:
-    return None if text is None else column_text(text)
 
 
 def record_result(
@@ -189,3 +186,30 @@ def insert_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) ->
             "INSERT INTO tool_ids (session_id, number, provider, tool_id, provider_id, hash) VALUES (?, ?, ?, ?, ?, ?)",
             (session_id, number, *entry, row_hash(*entry)),
         )
+
+
+class CallInfo(msgspec.Struct, frozen=True):
+    """What is known of a call."""
+
+    name: str
+    result_seq: int | None  # the place of its answer
+    duration_ms: int | None  # from when the message that makes it was begun until its answer was there
+
+
+@operation
+def find_calls(session_id: str, call_ids: Sequence[str]) -> Generator[Statement, Rows, dict[str, CallInfo]]:
+    calls: dict[str, CallInfo] = {}
+    segments = yield from lineage(session_id)
+    for call_id in call_ids:
+        for segment in reversed(segments):
+            rows = yield (
+                f"SELECT session_id, {CALL_COLUMNS} FROM tool_calls WHERE session_id = ? AND id = ?",
+                (segment.session_id, call_id),
+            )
+            if rows:
+                call = call_from_row(rows[0])
+                elapsed = None if call.completed_at is None else call.completed_at - call.created_at
+                duration_ms = None if elapsed is None else max(0, round(elapsed / timedelta(milliseconds=1)))
+                calls[call_id] = CallInfo(call.name, call.result_seq, duration_ms)
+                break
+    return calls

@@ -24,8 +24,7 @@ import msgspec
 
 from dragoman.errors import CorruptDataError
 from dragoman.jsontext import OWN, read_json
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import FOR_KEY_SHARE, Facet, Steps, operation
+from dragoman.store.operation import FOR_KEY_SHARE, Facet, Steps, from_micros, operation, to_micros
 from dragoman.store.types import TraceEvent
 
 if TYPE_CHECKING:

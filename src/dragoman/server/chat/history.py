@@ -42,7 +42,7 @@ from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, int_param, text_param
 from dragoman.server.http.responses import json_response
 from dragoman.store import Row, Session, Store
-from dragoman.store.finding import CallInfo
+from dragoman.store.tool_call_rows import CallInfo
 from dragoman.turn.state import stage_of
 
 PAGE_SIZE: Final = 50

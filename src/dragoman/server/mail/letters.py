@@ -54,7 +54,7 @@ from dragoman.server.mail.types import (
     to_letter_response,
 )
 from dragoman.store.mailbox.mail_store import LetterStatus
-from dragoman.store.message_rows import to_micros
+from dragoman.store.operation import to_micros
 from dragoman.store.types import ToolCallStatus
 
 _MAX_LETTERS: Final = 500

@@ -29,9 +29,9 @@ from dragoman import codec
 from dragoman.errors import ConflictError, FormatError, JsonError, UnknownSessionError
 from dragoman.message import Message
 from dragoman.store import entries, evaluations, trace
-from dragoman.store.message_rows import UNKNOWN_TIME, columns_from, from_micros, to_micros
+from dragoman.store.message_rows import columns_from
 from dragoman.store.message_writer import BlobCollectedError, Draft, append_messages, check_usage
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import UNKNOWN_TIME, Rows, Statement, from_micros, operation, to_micros
 from dragoman.store.retention import blob_gc, deletion
 from dragoman.store.sessions import create_session, get_session
 from dragoman.store.tool_call_rows import cancel_tool_call, insert_tool_ids, tool_calls, tool_ids

@@ -26,17 +26,15 @@ from dragoman.message import (
     usage_problems,
 )
 from dragoman.store import entries, evaluations, high_water, runs, trace, usage_repair
-from dragoman.store.attached import attachment_files
 from dragoman.store.high_water import Loss, MarkState
-from dragoman.store.lineage import lineage
 from dragoman.store.message_reader import MessageRow, read_at, read_rows
 from dragoman.store.message_rows import message_from
-from dragoman.store.message_writer import usage_insert
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.message_writer import attachment_files, usage_insert
+from dragoman.store.operation import Rows, Statement, column_text, operation
 from dragoman.store.retention.deletion import NoBlobs
 from dragoman.store.row_hash import CALL_FIELDS, check_row
-from dragoman.store.sessions import get_session, listed_at
-from dragoman.store.tool_call_rows import CALL_STATUSES, column_text, is_call_intact
+from dragoman.store.sessions import get_session, lineage, listed_at
+from dragoman.store.tool_call_rows import CALL_STATUSES, is_call_intact
 from dragoman.store.types import Damage, Session, Verification
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from dragoman.letters.records import DeadLetter, StoredLetter
 from dragoman.store.mailbox.letters import MAILBOX
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import Steps, operation
+from dragoman.store.operation import Steps, from_micros, operation, to_micros
 
 _COLUMNS: Final = (
     "id, recipient_id, team_id, letter_id, sender_id, task_id, reason, error, user_id, died_at, resent_at, key_id, raw"

@@ -40,8 +40,16 @@ from dragoman.store.mailbox.letters import (
     unknown_letter_error,
 )
 from dragoman.store.mailbox.outbox import find_busy_tasks, remove_from_outbox
-from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import FOR_UPDATE, Operation, Rows, Statement, Steps, operation, volatile_operation
+from dragoman.store.operation import (
+    FOR_UPDATE,
+    Operation,
+    Rows,
+    Statement,
+    Steps,
+    operation,
+    to_micros,
+    volatile_operation,
+)
 
 Effect = Steps[Any] | Operation[Any]
 # An index covers these conditions in exactly this form.

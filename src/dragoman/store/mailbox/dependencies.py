@@ -13,11 +13,9 @@ from datetime import datetime
 
 from dragoman.errors import ConflictError
 from dragoman.letters.records import StoredLetter
-from dragoman.store.batches import in_clause_chunks
 from dragoman.store.mailbox.letters import LETTER_KEY, UPSERT_TASKS, Key, is_success, lock_mailbox
 from dragoman.store.mailbox.outbox import OPEN_CONDITION
-from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import Steps
+from dragoman.store.operation import Steps, in_clause_chunks, to_micros
 
 _UPSERT_TASK = UPSERT_TASKS.format("(?, ?, ?, ?)")
 

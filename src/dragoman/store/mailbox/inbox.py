@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from dragoman.letters.records import LetterState, Receipt, StoredLetter
-from dragoman.store.batches import insert_chunks
 from dragoman.store.mailbox import dependencies
 from dragoman.store.mailbox.dead_letters import insert_dead_letter, make_dead_letter
 from dragoman.store.mailbox.letters import (
@@ -34,8 +33,7 @@ from dragoman.store.mailbox.letters import (
     run_for_letters,
 )
 from dragoman.store.mailbox.outbox import OPEN_CONDITION, find_busy_tasks, remove_from_outbox
-from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import Steps, operation
+from dragoman.store.operation import Steps, insert_chunks, operation, to_micros
 
 _NEXT_NUMBER: Final = (
     "INSERT INTO mailboxes (recipient_id, team_id, last_number) VALUES (?, ?, ?)"

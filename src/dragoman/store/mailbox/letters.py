@@ -17,10 +17,19 @@ import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError, UnknownLetterError
 from dragoman.letters.records import MailboxCounts, SealedValue, StoredLetter, personal_team
-from dragoman.store.batches import in_clause_chunks, insert_chunks, values_clause
 from dragoman.store.engines.tables import LETTER_COLUMNS
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import FOR_UPDATE, Rows, Statement, Steps, operation
+from dragoman.store.operation import (
+    FOR_UPDATE,
+    Rows,
+    Statement,
+    Steps,
+    from_micros,
+    in_clause_chunks,
+    insert_chunks,
+    operation,
+    to_micros,
+    values_clause,
+)
 
 Key = tuple[str, str, str]  # recipient, team, letter
 MailboxKey = tuple[str, str]  # recipient, team

@@ -36,8 +36,7 @@ from dragoman.store.mailbox.dead_letters import find_dead_letters, make_dead_let
 from dragoman.store.mailbox.delivery import Effect
 from dragoman.store.mailbox.letters import Key, get_key
 from dragoman.store.mailbox.outbox import Claim
-from dragoman.store.message_rows import from_micros, to_micros
-from dragoman.store.operation import Facet, Operation
+from dragoman.store.operation import Facet, Operation, from_micros, to_micros
 
 RETENTION: Final = timedelta(days=90)
 

@@ -15,7 +15,6 @@ import msgspec
 
 from dragoman.letters.records import StoredLetter
 from dragoman.letters.secret_values import REFERENCE
-from dragoman.store.batches import insert_chunks, values_clause
 from dragoman.store.lease_clock import length_us
 from dragoman.store.mailbox.letters import (
     COLUMNS,
@@ -31,8 +30,15 @@ from dragoman.store.mailbox.letters import (
     promote_next,
     run_for_letters,
 )
-from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import FOR_UPDATE, Steps, operation, volatile_operation
+from dragoman.store.operation import (
+    FOR_UPDATE,
+    Steps,
+    insert_chunks,
+    operation,
+    to_micros,
+    values_clause,
+    volatile_operation,
+)
 
 OPEN_CONDITION: Final = {"inbox": " AND e.ended_at IS NULL", "outbox": ""}  # of a letter that is not finished
 Claim = tuple[StoredLetter, int, int | None]  # letter, earlier attempts, sequence on the broker

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dragoman.store.blobs import FolderBlobs
-from dragoman.store.message_rows import to_micros
 from dragoman.store.message_writer import BlobCollectedError, Draft
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, operation, to_micros
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store

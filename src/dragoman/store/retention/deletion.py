@@ -35,8 +35,8 @@ from dragoman.message import (
 from dragoman.store import evaluations, runs, trace
 from dragoman.store.costs import COUNTS, possible_count_sql
 from dragoman.store.message_reader import MessageRow, read_at, read_rows
-from dragoman.store.message_rows import Columns, columns_from, from_micros, message_from, message_hash, to_micros
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.message_rows import Columns, columns_from, message_from, message_hash
+from dragoman.store.operation import Rows, Statement, from_micros, operation, to_micros
 from dragoman.store.retention import blob_gc
 from dragoman.store.row_hash import rehash_sql
 from dragoman.store.search import index

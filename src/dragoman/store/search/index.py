@@ -23,12 +23,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dragoman.errors import CorruptDataError
-from dragoman.store.lineage import Segment, lineage
 from dragoman.store.message_reader import COLUMNS, MessageRow, message_row_from
-from dragoman.store.message_rows import to_micros
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, operation, to_micros
 from dragoman.store.search.tokenizer import Analysis, Term
-from dragoman.store.sessions import LISTED_AT
+from dragoman.store.sessions import LISTED_AT, Segment, lineage
 from dragoman.store.types import Owners
 
 Steps = Generator[Statement, Rows, None]

@@ -32,13 +32,13 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.store.lineage import lineage
 from dragoman.store.message_reader import MessageRow
-from dragoman.store.message_rows import BlobSlice, from_micros, message_from, message_hash
-from dragoman.store.operation import operation
+from dragoman.store.message_rows import BlobSlice, message_from, message_hash
+from dragoman.store.operation import from_micros, operation
 from dragoman.store.search import index
 from dragoman.store.search.index import IndexBatch, IndexEntry, Match, PendingMessages, SearchFilters
 from dragoman.store.search.tokenizer import Analysis, Term, analyze, excerpt, terms_from
+from dragoman.store.sessions import lineage
 from dragoman.store.types import Hit
 
 if TYPE_CHECKING:
