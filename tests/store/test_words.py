@@ -63,7 +63,7 @@ FOUND = [
     ("class HTTPServerError", "server"),
     ("class HTTPServerError", "http"),
     ("open src/dragoman/store/search/tokenizer.py", "store/search/tokenizer.py"),
-    ("open src/dragoman/store/search/tokenizer.py", "words"),
+    ("open src/dragoman/store/search/tokenizer.py", "tokenizer"),
     ("np.linalg.norm(a)", "linalg.norm"),
     ("Python 3.12.4", "3.12"),
     ("Python 3.12.4", "python"),

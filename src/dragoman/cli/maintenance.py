@@ -113,7 +113,7 @@ def _mark_note(result: Verification, mark: Path) -> str:
     """Return what the mark beside the file proves about the end of each session."""
     if result.marked is None:
         return f"no mark beside the file ({mark.name}): missing messages at the end cannot be detected"
-    if any("acknowledged up to" in damage.what for damage in result.damage):
+    if any(damage.kind == "lost" for damage in result.damage):
         return "if you restored an older copy on purpose, run dragoman verify --accept-loss"
     since = "" if result.marked_since is None else f", created {format_time(result.marked_since)} UTC"
     return f"the end of {format_count(result.marked, 'session')} matches {mark.name}{since}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ from dragoman import entries as room
 from dragoman.entries import Entry
 from dragoman.errors import ConflictError, CorruptDataError, FormatError, InputError
 from dragoman.jsontext import OWN, read_json
-from dragoman.store.operation import FOR_UPDATE, Rows, Statement, operation
+from dragoman.store.operation import FOR_UPDATE, Steps, operation
 from dragoman.store.sessions import TOUCH, create_session, touch_arguments, unknown_session
 from dragoman.store.types import EntryRow, Session
 
@@ -139,9 +139,7 @@ def _with_agent_key(row: EntryRow, agent_key: str | None) -> Entry:
 
 
 @operation
-def append(
-    session_id: str, drafts: Sequence[Draft], now: datetime, made: Session | None
-) -> Generator[Statement, Rows, list[int]]:
+def append(session_id: str, drafts: Sequence[Draft], now: datetime, made: Session | None) -> Steps[list[int]]:
     """Add entries behind those that are there; ``made`` is the session to make, if there is none."""
     alone = f"SELECT id FROM sessions WHERE id = ?{FOR_UPDATE}", (session_id,)
     if not (yield alone):
@@ -155,7 +153,7 @@ def append(
     return places
 
 
-def insert_entries(session_id: str, drafts: Sequence[Draft]) -> Generator[Statement, Rows, list[int]]:
+def insert_entries(session_id: str, drafts: Sequence[Draft]) -> Steps[list[int]]:
     """Add entries to a session that is ours alone."""
     rows = yield "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = ?", (session_id,)
     first = rows[0][0] + 1
@@ -170,7 +168,7 @@ def insert_entries(session_id: str, drafts: Sequence[Draft]) -> Generator[Statem
 
 
 @operation
-def select(session_id: str, selection: Selection, limit: int | None) -> Generator[Statement, Rows, list[EntryRow]]:
+def select(session_id: str, selection: Selection, limit: int | None) -> Steps[list[EntryRow]]:
     """The entries that fit, in order; the newest of them, if there is a limit."""
     conditions = _conditions(selection)
     if not conditions or limit == 0:
@@ -205,7 +203,7 @@ def _conditions(selection: Selection) -> list[tuple[str, tuple[str, ...]]]:
 
 
 @operation
-def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Rows, list[EntryRow]]:
+def read(session_id: str, after_seq: int, limit: int) -> Steps[list[EntryRow]]:
     """The entries behind a place, in order."""
     rows = yield (
         f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
@@ -215,7 +213,7 @@ def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Ro
 
 
 @operation
-def find_damage(session_id: str) -> Generator[Statement, Rows, list[str]]:
+def find_damage(session_id: str) -> Steps[list[str]]:
     """What is wrong with the entries of a session, in words."""
     problems: list[str] = []
     after_seq, page = 0, 200

@@ -25,14 +25,14 @@ import contextlib
 import logging
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Steps, operation
 
 try:
     import fcntl
@@ -267,13 +267,13 @@ def _add_loss(previous: Loss | None, loss: Loss) -> Loss:
 
 
 @operation
-def session_ends() -> Generator[Statement, Rows, dict[str, int]]:
+def session_ends() -> Steps[dict[str, int]]:
     """The last message of every session."""
     return dict((yield "SELECT id, last_seq FROM sessions", ()))
 
 
 @operation
-def compare_ends(state: MarkState) -> Generator[Statement, Rows, dict[str, Loss]]:
+def compare_ends(state: MarkState) -> Steps[dict[str, Loss]]:
     """What is missing: sessions that end before what was acknowledged, that are gone, or that hold another message."""
     ends = yield from session_ends()
     losses: dict[str, Loss] = {}
@@ -288,7 +288,7 @@ def compare_ends(state: MarkState) -> Generator[Statement, Rows, dict[str, Loss]
 
 
 @operation
-def find_losses(state: MarkState) -> Generator[Statement, Rows, dict[str, Loss]]:
+def find_losses(state: MarkState) -> Steps[dict[str, Loss]]:
     """What is missing now, with the recorded losses but for those whose last message is there again."""
     losses = yield from compare_ends(state)
     for session_id, loss in state.losses.items():
@@ -298,9 +298,7 @@ def find_losses(state: MarkState) -> Generator[Statement, Rows, dict[str, Loss]]
     return losses
 
 
-def _is_message_at(
-    session_id: str, seq: int, message_id: str, *, default: bool = True
-) -> Generator[Statement, Rows, bool]:
+def _is_message_at(session_id: str, seq: int, message_id: str, *, default: bool = True) -> Steps[bool]:
     """Whether a message is in its place. A place without a message is found by other means."""
     rows = yield "SELECT id FROM messages WHERE session_id = ? AND seq = ?", (session_id, seq)
     return bool(rows[0][0] == message_id) if rows else default

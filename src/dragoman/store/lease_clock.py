@@ -20,11 +20,10 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Steps, operation
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _COARSE_S: Final = 600
@@ -67,7 +66,7 @@ def _rough_boot_id() -> str:
 
 
 @operation
-def restart_leases(clock_id: str | None) -> Generator[Statement, Rows, None]:
+def restart_leases(clock_id: str | None) -> Steps[None]:
     """Give every lease its full length from now on, if what is stored was read on another clock than ``clock_id``.
 
     Without an id the clock is always the same one, and may have been set back: then no lease is left longer than its

@@ -5,7 +5,7 @@ The one rule: a place without its row is damage, and never left out in silence.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Message, Role
 from dragoman.store.message_rows import Columns
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, Steps, operation
 from dragoman.store.sessions import Segment, damage_error, lineage
 from dragoman.store.types import Owners, Row
 
@@ -39,23 +39,21 @@ def message_row_from(row: tuple[Any, ...]) -> MessageRow:
 
 
 @operation
-def read_rows(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Rows, list[MessageRow]]:
+def read_rows(session_id: str, after_seq: int, limit: int) -> Steps[list[MessageRow]]:
     """The rows behind a place, in order."""
     page = yield from read_page_after(session_id, after_seq, limit, MessageCache())
     return [one for one in page if isinstance(one, MessageRow)]
 
 
 @operation
-def read_page_after(
-    session_id: str, after_seq: int, limit: int, cache: MessageCache
-) -> Generator[Statement, Rows, list[MessageRow | Row]]:
+def read_page_after(session_id: str, after_seq: int, limit: int, cache: MessageCache) -> Steps[list[MessageRow | Row]]:
     """The messages behind a place, in order; those that were read lately as they are."""
     return (yield from read_page_in_segments((yield from lineage(session_id)), after_seq, limit, cache))
 
 
 def read_page_in_segments(
     segments: Sequence[Segment], after_seq: int, limit: int, cache: MessageCache
-) -> Generator[Statement, Rows, list[MessageRow | Row]]:
+) -> Steps[list[MessageRow | Row]]:
     """The same of a history whose stretches are known."""
     items: list[MessageRow | Row] = []
     session_id = segments[-1].session_id
@@ -72,7 +70,7 @@ def read_page_in_segments(
 @operation
 def read_page_before(
     session_id: str, before_seq: int | None, limit: int, cache: MessageCache
-) -> Generator[Statement, Rows, list[MessageRow | Row]]:
+) -> Steps[list[MessageRow | Row]]:
     """The messages before a place, or the newest ones, in order; those that were read lately as they are."""
     items: list[MessageRow | Row] = []
     for segment in reversed((yield from lineage(session_id))):
@@ -101,7 +99,7 @@ class Page(msgspec.Struct, frozen=True):
         return sql, (self.session_id, self.first, self.last, self.limit)
 
 
-def _read_page(page: Page, seqs: range, cache: MessageCache) -> Generator[Statement, Rows, list[MessageRow | Row]]:
+def _read_page(page: Page, seqs: range, cache: MessageCache) -> Steps[list[MessageRow | Row]]:
     """What stands at these places, in order: exactly one message at each, or something is damaged."""
     if not cache.has_session(page.session_id):
         rows = yield page.statement(COLUMNS)
@@ -128,7 +126,7 @@ def _check_complete(page: Page, rows: Rows, seqs: range) -> None:
 
 
 @operation
-def read_at(session_id: str, seqs: Sequence[int]) -> Generator[Statement, Rows, list[MessageRow]]:
+def read_at(session_id: str, seqs: Sequence[int]) -> Steps[list[MessageRow]]:
     """The messages of a history at these places."""
     results: list[MessageRow] = []
     segments = yield from lineage(session_id)
@@ -140,7 +138,7 @@ def read_at(session_id: str, seqs: Sequence[int]) -> Generator[Statement, Rows, 
 
 
 @operation
-def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, MessageRow]:
+def get_message(session_id: str, message_id: str) -> Steps[MessageRow]:
     """The message of that id, or ``UnknownMessageError``."""
     for segment in reversed((yield from lineage(session_id))):
         rows = yield (
@@ -160,7 +158,7 @@ def unknown_message(session_id: str, message_id: str) -> UnknownMessageError:
 
 
 @operation
-def seq_before(session_id: str, moment: int) -> Generator[Statement, Rows, int]:
+def seq_before(session_id: str, moment: int) -> Steps[int]:
     segments = yield from lineage(session_id)
     low, high = 0, segments[-1].last
     while low < high:
@@ -170,7 +168,7 @@ def seq_before(session_id: str, moment: int) -> Generator[Statement, Rows, int]:
     return low
 
 
-def _created_at(segments: Sequence[Segment], seq: int) -> Generator[Statement, Rows, int]:
+def _created_at(segments: Sequence[Segment], seq: int) -> Steps[int]:
     owner = next(one.session_id for one in segments if one.first <= seq <= one.last)
     rows = yield "SELECT created_at FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
     if not rows:
@@ -189,7 +187,7 @@ _INDEX_PREFIX: Final = 200  # signs of a name that are in the index
 
 
 @operation
-def find_message(engine: str, session_id: str, name: str) -> Generator[Statement, Rows, MessageRow]:
+def find_message(engine: str, session_id: str, name: str) -> Steps[MessageRow]:
     try:
         return (yield from get_message(session_id, name))
     except UnknownMessageError:
@@ -215,7 +213,7 @@ def _decode_metadata(text: str) -> Mapping[str, Any]:
 
 
 @operation
-def count_messages(session_id: str, role: Role) -> Generator[Statement, Rows, int]:
+def count_messages(session_id: str, role: Role) -> Steps[int]:
     rows = yield "SELECT count(*) FROM messages WHERE session_id = ? AND role = ?", (session_id, role.value)
     count: int = rows[0][0]
     return count
@@ -235,7 +233,7 @@ class AttachmentRefs(msgspec.Struct, frozen=True):
 
 
 @operation
-def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Generator[Statement, Rows, AttachmentRefs]:
+def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Steps[AttachmentRefs]:
     """The files that a session names; and those that others of the user name, of the same ones or under a prefix.
 
     In whichever team: a file lies under its user alone, who may show it in all of them.

@@ -6,7 +6,7 @@ The one rule: the same again changes nothing, and something else under its name 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from dragoman.message import (
 )
 from dragoman.store.message_reader import File, unknown_message
 from dragoman.store.message_rows import Columns, columns_from, message_hash
-from dragoman.store.operation import Rows, Statement, operation, optional_column_text, to_micros
+from dragoman.store.operation import Rows, Statement, Steps, operation, optional_column_text, to_micros
 from dragoman.store.row_hash import check_row, row_hash
 from dragoman.store.sessions import TOUCH, lineage, lock_session, touch_arguments
 from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, record_result
@@ -83,7 +83,7 @@ def append_messages(
     expected_seq: int | None = None,
     idempotency_key: str | None = None,
     end: SessionEnd | None = None,
-) -> Generator[Statement, Rows, MessageRange]:
+) -> Steps[MessageRange]:
     """Add messages at the end of a session, and say which places they have.
 
     With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
@@ -134,9 +134,7 @@ def _are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
     return True
 
 
-def _insert_messages(
-    session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd
-) -> Generator[Statement, Rows, MessageRange]:
+def _insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd) -> Steps[MessageRange]:
     """The rows of messages that have their places."""
     for seq, draft in enumerate(drafts, first):
         yield _INSERT, _message_values(session_id, seq, draft.columns)
@@ -169,7 +167,7 @@ def _fingerprint(drafts: Sequence[Draft]) -> bytes:
     return digest.digest()
 
 
-def _find_by_key(session_id: str, key: str, fingerprint: bytes) -> Generator[Statement, Rows, list[int] | None]:
+def _find_by_key(session_id: str, key: str, fingerprint: bytes) -> Steps[list[int] | None]:
     rows = yield (
         "SELECT fingerprint, first_seq, last_seq, created_at, hash FROM idempotency WHERE session_id = ? AND key = ?",
         (session_id, key),
@@ -188,9 +186,7 @@ def _find_by_key(session_id: str, key: str, fingerprint: bytes) -> Generator[Sta
     return list(range(first, last + 1))
 
 
-def _find_by_id(
-    session_id: str, drafts: Sequence[Draft], last_message_id: str
-) -> Generator[Statement, Rows, list[int] | None]:
+def _find_by_id(session_id: str, drafts: Sequence[Draft], last_message_id: str) -> Steps[list[int] | None]:
     """The places of messages that are stored already, if it is all of them, and they say the same.
 
     Ids grow within a session, most often: one that is greater than every other is new.
@@ -224,7 +220,7 @@ def _find_by_id(
 
 
 @operation
-def update_message(session_id: str, draft: Draft, now: datetime) -> Generator[Statement, Rows, int]:
+def update_message(session_id: str, draft: Draft, now: datetime) -> Steps[int]:
     """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
     yield from lock_session(session_id)
     rows = yield (
@@ -257,7 +253,7 @@ def update_message(session_id: str, draft: Draft, now: datetime) -> Generator[St
     return int(seq)
 
 
-def _delete_related_rows(session_id: str, seq: int) -> Generator[Statement, Rows, None]:
+def _delete_related_rows(session_id: str, seq: int) -> Steps[None]:
     """Take back what stands in other tables about the content that a message had so far."""
     yield "DELETE FROM blob_refs WHERE session_id = ? AND seq = ?", (session_id, seq)
     yield (  # a call that was answered or given up meanwhile stays so
@@ -270,7 +266,7 @@ def _delete_related_rows(session_id: str, seq: int) -> Generator[Statement, Rows
     )
 
 
-def _insert_related_rows(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Rows, None]:
+def _insert_related_rows(session_id: str, seq: int, draft: Draft) -> Steps[None]:
     """What stands in other tables about a message: its calls, its result, what it consumed, what it keeps outside."""
     message = draft.message
     if message.role is Role.ASSISTANT:
@@ -298,7 +294,7 @@ class BlobCollectedError(StoreError):
         self.changed_at = changed_at
 
 
-def _insert_blob_ref(session_id: str, seq: int, sha256: str, gone_at: int | None) -> Generator[Statement, Rows, None]:
+def _insert_blob_ref(session_id: str, seq: int, sha256: str, gone_at: int | None) -> Steps[None]:
     """Name large content. Who lets it go writes the same row of ``blob_states`` first, so that one of both waits."""
     rows = yield (
         "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
@@ -352,7 +348,7 @@ def _is_valid_name(text: str, max_length: int) -> bool:
     return 0 < len(text) <= max_length and text.isascii() and text.isprintable()
 
 
-def insert_attachment_refs(session_id: str, seq: int, message: Message) -> Generator[Statement, Rows, None]:
+def insert_attachment_refs(session_id: str, seq: int, message: Message) -> Steps[None]:
     """Note the files that a message names."""
     for file in sorted(attachment_files(message)) if message.metadata.user_message_attachments is not None else ():
         yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from dragoman.errors import (
     UnknownSessionError,
 )
 from dragoman.jsontext import validate_json
-from dragoman.store.operation import FOR_UPDATE, Rows, Statement, from_micros, operation, to_micros
+from dragoman.store.operation import FOR_UPDATE, Steps, from_micros, operation, to_micros
 from dragoman.store.types import Owners, Session
 
 _SESSION_COLUMNS: Final = (
@@ -95,7 +95,7 @@ def _check_limit(limit: int) -> None:
 
 
 @operation
-def create_session(session: Session) -> Generator[Statement, Rows, Session]:
+def create_session(session: Session) -> Steps[Session]:
     """Add a session; ``ConflictError`` if there is one of that id."""
     _check_id(session.id)
     row = (
@@ -135,7 +135,7 @@ def _json_column(value: dict[str, Any] | None) -> str | None:
 
 
 @operation
-def get_session(session_id: str) -> Generator[Statement, Rows, Session]:
+def get_session(session_id: str) -> Steps[Session]:
     """A session, or ``UnknownSessionError``."""
     rows = yield f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = ?", (session_id,)
     if not rows:
@@ -150,7 +150,7 @@ def unknown_session(session_id: str) -> UnknownSessionError:
 @operation
 def list_sessions(
     user_id: str | None, team_id: str | None, before: tuple[datetime, str] | None, limit: int
-) -> Generator[Statement, Rows, list[Session]]:
+) -> Steps[list[Session]]:
     """Sessions, the one that changed last first; ``before``: time and id of the last one of the page before."""
     _check_limit(limit)
     conditions, arguments = ["1 = 1"], list[Any]()
@@ -163,7 +163,7 @@ def list_sessions(
 
 def select_sessions(
     conditions: list[str], arguments: list[Any], before: tuple[datetime, str] | None, limit: int
-) -> Generator[Statement, Rows, list[Session]]:
+) -> Steps[list[Session]]:
     """The sessions for which all this is true, in the same order."""
     if before is None:  # SQLite takes an index for an order only if it has a use for it besides
         conditions = [*conditions, f"listed_at < {2**62}"]
@@ -179,15 +179,13 @@ def select_sessions(
 
 
 @operation
-def list_sessions_of(
-    owners: Owners, before: tuple[datetime, str] | None, limit: int
-) -> Generator[Statement, Rows, list[Session]]:
+def list_sessions_of(owners: Owners, before: tuple[datetime, str] | None, limit: int) -> Steps[list[Session]]:
     condition, arguments = owners.condition("sessions")
     return (yield from select_sessions([condition], list(arguments), before, limit))
 
 
 @operation
-def find_sessions(part: str, limit: int) -> Generator[Statement, Rows, list[Session]]:
+def find_sessions(part: str, limit: int) -> Steps[list[Session]]:
     """Sessions whose id begins or ends so, whatever its letters' case; the one that changed last first."""
     _check_limit(limit)
     text, length = part.lower(), len(part)
@@ -211,7 +209,7 @@ _CHANGEABLE: Final = {
 
 
 @operation
-def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> Generator[Statement, Rows, Session]:
+def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> Steps[Session]:
     """Give some fields of a session new values."""
     columns = [f"{_CHANGEABLE[name]} = ?" for name in changes]
     values = [_json_column(given) if _CHANGEABLE[name].endswith("_json") else given for name, given in changes.items()]
@@ -227,7 +225,7 @@ def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> G
 
 
 @operation
-def fork_session(session_id: str, at_seq: int, fork: Session) -> Generator[Statement, Rows, Session]:
+def fork_session(session_id: str, at_seq: int, fork: Session) -> Steps[Session]:
     """A session that shares the history of another one up to a message. Nothing is copied."""
     origin = yield from get_session(session_id)
     if not 0 <= at_seq <= origin.last_seq:
@@ -241,7 +239,7 @@ def fork_session(session_id: str, at_seq: int, fork: Session) -> Generator[State
     return session
 
 
-def lock_session(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]:
+def lock_session(session_id: str) -> Steps[tuple[int, str]]:
     """Keep every other writer out of a session until we are done; its last place, and the greatest id in it."""
     rows = yield f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{FOR_UPDATE}", (session_id,)
     if not rows:
@@ -262,7 +260,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 @operation
-def lineage(session_id: str) -> Generator[Statement, Rows, list[Segment]]:
+def lineage(session_id: str) -> Steps[list[Segment]]:
     """The stretches that make up a history, oldest first. The last one is the session's own, and may be empty."""
     rows = yield "SELECT parent_session_id, parent_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
     if not rows:

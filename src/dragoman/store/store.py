@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -34,17 +34,18 @@ from dragoman.store import (
     tool_call_rows,
 )
 from dragoman.store.api_keys import KeyStore
-from dragoman.store.archive import exporter, verification
+from dragoman.store.archive import exporter, importer, verification
 from dragoman.store.blobs import Blobs, FolderBlobs
 from dragoman.store.costs import CostStore
+from dragoman.store.engines import tables
 from dragoman.store.entries import EntryStore
 from dragoman.store.evaluations import EvaluationStore
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.message_reader import SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, SessionEnd
-from dragoman.store.operation import UNKNOWN_TIME, Rows, Statement, to_micros
-from dragoman.store.retention import blob_gc, deletion
+from dragoman.store.operation import UNKNOWN_TIME, Steps, to_micros
+from dragoman.store.retention import blob_gc, deletion, erasure
 from dragoman.store.runs import RunStore
 from dragoman.store.search.index import SearchFilters
 from dragoman.store.search.search import SearchIndex
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from dragoman.store.mailbox.mail_store import MailStore
 
 Result = TypeVar("Result")
-Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
+Operation = operation.Operation[Result] | Steps[Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
 _make_message: Final = value.unvalidated(Message)
 _MAX_ENDS: Final = 4_096
@@ -572,9 +573,9 @@ class Store:
         gone; where it fails the receipt says why, and to erase them again is to try it again.
         """
         receipt_id, has_files = f"era_{self._ids.next()}", delete_files is not None
-        self.mark.forget(await self._read(deletion.find_user_sessions(user_id)))
+        self.mark.forget(await self._read(erasure.find_user_sessions(user_id)))
         result = await self._write(
-            deletion.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
+            erasure.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
         )
         self._message_cache.clear()
         await blob_gc.finish_deletion(self, result.blobs_to_delete)
@@ -586,7 +587,7 @@ class Store:
         deleted, remaining = await asyncio.to_thread(self._find_copies, delete=delete)
         if deleted or remaining:
             receipt = msgspec.structs.replace(receipt, copies_deleted=deleted, copies_left=remaining)
-            await self._write(deletion.update_receipt(receipt))
+            await self._write(erasure.update_receipt(receipt))
         return receipt
 
     async def _record_files(
@@ -598,12 +599,12 @@ class Store:
         except DragomanError as error:
             fault = str(error)
         receipt = msgspec.structs.replace(receipt, attachments=count, attachments_fault=fault)
-        await self._write(deletion.update_receipt(receipt))
+        await self._write(erasure.update_receipt(receipt))
         return receipt
 
     async def erasures(self) -> list[ErasureReceipt]:
         """The receipts of everybody who was erased, the oldest first."""
-        return await self._read(deletion.erasures())
+        return await self._read(erasure.erasures())
 
     async def collect_blobs(self, grace: timedelta = timedelta(hours=1)) -> int:
         """Let go of large content that no message names and nobody has put for so long; how much that was."""
@@ -611,7 +612,7 @@ class Store:
 
     async def sizes(self) -> SizeReport:
         """How big the store is, and what of it."""
-        report = await self._read(deletion.sizes(self.engine))
+        report = await self._read(tables.sizes(self.engine))
         blobs = [blob.size async for blob in self.blobs.list()]
         return msgspec.structs.replace(report, blobs=len(blobs), blob_bytes=sum(blobs))
 
@@ -647,7 +648,7 @@ class Store:
         A file that was cut or changed is refused, and nothing of it is stored. The same session again changes nothing;
         another one of the same id is a ``ConflictError``.
         """
-        return await exporter.import_session(self, lines, session_id)
+        return await importer.import_session(self, lines, session_id)
 
     def export_store(self, progress: Callable[[int, int], None] | None = None) -> AsyncIterator[bytes]:
         """Every session as JSON Lines, forks as forks."""
@@ -659,7 +660,7 @@ class Store:
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Session]:
         """Store every session that ``export_store`` wrote. Where it was interrupted, the same again goes on."""
-        return await exporter.import_store(self, lines, progress)
+        return await importer.import_store(self, lines, progress)
 
     async def backup(self, target: str | Path, progress: Callable[[int, int], None] | None = None) -> Verification:
         """Copy everything into a SQLite file, with a folder of large content beside it, and look at the copy.

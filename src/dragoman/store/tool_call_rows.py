@@ -5,7 +5,7 @@ The one rule: a call has one answer. What comes later changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,8 +14,7 @@ import msgspec
 from dragoman.errors import CorruptDataError
 from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
 from dragoman.store.operation import (
-    Rows,
-    Statement,
+    Steps,
     column_text,
     from_micros,
     operation,
@@ -39,7 +38,7 @@ _CANCEL_HASH: Final = rehash_sql(status="'cancelled'", completed_at="?")
 
 def insert_call(
     session_id: str, seq: int, message: Message, block_index: int, block: ToolUseBlock | InvalidToolUseBlock
-) -> Generator[Statement, Rows, None]:
+) -> Steps[None]:
     raw_id = (block.provider_raw or {}).get("id")
     status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # what cannot be used is never made
     call_id, name, created_at = column_text(block.id), column_text(block.name), to_micros(message.created_at)
@@ -60,9 +59,7 @@ def insert_call(
     )
 
 
-def record_result(
-    session_id: str, seq: int, message: Message, result: ToolResultBlock
-) -> Generator[Statement, Rows, None]:
+def record_result(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Steps[None]:
     status = "failed" if result.is_error else "succeeded"
     call_id = column_text(result.tool_use_id)
     answer = (status, message.id, seq, to_micros(message.created_at))
@@ -76,7 +73,7 @@ def record_result(
         yield change
 
 
-def _copy_shared_call(session_id: str, call_id: str) -> Generator[Statement, Rows, bool]:
+def _copy_shared_call(session_id: str, call_id: str) -> Steps[bool]:
     """Give a fork a row of its own for a call that it shares, if the call is open where the history was shared."""
     for segment in reversed((yield from lineage(session_id))):
         key = (segment.session_id, call_id, segment.last)
@@ -104,7 +101,7 @@ def _copy_shared_call(session_id: str, call_id: str) -> Generator[Statement, Row
 
 
 @operation
-def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows, list[ToolCall]]:
+def tool_calls(session_id: str, status: str | None) -> Steps[list[ToolCall]]:
     """The calls of a history in their order, as they stand in it."""
     calls: dict[str, ToolCall] = {}
     for segment in (yield from lineage(session_id)):
@@ -141,7 +138,7 @@ def call_from_row(row: tuple[Any, ...]) -> ToolCall:
 
 
 @operation
-def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
+def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Steps[bool]:
     """Mark a call as given up, if nobody has answered it."""
     yield from lock_session(session_id)
     call_id = column_text(call_id)
@@ -157,12 +154,12 @@ def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[
 
 
 @operation
-def tool_ids(session_id: str) -> Generator[Statement, Rows, list[tuple[str, str, str]]]:
+def tool_ids(session_id: str) -> Steps[list[tuple[str, str, str]]]:
     """What each provider calls the calls of a session, in the order in which it was learned."""
     return (yield from tool_ids_in_segments((yield from lineage(session_id))))
 
 
-def tool_ids_in_segments(segments: Sequence[Segment]) -> Generator[Statement, Rows, list[tuple[str, str, str]]]:
+def tool_ids_in_segments(segments: Sequence[Segment]) -> Steps[list[tuple[str, str, str]]]:
     """The same of a history whose stretches are known."""
     ids: list[tuple[str, str, str]] = []
     for segment in segments:
@@ -177,7 +174,7 @@ def tool_ids_in_segments(segments: Sequence[Segment]) -> Generator[Statement, Ro
 
 
 @operation
-def insert_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> Generator[Statement, Rows, None]:
+def insert_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> Steps[None]:
     """Remember what providers call the calls of a session."""
     yield from lock_session(session_id)
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session_id,)
@@ -197,7 +194,7 @@ class CallInfo(msgspec.Struct, frozen=True):
 
 
 @operation
-def find_calls(session_id: str, call_ids: Sequence[str]) -> Generator[Statement, Rows, dict[str, CallInfo]]:
+def find_calls(session_id: str, call_ids: Sequence[str]) -> Steps[dict[str, CallInfo]]:
     calls: dict[str, CallInfo] = {}
     segments = yield from lineage(session_id)
     for call_id in call_ids:

@@ -206,13 +206,17 @@ class EvaluationTotals(msgspec.Struct, frozen=True, kw_only=True):
     last_at: datetime
 
 
+DamageKind = Literal["corrupt", "lost", "mark", "usage"]  # a row, messages at the end, the mark, an impossible usage
+
+
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
     """Something in a store that is not as it was written."""
 
     session_id: str
     seq: int | None
     what: str
-    is_as_written: bool = False  # nothing has changed it, and yet it cannot be true: an impossible usage
+    is_as_written: bool = False  # unchanged, but impossible: a usage
+    kind: DamageKind = "corrupt"
 
 
 class UsageRepair(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ changes what a message says that it consumed.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -25,8 +24,8 @@ from dragoman.store.costs import COUNTS, possible_count_sql, usage_from
 from dragoman.store.message_reader import MessageRow, read_at
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import usage_insert
-from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.retention.deletion import NoBlobs
+from dragoman.store.operation import Rows, Steps, operation
+from dragoman.store.retention.tombstones import NoBlobs
 from dragoman.store.sessions import get_session, lock_session
 from dragoman.store.types import Session, TraceEvent, UsageRepair
 
@@ -96,7 +95,7 @@ async def _find_impossible(store: Store, session_id: str | None) -> list[tuple[s
 
 
 @operation
-def _read_page(after: tuple[str, int], session_id: str | None) -> Generator[Statement, Rows, Rows]:
+def _read_page(after: tuple[str, int], session_id: str | None) -> Steps[Rows]:
     condition, arguments = ("", ()) if session_id is None else (" AND u.session_id = ?", (session_id,))
     rows = yield (
         "SELECT u.session_id, u.seq, m.metadata_json FROM usage AS u"
@@ -113,7 +112,7 @@ def _is_impossible(metadata_json: str) -> bool:
 
 
 @operation
-def _read_plan(session_id: str, seq: int, *, remove: bool) -> Generator[Statement, Rows, UsageRepair | None]:
+def _read_plan(session_id: str, seq: int, *, remove: bool) -> Steps[UsageRepair | None]:
     """What a message says that it consumed, put right; nothing if there is nothing to do."""
     row = yield from _read_intact(session_id, seq)
     return _plan(row, remove=remove)
@@ -146,7 +145,7 @@ def _without_problems(usage: Usage, problems: dict[str, str]) -> Usage:
     return without_figures(usage, problems).replace(cost_usd=None, pricing_version=NOT_RECORDED)
 
 
-def _read_intact(session_id: str, seq: int) -> Generator[Statement, Rows, MessageRow]:
+def _read_intact(session_id: str, seq: int) -> Steps[MessageRow]:
     """A message of a session that is as it was written, and is the session's own."""
     where = f"session {session_id}, message {seq}"
     rows = yield from read_at(session_id, [seq])
@@ -162,9 +161,7 @@ def _read_intact(session_id: str, seq: int) -> Generator[Statement, Rows, Messag
 
 
 @operation
-def _write_repair(
-    plan: UsageRepair, event: tuple[Any, ...], *, remove: bool
-) -> Generator[Statement, Rows, UsageRepair | None]:
+def _write_repair(plan: UsageRepair, event: tuple[Any, ...], *, remove: bool) -> Steps[UsageRepair | None]:
     """Put it right as planned, unless somebody else did meanwhile."""
     session_id, seq = plan.session_id, plan.seq or 0
     yield from lock_session(session_id)
@@ -202,7 +199,7 @@ def _repair_metadata(row: MessageRow, plan: UsageRepair, owner: Session | None) 
 
 
 @operation
-def find_impossible_sums() -> Generator[Statement, Rows, list[UsageRepair]]:
+def find_impossible_sums() -> Steps[list[UsageRepair]]:
     """Rows of ``past_usage`` that cannot be true, as they would be put right."""
     rows = yield (
         f"SELECT id, user_id, team_id, cost_usd, {', '.join(COUNTS)},"
@@ -232,7 +229,7 @@ def _plan_sum(row: tuple[Any, ...]) -> UsageRepair | None:
 
 
 @operation
-def _write_sum_repair(plan: UsageRepair, event: tuple[Any, ...]) -> Generator[Statement, Rows, None]:
+def _write_sum_repair(plan: UsageRepair, event: tuple[Any, ...]) -> Steps[None]:
     changes = ", ".join(f"{name} = ?" for name in plan.after)
     yield f"UPDATE past_usage SET {changes} WHERE id = ?", (*plan.after.values(), plan.message_id)
     yield from trace.append_events([event])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ from dragoman import permissions
 from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.store.blobs import FolderBlobs
 from dragoman.store.engines.sqlite import SqliteStore
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Steps, operation
 from dragoman.store.types import Verification
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ async def _copy_tables(store: Store, partial: Path, progress: Progress) -> None:
 
 
 @operation
-def _copy_rows(target: apsw.Connection) -> Generator[Statement, Rows, None]:
+def _copy_rows(target: apsw.Connection) -> Steps[None]:
     """Read every table in the order of its key, and write it to the target."""
     tables = [str(row[0]) for row in target.execute(_TABLES).fetchall()]
     with target:
@@ -133,7 +133,7 @@ _TABLES: Final = (
 )
 
 
-def _copy_table(target: apsw.Connection, table: str) -> Generator[Statement, Rows, None]:
+def _copy_table(target: apsw.Connection, table: str) -> Steps[None]:
     info = target.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
     fields = [(str(name), pk) for name, pk in info]
     names = [name for name, _ in fields if name != "number" or table != "messages"]
@@ -171,6 +171,6 @@ async def _copy_blobs(store: Store, copy: Store, progress: Progress) -> None:
 
 
 @operation
-def _list_blob_refs() -> Generator[Statement, Rows, list[str]]:
+def _list_blob_refs() -> Steps[list[str]]:
     rows = yield "SELECT DISTINCT sha256 FROM blob_refs ORDER BY sha256", ()
     return [row[0] for row in rows]

@@ -16,74 +16,62 @@ is read to its end and found whole before anything of it is stored.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import itertools
-import tempfile
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dragoman import codec
-from dragoman.errors import ConflictError, FormatError, JsonError, UnknownSessionError
-from dragoman.message import Message
-from dragoman.store import entries, evaluations, trace
-from dragoman.store.message_rows import columns_from
-from dragoman.store.message_writer import BlobCollectedError, Draft, append_messages, check_usage
-from dragoman.store.operation import UNKNOWN_TIME, Rows, Statement, from_micros, operation, to_micros
-from dragoman.store.retention import blob_gc, deletion
-from dragoman.store.sessions import create_session, get_session
-from dragoman.store.tool_call_rows import cancel_tool_call, insert_tool_ids, tool_calls, tool_ids
+from dragoman.errors import ConflictError
+from dragoman.store.operation import Steps, operation, to_micros
+from dragoman.store.sessions import get_session
+from dragoman.store.tool_call_rows import tool_calls, tool_ids
 from dragoman.store.types import Evaluation, Session, TraceEvent
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
-Lines = AsyncIterable[bytes] | Iterable[bytes]
 Progress = Callable[[int, int], None]
-_FORMAT: Final = 1
-_PAGE: Final = 200
-_APPEND_BATCH: Final = 50
+FORMAT: Final = 1
+PAGE: Final = 200
 _MAX_EVALUATIONS: Final = 1_000_000
-_CONVERT_HINT: Final = "If the file is in another format, convert it first: dragoman convert FILE messages.jsonl"
-_SPOOL_BYTES: Final = 4 * 1024 * 1024
 
 
-class _SessionHeader(msgspec.Struct, kw_only=True):
+class SessionHeader(msgspec.Struct, kw_only=True):
     dragoman_session: int
     session: Session
 
 
-class _StoreHeader(msgspec.Struct, kw_only=True):
+class StoreHeader(msgspec.Struct, kw_only=True):
     dragoman_store: int
     sessions: int
 
 
-class _CallRecords(msgspec.Struct, kw_only=True):
+class CallRecords(msgspec.Struct, kw_only=True):
     tool_ids: list[tuple[str, str, str]]
     cancelled: list[tuple[str, int]] = []  # the call, and when, in microseconds since 1970
 
 
-class _EntryLine(msgspec.Struct, kw_only=True):
+class EntryLine(msgspec.Struct, kw_only=True):
     entry: dict[str, Any]
     agent_key: str | None
 
 
-class _EventLine(msgspec.Struct, kw_only=True):
+class EventLine(msgspec.Struct, kw_only=True):
     event: TraceEvent
 
 
-class _EvaluationLine(msgspec.Struct, kw_only=True):
+class EvaluationLine(msgspec.Struct, kw_only=True):
     evaluation: Evaluation
 
 
-class _SessionTrailer(msgspec.Struct, kw_only=True):
+class SessionTrailer(msgspec.Struct, kw_only=True):
     messages: int
     sha256: str
 
 
-class _StoreTrailer(msgspec.Struct, kw_only=True):
+class StoreTrailer(msgspec.Struct, kw_only=True):
     sessions: int
     sha256: str
 
@@ -103,7 +91,7 @@ async def export_store(store: Store, progress: Progress | None) -> AsyncIterator
     sessions = await store._read(_list_parents_first())
     total = sum(session.last_seq - session.parent_seq for session in sessions)
     done, digest = 0, hashlib.sha256()
-    line = _encode_line(_StoreHeader(dragoman_store=_FORMAT, sessions=len(sessions)))
+    line = _encode_line(StoreHeader(dragoman_store=FORMAT, sessions=len(sessions)))
     digest.update(line)
     yield line
     for session in sessions:
@@ -113,7 +101,7 @@ async def export_store(store: Store, progress: Progress | None) -> AsyncIterator
         done += session.last_seq - session.parent_seq
         if progress is not None:
             progress(done, total)
-    yield _encode_line(_StoreTrailer(sessions=len(sessions), sha256=digest.hexdigest()))
+    yield _encode_line(StoreTrailer(sessions=len(sessions), sha256=digest.hexdigest()))
 
 
 async def _export_section(store: Store, session: Session, *, is_whole: bool) -> AsyncIterator[bytes]:
@@ -122,22 +110,22 @@ async def _export_section(store: Store, session: Session, *, is_whole: bool) -> 
         digest.update(line)
         yield line
     messages = session.last_seq - (0 if is_whole else session.parent_seq)
-    yield _encode_line(_SessionTrailer(messages=messages, sha256=digest.hexdigest()))
+    yield _encode_line(SessionTrailer(messages=messages, sha256=digest.hexdigest()))
 
 
 async def _export_lines(store: Store, session: Session, *, is_whole: bool) -> AsyncIterator[bytes]:
     header = msgspec.structs.replace(session, parent_session_id=None, parent_seq=0) if is_whole else session
-    yield _encode_line(_SessionHeader(dragoman_session=_FORMAT, session=header))
+    yield _encode_line(SessionHeader(dragoman_session=FORMAT, session=header))
     seq = header.parent_seq
     while seq < session.last_seq:
-        rows = await store.read(session.id, seq, min(_PAGE, session.last_seq - seq))
+        rows = await store.read(session.id, seq, min(PAGE, session.last_seq - seq))
         if not rows or rows[0].seq != seq + 1:
             raise ConflictError("it was changed while it was written out", where=f"session {session.id}")
         for row in rows:
             yield codec.encode(row.message) + b"\n"
         seq = rows[-1].seq
     yield _encode_line(await store._read(_read_call_records(session.id, is_whole=is_whole)))
-    async for entry in _stored_entries(store, session.id):
+    async for entry in stored_entries(store, session.id):
         yield _encode_line(entry)
     async for line in _export_trace(store, session.id):
         yield line
@@ -145,19 +133,19 @@ async def _export_lines(store: Store, session: Session, *, is_whole: bool) -> As
 
 async def _export_trace(store: Store, session_id: str) -> AsyncIterator[bytes]:
     after_id = ""
-    while events := await store.trace.events(session_id, after_id, _PAGE):
+    while events := await store.trace.events(session_id, after_id, PAGE):
         for event in events:
-            yield _encode_line(_EventLine(event=event))
+            yield _encode_line(EventLine(event=event))
         after_id = events[-1].id
     for evaluation in reversed(await store.evaluations.find(session_id, limit=_MAX_EVALUATIONS)):
-        yield _encode_line(_EvaluationLine(evaluation=evaluation))
+        yield _encode_line(EvaluationLine(evaluation=evaluation))
 
 
-async def _stored_entries(store: Store, session_id: str) -> AsyncIterator[_EntryLine]:
+async def stored_entries(store: Store, session_id: str) -> AsyncIterator[EntryLine]:
     after_seq = 0
-    while rows := await store.entries.read(session_id, after_seq, _PAGE):
+    while rows := await store.entries.read(session_id, after_seq, PAGE):
         for row in rows:
-            yield _EntryLine(entry=row.entry, agent_key=row.agent_key)
+            yield EntryLine(entry=row.entry, agent_key=row.agent_key)
         after_seq = rows[-1].seq
 
 
@@ -166,12 +154,12 @@ def _encode_line(value: msgspec.Struct) -> bytes:
 
 
 @operation
-def _read_call_records(session_id: str, *, is_whole: bool) -> Generator[Statement, Rows, _CallRecords]:
+def _read_call_records(session_id: str, *, is_whole: bool) -> Steps[CallRecords]:
     if is_whole:
         ids = yield from tool_ids(session_id)
         calls = yield from tool_calls(session_id, "cancelled")
         cancelled = [(call.id, to_micros(call.completed_at)) for call in calls if call.completed_at is not None]
-        return _CallRecords(tool_ids=ids, cancelled=cancelled)
+        return CallRecords(tool_ids=ids, cancelled=cancelled)
     ids = yield (
         "SELECT provider, tool_id, provider_id FROM tool_ids WHERE session_id = ? ORDER BY number",
         (session_id,),
@@ -180,13 +168,11 @@ def _read_call_records(session_id: str, *, is_whole: bool) -> Generator[Statemen
         "SELECT id, completed_at FROM tool_calls WHERE session_id = ? AND status = 'cancelled' ORDER BY seq, block",
         (session_id,),
     )
-    return _CallRecords(
-        tool_ids=[(row[0], row[1], row[2]) for row in ids], cancelled=[(row[0], row[1]) for row in rows]
-    )
+    return CallRecords(tool_ids=[(row[0], row[1], row[2]) for row in ids], cancelled=[(row[0], row[1]) for row in rows])
 
 
 @operation
-def _list_parents_first() -> Generator[Statement, Rows, list[Session]]:
+def _list_parents_first() -> Steps[list[Session]]:
     rows = yield "SELECT id, parent_session_id FROM sessions ORDER BY created_at, id", ()
     parents: dict[str, str | None] = dict(rows)
     order: dict[str, None] = {}
@@ -199,350 +185,3 @@ def _list_parents_first() -> Generator[Statement, Rows, list[Session]]:
     for name in order:
         sessions.append((yield from get_session(name)))
     return sessions
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-class _Section(msgspec.Struct, kw_only=True):
-    """A session in a file that was read: what it is, and where its messages stand."""
-
-    session: Session
-    offset: int  # of its first message
-    messages: int = 0
-    entries_offset: int = 0  # of its first entry
-    entries: int = 0
-    trace_offset: int = 0  # of its first event or evaluation
-    trace: int = 0
-    call_records: _CallRecords = msgspec.field(default_factory=lambda: _CallRecords(tool_ids=[]))
-    is_bare: bool = False  # messages alone, of which nothing else is known
-    is_copy: bool = False  # its messages become this session's own
-
-
-async def import_session(store: Store, lines: Lines, session_id: str | None) -> Session:
-    """Store a session that was written out."""
-    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as file:
-        reader = await _scan_file(file, lines, f"sess_{store._ids.next()}", session_id)
-        if reader.sessions is not None:
-            what = f"it is a whole store of {reader.sessions} sessions"
-            raise FormatError(what, remedy="Read it with import_store")
-        (section,) = reader.sections
-        if session_id is not None and session_id != section.session.id:
-            section.session = msgspec.structs.replace(section.session, id=session_id)
-            section.is_copy = True
-        if not await _is_stored(store, file, section):
-            await _store_section(store, file, section)
-        return await store.get_session(section.session.id)
-
-
-async def import_store(store: Store, lines: Lines, progress: Progress | None) -> list[Session]:
-    """Store every session of a file. What is there already, and the same, stays as it is."""
-    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as file:
-        sections = (await _scan_file(file, lines, f"sess_{store._ids.next()}", None)).sections
-        missing = [section for section in sections if not await _is_stored(store, file, section)]
-        done, total = 0, sum(section.messages for section in missing)
-        for section in missing:
-            await _store_section(store, file, section)
-            done += section.messages
-            if progress is not None:
-                progress(done, total)
-        return [await store.get_session(section.session.id) for section in sections]
-
-
-async def _scan_file(file: IO[bytes], lines: Lines, new_id: str, session_id: str | None) -> _ArchiveReader:
-    """Keep what is given in a file of our own, and find out whether it is whole."""
-    reader = _ArchiveReader(new_id, session_id)
-    number = 0
-    async for line in _split_lines(lines):
-        number += 1
-        try:
-            reader.read_line(line + b"\n", file.tell())
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError) as error:
-            raise _incomplete_error(f"line {number} is none of an export ({error})") from None
-        except FormatError as error:
-            raise _with_line_number(number, error) from None
-        file.write(line + b"\n")
-        if number % _PAGE == 0:
-            await asyncio.sleep(0)
-    reader.finish()
-    return reader
-
-
-async def _split_lines(lines: Lines) -> AsyncIterator[bytes]:
-    """The lines, however the bytes are cut."""
-    rest = b""
-    async for chunk in _iterate_chunks(lines):
-        first, *others = chunk.split(b"\n")
-        rest += first
-        for other in others:
-            yield rest
-            rest = other
-    if rest:
-        yield rest
-
-
-async def _iterate_chunks(lines: Lines) -> AsyncIterator[bytes]:
-    if isinstance(lines, AsyncIterable):
-        async for chunk in lines:
-            yield chunk
-    else:
-        for chunk in lines:
-            yield chunk
-
-
-def _with_line_number(number: int, error: FormatError) -> FormatError:
-    """Return the same error with the number of its line; what is no message may be one in another format."""
-    where = f"line {number}, {error.where}" if error.where else f"line {number}"
-    remedy = error.remedy or (_CONVERT_HINT if error.code == FormatError.code else "")
-    return FormatError(error.what, where=where, remedy=remedy, code=error.code)
-
-
-def _incomplete_error(what: str) -> FormatError:
-    return FormatError(what, remedy="Nothing was stored; take the file as it was written", code="cut_export")
-
-
-class _ArchiveReader:
-    """A file as it is read, line by line: is it whole, and what is where?"""
-
-    def __init__(self, new_id: str, session_id: str | None) -> None:
-        self.sections: list[_Section] = []
-        self.sessions: int | None = None  # in a file of a whole store: how many there should be
-        self._new_id = new_id
-        self._session_id = session_id
-        self._current: _Section | None = None
-        self._is_complete = False
-        self._store_digest = hashlib.sha256()
-        self._section_digest = hashlib.sha256()
-        self._ids: set[str] = set()
-
-    def read_line(self, line: bytes, offset: int) -> None:
-        """Look at the next line, which stands there."""
-        if not line.strip():
-            return
-        if self._is_complete:
-            raise _incomplete_error("something follows its end")
-        match line[: line.find(b":")]:
-            case b'{"dragoman_store"' if not self.sections and self.sessions is None:
-                head = msgspec.json.decode(line, type=_StoreHeader)
-                self._check_format(head.dragoman_store)
-                self.sessions = head.sessions
-            case b'{"dragoman_session"' if self._current is None:
-                self._start_section(msgspec.json.decode(line, type=_SessionHeader), offset + len(line))
-            case b'{"tool_ids"' if self._current is not None:
-                self._current.call_records = msgspec.json.decode(line, type=_CallRecords)
-            case b'{"entry"' if self._current is not None:
-                msgspec.json.decode(line, type=_EntryLine)
-                self._current.entries_offset = self._current.entries_offset or offset
-                self._current.entries += 1
-            case b'{"event"' | b'{"evaluation"' if self._current is not None:
-                record = _decode_trace_line(line)
-                if isinstance(record, Evaluation):
-                    evaluations.check_evaluation(record)
-                self._current.trace_offset = self._current.trace_offset or offset
-                self._current.trace += 1
-            case b'{"messages"' if self._current is not None:
-                self._end_section(msgspec.json.decode(line, type=_SessionTrailer))
-            case b'{"sessions"' if self._current is None and self.sessions is not None:
-                self._end_store(msgspec.json.decode(line, type=_StoreTrailer))
-            case _:
-                self._read_message(codec.decode(line.rstrip(b"\n")), offset)
-        self._store_digest.update(line)
-        self._section_digest.update(line)
-
-    def _check_format(self, number: int) -> None:
-        if number > _FORMAT:
-            raise FormatError(
-                f"a newer Dragoman wrote it (format {number}; this one knows up to {_FORMAT})",
-                remedy="Read it with a newer Dragoman",
-                code="newer_export",
-            )
-
-    def _start_section(self, head: _SessionHeader, offset: int) -> None:
-        self._check_format(head.dragoman_session)
-        self._current = _Section(session=head.session, offset=offset)
-        self._section_digest = hashlib.sha256()
-        self._ids = set()
-
-    def _read_message(self, message: Message, offset: int) -> None:
-        if self._current is None:
-            if self.sections or self.sessions is not None:
-                raise _incomplete_error("a message stands outside of every session")
-            session_id = self._session_id or message.session_id or self._new_id
-            when = message.created_at
-            session = Session(id=session_id, created_at=when, updated_at=when)
-            self._current = _Section(session=session, offset=offset, is_bare=True, is_copy=self._session_id is not None)
-            self._current.is_copy |= not message.session_id
-        check_usage(message)
-        section = self._current
-        if section.is_bare and not section.is_copy and message.session_id != section.session.id:
-            what = f"its messages are of several sessions: {section.session.id!r} and {message.session_id!r}"
-            raise FormatError(what, remedy="Say which session they are to be, with session_id")
-        if message.id and message.id in self._ids:
-            raise FormatError("two messages have the same id", where=f"message {message.id}")
-        self._ids.add(message.id)
-        section.messages += 1
-        if section.is_bare:
-            section.session = msgspec.structs.replace(
-                section.session,
-                last_seq=section.messages,
-                updated_at=max(section.session.updated_at, message.created_at),
-            )
-
-    def _end_section(self, end: _SessionTrailer) -> None:
-        section = self._current
-        assert section is not None
-        if (end.messages, end.sha256) != (section.messages, self._section_digest.hexdigest()):
-            raise _incomplete_error("it was cut or changed: its hash is not the one that it names")
-        if section.session.last_seq != section.session.parent_seq + section.messages:
-            raise _incomplete_error(
-                f"it has {section.messages} messages, and should end with message {section.session.last_seq}"
-            )
-        self.sections.append(section)
-        self._current = None
-        self._is_complete = self.sessions is None
-
-    def _end_store(self, end: _StoreTrailer) -> None:
-        if end.sessions != len(self.sections) or end.sha256 != self._store_digest.hexdigest():
-            raise _incomplete_error("it was cut or changed: its hash is not the one that it names")
-        self._is_complete = True
-
-    def finish(self) -> None:
-        """There are no more lines."""
-        if self._current is not None and self._current.is_bare:
-            self.sections.append(self._current)
-            self._is_complete = True
-        if self._current is None and not self.sections and self.sessions is None:
-            raise FormatError("it is empty", remedy="Take a file that dragoman export wrote", code="cut_export")
-        if not self._is_complete:
-            raise _incomplete_error("its end is missing")
-
-
-# --- storing what was read -------------------------------------------------------------------------------------------
-
-
-def _iterate_messages(store: Store, file: IO[bytes], section: _Section) -> Iterator[Message]:
-    """The messages of a session, as they will be read from the store."""
-    file.seek(section.offset)
-    remaining = section.messages
-    while remaining:
-        line = file.readline()
-        if line.strip():
-            remaining -= 1
-            message = codec.decode(line.rstrip(b"\n"))
-            if section.is_copy:
-                detached = message.replace(session_id="" if not message.id else section.session.id)
-                message = store._adopt(section.session.id, detached)
-            yield message
-
-
-def _iterate_entries(file: IO[bytes], section: _Section) -> Iterator[_EntryLine]:
-    file.seek(section.entries_offset)
-    for _ in range(section.entries):
-        yield msgspec.json.decode(file.readline(), type=_EntryLine)
-
-
-def _decode_trace_line(line: bytes) -> TraceEvent | Evaluation:
-    if line.startswith(b'{"event"'):
-        return msgspec.json.decode(line, type=_EventLine).event
-    return msgspec.json.decode(line, type=_EvaluationLine).evaluation
-
-
-def _iterate_trace(file: IO[bytes], section: _Section) -> Iterator[TraceEvent | Evaluation]:
-    file.seek(section.trace_offset)
-    for _ in range(section.trace):
-        yield _decode_trace_line(file.readline())
-
-
-def _iterate_drafts(store: Store, file: IO[bytes], section: _Section, gone_at: dict[str, int]) -> Iterator[Draft]:
-    for message in _iterate_messages(store, file, section):
-        columns = columns_from(message)
-        if message.session_id != section.session.id:
-            columns = deletion.with_origin_session(message.session_id, columns)
-        yield Draft(message, columns, gone_at)
-
-
-async def _is_stored(store: Store, file: IO[bytes], section: _Section) -> bool:
-    """Whether a session is there already, and the same; ``ConflictError`` if another one has its id."""
-    session = section.session
-    try:
-        stored = await store.get_session(session.id)
-    except UnknownSessionError:
-        return False
-    is_same = stored.last_seq == session.last_seq
-    if is_same and not section.is_bare:
-        is_same = all(getattr(stored, name) == getattr(session, name) for name in _SESSION_FIELDS)
-    messages = _iterate_messages(store, file, section)
-    seq = session.parent_seq
-    while is_same and seq < session.last_seq:
-        rows = await store.read(session.id, seq, _PAGE)
-        is_same = bool(rows) and all(codec.encode(row.message) == codec.encode(next(messages)) for row in rows)
-        seq += len(rows)
-    if is_same and not section.is_bare:
-        is_same = list(_iterate_entries(file, section)) == [entry async for entry in _stored_entries(store, session.id)]
-    if not is_same:
-        raise ConflictError(
-            "there is another one of that id",
-            where=f"session {session.id}",
-            remedy="Import it as a copy, with another session_id",
-            code="session_exists",
-        )
-    return True
-
-
-_SESSION_FIELDS: Final = ("title", "workspace_path", "active_model", "routing_policy", "user_id", "team_id", "metadata")
-
-
-async def _store_section(store: Store, file: IO[bytes], section: _Section) -> None:
-    if section.session.updated_at == UNKNOWN_TIME:  # no message says when it was said
-        now = store.clock()
-        section.session = msgspec.structs.replace(section.session, created_at=now, updated_at=now)
-    gone_at: dict[str, int] = {}
-    while True:
-        for draft in _iterate_drafts(store, file, section, gone_at):
-            await store._put_blobs(draft)
-        try:
-            await store._write(_insert_section(store, file, section, gone_at))
-            store.mark.add_session(section.session.id, section.session.last_seq)
-            store.search_index.schedule()
-            return
-        except BlobCollectedError as error:
-            gone_at |= await blob_gc.await_deletion(store, error)
-
-
-@operation
-def _insert_section(
-    store: Store, file: IO[bytes], section: _Section, gone_at: dict[str, int]
-) -> Generator[Statement, Rows, None]:
-    session = section.session
-    yield from create_session(msgspec.structs.replace(session, last_seq=session.parent_seq))
-    yield "UPDATE sessions SET received_at = ? WHERE id = ?", (to_micros(store.clock()), session.id)
-    if session.parent_session_id is not None:
-        parent = yield from get_session(session.parent_session_id)
-        if not parent.parent_seq <= session.parent_seq <= parent.last_seq:
-            raise FormatError(f"session {parent.id} has no message {session.parent_seq}", where=f"session {session.id}")
-        yield (
-            "UPDATE sessions SET last_message_id = (SELECT p.last_message_id FROM sessions AS p WHERE p.id = ?)"
-            " WHERE id = ?",
-            (parent.id, session.id),
-        )
-    drafts = _iterate_drafts(store, file, section, gone_at)
-    while page := list(itertools.islice(drafts, _APPEND_BATCH)):
-        yield from append_messages(session.id, page, now=session.updated_at)
-    if section.call_records.tool_ids:
-        yield from insert_tool_ids(session.id, section.call_records.tool_ids)
-    for call_id, when in section.call_records.cancelled:
-        yield from cancel_tool_call(session.id, call_id, from_micros(when))
-    entry_lines = _iterate_entries(file, section)
-    while batch := [entries.draft_from(one.entry, one.agent_key) for one in itertools.islice(entry_lines, _PAGE)]:
-        yield from entries.append(session.id, batch, session.updated_at, None)
-    yield from _insert_trace(session.id, _iterate_trace(file, section))
-
-
-def _insert_trace(session_id: str, records: Iterator[TraceEvent | Evaluation]) -> Generator[Statement, Rows, None]:
-    while batch := list(itertools.islice(records, _PAGE)):
-        events = [trace.import_row(record, session_id) for record in batch if isinstance(record, TraceEvent)]
-        if events:
-            yield from trace.append_events(events)
-        for record in batch:
-            if isinstance(record, Evaluation):
-                yield from evaluations.insert_evaluation(msgspec.structs.replace(record, session_id=session_id))

@@ -10,7 +10,7 @@ The one rule: what cannot be read is listed, and the look goes on behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,8 +30,8 @@ from dragoman.store.high_water import Loss, MarkState
 from dragoman.store.message_reader import MessageRow, read_at, read_rows
 from dragoman.store.message_rows import message_from
 from dragoman.store.message_writer import attachment_files, usage_insert
-from dragoman.store.operation import Rows, Statement, column_text, operation
-from dragoman.store.retention.deletion import NoBlobs
+from dragoman.store.operation import Steps, column_text, operation
+from dragoman.store.retention.tombstones import NoBlobs
 from dragoman.store.row_hash import CALL_FIELDS, check_row
 from dragoman.store.sessions import get_session, lineage, listed_at
 from dragoman.store.tool_call_rows import CALL_STATUSES, is_call_intact
@@ -102,7 +102,7 @@ async def _check_engine(store: Store) -> list[Damage]:
     impossible = await store._read(usage_repair.find_impossible_sums())
     return [
         *(Damage(session_id="", seq=None, what=what) for what in problems),
-        *(Damage(session_id="", seq=None, what=row.what, is_as_written=True) for row in impossible),
+        *(Damage(session_id="", seq=None, what=row.what, is_as_written=True, kind="usage") for row in impossible),
     ]
 
 
@@ -129,6 +129,7 @@ def _mark_damage(state: MarkState) -> Damage:
         seq=None,
         what=f"the mark beside the file is damaged ({what}): messages that are missing at the end may not be noticed;"
         " dragoman verify --accept-loss begins it anew",
+        kind="mark",
     )
 
 
@@ -141,24 +142,24 @@ def _loss_damage(session_id: str, loss: Loss, last: int | None) -> Damage:
         extent = f"from message {loss.end + 1} on it holds others"
     why = "the file is older than the mark beside it, or its log (-wal) is gone"
     what = f"acknowledged up to message {loss.acknowledged}, and {extent}: {why}"
-    return Damage(session_id=session_id, seq=None, what=what)
+    return Damage(session_id=session_id, seq=None, what=what, kind="lost")
 
 
 @operation
-def _check_integrity() -> Generator[Statement, Rows, list[str]]:
+def _check_integrity() -> Steps[list[str]]:
     rows = yield "PRAGMA integrity_check", ()
     broken = yield "PRAGMA foreign_key_check", ()
     return [str(row[0]) for row in rows if row[0] != "ok"] + [f"a row of {row[0]} is of no session" for row in broken]
 
 
 @operation
-def _list_sessions() -> Generator[Statement, Rows, list[tuple[str, int]]]:
+def _list_sessions() -> Steps[list[tuple[str, int]]]:
     rows = yield "SELECT id, last_seq - parent_seq FROM sessions ORDER BY id", ()
     return [(name, count) for name, count in rows]
 
 
 @operation
-def _list_lineage(session_id: str) -> Generator[Statement, Rows, list[tuple[str, int]]]:
+def _list_lineage(session_id: str) -> Steps[list[tuple[str, int]]]:
     segments = yield from lineage(session_id)
     return [(one.session_id, max(0, one.last - one.first + 1)) for one in segments]
 
@@ -189,7 +190,7 @@ class _SessionCheck:
 
     def add_impossible_usage(self, seq: int, what: str) -> None:
         what = f"its usage is impossible ({what}); dragoman repair-usage puts it right"
-        self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what, is_as_written=True))
+        self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what, is_as_written=True, kind="usage"))
 
     def check_message(self, row: MessageRow) -> None:
         """Look at a message."""
@@ -273,7 +274,7 @@ async def _check_session(store: Store, session_id: str, step: Callable[[int], No
 @operation
 def _run_checks(
     session_id: str, step: Callable[[int], None], blob_data: Mapping[str, bytes] | None = None
-) -> Generator[Statement, Rows, _SessionCheck]:
+) -> Steps[_SessionCheck]:
     """Look at everything about a session. ``large`` is the large content that is known."""
     check = _SessionCheck(session_id, blob_data)
     session = yield from get_session(session_id)
@@ -293,7 +294,7 @@ def _run_checks(
     return check
 
 
-def _check_lineage(check: _SessionCheck, session: Session) -> Generator[Statement, Rows, None]:
+def _check_lineage(check: _SessionCheck, session: Session) -> Steps[None]:
     if session.parent_session_id is None:
         if session.parent_seq != 0:
             check.add_damage(None, f"it shares {session.parent_seq} messages with no session")
@@ -305,7 +306,7 @@ def _check_lineage(check: _SessionCheck, session: Session) -> Generator[Statemen
         check.add_damage(None, f"the session that it was forked from has no message {session.parent_seq} of its own")
 
 
-def _check_sequence(check: _SessionCheck, session: Session) -> Generator[Statement, Rows, None]:
+def _check_sequence(check: _SessionCheck, session: Session) -> Steps[None]:
     rows = yield (
         "SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0) FROM messages WHERE session_id = ?",
         (session.id,),
@@ -334,7 +335,7 @@ def _check_sequence(check: _SessionCheck, session: Session) -> Generator[Stateme
         check.add_damage(None, "the index for searching lacks messages of it, and does not know")
 
 
-def _check_related_rows(check: _SessionCheck, session: Session) -> Generator[Statement, Rows, None]:
+def _check_related_rows(check: _SessionCheck, session: Session) -> Steps[None]:
     """Compare other tables with what the messages say."""
     key = (session.id,)
     rows = yield (
@@ -460,6 +461,6 @@ async def _check_blobs(store: Store, check: _SessionCheck, known: dict[str, Dama
 
 
 @operation
-def _has_reference(session_id: str, seq: int, sha256: str) -> Generator[Statement, Rows, bool]:
+def _has_reference(session_id: str, seq: int, sha256: str) -> Steps[bool]:
     key = (session_id, seq, sha256)
     return bool((yield "SELECT 1 FROM blob_refs WHERE session_id = ? AND seq = ? AND sha256 = ?", key))

@@ -25,7 +25,7 @@ from dragoman.errors import CorruptDataError, FormatError, StorageError, StoreUn
 from dragoman.store.blobs import Blob, Blobs, verify_blob
 from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.lease_clock import restart_leases
-from dragoman.store.operation import Rows, Statement, operation, validate_arguments
+from dragoman.store.operation import Rows, Steps, operation, validate_arguments
 from dragoman.store.store import Operation, Result, Store, now_utc
 
 try:
@@ -329,12 +329,12 @@ class PostgresBlobs:
 
 
 @operation
-def _query(sql: str, *arguments: Any) -> Generator[Statement, Rows, Rows]:
+def _query(sql: str, *arguments: Any) -> Steps[Rows]:
     return (yield sql, arguments)
 
 
 @operation
-def _put_blob(sha256: str, data: bytes) -> Generator[Statement, Rows, None]:
+def _put_blob(sha256: str, data: bytes) -> Steps[None]:
     now = "extract(epoch FROM clock_timestamp())"
     rows = yield f"UPDATE blobs SET touched_at = {now} WHERE sha256 = ? RETURNING 1", (sha256,)
     if not rows:

@@ -11,6 +11,8 @@ import importlib.resources
 from typing import Final
 
 from dragoman.errors import StoreUnusableError
+from dragoman.store.operation import Steps, operation
+from dragoman.store.types import SizeReport
 
 LETTER_COLUMNS: Final = (  # the columns of a letter, in the order of its row
     "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
@@ -42,3 +44,39 @@ def migrations(engine: str) -> tuple[str, ...]:
     folder = importlib.resources.files(__package__) / "migrations"
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(f"_{engine}.sql"))
     return tuple((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+@operation
+def sizes(engine: str) -> Steps[SizeReport]:
+    """How big everything is, but for what is kept outside."""
+    session_rows = yield "SELECT count(*) FROM sessions", ()
+    message_rows = yield (
+        "SELECT count(*), coalesce(sum(octet_length(content_json) + octet_length(metadata_json)), 0) FROM messages",
+        (),
+    )
+    table_rows = yield _TABLE_SIZES[engine], ()
+    total_rows = yield _DATABASE_SIZE[engine], ()
+    return SizeReport(
+        engine=engine,
+        sessions=session_rows[0][0],
+        messages=message_rows[0][0],
+        content_bytes=int(message_rows[0][1]),
+        database_bytes=int(total_rows[0][0]),
+        blobs=0,
+        blob_bytes=0,
+        tables={name: int(size) for name, size in table_rows},
+    )
+
+
+_TABLE_SIZES: Final = {
+    "sqlite": "SELECT s.tbl_name, sum(d.pgsize) FROM dbstat AS d JOIN sqlite_schema AS s ON s.name = d.name"
+    " WHERE d.aggregate = TRUE GROUP BY s.tbl_name ORDER BY s.tbl_name",
+    "postgres": "SELECT c.relname, pg_total_relation_size(c.oid) FROM pg_class AS c"
+    " JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = current_schema() AND c.relkind = 'r' ORDER BY c.relname",
+}
+_DATABASE_SIZE: Final = {
+    "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
+    "postgres": "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class AS c"
+    " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = current_schema() AND c.relkind = 'r'",
+}

@@ -11,7 +11,7 @@ The one rule: content is deleted only while its state is ``going``, and nobody n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.store.blobs import FolderBlobs
 from dragoman.store.message_writer import BlobCollectedError, Draft
-from dragoman.store.operation import Rows, Statement, operation, to_micros
+from dragoman.store.operation import Steps, operation, to_micros
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -84,7 +84,7 @@ async def prepare_retry(store: Store, drafts: Sequence[Draft], error: BlobCollec
 
 
 @operation
-def _find_orphans(hashes: Sequence[str]) -> Generator[Statement, Rows, list[str]]:
+def _find_orphans(hashes: Sequence[str]) -> Steps[list[str]]:
     """Those of these hashes that no row names."""
     placeholders = ", ".join("?" * len(hashes))
     if not hashes:
@@ -94,7 +94,7 @@ def _find_orphans(hashes: Sequence[str]) -> Generator[Statement, Rows, list[str]
 
 
 @operation
-def mark_for_deletion(hashes: Iterable[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
+def mark_for_deletion(hashes: Iterable[str], now: datetime) -> Steps[list[str]]:
     """Say of those of these hashes that no row names that they are going."""
     to_delete: list[str] = []
     for sha256 in sorted(hashes):  # in one order, so that two who do so wait for each other at most once
@@ -114,13 +114,13 @@ def mark_for_deletion(hashes: Iterable[str], now: datetime) -> Generator[Stateme
 
 
 @operation
-def _find_stale_deletions(before: datetime) -> Generator[Statement, Rows, list[str]]:
+def _find_stale_deletions(before: datetime) -> Steps[list[str]]:
     rows = yield "SELECT sha256 FROM blob_states WHERE state = 'going' AND changed_at < ?", (to_micros(before),)
     return [row[0] for row in rows]
 
 
 @operation
-def _renew_deletions(hashes: Sequence[str], now: datetime) -> Generator[Statement, Rows, list[str]]:
+def _renew_deletions(hashes: Sequence[str], now: datetime) -> Steps[list[str]]:
     placeholders = ", ".join("?" * len(hashes))
     rows = yield (
         f"UPDATE blob_states SET changed_at = ? WHERE state = 'going' AND sha256 IN ({placeholders}) RETURNING sha256",
@@ -130,7 +130,7 @@ def _renew_deletions(hashes: Sequence[str], now: datetime) -> Generator[Statemen
 
 
 @operation
-def _mark_gone(sha256: str, now: datetime) -> Generator[Statement, Rows, None]:
+def _mark_gone(sha256: str, now: datetime) -> Steps[None]:
     yield (
         "UPDATE blob_states SET state = 'gone', changed_at = ? WHERE sha256 = ? AND state = 'going'",
         (to_micros(now), sha256),
@@ -138,6 +138,6 @@ def _mark_gone(sha256: str, now: datetime) -> Generator[Statement, Rows, None]:
 
 
 @operation
-def _delete_old_states(before: datetime) -> Generator[Statement, Rows, None]:
+def _delete_old_states(before: datetime) -> Steps[None]:
     """Forget about what went so long ago that nobody can still be about to name it."""
     yield "DELETE FROM blob_states WHERE state = 'gone' AND changed_at < ?", (to_micros(before),)

@@ -15,30 +15,19 @@ since it was read is not put, and ``indexed_seq`` stays before it.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from dragoman.errors import CorruptDataError
 from dragoman.store.message_reader import COLUMNS, MessageRow, message_row_from
-from dragoman.store.operation import Rows, Statement, operation, to_micros
-from dragoman.store.search.tokenizer import Analysis, Term
+from dragoman.store.operation import Steps, operation, to_micros
+from dragoman.store.search.backends import BACKENDS, IndexBackend, IndexEntry
+from dragoman.store.search.tokenizer import Term
 from dragoman.store.sessions import LISTED_AT, Segment, lineage
 from dragoman.store.types import Owners
-
-Steps = Generator[Statement, Rows, None]
-_JOIN_SESSIONS: Final = " JOIN sessions AS s ON s.id = m.session_id"
-
-
-class IndexEntry(msgspec.Struct, frozen=True):
-    """A message for the index."""
-
-    seq: int
-    hash: bytes  # of the row that it was made from
-    analysis: Analysis
 
 
 class IndexBatch(msgspec.Struct, frozen=True):
@@ -82,202 +71,11 @@ class Match(msgspec.Struct, frozen=True):
     shown_in: str
 
 
-# --- what engines do differently -------------------------------------------------------------------------------------
-
-
-class IndexBackend(Protocol):
-    """An index as one engine has it."""
-
-    model: str  # the model of a message, as an expression
-    owner: str  # the user of a message, as an expression
-    team: str  # and the team
-    place: str  # the alias of the table that has session_id and seq
-
-    def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps:
-        """Add messages, or replace them."""
-
-    def remove(self, session_id: str, first: int, last: int) -> Steps:
-        """Take messages of a session out."""
-
-    def clear(self) -> Steps:
-        """Take everything out."""
-
-    def compact(self) -> Steps:
-        """Leave no trace of what was taken out."""
-
-    def query(self, terms: Sequence[Term], sessions: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
-        """A statement up to the words in its WHERE, its order, and its arguments.
-
-        ``sessions`` are those that matter, if not all do; ``joined`` says which tables conditions will be about:
-        none, ``messages`` (as m), or ``sessions`` (as s) as well.
-        """
-
-
-class Fts5:
-    """SQLite. The session of a message is a word of its own column, so that a search in one session reads no other."""
-
-    model = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.model') END"
-    owner = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.user_id') END"
-    team = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.team_id') END"
-    place = "m"
-
-    def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps:
-        for entry in entries:
-            analysis = entry.analysis
-            yield (
-                "INSERT OR REPLACE INTO search (rowid, words, parts, session)"
-                " SELECT number, ?, ?, ? FROM messages WHERE session_id = ? AND seq = ?",
-                (" ".join(analysis.words), " ".join(analysis.parts), _session_token(session_id), session_id, entry.seq),
-            )
-
-    def remove(self, session_id: str, first: int, last: int) -> Steps:
-        yield (
-            "DELETE FROM search WHERE rowid IN"
-            " (SELECT number FROM messages WHERE session_id = ? AND seq BETWEEN ? AND ?)",
-            (session_id, first, last),
-        )
-
-    def clear(self) -> Steps:
-        yield "INSERT INTO search (search) VALUES ('delete-all')", ()
-
-    def compact(self) -> Steps:
-        yield "INSERT INTO search (search) VALUES ('optimize')", ()
-
-    def query(self, terms: Sequence[Term], sessions: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
-        expressions = [f"({self._match_expression(term)})" for term in terms]
-        if sessions:
-            expressions.append(f"session : ({' OR '.join(_session_token(one) for one in sessions)})")
-        return (
-            "SELECT m.session_id, m.seq, -bm25(search, 1.0, 0.5, 0.0) AS score, m.number AS newest FROM search"
-            " CROSS JOIN messages AS m ON m.number = search.rowid"  # in this order, whatever the conditions
-            f"{' CROSS' + _JOIN_SESSIONS if tables == 'sessions' else ''}"
-            " WHERE search MATCH ?",
-            "score DESC, newest DESC",
-            [" AND ".join(expressions)],
-        )
-
-    def _match_expression(self, term: Term) -> str:
-        star = " *" if term.is_prefix else ""
-        if len(term.words) == 1:
-            return f'{{words parts}} : "{term.words[0]}"{star}'
-        pairs = [f'parts : "{pair}"' for pair in term.pairs]
-        phrase = [] if _is_pair(term) else [f'words : "{" ".join(term.words)}"{star}']
-        return " AND ".join((*pairs, *phrase))
-
-
-class Tsvector:
-    """PostgreSQL. Words are of weight D, parts of weight C, at about the place of what they are a part of.
-
-    A tsvector has places for so many words, and for so many of one word; where there are more, every word stands once,
-    and the words in their order stand beside it as a text.
-    """
-
-    model = "m.metadata ->> 'model'"
-    owner = "m.metadata ->> 'user_id'"
-    team = "m.metadata ->> 'team_id'"
-    place = "f"
-    _MAX_POSITION: Final = 16_000  # it has places up to 16,383
-    _MAX_PER_WORD: Final = 250  # and 255 of one word
-
-    def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps:
-        vectors = [self._vector(entry.analysis) for entry in entries]
-        yield (
-            "INSERT INTO search (session_id, seq, words, stream)"
-            " SELECT ?, given.seq, CAST(given.words AS tsvector), given.stream"
-            " FROM unnest(CAST(? AS bigint[]), CAST(? AS text[]), CAST(? AS text[])) AS given (seq, words, stream)"
-            " ON CONFLICT (session_id, seq) DO UPDATE SET words = excluded.words, stream = excluded.stream",
-            (
-                session_id,
-                [entry.seq for entry in entries],
-                [vector for vector, _ in vectors],
-                [stream for _, stream in vectors],
-            ),
-        )
-
-    def _vector(self, analysis: Analysis) -> tuple[str, str | None]:
-        words, parts = analysis.words, analysis.parts
-        places: dict[str, list[int]] = {}
-        for place, word in enumerate(words, 1):
-            places.setdefault(word, []).append(place)
-        if len(words) > self._MAX_POSITION or max(map(len, places.values()), default=0) > self._MAX_PER_WORD:
-            once = {word: f"{min(at[0], self._MAX_POSITION)}" for word, at in places.items()}
-            return _vector_text({**dict.fromkeys(parts, "1C"), **once}), f" {' '.join(words)} "
-        entries = {word: [str(place) for place in at] for word, at in places.items()}
-        for number, part in enumerate(parts):
-            place = 1 + number * len(words) // len(parts)
-            positions = entries.setdefault(part, [])
-            if len(positions) < self._MAX_PER_WORD and place not in places.get(part, ()):
-                positions.append(f"{place}C")
-        return _vector_text({word: ",".join(at) for word, at in entries.items()}), None
-
-    def remove(self, session_id: str, first: int, last: int) -> Steps:
-        yield "DELETE FROM search WHERE session_id = ? AND seq BETWEEN ? AND ?", (session_id, first, last)
-
-    def clear(self) -> Steps:
-        yield "TRUNCATE search", ()
-
-    def compact(self) -> Steps:
-        yield from ()  # VACUUM is the server's, as it is for every other table
-
-    def query(self, terms: Sequence[Term], _: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
-        exact = " & ".join(self._tsquery(term, as_phrase=True) for term in terms)
-        matches, arguments = "f.words @@ CAST(CAST(? AS text) AS tsquery)", [exact, exact]
-        phrases = [term for term in terms if len(term.words) > 1 and not _is_pair(term)]
-        if phrases:
-            matches += " OR (f.stream IS NOT NULL AND f.words @@ CAST(CAST(? AS text) AS tsquery)"
-            matches += " AND strpos(f.stream, CAST(? AS text)) > 0" * len(phrases) + ")"
-            arguments.append(" & ".join(self._tsquery(term, as_phrase=False) for term in terms))
-            arguments.extend(f" {' '.join(term.words)}{'' if term.is_prefix else ' '}" for term in phrases)
-        messages = " JOIN messages AS m ON m.session_id = f.session_id AND m.seq = f.seq" if tables else ""
-        return (
-            "SELECT f.session_id, f.seq,"
-            " ts_rank_cd('{1.0, 0.5, 1.0, 1.0}', f.words, CAST(CAST(? AS text) AS tsquery), 1) AS score"
-            f" FROM search AS f{messages}{_JOIN_SESSIONS if tables == 'sessions' else ''} WHERE ({matches})",
-            "score DESC, f.session_id DESC, f.seq DESC",
-            arguments,
-        )
-
-    def _tsquery(self, term: Term, *, as_phrase: bool) -> str:
-        star = ":*" if term.is_prefix else ""
-        if len(term.words) == 1:
-            return f"{_lexeme(term.words[0])}{star}"
-        pairs = [_lexeme(pair) for pair in term.pairs]
-        if _is_pair(term):
-            return pairs[0]
-        *first, last = map(_lexeme, term.words)
-        if as_phrase:
-            phrase = " <-> ".join((*(f"{word}:D" for word in first), f"{last}:{'*' if term.is_prefix else ''}D"))
-        else:
-            phrase = " & ".join((*first, f"{last}{star}"))
-        return " & ".join((*pairs, f"({phrase})"))
-
-
-def _vector_text(places: dict[str, str]) -> str:
-    return " ".join(f"{_lexeme(word)}:{at}" for word, at in places.items())
-
-
-def _lexeme(word: str) -> str:
-    quoted = word.replace("\\", "\\\\").replace("'", "''")
-    return f"'{quoted}'"
-
-
-def _is_pair(term: Term) -> bool:
-    """Whether two characters of a script without spaces are asked for: they are one part."""
-    return len(term.words) == 2 and len(term.pairs) == 1
-
-
-def _session_token(session_id: str) -> str:
-    return "s" + hashlib.sha256(session_id.encode()).hexdigest()[:20]
-
-
-BACKENDS: Final[dict[str, IndexBackend]] = {"sqlite": Fts5(), "postgres": Tsvector()}
-
-
 # --- filling ---------------------------------------------------------------------------------------------------------
 
 
 @operation
-def find_behind(sessions: Sequence[str] | None, limit: int) -> Generator[Statement, Rows, list[tuple[str, int]]]:
+def find_behind(sessions: Sequence[str] | None, limit: int) -> Steps[list[tuple[str, int]]]:
     """Sessions that have messages which the index lacks, and up to where they go; of those, if some are named."""
     if sessions is None:
         rows = yield (
@@ -293,13 +91,13 @@ def find_behind(sessions: Sequence[str] | None, limit: int) -> Generator[Stateme
 
 
 @operation
-def find_overrun() -> Generator[Statement, Rows, list[str]]:
+def find_overrun() -> Steps[list[str]]:
     """Sessions that are noted as indexed beyond their end, which only damage can do."""
     return [row[0] for row in (yield "SELECT id FROM sessions WHERE indexed_seq > last_seq", ())]
 
 
 @operation
-def reset_sessions(engine: str, sessions: Sequence[str]) -> Generator[Statement, Rows, None]:
+def reset_sessions(engine: str, sessions: Sequence[str]) -> Steps[None]:
     """Take sessions out of the index, so that it is filled with them anew."""
     for session_id in sessions:
         yield from BACKENDS[engine].remove(session_id, 1, 2**62)
@@ -307,7 +105,7 @@ def reset_sessions(engine: str, sessions: Sequence[str]) -> Generator[Statement,
 
 
 @operation
-def read_pending(targets: Iterable[tuple[str, int]], limit: int) -> Generator[Statement, Rows, list[PendingMessages]]:
+def read_pending(targets: Iterable[tuple[str, int]], limit: int) -> Steps[list[PendingMessages]]:
     """Messages that the index lacks of these sessions, each up to a place; so many of them at once."""
     results: list[PendingMessages] = []
     for session_id, last in targets:
@@ -325,7 +123,7 @@ def read_pending(targets: Iterable[tuple[str, int]], limit: int) -> Generator[St
 
 
 @operation
-def read_unreadable(session_id: str) -> Generator[Statement, Rows, list[PendingMessages]]:
+def read_unreadable(session_id: str) -> Steps[list[PendingMessages]]:
     """The next message that the index lacks of a session, without a look into it."""
     rows = yield (
         "SELECT s.indexed_seq, m.seq, m.hash FROM sessions AS s JOIN messages AS m ON m.session_id = s.id"
@@ -341,7 +139,7 @@ _SET_INDEXED: Final = (
 
 
 @operation
-def put_batches(engine: str, pieces: Iterable[IndexBatch]) -> Generator[Statement, Rows, bool]:
+def put_batches(engine: str, pieces: Iterable[IndexBatch]) -> Steps[bool]:
     """Add messages to the index; false if somebody else had done so with some of them."""
     was_first = True
     for piece in pieces:
@@ -356,7 +154,7 @@ def put_batches(engine: str, pieces: Iterable[IndexBatch]) -> Generator[Statemen
     return was_first
 
 
-def _put_batch(engine: str, batch: IndexBatch) -> Steps:
+def _put_batch(engine: str, batch: IndexBatch) -> Steps[None]:
     rows = yield (
         "SELECT seq, hash FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? ORDER BY seq",
         (batch.session_id, batch.after_seq, batch.last_seq),
@@ -376,15 +174,13 @@ def _put_batch(engine: str, batch: IndexBatch) -> Steps:
 
 
 @operation
-def remove_messages(
-    engine: str, session_id: str, first: int = 1, last: int = 2**62
-) -> Generator[Statement, Rows, None]:
+def remove_messages(engine: str, session_id: str, first: int = 1, last: int = 2**62) -> Steps[None]:
     """Take a session's own messages out of the index, before they are deleted."""
     yield from BACKENDS[engine].remove(session_id, first, last)
 
 
 @operation
-def clear_index(engine: str) -> Generator[Statement, Rows, None]:
+def clear_index(engine: str) -> Steps[None]:
     """Empty the index, so that it is built anew, and put right what sessions are listed by."""
     yield from BACKENDS[engine].clear()
     yield (
@@ -396,7 +192,7 @@ def clear_index(engine: str) -> Generator[Statement, Rows, None]:
 
 
 @operation
-def compact_index(engine: str) -> Generator[Statement, Rows, None]:
+def compact_index(engine: str) -> Steps[None]:
     """Leave no word of what was taken out in the files of the index. It takes as long as the index is large."""
     yield from BACKENDS[engine].compact()
 
@@ -407,7 +203,7 @@ def compact_index(engine: str) -> Generator[Statement, Rows, None]:
 @operation
 def find_matches(
     engine: str, terms: Sequence[Term], filters: SearchFilters, limit: int, offset: int
-) -> Generator[Statement, Rows, list[Match]]:
+) -> Steps[list[Match]]:
     """The messages in which everything is that was asked for, the best first."""
     index = BACKENDS[engine]
     segments = (yield from lineage(filters.session_id)) if filters.session_id is not None else []
@@ -427,7 +223,7 @@ def find_matches(
 
 
 @operation
-def read_matches(matches: Sequence[Match]) -> Generator[Statement, Rows, list[MessageRow]]:
+def read_matches(matches: Sequence[Match]) -> Steps[list[MessageRow]]:
     """The rows of these messages, in no order."""
     results: list[MessageRow] = []
     for first in range(0, len(matches), _ROWS_PER_STATEMENT):
@@ -487,7 +283,7 @@ def _conditions(
     return conditions, arguments
 
 
-def _foreign_parents(filters: SearchFilters) -> Generator[Statement, Rows, dict[str, tuple[str, int]]]:
+def _foreign_parents(filters: SearchFilters) -> Steps[dict[str, tuple[str, int]]]:
     """Sessions of others whose messages somebody's forks share: in which fork they are shown, and up to where."""
     if filters.owners is not None:
         owner_sql, arguments = filters.owners.condition("c")

@@ -36,7 +36,8 @@ from dragoman.store.message_reader import MessageRow
 from dragoman.store.message_rows import BlobSlice, message_from, message_hash
 from dragoman.store.operation import from_micros, operation
 from dragoman.store.search import index
-from dragoman.store.search.index import IndexBatch, IndexEntry, Match, PendingMessages, SearchFilters
+from dragoman.store.search.backends import IndexEntry
+from dragoman.store.search.index import IndexBatch, Match, PendingMessages, SearchFilters
 from dragoman.store.search.tokenizer import Analysis, Term, analyze, excerpt, terms_from
 from dragoman.store.sessions import lineage
 from dragoman.store.types import Hit

@@ -1,0 +1,118 @@
+"""Tombstones: what stays of a message when its user is erased.
+
+Its place, id, role, time, counts and the ids of its calls stay; its content and its user are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from dragoman import value
+from dragoman.errors import DragomanError
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.store.message_reader import MessageRow
+from dragoman.store.message_rows import Columns, columns_from, message_from
+from dragoman.store.operation import Steps, from_micros
+from dragoman.store.row_hash import rehash_sql
+
+ERASED_TEXT: Final = "[erased]"
+
+
+def anonymize_related_rows(session_id: str, seq: int) -> Steps[None]:
+    """What stands in other tables about a message that becomes a tombstone."""
+    key = (session_id, seq)
+    yield "UPDATE usage SET user_id = NULL WHERE session_id = ? AND seq = ?", key
+    without_id = f"provider_id = NULL, {rehash_sql(provider_id='NULL')}"
+    yield f"UPDATE tool_calls SET {without_id} WHERE session_id = ? AND seq = ?", key
+    for table in ("blob_refs", "attachment_refs"):
+        yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", key
+
+
+class _Author(msgspec.Struct):
+    user_id: str | None = None
+
+
+def author_id(columns: Columns) -> str | None:
+    """Whose message it is, if it says so and can be read."""
+    try:
+        return msgspec.json.decode(columns.metadata_json, type=_Author).user_id
+    except (msgspec.DecodeError, TypeError):
+        return None
+
+
+class NoBlobs(Mapping[str, bytes]):
+    """In place of large content, where only what is around it matters."""
+
+    def __getitem__(self, sha256: str) -> bytes:
+        return b""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def tombstone(row: MessageRow) -> Columns:
+    """The columns of what stays of a message when its person is erased."""
+    key = (row.session_id, row.seq)
+    try:
+        message = message_from(*key, row.columns, row.hash, NoBlobs())
+        content = tuple(_block_tombstone(block) for block in message.content if isinstance(block, _CALL_BLOCKS))
+        metadata = _anonymous_metadata(message.metadata)
+    except DragomanError:  # it cannot be read, and need not be
+        message = Message(row.columns.id, key[0], Role.SYSTEM, (), MessageMetadata(), from_micros(0))
+        content, metadata = (), MessageMetadata(extra={"erased": True})
+    result = message.replace(
+        content=content or (TextBlock(ERASED_TEXT),), metadata=metadata, unknown_fields=value.UNSET
+    )
+    columns = columns_from(result)
+    origin = {} if result.session_id == key[0] else {"session_id": result.session_id}
+    return msgspec.structs.replace(
+        columns,
+        created_at=row.columns.created_at,
+        unknown_json=msgspec.json.encode(origin).decode() if origin else None,
+    )
+
+
+_CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
+
+
+def _block_tombstone(block: ContentBlock) -> ContentBlock:
+    """A block that others refer to, without what it says."""
+    match block:
+        case ToolUseBlock():
+            return ToolUseBlock(block.id, block.name, {})
+        case InvalidToolUseBlock():
+            return InvalidToolUseBlock(block.id, block.name, "", ERASED_TEXT)
+        case ToolResultBlock():
+            return ToolResultBlock(block.tool_use_id, (TextBlock(ERASED_TEXT),), block.is_error)
+        case _:
+            return TextBlock(ERASED_TEXT)
+
+
+def _anonymous_metadata(metadata: MessageMetadata) -> MessageMetadata:
+    is_partial = metadata.status is MessageStatus.PARTIAL
+    return MessageMetadata(
+        model=metadata.model,
+        provider=metadata.provider,
+        routing=metadata.routing.replace(reason=ERASED_TEXT) if metadata.routing is not None else None,
+        usage=metadata.usage,
+        parent_tool_use_id=metadata.parent_tool_use_id,
+        status=MessageStatus.CANCELLED if is_partial else metadata.status,  # nobody puts anything into it any more
+        team_id=metadata.team_id,
+        extra={"erased": True},
+    )
