@@ -34,11 +34,10 @@ from dragoman.event import (
 from dragoman.exchange import Fault, Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
 from dragoman.ids import DEFAULT_ID_FORMAT, ToolIds, derive_ulid, ulid
 from dragoman.message import (
-    AudioBlock,
+    CallBlock,
     ContentBlock,
-    DocumentBlock,
-    ImageBlock,
     InvalidToolUseBlock,
+    MediaBlock,
     Message,
     MessageMetadata,
     MessageStatus,
@@ -52,7 +51,6 @@ from dragoman.message import (
     ToolUseBlock,
     UnknownBlock,
     Usage,
-    VideoBlock,
 )
 from dragoman.rules import MAX_NAME_LENGTH, to_tool_name
 from dragoman.wire.residue import get_notes
@@ -178,7 +176,7 @@ class Adapter:
         for message in messages:
             is_native = message.metadata.provider == self.provider.key
             for block in message.content:
-                if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+                if isinstance(block, CallBlock):
                     issued = get_notes(block.provider_raw, self.dialect.NAME).get("id")
                     if issued and (is_native or spelling == DEFAULT_ID_FORMAT or spelling.accepts(issued)):
                         wire_ids[block.id] = issued
@@ -227,7 +225,7 @@ class Adapter:
         return event
 
     def _learn_block(self, block: ContentBlock) -> None:
-        if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+        if isinstance(block, CallBlock):
             self._learn_id(block.id, block.provider_raw)
 
     def _learn_id(self, call_id: str, raw: ProviderRaw | None) -> None:
@@ -311,7 +309,7 @@ def _set_event_id(event: StreamEvent, context: RequestContext) -> StreamEvent:
 
 
 def _set_block_id(block: ContentBlock, context: RequestContext) -> ContentBlock:
-    if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+    if isinstance(block, CallBlock):
         return msgspec.structs.replace(block, id=_make_call_id(block.id, context))
     return block
 
@@ -381,7 +379,7 @@ def _count_characters(block: ContentBlock) -> int:
             return len(name) + len(msgspec.json.encode(value))
         case ToolResultBlock(_, content):
             return sum(_count_characters(inner) for inner in content)
-        case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
+        case _ if isinstance(block, MediaBlock):
             return _CHARACTERS_PER_MEDIUM
         case _:
             return 0

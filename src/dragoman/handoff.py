@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -24,25 +24,23 @@ from dragoman.errors import UnknownPriceError
 from dragoman.exchange import ToolDefinition
 from dragoman.message import (
     AudioBlock,
+    CallBlock,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
-    InvalidToolUseBlock,
+    MediaBlock,
     Message,
     Role,
     TextBlock,
     TokenUsage,
     ToolResultBlock,
-    ToolUseBlock,
     VideoBlock,
 )
 from dragoman.pricing import PriceTable, receipt
 
 Policy = Literal["strict", "placeholder", "describe"]
 Outcome = Literal["kept", "projected", "left_out"]
-Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
-Describe = Callable[[Medium], str]
-_MEDIA: Final = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock)
+Describe = Callable[[MediaBlock], str]
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
@@ -153,12 +151,12 @@ class _Projection:
             )
             is_unchanged = all(old is new for old, new in zip(inner, block.content, strict=True))
             return block if is_unchanged else msgspec.structs.replace(block, content=inner)
-        if isinstance(block, _MEDIA) and not _supports_medium(self._capabilities, block):
+        if isinstance(block, MediaBlock) and not _supports_medium(self._capabilities, block):
             return self._replace_medium(block, message_id, place)
         self.plans.append(BlockPlan(message_id, place, block.type, "kept"))
         return block
 
-    def _replace_medium(self, block: Medium, message_id: str, place: str) -> ContentBlock:
+    def _replace_medium(self, block: MediaBlock, message_id: str, place: str) -> ContentBlock:
         self.unsupported[block.type] = self.unsupported.get(block.type, 0) + 1
         if self.policy == "strict":
             reason = f"this model does not support {block.type}"
@@ -173,7 +171,7 @@ class _Projection:
         return TextBlock(text)
 
 
-def _supports_medium(capabilities: AdapterCapabilities, block: Medium) -> bool:
+def _supports_medium(capabilities: AdapterCapabilities, block: MediaBlock) -> bool:
     match block:
         case ImageBlock(media_type=media_type):
             accepted = capabilities.accepted_image_media_types
@@ -216,7 +214,7 @@ def _find_blockers(
                 f"unchanged. There are {count}. Choose a model with {kind} support, or swap with policy 'placeholder' "
                 "or 'describe'.",
             )
-    has_calls = any(isinstance(b, ToolUseBlock | InvalidToolUseBlock) for m in history for b in m.content)
+    has_calls = any(isinstance(b, CallBlock) for m in history for b in m.content)
     if (has_calls or tools) and not capabilities.supports_tools:
         reason = "session uses tools, and this model calls none"
         yield "no_tool_support", f"Cannot swap to {name}: {reason}. Active model unchanged."

@@ -24,18 +24,17 @@ import msgspec
 
 from dragoman.exchange import Loss, OpaqueTool, Options, Reasoning, Request, ToolDefinition, Written
 from dragoman.message import (
-    AudioBlock,
+    CallBlock,
     ContentBlock,
     DocumentBlock,
-    ImageBlock,
     InvalidToolUseBlock,
+    MediaBlock,
     Message,
     Role,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    VideoBlock,
 )
 from dragoman.wire.residue import diff, foreign_hints, foreign_options
 
@@ -45,8 +44,6 @@ JOINED: Final = "joined with the text beside it"
 MOVED: Final = "moved to an earlier position"
 NEW_ID: Final = "under another id"
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
-_Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
-_Call = ToolUseBlock | InvalidToolUseBlock
 _Position = tuple[int, ...]
 
 
@@ -144,16 +141,16 @@ class _Scope:
         """Return the match of the next expected text: a whole text or a part of one."""
         return next(self._text_matches)
 
-    def find_medium(self, block: _Medium) -> _Match | None:
+    def find_medium(self, block: MediaBlock) -> _Match | None:
         """Return a medium with the same bytes or the same URL."""
         for entry in self._unmatched:
             position, candidate = entry
-            if isinstance(candidate, _Medium) and _media_key(candidate) == _media_key(block):
+            if isinstance(candidate, MediaBlock) and _media_key(candidate) == _media_key(block):
                 self._unmatched.remove(entry)
                 return _Match(position, _describe_changes(block, candidate), candidate)
         return self._find_document_text(block)
 
-    def _find_document_text(self, block: _Medium) -> _Match | None:
+    def _find_document_text(self, block: MediaBlock) -> _Match | None:
         if not isinstance(block, DocumentBlock) or block.source.kind != "base64":
             return None
         try:
@@ -206,7 +203,7 @@ def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
-def _media_key(block: _Medium) -> tuple[str, str]:
+def _media_key(block: MediaBlock) -> tuple[str, str]:
     """Return the bytes or the URL of a medium. A data URL equals its bytes, and both base64 alphabets are equal."""
     kind, data = block.source.kind, block.source.data
     head, separator, payload = data.partition(";base64,")
@@ -215,7 +212,7 @@ def _media_key(block: _Medium) -> tuple[str, str]:
     return kind, data.translate(_TO_STANDARD).rstrip("=") if kind == "base64" else data
 
 
-def _describe_changes(before: _Medium, after: _Medium) -> str:
+def _describe_changes(before: MediaBlock, after: MediaBlock) -> str:
     changes = [] if before.type == after.type else [f"as {after.type}"]
     if before.source.kind != after.source.kind:
         changes.append(f"from {before.source.kind} to {after.source.kind}")
@@ -235,10 +232,10 @@ class _Comparison:
         self._last_position: _Position = ()
         self._ids: dict[str, str] = {}
         by_role: dict[Role, list[tuple[_Position, ContentBlock]]] = defaultdict(list)
-        self._calls: list[tuple[_Position, _Call]] = []
+        self._calls: list[tuple[_Position, CallBlock]] = []
         self._results: list[tuple[_Position, ToolResultBlock]] = []
         for position, role, block in _iterate_blocks(after):
-            if isinstance(block, _Call):
+            if isinstance(block, CallBlock):
                 self._calls.append((position, block))
             elif isinstance(block, ToolResultBlock):
                 self._results.append((position, block))
@@ -265,11 +262,11 @@ class _Comparison:
                 if text:  # empty texts are ignored
                     kind = "system" if message.role is Role.SYSTEM else "text"
                     yield self._finding_for_match(kind, block, scope.next_text(), message, place)
-            case ToolUseBlock() | InvalidToolUseBlock():
+            case _ if isinstance(block, CallBlock):
                 yield self._compare_call(block, message, place)
             case ToolResultBlock():
                 yield from self._compare_result(block, message, place)
-            case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
+            case _ if isinstance(block, MediaBlock):
                 yield from self._compare_medium(block, message, scope, place)
             case ThinkingBlock():
                 finding = self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
@@ -293,7 +290,7 @@ class _Comparison:
         self._last_position = max(self._last_position, match.position)
         return "; ".join(note for note in (match.note, MOVED if is_earlier else "") if note)
 
-    def _compare_medium(self, block: _Medium, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
+    def _compare_medium(self, block: MediaBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
         match = scope.find_medium(block)
         finding = self._finding_for_match(block.type, block, match, message, place)
         yield finding
@@ -312,7 +309,7 @@ class _Comparison:
         else:
             yield _missing_finding(kind, self.losses.take_block_reason(message.id, kind, block.type), place)
 
-    def _compare_call(self, call: _Call, message: Message, place: str) -> Finding:
+    def _compare_call(self, call: CallBlock, message: Message, place: str) -> Finding:
         match = self._find_call(call)
         if match is None:
             return _missing_finding(call.type, self.losses.take_block_reason(message.id, call.type), place)
@@ -328,7 +325,7 @@ class _Comparison:
         note = "; ".join(part for part in (form, id_note) if part)
         return _match_finding(call.type, self._add_move_note(_Match(position, note), place), place)
 
-    def _find_call(self, call: _Call) -> tuple[_Position, _Call] | None:
+    def _find_call(self, call: CallBlock) -> tuple[_Position, CallBlock] | None:
         same_id = (entry for entry in self._calls if entry[1].id == call.id)
         same_name = (entry for entry in self._calls if entry[1].name == call.name)
         return next(same_id, None) or next(same_name, None)
@@ -358,7 +355,7 @@ def _iterate_blocks(request: Request) -> Iterator[tuple[_Position, Role, Content
             yield (index, position), message.role, block
 
 
-def _input_change(before: _Call, after: _Call) -> str | None:
+def _input_change(before: CallBlock, after: CallBlock) -> str | None:
     """Return how the input of a call changed; ``None`` if it is different."""
     match before, after:
         case ToolUseBlock(input=old), ToolUseBlock(input=new):

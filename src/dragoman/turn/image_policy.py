@@ -21,9 +21,18 @@ from dragoman.catalog import Model
 from dragoman.client import Call
 from dragoman.errors import InputError, RemoteFaultError
 from dragoman.exchange import Options
-from dragoman.handoff import Describe, Medium, Policy
+from dragoman.handoff import Describe, Policy
 from dragoman.ids import ToolIds
-from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role, TextBlock, ToolResultBlock
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    MediaBlock,
+    Message,
+    MessageMetadata,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+)
 from dragoman.store import Session, Store
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.services import AgentServices
@@ -52,7 +61,7 @@ def image_describer(config: AgentConfig, session: Session) -> Describe:
 def describer_from(descriptions: dict[str, str]) -> Describe:
     """A describer that looks up descriptions by media key, with a placeholder for other media."""
 
-    def describe(medium: Medium) -> str:
+    def describe(medium: MediaBlock) -> str:
         kind = f"{medium.type} ({medium.media_type})"
         text = descriptions.get(media_key(medium))
         return f"[{kind}: {text}]" if text else f"[{kind}]"
@@ -60,7 +69,7 @@ def describer_from(descriptions: dict[str, str]) -> Describe:
     return describe
 
 
-def media_key(medium: Medium) -> str:
+def media_key(medium: MediaBlock) -> str:
     """A key that is equal for equal media."""
     return hashlib.sha256(f"{medium.media_type}\n{medium.source.data}".encode("utf-8", "replace")).hexdigest()[:32]
 

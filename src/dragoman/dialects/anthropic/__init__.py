@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.dialects.anthropic.blocks import NAME
-from dragoman.dialects.anthropic.error import read_error, write_error
-from dragoman.dialects.anthropic.reply import read_reply, write_reply
-from dragoman.dialects.anthropic.request import read_request, write_request
-from dragoman.dialects.anthropic.stream_reader import stream_reader
-from dragoman.dialects.anthropic.stream_writer import stream_writer
+from dragoman.dialects.anthropic.blocks import NAME as NAME
+from dragoman.dialects.anthropic.error import read_error as read_error
+from dragoman.dialects.anthropic.error import write_error as write_error
+from dragoman.dialects.anthropic.reply import read_reply as read_reply
+from dragoman.dialects.anthropic.reply import write_reply as write_reply
+from dragoman.dialects.anthropic.request import read_request as read_request
+from dragoman.dialects.anthropic.request import write_request as write_request
+from dragoman.dialects.anthropic.stream_reader import stream_reader as stream_reader
+from dragoman.dialects.anthropic.stream_writer import stream_writer as stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v1/messages", key_header="x-api-key", headers=(("anthropic-version", "2023-06-01"),))
@@ -22,17 +25,3 @@ HTTP: Final = HttpEndpoint("/v1/messages", key_header="x-api-key", headers=(("an
 IMPLIED_OPTIONS: Final = {
     "response_format.strict": "a schema is always enforced here",
 }
-
-__all__ = [
-    "HTTP",
-    "IMPLIED_OPTIONS",
-    "NAME",
-    "read_error",
-    "read_reply",
-    "read_request",
-    "stream_reader",
-    "stream_writer",
-    "write_error",
-    "write_reply",
-    "write_request",
-]

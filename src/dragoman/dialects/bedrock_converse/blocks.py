@@ -28,6 +28,7 @@ from dragoman.message import (
     ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
+    MediaBlock,
     Message,
     OpaqueBlock,
     RedactedThinkingBlock,
@@ -39,8 +40,6 @@ from dragoman.message import (
 )
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-
-_MediaBlock = ImageBlock | DocumentBlock | VideoBlock | AudioBlock
 
 RecordLoss = Callable[[str, str], None]  # called with the block type or option that is lost, and the reason
 _EMPTY_FAILURE: Final = {"text": "The tool failed and said nothing."}  # the API rejects a failure without content
@@ -209,7 +208,7 @@ def _unsupported_reason(block: ContentBlock, place: str) -> str | None:
             return "a system prompt must be text"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
             return None if get_notes(raw, NAME) else "reasoning of another provider"
-        case ImageBlock() | DocumentBlock() | VideoBlock() | AudioBlock():
+        case _ if isinstance(block, MediaBlock):
             if isinstance(block, AudioBlock) and place == "result":
                 return "a result cannot contain audio"
             return _unsupported_media_reason(block)
@@ -219,14 +218,14 @@ def _unsupported_reason(block: ContentBlock, place: str) -> str | None:
             return "this API does not support this block"
 
 
-def _unsupported_media_reason(block: _MediaBlock) -> str | None:
+def _unsupported_media_reason(block: MediaBlock) -> str | None:
     source = block.source
     if source.kind == "file_ref" or (source.kind == "url" and not source.data.startswith("s3://")):
         return "this API accepts only bytes and S3 objects"
     return None if _format_name(block) is not None else f"this API does not accept {block.media_type}"
 
 
-def _format_name(block: _MediaBlock) -> str | None:
+def _format_name(block: MediaBlock) -> str | None:
     media_type = block.media_type.partition(";")[0].strip().lower()
     name = FORMAT_NAMES[block.type].get(media_type) or FORMAT_ALIASES.get(media_type)
     if name is None and block.type == "document" and media_type.startswith("text/"):
@@ -276,7 +275,7 @@ def default_block(
             return {"reasoningContent": {"reasoningText": {"text": text, **signature_field}}}
         case RedactedThinkingBlock(data):
             return {"reasoningContent": {"redactedContent": data}}
-        case ImageBlock() | VideoBlock() | AudioBlock() | DocumentBlock():
+        case _ if isinstance(block, MediaBlock):
             media: dict[str, Any] = {"format": _format_name(block), "source": _default_source(block.source, notes)}
             if isinstance(block, DocumentBlock):
                 media["name"] = _document_name(block)

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.dialects.cohere.blocks import NAME, RECORDING_NAMES
-from dragoman.dialects.cohere.error import read_error, write_error
-from dragoman.dialects.cohere.reply import read_reply, write_reply
-from dragoman.dialects.cohere.request import read_request, write_request
-from dragoman.dialects.cohere.stream_reader import stream_reader
-from dragoman.dialects.cohere.stream_writer import stream_writer
+from dragoman.dialects.cohere.blocks import NAME as NAME
+from dragoman.dialects.cohere.blocks import RECORDING_NAMES as RECORDING_NAMES
+from dragoman.dialects.cohere.error import read_error as read_error
+from dragoman.dialects.cohere.error import write_error as write_error
+from dragoman.dialects.cohere.reply import read_reply as read_reply
+from dragoman.dialects.cohere.reply import write_reply as write_reply
+from dragoman.dialects.cohere.request import read_request as read_request
+from dragoman.dialects.cohere.request import write_request as write_request
+from dragoman.dialects.cohere.stream_reader import stream_reader as stream_reader
+from dragoman.dialects.cohere.stream_writer import stream_writer as stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v2/chat")
@@ -23,18 +27,3 @@ HTTP: Final = HttpEndpoint("/v2/chat")
 IMPLIED_OPTIONS: Final = {
     "response_format.strict": "a schema is always enforced",
 }
-
-__all__ = [
-    "HTTP",
-    "IMPLIED_OPTIONS",
-    "NAME",
-    "RECORDING_NAMES",
-    "read_error",
-    "read_reply",
-    "read_request",
-    "stream_reader",
-    "stream_writer",
-    "write_error",
-    "write_reply",
-    "write_request",
-]

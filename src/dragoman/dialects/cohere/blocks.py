@@ -15,6 +15,7 @@ from dragoman.errors import FormatError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import (
+    CallBlock,
     ContentBlock,
     ImageBlock,
     ImageSource,
@@ -33,7 +34,6 @@ from dragoman.wire.tool_definitions import read_arguments
 NAME: Final = "cohere"
 RECORDING_NAMES: Final = ("cohere-v2",)  # its name in recorded traffic
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
-Call = ToolUseBlock | InvalidToolUseBlock
 TOOL_PLAN_NOTES: Final[ProviderRaw] = {"dialect": NAME, "form": "tool_plan"}  # notes of the text before the calls
 
 
@@ -73,7 +73,7 @@ def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None 
     calls: list[dict[str, Any]] = []
     wire: dict[str, Any] = {"role": role}
     for block in blocks:
-        if isinstance(block, Call):
+        if isinstance(block, CallBlock):
             calls.append(write_call(block))
         elif role == "assistant" and "tool_plan" not in wire and _is_plan(block):
             wire["tool_plan"] = block.text
@@ -155,14 +155,14 @@ def write_part(block: ContentBlock) -> dict[str, Any]:
     return part
 
 
-def read_call(wire: dict[str, Any], where: str, builder: MessageBuilder) -> Call:
+def read_call(wire: dict[str, Any], where: str, builder: MessageBuilder) -> CallBlock:
     """Read a call and assign our id."""
     if not isinstance(wire.get("id"), str):
         raise FormatError("a call needs an id", where=f"{where}.id")
     return call_from(wire, where, builder.call_id(wire["id"]))
 
 
-def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
+def call_from(wire: dict[str, Any], where: str, call_id: str) -> CallBlock:
     """Read a call with a known id."""
     function = expect_object(wire.get("function"), f"{where}.function")
     name, arguments = function.get("name"), function.get("arguments")
@@ -171,7 +171,7 @@ def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
     if arguments is not None and not isinstance(arguments, str):
         raise FormatError("the input of a call must be text", where=f"{where}.function.arguments")
     value, problem = read_arguments(arguments or "")
-    block: Call = ToolUseBlock(call_id, name, value)
+    block: CallBlock = ToolUseBlock(call_id, name, value)
     if problem is not None:
         block = InvalidToolUseBlock(call_id, name, arguments or "", problem)
     note = wire["id"] if wire["id"] != call_id else None
@@ -179,7 +179,7 @@ def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
     return block.replace(provider_raw=make_notes(NAME, _default_call(block, note, form), wire, id=note, form=form))
 
 
-def write_call(block: Call) -> dict[str, Any]:
+def write_call(block: CallBlock) -> dict[str, Any]:
     """Write a call."""
     notes = get_notes(block.provider_raw, NAME)
     if isinstance(block, InvalidToolUseBlock) and notes and not block.input_text:
@@ -188,7 +188,7 @@ def write_call(block: Call) -> dict[str, Any]:
     return call
 
 
-def _default_call(block: Call, provider_id: str | None, form: str | None) -> dict[str, Any]:
+def _default_call(block: CallBlock, provider_id: str | None, form: str | None) -> dict[str, Any]:
     if isinstance(block, ToolUseBlock):
         text = msgspec.json.encode(block.input).decode()
     elif form == "text":

@@ -8,7 +8,6 @@ import msgspec
 
 from dragoman.dialects.cohere.blocks import (
     NAME,
-    Call,
     unsupported_reason,
     write_call,
     write_part,
@@ -26,6 +25,7 @@ from dragoman.event import (
 from dragoman.exchange import Reply, StopReason
 from dragoman.jsontext import list_or_empty
 from dragoman.message import (
+    CallBlock,
     ContentBlock,
     InvalidToolUseBlock,
     ProviderRaw,
@@ -160,7 +160,7 @@ class StreamWriter(BaseStreamWriter):
         index, self._open_part = self._open_part, None
         return b"" if index is None else _write_event({"type": "content-end", "index": self._parts[index]})
 
-    def _write_whole_call(self, index: int, block: Call) -> bytes:
+    def _write_whole_call(self, index: int, block: CallBlock) -> bytes:
         text = msgspec.json.encode(block.input).decode() if isinstance(block, ToolUseBlock) else block.input_text
         start = ToolUseStart(index, block.id, block.name, block.provider_raw)
         return (

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.dialects.gemini.error import read_error, write_error
-from dragoman.dialects.gemini.key_case import NAME
-from dragoman.dialects.gemini.reply import read_reply, write_reply
-from dragoman.dialects.gemini.request import read_request, write_request
-from dragoman.dialects.gemini.stream_reader import stream_reader
-from dragoman.dialects.gemini.stream_writer import stream_writer
+from dragoman.dialects.gemini.error import read_error as read_error
+from dragoman.dialects.gemini.error import write_error as write_error
+from dragoman.dialects.gemini.key_case import NAME as NAME
+from dragoman.dialects.gemini.reply import read_reply as read_reply
+from dragoman.dialects.gemini.reply import write_reply as write_reply
+from dragoman.dialects.gemini.request import read_request as read_request
+from dragoman.dialects.gemini.request import write_request as write_request
+from dragoman.dialects.gemini.stream_reader import stream_reader as stream_reader
+from dragoman.dialects.gemini.stream_writer import stream_writer as stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint(
@@ -31,17 +34,3 @@ IMPLIED_OPTIONS: Final = {
     "stream": "it is part of the URL",
     "response_format.strict": "a schema is always enforced",
 }
-
-__all__ = [
-    "HTTP",
-    "IMPLIED_OPTIONS",
-    "NAME",
-    "read_error",
-    "read_reply",
-    "read_request",
-    "stream_reader",
-    "stream_writer",
-    "write_error",
-    "write_reply",
-    "write_request",
-]

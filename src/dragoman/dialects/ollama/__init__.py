@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.dialects.ollama.blocks import NAME
-from dragoman.dialects.ollama.error import read_error, write_error
-from dragoman.dialects.ollama.reply import read_reply, write_reply
-from dragoman.dialects.ollama.request import read_request, write_request
-from dragoman.dialects.ollama.stream_reader import stream_reader
-from dragoman.dialects.ollama.stream_writer import stream_writer
+from dragoman.dialects.ollama.blocks import NAME as NAME
+from dragoman.dialects.ollama.error import read_error as read_error
+from dragoman.dialects.ollama.error import write_error as write_error
+from dragoman.dialects.ollama.reply import read_reply as read_reply
+from dragoman.dialects.ollama.reply import write_reply as write_reply
+from dragoman.dialects.ollama.request import read_request as read_request
+from dragoman.dialects.ollama.request import write_request as write_request
+from dragoman.dialects.ollama.stream_reader import stream_reader as stream_reader
+from dragoman.dialects.ollama.stream_writer import stream_writer as stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/api/chat", stream_type="application/x-ndjson")
@@ -23,17 +26,3 @@ HTTP: Final = HttpEndpoint("/api/chat", stream_type="application/x-ndjson")
 IMPLIED_OPTIONS: Final = {
     "response_format.strict": "a schema is always enforced",
 }
-
-__all__ = [
-    "HTTP",
-    "IMPLIED_OPTIONS",
-    "NAME",
-    "read_error",
-    "read_reply",
-    "read_request",
-    "stream_reader",
-    "stream_writer",
-    "write_error",
-    "write_reply",
-    "write_request",
-]

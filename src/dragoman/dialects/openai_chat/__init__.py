@@ -10,27 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.dialects.openai_chat.blocks import NAME
-from dragoman.dialects.openai_chat.error import read_error, write_error
-from dragoman.dialects.openai_chat.quirks import QUIRKS
-from dragoman.dialects.openai_chat.reply import read_reply, write_reply
-from dragoman.dialects.openai_chat.request import read_request, write_request
-from dragoman.dialects.openai_chat.stream_reader import stream_reader
-from dragoman.dialects.openai_chat.stream_writer import stream_writer
+from dragoman.dialects.openai_chat.blocks import NAME as NAME
+from dragoman.dialects.openai_chat.error import read_error as read_error
+from dragoman.dialects.openai_chat.error import write_error as write_error
+from dragoman.dialects.openai_chat.quirks import QUIRKS as QUIRKS
+from dragoman.dialects.openai_chat.reply import read_reply as read_reply
+from dragoman.dialects.openai_chat.reply import write_reply as write_reply
+from dragoman.dialects.openai_chat.request import read_request as read_request
+from dragoman.dialects.openai_chat.request import write_request as write_request
+from dragoman.dialects.openai_chat.stream_reader import stream_reader as stream_reader
+from dragoman.dialects.openai_chat.stream_writer import stream_writer as stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/chat/completions")
-
-__all__ = [
-    "HTTP",
-    "NAME",
-    "QUIRKS",
-    "read_error",
-    "read_reply",
-    "read_request",
-    "stream_reader",
-    "stream_writer",
-    "write_error",
-    "write_reply",
-    "write_request",
-]

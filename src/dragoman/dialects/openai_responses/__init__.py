@@ -22,26 +22,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.dialects.openai_responses.blocks import NAME
-from dragoman.dialects.openai_responses.error import read_error, write_error
-from dragoman.dialects.openai_responses.reply import read_reply, write_reply
-from dragoman.dialects.openai_responses.request import QUIRKS, read_request, write_request
-from dragoman.dialects.openai_responses.stream_reader import stream_reader
-from dragoman.dialects.openai_responses.stream_writer import stream_writer
+from dragoman.dialects.openai_responses.blocks import NAME as NAME
+from dragoman.dialects.openai_responses.error import read_error as read_error
+from dragoman.dialects.openai_responses.error import write_error as write_error
+from dragoman.dialects.openai_responses.reply import read_reply as read_reply
+from dragoman.dialects.openai_responses.reply import write_reply as write_reply
+from dragoman.dialects.openai_responses.request import QUIRKS as QUIRKS
+from dragoman.dialects.openai_responses.request import read_request as read_request
+from dragoman.dialects.openai_responses.request import write_request as write_request
+from dragoman.dialects.openai_responses.stream_reader import stream_reader as stream_reader
+from dragoman.dialects.openai_responses.stream_writer import stream_writer as stream_writer
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/responses")
-
-__all__ = [
-    "HTTP",
-    "NAME",
-    "QUIRKS",
-    "read_error",
-    "read_reply",
-    "read_request",
-    "stream_reader",
-    "stream_writer",
-    "write_error",
-    "write_reply",
-    "write_request",
-]
