@@ -310,7 +310,7 @@ def test_only_paths_of_pictures_are_taken_for_pictures(tmp_path: Path) -> None:
 async def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic") as it:
         await it.write(f"/image {tmp_path / 'notes.txt'}")
-        await it.shows("its name is not that of a picture", "[invalid_input]")
+        await it.shows("not an image file", "[invalid_input]")
         await it.write(f"/image {tmp_path / 'none.png'}")
         await it.shows("it cannot be read")
 

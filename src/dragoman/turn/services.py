@@ -148,7 +148,7 @@ class AgentServices:
         """The model with that id or alias, or ``UnknownModelError``."""
         model = self.registry.find(name)
         if model is None:
-            raise UnknownModelError(f"no model is named {name!r}", remedy="List the names with dragoman models")
+            raise UnknownModelError(f"no model is called {name!r}", remedy="Run dragoman models for the names")
         return model
 
     def adapter(self, model: Model, ids: ToolIds) -> Adapter:
