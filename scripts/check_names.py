@@ -34,15 +34,17 @@ def words_of(text: str) -> frozenset[str]:
 WORDS: Final = words_of("""
     bed bleed breed bring building ceiling deed docstring docstrings embed embedding embeddings encoding evening
     exceed feed finding findings framing heading hundred indeed keyring king led logging mapping mappings meaning
-    morning naming need needs padding ping pricing proceed reasoning red ring routing seed seeds setting settings
-    shed sibling siblings signing speed spelling spring streaming string strings succeed thing things thinking
-    timing warning warnings wing
+    morning naming need needs padding ping pricing proceed rating ratings reasoning red ring routing seed seeds
+    setting settings shed sibling siblings signing speed spelling spring streaming string strings succeed thing
+    things thinking timing warning warnings wing
     """)
 # Adjectives that name a group of things: ``allowed_blocks``, ``expired``, ``pending_calls``.
 ADJECTIVES: Final = words_of(
     "allowed cached changed covered existing expired missing nested pending redacted remaining repeated required signed"
     " supported unfinished unsupported unused unvalidated"
 )
+# Participles that may qualify the noun behind them: ``linked_session``, ``stored_letter``; never alone.
+QUALIFIERS: Final = words_of("blocking created imported keyed known linked published reported requested sealed stored")
 IRREGULAR: Final = words_of("""
     became been began begun bent bought bound broke broken brought built came caught chosen clung done drawn drew
     driven eaten fallen fed felt forgotten fought found gave given gone got grown had heard held hidden hung kept
@@ -53,14 +55,14 @@ IRREGULAR: Final = words_of("""
 REJECTED_VERBS: Final = words_of("hear hears say says tell tells")
 # First words that make a participle behind them an object or a state: ``mark_recognized``, ``raise_if_refused``.
 VERBS: Final = words_of("""
-    accept acquire add append apply assert await build cache call cancel change check clean clear close collect
-    compare complete compute convert copy count create decode delete describe detect drop emit encode end ensure
-    erase expect export extract fail fetch fill filter find finish fold format get group handle hash hide import
-    index insert is join keep list load log make map mark match measure merge move normalize open parse pause print
-    prune publish put raise read receive record refresh register reject release remove rename render repair replace
-    report require reset resolve restore retry return revoke rotate run save scan schedule search send serve set
-    settle show skip sort split start stop store stream strip submit summarize swap sync to truncate try unwrap
-    update validate verify wait warn with write yield
+    accept acquire add append apply assert await build cache call cancel change check choose clean clear close
+    collect compare complete compute convert copy count create decode delete describe detect drop emit encode end
+    ensure erase expect export extract fail fetch fill filter find finish fold format get group handle hash hide
+    import index insert is join keep list load log make map mark match measure merge move normalize open parse
+    pause print prune publish put raise read receive record refresh register reject release remove rename render
+    repair replace report require resend reset resolve restore retry return revoke rotate run save scan schedule
+    search send serve set settle show skip sort split start stay stop store stream strip submit summarize swap sync
+    to truncate try unwrap update validate verify wait warn with write yield
     """)
 PREDICATES: Final = words_of("are can could did does has have is may must needs should was were will")
 MODULE_ADJECTIVES: Final = words_of(
@@ -74,6 +76,7 @@ FIXED: Final = {
     "data_received": "asyncio.Protocol",
     "eof_received": "asyncio.Protocol",
     "files_entered": "counts the files that a request enters",
+    "ToolResultStored": "turn event",
     "on_broken_pipe": "rich.console.Console",
     "on_button_pressed": "Textual event handler",
     "on_option_list_option_selected": "Textual event handler",
@@ -123,7 +126,8 @@ def is_participle(word: str) -> bool:
 def module_problem(name: str) -> str | None:
     """Return the word of a module name that breaks the rule."""
     words = split_words(name)
-    return next((word for word in words if is_participle(word) or word in MODULE_ADJECTIVES), None)
+    rest = words[1:] if len(words) > 1 and words[0] in QUALIFIERS else words
+    return next((word for word in rest if is_participle(word) or word in MODULE_ADJECTIVES), None)
 
 
 def class_problem(name: str) -> str | None:
@@ -137,7 +141,8 @@ def function_problem(name: str) -> str | None:
     words = split_words(name)
     if not words or name.startswith("__") or words[0] in PREDICATES:
         return None
-    if is_participle(words[0]) or words[0] in REJECTED_VERBS:
+    is_qualifier = words[0] in QUALIFIERS and len(words) > 1
+    if (is_participle(words[0]) and not is_qualifier) or words[0] in REJECTED_VERBS:
         return words[0]
     return words[-1] if is_participle(words[-1]) and words[0] not in VERBS else None
 

@@ -284,7 +284,7 @@ def extra_fields(
         and _has_no_extra(message, expressed)
     ):
         return None
-    metadata = _unexpressed_metadata(message, expressed)
+    metadata = _residual_metadata(message, expressed)
     stripped = message.replace(content=(), metadata=metadata)
     fields = msgspec.json.decode(codec.encode(stripped))
     extra = {key: value for key, value in fields.items() if key not in _SEPARATE_FIELDS}
@@ -318,7 +318,7 @@ def _is_foreign_id(message_id: str | None) -> bool:
     return bool(message_id) and not _ULID.fullmatch(message_id or "")
 
 
-def _unexpressed_metadata(message: Message, expressed: Collection[str]) -> MessageMetadata:
+def _residual_metadata(message: Message, expressed: Collection[str]) -> MessageMetadata:
     metadata = message.metadata
     reset: dict[str, Any] = {field: getattr(_EMPTY_METADATA, field) for field in expressed}
     if message.role is Role.TOOL and metadata.parent_tool_use_id == _first_result_id(message):

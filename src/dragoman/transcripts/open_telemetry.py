@@ -422,7 +422,7 @@ def _is_joined_to_previous(message: Message) -> bool:
     """Return whether a message is part of the previous wire message; not if it has extra fields."""
     return (
         message_notes(message, NAME).get("joined") is True
-        and extra_fields(message, NAME, _expressed_metadata(message), has_id=False) is None
+        and extra_fields(message, NAME, _native_metadata(message), has_id=False) is None
     )
 
 
@@ -460,13 +460,13 @@ def _default_item(group: Sequence[Message], context: _WriteContext) -> _Wire:
     item: _Wire = {"role": first.role.value, "parts": parts}
     if first.metadata.status is MessageStatus.ERROR:
         item["finish_reason"] = "error"
-    extra = dict(extra_fields(first, NAME, _expressed_metadata(first), has_id=False) or {})
+    extra = dict(extra_fields(first, NAME, _native_metadata(first), has_id=False) or {})
     if len(group) == 1 and [run_role for run_role, _ in _split_runs(first.role, first.content)] != [first.role]:
         extra[_WHOLE] = True
     return {**item, KEY: extra} if extra else item
 
 
-def _expressed_metadata(message: Message) -> list[str]:
+def _native_metadata(message: Message) -> list[str]:
     """Return the metadata that the format or the attributes of the span express."""
     expressed = ["status"] if message.metadata.status is MessageStatus.ERROR else []
     if message_notes(message, NAME).get("told") == _metadata_fingerprint(message):

@@ -63,7 +63,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     messages = _write_messages(request.messages, losses)
     tools = write_tools(request.tools, _default_tool, NAME, losses)
     if not tools:
-        tools = _called_tools(request.messages)
+        tools = _declare_tools(request.messages)
     empty = notes.get("empty", ())
     wire: dict[str, Any] = {}
     if messages or "messages" in empty:
@@ -78,7 +78,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     return Written(wire, tuple(losses))
 
 
-def _called_tools(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def _declare_tools(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """Return declarations for all called tools: the API rejects a history with calls but without tools."""
     names = dict.fromkeys(
         block.name

@@ -8,15 +8,15 @@ _USER: Final = {"role": "user", "content": [{"text": "Hello."}]}
 _MODEL: Final = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 
-def _said(*blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _request(*blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
     assistant = [{"role": "assistant", "content": [*blocks, {"text": "Hi."}]}] if blocks else []
     asked = [{"role": "user", "content": [{"text": "Go on."}]}] if blocks else []
     return {"messages": [_USER, *assistant, *asked], **more}
 
 
-def _told(fields: dict[str, Any]) -> dict[str, Any]:
-    """Words for the model itself, in those of its family."""
-    return _said(modelId=_MODEL, additionalModelRequestFields=fields)
+def _request_with_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a request with fields of the model family."""
+    return _request(modelId=_MODEL, additionalModelRequestFields=fields)
 
 
 _THOUGHT: Final = {"reasoningContent": {"reasoningText": {"text": "A greeting.", "signature": "EqQBCkYIAxgC"}}}
@@ -27,24 +27,24 @@ _S3_DOCUMENT: Final = {
 }
 
 WIRES: Final[dict[str, Any]] = {
-    "thinking": _said(_THOUGHT),
-    "signature of thinking": _said(_THOUGHT),
-    "redacted_thinking": _said({"reasoningContent": {"redactedContent": "EmwKAhgBEgy3"}}),
+    "thinking": _request(_THOUGHT),
+    "signature of thinking": _request(_THOUGHT),
+    "redacted_thinking": _request({"reasoningContent": {"redactedContent": "EmwKAhgBEgy3"}}),
     "opaque": {
         "messages": [{"role": "user", "content": [{"text": "Hello."}, {"guardContent": {"text": {"text": "Hello."}}}]}]
     },
-    "opaque tool": _said(toolConfig={"tools": [{"systemTool": {"name": "nova_grounding"}}]}),
+    "opaque tool": _request(toolConfig={"tools": [{"systemTool": {"name": "nova_grounding"}}]}),
     "image, url": {"messages": [{"role": "user", "content": [{"text": "Look."}, _S3_IMAGE]}]},
     "document, url": {"messages": [{"role": "user", "content": [{"text": "Look."}, _S3_DOCUMENT]}]},
     "video, url": {"messages": [{"role": "user", "content": [{"text": "Look."}, _S3_VIDEO]}]},
-    "model": _said(modelId=_MODEL),
-    "top_k": _told({"top_k": 40}),
-    "reasoning on": _told({"thinking": {"type": "adaptive"}}),
-    "reasoning off": _told({"thinking": {"type": "disabled"}}),
-    "reasoning effort": _told({"output_config": {"effort": "high"}}),
-    "reasoning budget": _told({"thinking": {"type": "enabled", "budget_tokens": 2048}}),
-    "effort and budget": _told(
+    "model": _request(modelId=_MODEL),
+    "top_k": _request_with_fields({"top_k": 40}),
+    "reasoning on": _request_with_fields({"thinking": {"type": "adaptive"}}),
+    "reasoning off": _request_with_fields({"thinking": {"type": "disabled"}}),
+    "reasoning effort": _request_with_fields({"output_config": {"effort": "high"}}),
+    "reasoning budget": _request_with_fields({"thinking": {"type": "enabled", "budget_tokens": 2048}}),
+    "effort and budget": _request_with_fields(
         {"thinking": {"type": "enabled", "budget_tokens": 2048}, "output_config": {"effort": "high"}}
     ),
-    "in its own words": _said(guardrailConfig={"guardrailIdentifier": "gr-1", "guardrailVersion": "1"}),
+    "in its own words": _request(guardrailConfig={"guardrailIdentifier": "gr-1", "guardrailVersion": "1"}),
 }

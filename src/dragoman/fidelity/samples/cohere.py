@@ -11,19 +11,19 @@ _TOOL: Final = {
 }
 
 
-def _said(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _request(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"model": "some-model", "messages": [_USER, *messages], **more}
 
 
 WIRES: Final[dict[str, Any]] = {
-    "thinking": _said(
+    "thinking": _request(
         {
             "role": "assistant",
             "content": [{"type": "thinking", "thinking": "A greeting."}, {"type": "text", "text": "Hi."}],
         },
         {"role": "user", "content": "Go on."},
     ),
-    "invalid_tool_use": _said(
+    "invalid_tool_use": _request(
         {
             "role": "assistant",
             "tool_calls": [
@@ -33,5 +33,5 @@ WIRES: Final[dict[str, Any]] = {
         {"role": "tool", "tool_call_id": "call_1", "content": "It is not an object."},
         tools=[_TOOL],
     ),
-    "in its own words": _said(documents=[{"id": "doc-1", "data": {"text": "A ULID is an identifier."}}]),
+    "in its own words": _request(documents=[{"id": "doc-1", "data": {"text": "A ULID is an identifier."}}]),
 }

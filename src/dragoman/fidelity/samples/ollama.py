@@ -7,13 +7,13 @@ from typing import Any, Final
 _USER: Final = {"role": "user", "content": "Hello."}
 
 
-def _said(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _request(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"model": "some-model", "messages": [_USER, *messages], "stream": False, **more}
 
 
 WIRES: Final[dict[str, Any]] = {
-    "thinking": _said(
+    "thinking": _request(
         {"role": "assistant", "content": "Hi.", "thinking": "A greeting."}, {"role": "user", "content": "Go on."}
     ),
-    "in its own words": _said(keep_alive="5m"),
+    "in its own words": _request(keep_alive="5m"),
 }

@@ -7,7 +7,7 @@ from typing import Any, Final
 _USER: Final = {"role": "user", "content": "Hello."}
 
 
-def _said(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _request(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
     turn = [*items, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Go on."}] if items else []
     return {"model": "some-model", "input": [_USER, *turn], **more}
 
@@ -23,10 +23,10 @@ _SEARCH: Final = {
 }
 
 WIRES: Final[dict[str, Any]] = {
-    "thinking": _said(_THOUGHT),
-    "signature of thinking": _said(_THOUGHT),
-    "redacted_thinking": _said(_SECRET),
-    "opaque": _said(_SEARCH),
-    "opaque tool": _said(tools=[{"type": "web_search"}]),
-    "in its own words": _said(previous_response_id="resp_1"),
+    "thinking": _request(_THOUGHT),
+    "signature of thinking": _request(_THOUGHT),
+    "redacted_thinking": _request(_SECRET),
+    "opaque": _request(_SEARCH),
+    "opaque tool": _request(tools=[{"type": "web_search"}]),
+    "in its own words": _request(previous_response_id="resp_1"),
 }

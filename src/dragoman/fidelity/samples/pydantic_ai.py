@@ -9,22 +9,24 @@ _CALL: Final = {"tool_name": "read_file", "args": '{"path": ', "tool_call_id": "
 _SEARCH: Final = {"tool_name": "web_search", "args": {"query": "x"}, "tool_call_id": "srv_1"}
 
 
-def _answered(part: dict[str, Any]) -> list[dict[str, Any]]:
+def _conversation(part: dict[str, Any]) -> list[dict[str, Any]]:
     asked = {"content": "Hello.", "timestamp": _WHEN, "part_kind": "user-prompt"}
     said = [part, {"content": "Hi.", "part_kind": "text"}]
     return [{"parts": [asked], "kind": "request"}, {"parts": said, "timestamp": _WHEN, "kind": "response"}]
 
 
-def _thought(content: str, **more: Any) -> dict[str, Any]:
+def _thinking_part(content: str, **more: Any) -> dict[str, Any]:
     return {"content": content, **more, "part_kind": "thinking"}
 
 
 WIRES: Final[dict[str, Any]] = {
-    "thinking": _answered(_thought("A greeting.")),
-    "signature of thinking": _answered(_thought("A greeting.", signature="c2VhbGVk", provider_name="anthropic")),
-    "redacted_thinking": _answered(
-        _thought("", id="redacted_thinking", signature="c2VhbGVk", provider_name="anthropic")
+    "thinking": _conversation(_thinking_part("A greeting.")),
+    "signature of thinking": _conversation(
+        _thinking_part("A greeting.", signature="c2VhbGVk", provider_name="anthropic")
     ),
-    "invalid_tool_use": _answered(_CALL),
-    "opaque": _answered({**_SEARCH, "provider_name": "openai", "part_kind": "builtin-tool-call"}),
+    "redacted_thinking": _conversation(
+        _thinking_part("", id="redacted_thinking", signature="c2VhbGVk", provider_name="anthropic")
+    ),
+    "invalid_tool_use": _conversation(_CALL),
+    "opaque": _conversation({**_SEARCH, "provider_name": "openai", "part_kind": "builtin-tool-call"}),
 }

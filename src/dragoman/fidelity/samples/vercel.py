@@ -8,17 +8,17 @@ _USER: Final = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "
 _SAID: Final = {"type": "text", "text": "Hi.", "state": "done"}
 
 
-def _answered(part: dict[str, Any]) -> list[dict[str, Any]]:
+def _conversation(part: dict[str, Any]) -> list[dict[str, Any]]:
     return [_USER, {"id": "m2", "role": "assistant", "parts": [{"type": "step-start"}, part, _SAID]}]
 
 
-def _sealed(text: str, **seal: str) -> dict[str, Any]:
+def _reasoning_part(text: str, **seal: str) -> dict[str, Any]:
     return {"type": "reasoning", "text": text, "providerMetadata": {"anthropic": seal}}
 
 
 WIRES: Final[dict[str, Any]] = {
-    "thinking": _answered({"type": "reasoning", "text": "A greeting.", "state": "done"}),
-    "signature of thinking": _answered(_sealed("A greeting.", signature="c2VhbGVk")),
-    "redacted_thinking": _answered(_sealed("", redactedData="c2VhbGVk")),
-    "opaque": _answered({"type": "source-url", "sourceId": "s1", "url": "https://example.com/"}),
+    "thinking": _conversation({"type": "reasoning", "text": "A greeting.", "state": "done"}),
+    "signature of thinking": _conversation(_reasoning_part("A greeting.", signature="c2VhbGVk")),
+    "redacted_thinking": _conversation(_reasoning_part("", redactedData="c2VhbGVk")),
+    "opaque": _conversation({"type": "source-url", "sourceId": "s1", "url": "https://example.com/"}),
 }

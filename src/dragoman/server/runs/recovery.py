@@ -50,7 +50,7 @@ async def end_expired_run(state: AppState, run: Run) -> bool:
         return False
     except UnknownSessionError:
         return True
-    await store.runs.fail_expired(run, _interrupted_event(store))
+    await store.runs.fail_expired(run, _interruption_event(store))
     return True
 
 
@@ -58,11 +58,11 @@ async def end_lost_run(store: Store, run: Run) -> None:
     """End a run of this worker that could not be told to its end."""
     current = await store.runs.get(run.session_id, run.run_id)
     if current is not None and current.is_running:
-        events = [_interrupted_event(store)]
+        events = [_interruption_event(store)]
         await store.runs.append(run.session_id, run.run_id, current.last_number, events, end=RunEnd("error"))
 
 
-def _interrupted_event(store: Store) -> str:
+def _interruption_event(store: Store) -> str:
     message = "The server could not go on with it. What had arrived is kept."
     return encode_event(run_error("interrupted", message, int(store.clock().timestamp() * 1000)))
 

@@ -202,7 +202,7 @@ class TurnPreparation:
             if isinstance(part, TextPart):
                 blocks.append(TextBlock(part.text))
             elif part.source == "data" and part.kind in _RECORDINGS and canonical_type(part.media_type) is None:
-                blocks.append(_recording_block(part))
+                blocks.append(_media_block(part))
             else:
                 stored, data = await self._read_file(part)
                 blocks.append(await model_block(stored, data))
@@ -243,7 +243,7 @@ class TurnPreparation:
                 _log.warning("an attachment of a refused run stays: %s", error)
 
 
-def _recording_block(file: FilePart) -> ContentBlock:
+def _media_block(file: FilePart) -> ContentBlock:
     decode_file(file, f"The {file.kind}")  # which refuses what is not base64
     source, media_type = ImageSource("base64", file.value), file.media_type or f"{file.kind}/*"
     return AudioBlock(source, media_type) if file.kind == "audio" else VideoBlock(source, media_type)

@@ -233,11 +233,11 @@ def _default_response(message: Message, context: WriteContext) -> Wire:
         "conversation_id": notes.get("conversation", message.session_id) or None,
         "state": _STATES[metadata.status],
     }
-    fields["metadata"] = write_metadata(message, _expressed_metadata(metadata, fields))
+    fields["metadata"] = write_metadata(message, _native_metadata(metadata, fields))
     return response_shape([_write_part(block, provider) for block in blocks], **fields)
 
 
-def _expressed_metadata(metadata: MessageMetadata, wire: dict[str, Any]) -> list[str]:
+def _native_metadata(metadata: MessageMetadata, wire: dict[str, Any]) -> list[str]:
     """Return the names of the metadata that reading restores."""
     reread, empty = _read_metadata(wire), MessageMetadata()
     names = ("model", "provider", "usage", "run_id", "status")
