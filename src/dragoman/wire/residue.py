@@ -85,11 +85,11 @@ def _foreign_names(raw: ProviderRaw | None, dialect: str) -> Iterator[tuple[str,
         return
     for note in raw.values():
         if isinstance(note, dict) and note and note.keys() <= _RESIDUE_KEYS:
-            for name in _added_names(note):
+            for name in _names_beyond_default(note):
                 yield name, raw["dialect"]
 
 
-def _added_names(residue: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def _names_beyond_default(residue: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Return the names that the received wire had beyond the default, as far as their values are meaningful.
 
     Another spelling of the same value is not an option; an object in place of a scalar is.
@@ -98,7 +98,7 @@ def _added_names(residue: dict[str, Any], prefix: str = "") -> Iterator[str]:
         if _is_meaningful(value) and _DEFAULTS.get(key) != value:
             yield f"{prefix}{key}"
     for key, part in residue.get("in", {}).items():
-        yield from _added_names(part, f"{prefix}{key}.")
+        yield from _names_beyond_default(part, f"{prefix}{key}.")
     if isinstance(residue.get("is"), dict | list) and _is_meaningful(residue["is"]):
         yield prefix.removesuffix(".")
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.errors import FormatError, JsonError
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, join_surrogates, read_json
 
 Place = tuple[str, int]
 
@@ -79,13 +79,13 @@ def decode_chunk(data: bytes) -> dict[str, Any] | None:
     return wire if isinstance(wire, dict) else None
 
 
-def _join_surrogates(value: Any) -> Any:
-    """The value, the halves of characters in its texts joined. A half that stayed alone is left out."""
+def _join_all_surrogates(value: Any) -> Any:
+    """Return the value with surrogate pairs in its texts joined and lone surrogates dropped."""
     if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+        return join_surrogates(value)
     if isinstance(value, list):
-        return [_join_surrogates(item) for item in value]
-    return {key: _join_surrogates(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_join_all_surrogates(item) for item in value]
+    return {key: _join_all_surrogates(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 class Completion:
@@ -130,7 +130,7 @@ class Completion:
         try:
             msgspec.json.encode(completion)
         except UnicodeEncodeError:  # a character was cut between two chunks
-            completion = _join_surrogates(completion)
+            completion = _join_all_surrogates(completion)
         return completion
 
 

@@ -35,7 +35,7 @@ from dragoman.event import (
     later_usage,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import text_or_none
+from dragoman.jsontext import has_lone_surrogate, join_surrogates, text_or_none
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -316,7 +316,9 @@ class StreamReader(BaseStreamReader):
         if "\ud800" <= text[-1] <= "\udbff":
             self._pending_surrogates[place] = text[-1]
             text = text[:-1]
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        if has_lone_surrogate(text):
+            raise ValueError("a lone surrogate in a text")
+        return join_surrogates(text)
 
     def _make_block_notes(self, place: Place, text: str) -> ProviderRaw | None:
         """Return the notes about a block that starts: its key, and the other keys that repeat its text."""

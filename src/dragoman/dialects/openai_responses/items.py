@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.dialects.openai_responses.blocks import split_text
 from dragoman.errors import JsonError
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, has_lone_surrogate, join_surrogates, read_json
 from dragoman.message import ProviderRaw
 from dragoman.wire.stream_reader import EventOrderError
 
@@ -58,13 +58,11 @@ class Item:
     def join_text(self, part: int, text: str) -> str:
         """Return the text with surrogate pairs joined; a high surrogate at its end waits, a lone one is an error."""
         text = self.pending_surrogates.pop(part, "") + text
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            if "\ud800" <= text[-1] <= "\udbff":
-                self.pending_surrogates[part], text = text[-1], text[:-1]
-            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-        return text
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self.pending_surrogates[part], text = text[-1], text[:-1]
+        if has_lone_surrogate(text):
+            raise ValueError("a lone surrogate in a text")
+        return join_surrogates(text)
 
 
 class SequenceNumbers:
