@@ -228,7 +228,7 @@ async def test_what_is_no_message_or_no_group_is_refused_with_what_to_do(store: 
     await store.create_session("sess_1")
     wrong: list[Any] = ["hello", 5, None, {"role": "user"}, [said("x"), "hello"]]
     for given in wrong:
-        with pytest.raises(InputError, match=r"is no message\. Append a dragoman\.Message"):
+        with pytest.raises(InputError, match=r"is not a message\. Append a dragoman\.Message"):
             await store.append("sess_1", given)
     group: Any = "nothing"
     for asked in (store.costs.totals(group), store.costs.totals(group, version="v")):

@@ -1,4 +1,4 @@
-"""What is kept: every conversation, durable and in order.
+"""Store conversations durably and in order.
 
     async with dragoman.open_store("sqlite:///chats.db") as store:
         session = await store.create_session(title="First")

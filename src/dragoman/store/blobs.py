@@ -1,13 +1,12 @@
-"""Large content, kept once under its SHA-256, outside the rows that name it.
+"""Blob storage: large content, stored once under its SHA-256, outside the rows that refer to it.
 
-    FolderBlobs(folder)      in a folder, which is the default beside a store
-    S3Blobs(url)             in a bucket of anything that speaks S3, by the extra "s3"
+    FolderBlobs(folder)      in a folder, the default beside a SQLite file
+    S3Blobs(url)             in a bucket of an S3-compatible service, with the extra "s3"
     MemoryBlobs()            in memory, for a store in memory
     blobs_from_url(url)      file:///folder, s3://bucket/prefix?endpoint=…&region=…, or memory:
 
-What is put is safe when ``put`` returns; what is got has been checked against its hash. A place belongs to one store:
-what no row of that store names is collected. The one rule: a name is a SHA-256 and nothing else, so that no name leads
-out of its place.
+``put`` returns when the content is safe; ``get`` verifies it against its hash. A location belongs to one store: blobs
+without a reference in that store are collected. Invariant: a name is a SHA-256, so no name leads out of the location.
 """
 
 from __future__ import annotations

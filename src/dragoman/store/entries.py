@@ -1,13 +1,14 @@
-"""Trace entries in a store: what agents wrote down while they worked, beside the messages of a session.
+"""Trace entries of agents, stored beside the messages of a session.
 
     await store.entries.append(session_id, entries, agent_key="orchestrator")
     await store.entries.conversation(session_id, limit=20)      and agent, broadcast, team: four views
     await store.entries.history(session_id, "orchestrator")     the views of one agent, in one order
 
-Entries of a session are numbered in the order in which they were stored, whatever a clock says, and every view has that
-order; a limit takes the newest. An entry is kept as JSON, whole, with a hash over it and its place. Entries are of the
-session that they were written in: a fork begins without any, and deleting a session takes them along. The one rule:
-what comes out is what went in, every field of it.
+Entries of a session are numbered in the order in which they were stored, and every view has that order; a limit selects
+the newest. An entry is stored whole as JSON, with a hash of it and its place. A fork starts without entries, and
+deleting a session deletes them.
+
+Invariant: an entry is read with every field that it was written with.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Messages on their way out: a page of rows, complete and in order, or an error.
+"""Read messages: pages in order, one by its id, a time or a client's id, and the attachments that messages refer to.
 
-The one rule: a place without its row is damage, and never left out in silence.
+``MessageCache`` holds decoded messages, so that a history that every turn reads is decoded once.
+
+Invariants: a seq without its row is damage and is never skipped. A page costs a page, however long the history is.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
     " blobs_json, hash"
 )
-SMALL_PAGE: Final = 100  # messages of a page that is read with a few steps
-_MAX_SEQ: Final = 2**62  # greater than the number of any message
+SMALL_PAGE: Final = 100  # messages of the first read of a history
+_MAX_SEQ: Final = 2**62  # greater than any seq
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """A row as it was read, not yet a message."""
+    """A row of ``messages`` that is not decoded yet."""
 
     session_id: str
     seq: int
@@ -40,28 +42,28 @@ def message_row_from(row: tuple[Any, ...]) -> MessageRow:
 
 @operation
 def read_rows(session_id: str, after_seq: int, limit: int) -> Steps[list[MessageRow]]:
-    """The rows behind a place, in order."""
+    """Read the rows after a seq, in order."""
     page = yield from read_page_after(session_id, after_seq, limit, MessageCache())
     return [one for one in page if isinstance(one, MessageRow)]
 
 
 @operation
 def read_page_after(session_id: str, after_seq: int, limit: int, cache: MessageCache) -> Steps[list[MessageRow | Row]]:
-    """The messages behind a place, in order; those that were read lately as they are."""
+    """Read the messages after a seq, in order, from the cache where possible."""
     return (yield from read_page_in_segments((yield from lineage(session_id)), after_seq, limit, cache))
 
 
 def read_page_in_segments(
     segments: Sequence[Segment], after_seq: int, limit: int, cache: MessageCache
 ) -> Steps[list[MessageRow | Row]]:
-    """The same of a history whose stretches are known."""
+    """Read the messages after a seq of a history with known segments."""
     items: list[MessageRow | Row] = []
     session_id = segments[-1].session_id
     for segment in segments:
         first, remaining = max(after_seq + 1, segment.first), limit - len(items)
         is_own = segment.session_id == session_id
         if (first <= segment.last or is_own) and remaining > 0:
-            last = first + remaining if is_own else segment.last  # of its own there is nothing behind the last one
+            last = first + remaining if is_own else segment.last  # its last own message ends the history
             page = Page(segment.session_id, first, last, remaining)
             items.extend((yield from _read_page(page, range(first, min(first + remaining, segment.last + 1)), cache)))
     return items
@@ -71,7 +73,7 @@ def read_page_in_segments(
 def read_page_before(
     session_id: str, before_seq: int | None, limit: int, cache: MessageCache
 ) -> Steps[list[MessageRow | Row]]:
-    """The messages before a place, or the newest ones, in order; those that were read lately as they are."""
+    """Read the messages before a seq, or the newest ones, in order, from the cache where possible."""
     items: list[MessageRow | Row] = []
     for segment in reversed((yield from lineage(session_id))):
         last = segment.last if before_seq is None else min(segment.last, before_seq - 1)
@@ -85,13 +87,13 @@ def read_page_before(
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages of one session from ``first`` to ``last``, at most so many of them."""
+    """Messages of one session from ``first`` to ``last``, at most ``limit``."""
 
     session_id: str
     first: int
     last: int
     limit: int
-    backward: bool = False  # the last ones, rather than the first ones
+    backward: bool = False  # the last ones instead of the first ones
 
     def statement(self, columns: str) -> Statement:
         order = "seq DESC" if self.backward else "seq"
@@ -100,7 +102,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def _read_page(page: Page, seqs: range, cache: MessageCache) -> Steps[list[MessageRow | Row]]:
-    """What stands at these places, in order: exactly one message at each, or something is damaged."""
+    """Read the messages at these seqs, in order; a missing one is damage."""
     if not cache.has_session(page.session_id):
         rows = yield page.statement(COLUMNS)
         _check_complete(page, rows, seqs)
@@ -120,14 +122,14 @@ def _read_page(page: Page, seqs: range, cache: MessageCache) -> Steps[list[Messa
 
 
 def _check_complete(page: Page, rows: Rows, seqs: range) -> None:
-    """There is a row for each of these places, and no other."""
+    """Raise ``CorruptDataError`` unless there is exactly one row for each seq."""
     if [row[1] for row in rows] != list(reversed(seqs) if page.backward else seqs):
         raise damage_error(page.session_id, f"of the messages {seqs.start} to {seqs.stop - 1} some are not there")
 
 
 @operation
 def read_at(session_id: str, seqs: Sequence[int]) -> Steps[list[MessageRow]]:
-    """The messages of a history at these places."""
+    """Read the messages of a history at these seqs."""
     results: list[MessageRow] = []
     segments = yield from lineage(session_id)
     for seq in seqs:
@@ -139,7 +141,7 @@ def read_at(session_id: str, seqs: Sequence[int]) -> Steps[list[MessageRow]]:
 
 @operation
 def get_message(session_id: str, message_id: str) -> Steps[MessageRow]:
-    """The message of that id, or ``UnknownMessageError``."""
+    """Read the message of that id, or raise ``UnknownMessageError``."""
     for segment in reversed((yield from lineage(session_id))):
         rows = yield (
             f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
@@ -183,7 +185,7 @@ _CLIENT_ID: Final = {
     "postgres": "strpos(metadata_json, '\"message_id\":') > 0 AND left(coalesce(metadata,"
     " dragoman_jsonb(replace(metadata_json, '\\u0000', '\\u2400'))) ->> 'message_id', 200)",
 }
-_INDEX_PREFIX: Final = 200  # signs of a name that are in the index
+_INDEX_PREFIX: Final = 200  # characters of a client id in the index
 
 
 @operation
@@ -205,7 +207,7 @@ def find_message(engine: str, session_id: str, name: str) -> Steps[MessageRow]:
 
 
 def _decode_metadata(text: str) -> Mapping[str, Any]:
-    """What a row says beside its words; nothing if it is damaged, which who reads the row is told."""
+    """Decode the metadata of a row; empty if it is damaged, which reading the row reports."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -222,14 +224,14 @@ def count_messages(session_id: str, role: Role) -> Steps[int]:
 # --- attachments -----------------------------------------------------------------------------------------------------
 
 File = tuple[str, str]  # bucket and path
-_PATHS_PER_STATEMENT: Final = 100  # paths that are looked for in one statement
+_PATHS_PER_STATEMENT: Final = 100  # paths per statement
 
 
 class AttachmentRefs(msgspec.Struct, frozen=True):
-    """Files that messages name, by bucket and path."""
+    """Attachments that messages refer to, by bucket and path."""
 
-    exclusive: frozenset[File]  # in one session, and in no other one
-    shared: frozenset[File]  # in other sessions of the user, as far as they are of interest for this one
+    exclusive: frozenset[File]  # only in this session
+    shared: frozenset[File]  # in other sessions of the user as well
 
 
 @operation
@@ -239,7 +241,7 @@ def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Steps[
     In whichever team: a file lies under its user alone, who may show it in all of them.
     """
     rows = yield "SELECT max(parent_seq) FROM sessions WHERE parent_session_id = ?", (session_id,)
-    shared_seq = rows[0][0] or 0  # up to here, what is said here is said in a fork as well
+    shared_seq = rows[0][0] or 0  # messages up to here are part of a fork as well
     own_rows = yield (
         "SELECT bucket, path FROM attachment_refs WHERE session_id = ? AND seq > ?",
         (session_id, shared_seq),
@@ -247,7 +249,7 @@ def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Steps[
     own_files = {(str(bucket), str(path)) for bucket, path in own_rows}
     scope = (session_id, shared_seq, owners.user_id)
     user_sql = "(s.user_id = ? OR s.user_id IS NULL)" if owners.is_everywhere else "s.user_id = ?"
-    query = (  # a cross join, which SQLite takes in this order: from the path to who names it
+    query = (  # SQLite keeps the order of a cross join: from the path to the session
         "SELECT DISTINCT r.bucket, r.path FROM attachment_refs AS r CROSS JOIN sessions AS s"
         f" WHERE s.id = r.session_id AND (r.session_id <> ? OR r.seq <= ?) AND {user_sql}"
     )
@@ -264,11 +266,15 @@ def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Steps[
 # --- cache -----------------------------------------------------------------------------------------------------------
 
 _MAX_CHARACTERS: Final = 32 * 1024 * 1024  # of JSON; a character takes one to four bytes in memory
-_OVERHEAD: Final = 700  # that a message takes beside its texts
+_OVERHEAD: Final = 700  # bytes of a message besides its texts
 
 
 class MessageCache:
-    """The messages, the oldest of which make way for new ones."""
+    """Decoded messages by session and seq, with the hash of their row. The oldest ones are evicted.
+
+    A hit requires the hash that the table has now, so a changed or deleted row is never served. Messages that contain
+    mutable values are not cached.
+    """
 
     def __init__(self, max_size: int = _MAX_CHARACTERS) -> None:
         self._max_size = max_size
@@ -277,16 +283,16 @@ class MessageCache:
         self._size = 0
 
     def has_session(self, session_id: str) -> bool:
-        """Whether it is worth asking for messages of a session."""
+        """Whether messages of a session are cached."""
         return session_id in self._session_counts
 
     def get(self, session_id: str, seq: int, hash_: bytes) -> Message | None:
-        """The message at a place, if its row still has this hash."""
+        """Return the message at a seq if its row still has this hash."""
         entry = self._entries.get((session_id, seq))
         return entry[1] if entry is not None and entry[0] == hash_ else None
 
     def put(self, session_id: str, seq: int, hash_: bytes, message: Message, characters: int) -> None:
-        """Keep the message of a row that is as it was written, and has so many characters."""
+        """Cache the message of an intact row of so many characters."""
         size = characters + _OVERHEAD
         key = session_id, seq
         if key in self._entries:
@@ -308,14 +314,14 @@ class MessageCache:
             del self._session_counts[session_id]
 
     def clear(self) -> None:
-        """Forget everything: somebody has asked for something to be gone."""
+        """Remove everything, after a deletion."""
         self._entries.clear()
         self._session_counts.clear()
         self._size = 0
 
 
 def _is_immutable(message: Message) -> bool:
-    """Whether nobody can change anything in it."""
+    """Whether a message contains no mutable value."""
     return _is_immutable_value(message.content) and _is_immutable_value(message.metadata)
 
 

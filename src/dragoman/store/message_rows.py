@@ -1,11 +1,13 @@
-"""A message as columns of a row, and back.
+"""Convert a message to the columns of a row, and back.
 
-    columns_from(message) -> Columns          its canonical JSON, cut where the table is cut, without its large texts
-    message_from(session_id, seq, columns, …) the message; DamagedError if a single bit is not as it was written
+    columns_from(message) -> Columns          its canonical JSON in columns, without its large texts
+    message_from(session_id, seq, columns, …) the message; CorruptDataError if a single bit has changed
 
-A text of more than ``LARGE`` bytes (a picture, a document, a long result) stands in the row as ``"sha256:…"`` and is
-kept once, outside, under that hash; base64 is kept as the bytes that it spells. The hash of a row covers every column,
-its place included. The one rule: what comes out is, byte for byte, what went in.
+A text of more than ``MAX_INLINE_BYTES`` (an image, a document, a long result) is stored once outside the row, under its
+hash, and the row contains ``"sha256:…"``; base64 is stored as the bytes that it encodes. The hash of a row covers every
+column and its place.
+
+Invariant: a message is read byte for byte as it was written.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ _FAST_PATH_ERRORS: Final = (*value.FAST_PATH_ERRORS, KeyError)
 
 
 class BlobSlice(msgspec.Struct, frozen=True, array_like=True):
-    """Where a text was taken out of a row: its place in the JSON, its hash, and how it was written."""
+    """A text that was moved out of a row: its position in the JSON, its hash, and its encoding."""
 
-    offset: int  # character of content_json at which its stand-in begins
+    offset: int  # character of content_json where its placeholder starts
     sha256: str
-    form: str  # "text", "base64" for bytes, or "json" for a text that was written in a way which is not ours
+    form: str  # "text", "base64" for bytes, or "json" for a literal that our encoder writes differently
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The columns of a row that say the message, in the order in which they are read."""
+    """The columns of a message, in the order of the SELECT."""
 
     id: str
     role: str
@@ -55,14 +57,14 @@ class Columns(msgspec.Struct, frozen=True):
     status: str
     unknown_json: str | None = None
     blobs_json: str | None = None
-    blobs: dict[str, bytes] = {}  # what was taken out, by its hash; not a column
+    blobs: dict[str, bytes] = {}  # moved out, by hash; not a column
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def columns_from(message: Message) -> Columns:
-    """The columns of a message."""
+    """Return the columns of a message."""
     unknown: dict[str, msgspec.Raw] = {}
     try:
         content, metadata = value.encode_fast(message.content), value.encode_fast(message.metadata)
@@ -93,7 +95,7 @@ def columns_from(message: Message) -> Columns:
 
 
 def _extract_blobs(text: str) -> tuple[str, tuple[BlobSlice, ...], dict[str, bytes]]:
-    """The JSON text with its long strings replaced by their hashes."""
+    """Return the JSON text with its long strings replaced by their hashes."""
     parts: list[str] = []
     slices: list[BlobSlice] = []
     blobs: dict[str, bytes] = {}
@@ -112,7 +114,7 @@ def _extract_blobs(text: str) -> tuple[str, tuple[BlobSlice, ...], dict[str, byt
 
 
 def _find_long_strings(text: str) -> list[tuple[int, int]]:
-    """Where strings of more than ``LARGE`` characters stand in a JSON text, quotes included."""
+    """Return the spans of long strings in a JSON text, with their quotes."""
     spans: list[tuple[int, int]] = []
     position = 0
     while True:
@@ -123,7 +125,7 @@ def _find_long_strings(text: str) -> list[tuple[int, int]]:
         while text[end - 1] == "\\" and _is_escaped(text, end):
             end = text.find('"', end + 1)
         position = end + 1
-        if position - start > MAX_INLINE_BYTES and text[position : position + 1] != ":":  # a key stays where it is
+        if position - start > MAX_INLINE_BYTES and text[position : position + 1] != ":":  # keys stay
             spans.append((start, position))
 
 
@@ -135,7 +137,7 @@ def _is_escaped(text: str, quote: int) -> bool:
 
 
 def _blob_bytes(literal: str) -> tuple[bytes, str]:
-    """The bytes to keep for a string: those that it spells in base64, or else its own."""
+    """Return the bytes to store for a string: its base64-decoded bytes, or its own."""
     text: str = msgspec.json.decode(literal)
     if msgspec.json.encode(text).decode() != literal:  # in a block that only a newer version knows
         return literal.encode(), "json"
@@ -153,14 +155,14 @@ def _blob_bytes(literal: str) -> tuple[bytes, str]:
 
 
 def message_hash(session_id: str, seq: int, columns: Columns) -> bytes:
-    """SHA-256 over everything that a row says, in MessagePack, which has one way to write each value."""
+    """Return the SHA-256 of all columns in MessagePack, which encodes each value in one way."""
     c = columns
     fields = (session_id, seq, c.id, c.role, c.created_at, c.schema_version, c.status, c.unknown_json, c.blobs_json)
     return sha256(_encode((*fields, c.metadata_json, c.content_json))).digest()
 
 
 def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blobs: Mapping[str, bytes]) -> Message:
-    """The message of a row; ``CorruptDataError`` if the row is not what was written."""
+    """Return the message of a row; ``CorruptDataError`` if its hash does not match."""
     if message_hash(session_id, seq, columns) != hash_:
         raise CorruptDataError("its hash does not match its content", where=f"session {session_id}, message {seq}")
     content = columns.content_json
@@ -182,7 +184,7 @@ def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blob
 
 
 def _canonical_json(session_id: str, columns: Columns, content: str) -> bytes:
-    """The canonical JSON of the message."""
+    """Return the canonical JSON of a message."""
     head = {"id": columns.id, "session_id": session_id, "role": columns.role}
     created_at = from_micros(columns.created_at).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
     fields: dict[str, Any] = {
@@ -208,7 +210,7 @@ def _insert_blobs(content: str, slices: list[BlobSlice], blobs: Mapping[str, byt
 
 
 def _json_literal(data: bytes, form: str) -> str:
-    """The string in JSON that the bytes were kept for."""
+    """Return the JSON string of stored bytes."""
     if form == "json":
         return data.decode()
     text = base64.b64encode(data).decode() if form == "base64" else data.decode()

@@ -1,6 +1,6 @@
-"""Messages on their way in: added at the end of a session, all or none, and ended once.
+"""Write messages: append them at the end of a session, all or none, and end a partial message once.
 
-The one rule: the same again changes nothing, and something else under its name is refused.
+Invariant: writing the same again changes nothing, and other content under the same id or key is rejected.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ _INSERT: Final = (
 )
 _MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
 
-SessionEnd = tuple[int, str]  # of a session: its last place, and the greatest id in it
+SessionEnd = tuple[int, str]  # last seq and greatest message id of a session
 
 
 class MessageRange(msgspec.Struct, frozen=True):
-    """Where messages are in their session."""
+    """The seqs of written messages."""
 
     seqs: list[int]
-    end: SessionEnd | None  # of the session with them; none if they were there before
+    end: SessionEnd | None  # the new end of the session; None if they were stored before
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A message that is about to be stored, with its columns."""
+    """A message to store, with its columns."""
 
     message: Message
     columns: Columns
-    gone_at: dict[str, int] = {}  # large content that was let go, and put again since: its hash, and when it went
+    gone_at: dict[str, int] = {}  # blobs that were collected and put again: hash, and time of the deletion
 
 
 def drafts_from(messages: Sequence[Message]) -> list[Draft]:
-    """The messages with their columns. An impossible usage is a ``FormatError``."""
+    """Return messages with their columns; ``FormatError`` for an impossible usage."""
     for message in messages:
         check_usage(message)
     return [Draft(message, columns_from(message)) for message in messages]
 
 
 def check_usage(message: Message) -> None:
-    """Refuse a message whose usage nobody can have had; sums of it would be worth nothing."""
+    """Raise ``FormatError`` for an impossible usage, which would spoil the totals."""
     usage = message.metadata.usage
     problems = usage_problems(usage) if usage is not None else {}
     if problems:
@@ -84,7 +84,7 @@ def append_messages(
     idempotency_key: str | None = None,
     end: SessionEnd | None = None,
 ) -> Steps[MessageRange]:
-    """Add messages at the end of a session, and say which places they have.
+    """Append messages to a session and return their seqs.
 
     With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
     places; something else under that name is a ``ConflictError``. ``end`` is where the session is believed to end,
@@ -126,7 +126,7 @@ def append_messages(
 
 
 def _are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
-    """Whether each id is greater than the one before, so that none is there already."""
+    """Whether each id is greater than the previous one, so that none is stored already."""
     for draft in drafts:
         if draft.columns.id <= last_message_id:
             return False
@@ -135,7 +135,7 @@ def _are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
 
 
 def _insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd) -> Steps[MessageRange]:
-    """The rows of messages that have their places."""
+    """Insert messages at their seqs."""
     for seq, draft in enumerate(drafts, first):
         yield _INSERT, _message_values(session_id, seq, draft.columns)
         yield from _insert_related_rows(session_id, seq, draft)
@@ -160,7 +160,7 @@ def _message_values(session_id: str, seq: int, columns: Columns) -> tuple[Any, .
 
 
 def _fingerprint(drafts: Sequence[Draft]) -> bytes:
-    """What was asked for, without ids and times, which a caller makes up anew when it asks again."""
+    """Return a hash of the content without ids and times, which differ in a retry."""
     digest = hashlib.sha256()
     for draft in drafts:
         digest.update(f"{draft.columns.role}\n{draft.columns.content_json}\n{draft.columns.metadata_json}\n".encode())
@@ -187,7 +187,7 @@ def _find_by_key(session_id: str, key: str, fingerprint: bytes) -> Steps[list[in
 
 
 def _find_by_id(session_id: str, drafts: Sequence[Draft], last_message_id: str) -> Steps[list[int] | None]:
-    """The places of messages that are stored already, if it is all of them, and they say the same.
+    """Return the seqs of messages that are all stored already with the same content.
 
     Ids grow within a session, most often: one that is greater than every other is new.
     """
@@ -221,7 +221,7 @@ def _find_by_id(session_id: str, drafts: Sequence[Draft], last_message_id: str) 
 
 @operation
 def update_message(session_id: str, draft: Draft, now: datetime) -> Steps[int]:
-    """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
+    """Replace the content of a partial message; ``ConflictError`` if it has ended."""
     yield from lock_session(session_id)
     rows = yield (
         "SELECT seq, status, EXISTS (SELECT 1 FROM attachment_refs AS f WHERE f.session_id = messages.session_id"
@@ -242,7 +242,7 @@ def update_message(session_id: str, draft: Draft, now: datetime) -> Steps[int]:
     )
     for table in ("usage", *(("attachment_refs",) if has_files else ())):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
-    if not was_empty:  # most answers were until now
+    if not was_empty:  # most answers were empty until now
         yield from _delete_related_rows(session_id, seq)
     yield (
         f"UPDATE sessions SET {TOUCH}, is_behind = 1,"
@@ -254,9 +254,9 @@ def update_message(session_id: str, draft: Draft, now: datetime) -> Steps[int]:
 
 
 def _delete_related_rows(session_id: str, seq: int) -> Steps[None]:
-    """Take back what stands in other tables about the content that a message had so far."""
+    """Delete the rows of other tables about the old content of a message."""
     yield "DELETE FROM blob_refs WHERE session_id = ? AND seq = ?", (session_id, seq)
-    yield (  # a call that was answered or given up meanwhile stays so
+    yield (  # an answered or cancelled call stays
         "DELETE FROM tool_calls WHERE session_id = ? AND seq = ? AND result_seq IS NULL AND status <> 'cancelled'",
         (session_id, seq),
     )
@@ -267,7 +267,7 @@ def _delete_related_rows(session_id: str, seq: int) -> Steps[None]:
 
 
 def _insert_related_rows(session_id: str, seq: int, draft: Draft) -> Steps[None]:
-    """What stands in other tables about a message: its calls, its result, what it consumed, what it keeps outside."""
+    """Insert the rows of other tables about a message: calls, results, usage, blobs, attachments."""
     message = draft.message
     if message.role is Role.ASSISTANT:
         for block_index, block in enumerate(message.content):
@@ -285,7 +285,7 @@ def _insert_related_rows(session_id: str, seq: int, draft: Draft) -> Steps[None]
 
 
 class BlobCollectedError(StoreError):
-    """Large content that is about to be named is being let go, or was: it has to be put again. No caller sees it."""
+    """A blob that a message refers to is being deleted and has to be put again. Callers never receive this error."""
 
     def __init__(self, sha256: str, state: str, changed_at: int) -> None:
         super().__init__(f"it is {state}", where=f"large content {sha256}")
@@ -295,7 +295,7 @@ class BlobCollectedError(StoreError):
 
 
 def _insert_blob_ref(session_id: str, seq: int, sha256: str, gone_at: int | None) -> Steps[None]:
-    """Name large content. Who lets it go writes the same row of ``blob_states`` first, so that one of both waits."""
+    """Insert a reference to a blob. The collector writes the same row of ``blob_states`` first, so one waits."""
     rows = yield (
         "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
         " ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING state, changed_at",
@@ -335,11 +335,11 @@ def usage_insert(session_id: str, seq: int, message: Message) -> Statement:
     )
 
 
-_MAX_LENGTHS: Final = (100, 1_024)  # names of buckets and paths; an index takes no text of any length
+_MAX_LENGTHS: Final = (100, 1_024)  # of buckets and paths, limited by the index
 
 
 def attachment_files(message: Message) -> set[File]:
-    """The files that a message names. No attachment has a path of other signs, or a longer one."""
+    """Return the attachments of a message, without invalid names."""
     files = {(one.bucket, one.path) for one in message.metadata.attachments}
     return {file for file in files if all(map(_is_valid_name, file, _MAX_LENGTHS))}
 
@@ -349,7 +349,7 @@ def _is_valid_name(text: str, max_length: int) -> bool:
 
 
 def insert_attachment_refs(session_id: str, seq: int, message: Message) -> Steps[None]:
-    """Note the files that a message names."""
+    """Insert the attachments of a message."""
     for file in sorted(attachment_files(message)) if message.metadata.user_message_attachments is not None else ():
         yield (
             "INSERT INTO attachment_refs (session_id, seq, bucket, path) VALUES (?, ?, ?, ?)",

@@ -27,7 +27,7 @@ Result = TypeVar("Result", covariant=True)  # noqa: PLC0105  it reads as a name
 Params = ParamSpec("Params")
 Steps = Generator[Statement, Rows, Result]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-UNKNOWN_TIME: Final = _EPOCH  # of a message that does not say when it was said
+UNKNOWN_TIME: Final = _EPOCH  # of a message without a time
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SIZES: Final = (1, 4, 16, 64, 256)
 _INSERT_SIZES: Final = (64, 16, 4, 1)
@@ -87,17 +87,17 @@ def validate_arguments(arguments: Sequence[Any]) -> Sequence[Any]:
 
 
 def to_micros(time: datetime) -> int:
-    """A time as the whole number of microseconds since 1970."""
+    """Return a time as microseconds since 1970."""
     return (time - _EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
-    """The time of that number of microseconds since 1970."""
+    """Return the time of microseconds since 1970."""
     return _EPOCH + timedelta(0, 0, micros)
 
 
 def column_text(text: str) -> str:
-    """A word of a message as a column beside it: with U+2400 for a NUL, which not every engine can hold there."""
+    """Return a text for a column, with U+2400 for NUL, which PostgreSQL cannot store."""
     return text.replace("\0", "\u2400")
 
 
@@ -111,7 +111,7 @@ def optional_column_text(text: str | None) -> str | None:
 
 
 def in_clause_chunks(values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The marks of a list, and its values, filled up with the last of them: to name one twice changes nothing."""
+    """Yield placeholders and values of IN lists, padded with their last value to a few sizes."""
     max_size = _SIZES[-1]
     for first in range(0, len(values), max_size):
         chunk = values[first : first + max_size]
@@ -120,7 +120,7 @@ def in_clause_chunks(values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ..
 
 
 def insert_chunks(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """The items in their order, so many at a time as there is a statement for."""
+    """Yield the items in order, in chunks of the sizes that have a statement."""
     position = 0
     for size in _INSERT_SIZES:
         while len(items) - position >= size:
@@ -130,7 +130,7 @@ def insert_chunks(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 @functools.cache
 def values_clause(columns: int, rows: int) -> str:
-    """What stands behind VALUES for so many rows of so many columns."""
+    """Return the VALUES clause of so many rows and columns."""
     return ", ".join([f"({_placeholders(columns)})"] * rows)
 
 

@@ -1,7 +1,7 @@
-"""Hashes of rows beside the messages: of what no message repeats, so that nothing else could tell what it was.
+"""Hashes of rows whose content no message repeats.
 
-A row that an earlier version wrote has no hash, and gets one when it changes. Invariant: a row whose hash does not fit
-is never given one that fits.
+A row of an earlier version has no hash and gets one when it changes. Invariant: a row whose hash does not match never
+gets one that matches.
 """
 
 from __future__ import annotations

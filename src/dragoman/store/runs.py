@@ -41,7 +41,7 @@ _PAGE: Final = 500
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run: a turn that somebody asked for from outside, and where its events are."""
+    """A turn that a client requested, and the range of its events."""
 
     session_id: str
     run_id: str
@@ -50,17 +50,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     owner: str  # the worker that runs it
     started_at: datetime
     first_number: int  # of its events
-    last_number: int  # one less than the first, as long as it has told nothing
+    last_number: int  # first_number - 1 while it has no events
     idempotency_key: str | None = None
     user_id: str | None = None
-    cancel_at: datetime | None = None  # when somebody asked for its end
-    interrupts: tuple[dict[str, Any], ...] = ()  # what an interrupted one waits for
+    cancel_at: datetime | None = None  # when its end was requested
+    interrupts: tuple[dict[str, Any], ...] = ()  # what an interrupted run waits for
     ended_at: datetime | None = None
-    is_expired: bool = False  # its worker has not said for too long that it lives
+    is_expired: bool = False  # no heartbeat of its worker in time
 
     @property
     def is_running(self) -> bool:
-        """Whether it may tell more."""
+        """Whether it may have more events."""
         return self.status == "running"
 
 
@@ -72,14 +72,14 @@ class RunEnd(msgspec.Struct, frozen=True):
 
 
 class StartedRun(msgspec.Struct, frozen=True):
-    """The run that was asked for, and whether it is a new one."""
+    """A run, and whether this request started it."""
 
     run: Run
     is_new: bool
 
 
 class RunEvent(msgspec.Struct, frozen=True):
-    """An event as a run told it: its number in the session, and its JSON."""
+    """An event of a run: its number in the session, and its JSON."""
 
     number: int
     run_id: str
@@ -87,7 +87,7 @@ class RunEvent(msgspec.Struct, frozen=True):
 
 
 class RunEventPage(msgspec.Struct, frozen=True):
-    """What was told behind a number, as far as it was read, and the newest run, as both were at one moment."""
+    """Events after a number, and the latest run, from one snapshot."""
 
     events: tuple[RunEvent, ...]
     latest: Run | None
@@ -181,12 +181,12 @@ class RunStore(Facet):
         return count
 
 
-# --- telling ---------------------------------------------------------------------------------------------------------
+# --- start and append ------------------------------------------------------------------------------------------------
 
 
 @operation
 def _start_run(wanted: Run, alive_s: float) -> Steps[StartedRun]:
-    """Add a run behind all others of its session, unless it is there."""
+    """Insert a run after all others of its session, unless it exists."""
     session_id = wanted.session_id
     yield from lock_session(session_id)
     before = yield from _find_existing(wanted)
@@ -212,7 +212,7 @@ def _start_run(wanted: Run, alive_s: float) -> Steps[StartedRun]:
 
 
 def _find_existing(new_run: Run) -> Steps[Run | None]:
-    """The run of that id or key; ``ConflictError`` if something else was asked under it."""
+    """Return the run of that id or key; ``ConflictError`` if its request was another one."""
     for column, name in (("run_id", new_run.run_id), ("idempotency_key", new_run.idempotency_key)):
         if name is None:
             continue
@@ -221,9 +221,9 @@ def _find_existing(new_run: Run) -> Steps[Run | None]:
             return run
         if rows:
             raise ConflictError(
-                "something else was asked for under the same name before",
+                "another request used this id or key",
                 where=f"run {name}",
-                remedy="Give a new run a new id",
+                remedy="Use a new id for a new run",
                 code="idempotency_key_reused",
             )
     return None
@@ -282,7 +282,7 @@ def _interrupts_json(interrupts: tuple[dict[str, Any], ...]) -> str | None:
 def _append_events(
     session_id: str, run_id: str, after_number: int, events: tuple[str, ...], *, end: RunEnd | None, now: datetime
 ) -> Steps[bool]:
-    """Add a batch of events, if the run is running and its last event is the one that the caller knows of."""
+    """Append a batch of events, if the run is running and its last event is the expected one."""
     last_number = after_number + len(events)
     new_state = end or RunEnd("running")
     ended_at = None if end is None else to_micros(now)
@@ -319,7 +319,6 @@ def _batch_hash(session_id: str, run_id: str, first: int, text: str) -> bytes:
 
 @operation
 def _discard_run(session_id: str, run_id: str) -> Steps[None]:
-    """Delete a run that has told nothing."""
     yield (
         "DELETE FROM runs WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number < first_number",
         (session_id, run_id),
@@ -331,14 +330,12 @@ def _discard_run(session_id: str, run_id: str) -> Steps[None]:
 
 @operation
 def _get_run(session_id: str, run_id: str) -> Steps[Run | None]:
-    """A run."""
     rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
     return _run_from_row(rows[0]) if rows else None
 
 
 @operation
 def _latest_run(session_id: str) -> Steps[Run | None]:
-    """The last run of a session."""
     return (yield from _latest(session_id))
 
 
@@ -352,8 +349,7 @@ def _latest(session_id: str) -> Steps[Run | None]:
 
 @operation
 def _read_events(session_id: str, after_number: int, limit: int) -> Steps[RunEventPage]:
-    """Events behind a number, and the last run."""
-    rows = yield (  # the batch that holds the number, and those behind it
+    rows = yield (  # the batch that contains the number, and the later ones
         "SELECT first_number, last_number, run_id, hash, events_json FROM run_events WHERE session_id = ?"
         " AND first_number >= coalesce((SELECT max(first_number) FROM run_events WHERE session_id = ?"
         " AND first_number <= ?), 0) ORDER BY first_number LIMIT ?",
@@ -377,7 +373,6 @@ def _events_from(session_id: str, row: tuple[Any, ...]) -> list[RunEvent]:
 
 @operation
 def _cancel_run(session_id: str, run_id: str | None, now: datetime) -> Steps[Run | None]:
-    """Note that somebody asked for the end of a run."""
     run_sql, run_arguments = (" AND run_id = ?", (run_id,)) if run_id is not None else ("", ())
     rows = yield (
         "UPDATE runs SET cancel_at = coalesce(cancel_at, ?) WHERE session_id = ? AND status = 'running'"
@@ -396,7 +391,6 @@ def _heartbeat(owner: str, length: int) -> Steps[None]:
 
 @operation
 def _find_cancelled(owner: str) -> Steps[list[tuple[str, str]]]:
-    """Runs of a worker that are to end."""
     rows = yield (
         "SELECT session_id, run_id FROM runs WHERE owner = ? AND status = 'running' AND cancel_at IS NOT NULL",
         (owner,),
@@ -406,14 +400,12 @@ def _find_cancelled(owner: str) -> Steps[list[tuple[str, str]]]:
 
 @operation
 def _find_expired() -> Steps[list[Run]]:
-    """Runs that nobody runs any more."""
     rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE {_IS_EXPIRED}", ()
     return [_run_from_row(row) for row in rows]
 
 
 @operation
 def _fail_expired(run: Run, event: str, now: datetime) -> Steps[bool]:
-    """End a run that nobody runs any more."""
     rows = yield (
         "UPDATE runs SET status = 'error', last_number = last_number + 1, ended_at = ? WHERE session_id = ?"
         f" AND run_id = ? AND {_IS_EXPIRED} RETURNING last_number",
@@ -429,7 +421,7 @@ def _fail_expired(run: Run, event: str, now: datetime) -> Steps[bool]:
 
 @operation
 def _delete_old_events(before: datetime) -> Steps[int]:
-    """Delete some batches of runs that are over and were told before; how many. Others have their turn in between."""
+    """Delete a page of old batches, so that other writers get their turn in between."""
     rows = yield (
         "DELETE FROM run_events WHERE (session_id, first_number) IN (SELECT e.session_id, e.first_number"
         " FROM run_events AS e JOIN runs AS r ON r.session_id = e.session_id AND r.run_id = e.run_id"
@@ -440,7 +432,7 @@ def _delete_old_events(before: datetime) -> Steps[int]:
 
 
 def anonymize(user_id: str) -> Steps[None]:
-    """Take a person out of runs in sessions of others, with what was told in them."""
+    """Remove a user from runs in sessions of others, with the events of those runs."""
     yield (
         "DELETE FROM run_events WHERE (session_id, run_id) IN (SELECT session_id, run_id FROM runs WHERE user_id = ?)",
         (user_id,),
@@ -449,12 +441,12 @@ def anonymize(user_id: str) -> Steps[None]:
 
 
 def delete_session_events(session_id: str) -> Steps[None]:
-    """Forget what was told in a session: something that was said in it is to be forgotten."""
+    """Delete the events of a session, which may repeat an erased message."""
     yield "DELETE FROM run_events WHERE session_id = ?", (session_id,)
 
 
 def find_damage(session_id: str) -> Steps[list[str]]:
-    """What is wrong with what runs of a session have told, in words. What was swept is not missing."""
+    """Describe what is wrong with the run events of a session. Events deleted by age are not missing."""
     problems: list[str] = []
     after_number, last_number = 0, None
     while rows := (

@@ -1,4 +1,10 @@
-"""Sessions: made, found, changed, forked. The one rule: what is damaged is not given a hash that fits."""
+"""Create, find, change and fork sessions, and resolve the lineage of a history.
+
+A fork shares the history of its parent up to a message, so a history consists of segments of several sessions.
+
+Invariants: every seq of a history is in exactly one segment, or the store is damaged. A damaged row never gets a hash
+that matches.
+"""
 
 from __future__ import annotations
 
@@ -31,38 +37,38 @@ _SESSION_COLUMNS: Final = (
 
 _CONTROL: Final = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _BUCKET: Final = 10_000_000  # microseconds
-_NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index has the first, and the rest is in it
+_NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index covers the first column
 
 
 LISTED_AT: Final = f"((updated_at - (updated_at % {_BUCKET} + {_BUCKET}) % {_BUCKET}) / {_BUCKET})"  # the same in SQL
 
 
-TOUCH: Final = (  # what an UPDATE sets of a session that changes; a clock that was set back does not make it older
+TOUCH: Final = (  # SET clause of a changed session; a clock that was set back does not make it older
     "updated_at = CASE WHEN updated_at > ? THEN updated_at ELSE ? END,"
     " listed_at = CASE WHEN listed_at > ? THEN listed_at ELSE ? END"
 )
 
 
 def touch_arguments(now: datetime) -> tuple[int, int, int, int]:
-    """The arguments of ``TOUCH``."""
+    """Return the arguments of ``TOUCH``."""
     at = to_micros(now)
     return at, at, listed_at(at), listed_at(at)
 
 
 def listed_at(updated_at: int) -> int:
-    """What sessions are listed by, beside the time itself: tens of seconds, so that it seldom changes."""
+    """Return the time in tens of seconds, by which sessions are listed: the indexed value seldom changes."""
     return updated_at // _BUCKET
 
 
 def _session_hash(row: Sequence[Any]) -> bytes:
-    """SHA-256 over what a row says of its session that nothing else says: not how long it is, nor what it shares."""
+    """Return the SHA-256 of the columns that no other row repeats, without length and lineage."""
     fields = (*row[:8], row[11], row[13])
-    return hashlib.sha256(json.dumps(fields, default=str).encode()).digest()  # which takes whatever a damaged row holds
+    return hashlib.sha256(json.dumps(fields, default=str).encode()).digest()  # encodes any value of a damaged row
 
 
 def _session_from_row(row: tuple[Any, ...]) -> Session:
     if _session_hash(row) != row[14]:
-        raise CorruptDataError("what is known about it is not what was written", where=f"session {row[0]}")
+        raise CorruptDataError("the hash of its row does not match", where=f"session {row[0]}")
     policy, metadata = row[4], row[7]
     return Session(
         id=row[0],
@@ -91,12 +97,12 @@ def _check_id(session_id: str) -> None:
 
 def _check_limit(limit: int) -> None:
     if limit < 0:
-        raise InputError(f"the limit is {limit}", remedy="Give the number of sessions that you want, 0 or more")
+        raise InputError(f"the limit is {limit}", remedy="Use a number from 0")
 
 
 @operation
 def create_session(session: Session) -> Steps[Session]:
-    """Add a session; ``ConflictError`` if there is one of that id."""
+    """Insert a session; ``ConflictError`` if its id exists."""
     _check_id(session.id)
     row = (
         session.id,
@@ -120,7 +126,7 @@ def create_session(session: Session) -> Steps[Session]:
         (*row, _session_hash(row), session.last_seq, listed_at(row[12])),
     )
     if not rows:
-        raise ConflictError("there is one already", where=f"session {session.id}", code="session_exists")
+        raise ConflictError("the session exists already", where=f"session {session.id}", code="session_exists")
     return session
 
 
@@ -136,7 +142,7 @@ def _json_column(value: dict[str, Any] | None) -> str | None:
 
 @operation
 def get_session(session_id: str) -> Steps[Session]:
-    """A session, or ``UnknownSessionError``."""
+    """Read a session, or raise ``UnknownSessionError``."""
     rows = yield f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = ?", (session_id,)
     if not rows:
         raise unknown_session(session_id)
@@ -151,7 +157,7 @@ def unknown_session(session_id: str) -> UnknownSessionError:
 def list_sessions(
     user_id: str | None, team_id: str | None, before: tuple[datetime, str] | None, limit: int
 ) -> Steps[list[Session]]:
-    """Sessions, the one that changed last first; ``before``: time and id of the last one of the page before."""
+    """Read sessions, the last changed first; ``before``: time and id of the last one of the previous page."""
     _check_limit(limit)
     conditions, arguments = ["1 = 1"], list[Any]()
     for column, value in (("user_id", user_id), ("team_id", team_id)):
@@ -164,8 +170,8 @@ def list_sessions(
 def select_sessions(
     conditions: list[str], arguments: list[Any], before: tuple[datetime, str] | None, limit: int
 ) -> Steps[list[Session]]:
-    """The sessions for which all this is true, in the same order."""
-    if before is None:  # SQLite takes an index for an order only if it has a use for it besides
+    """Read the sessions that meet all conditions, in the same order."""
+    if before is None:  # SQLite uses an index for ORDER BY only if a condition uses it as well
         conditions = [*conditions, f"listed_at < {2**62}"]
     else:
         at = to_micros(before[0])
@@ -186,7 +192,7 @@ def list_sessions_of(owners: Owners, before: tuple[datetime, str] | None, limit:
 
 @operation
 def find_sessions(part: str, limit: int) -> Steps[list[Session]]:
-    """Sessions whose id begins or ends so, whatever its letters' case; the one that changed last first."""
+    """Read sessions whose id starts or ends with a text, ignoring case, the last changed first."""
     _check_limit(limit)
     text, length = part.lower(), len(part)
     rows = yield (
@@ -210,11 +216,11 @@ _CHANGEABLE: Final = {
 
 @operation
 def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> Steps[Session]:
-    """Give some fields of a session new values."""
+    """Change fields of a session."""
     columns = [f"{_CHANGEABLE[name]} = ?" for name in changes]
     values = [_json_column(given) if _CHANGEABLE[name].endswith("_json") else given for name, given in changes.items()]
     yield from lock_session(session_id)
-    yield from get_session(session_id)  # what is damaged is not given a hash that fits
+    yield from get_session(session_id)  # a damaged row must not get a hash that matches
     (row,) = yield (
         f"UPDATE sessions SET {', '.join((*columns, TOUCH))} WHERE id = ? RETURNING {_SESSION_COLUMNS}",
         (*values, *touch_arguments(now), session_id),
@@ -226,13 +232,13 @@ def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> S
 
 @operation
 def fork_session(session_id: str, at_seq: int, fork: Session) -> Steps[Session]:
-    """A session that shares the history of another one up to a message. Nothing is copied."""
+    """Create a session that shares the history of another one up to a message. Nothing is copied."""
     origin = yield from get_session(session_id)
     if not 0 <= at_seq <= origin.last_seq:
         raise UnknownMessageError(f"no message {at_seq} in session {session_id!r}; it has {origin.last_seq}")
-    while at_seq <= origin.parent_seq and origin.parent_session_id is not None:  # it lies in what that one shares
+    while at_seq <= origin.parent_seq and origin.parent_session_id is not None:  # the message is shared from further up
         origin = yield from get_session(origin.parent_session_id)
-    _, last_message_id = yield from lock_session(origin.id)  # so that it is not deleted meanwhile
+    _, last_message_id = yield from lock_session(origin.id)  # so that it cannot be deleted meanwhile
     session = msgspec.structs.replace(fork, parent_session_id=origin.id, parent_seq=at_seq, last_seq=at_seq)
     yield from create_session(session)
     yield "UPDATE sessions SET last_message_id = ? WHERE id = ?", (last_message_id, session.id)
@@ -240,7 +246,7 @@ def fork_session(session_id: str, at_seq: int, fork: Session) -> Steps[Session]:
 
 
 def lock_session(session_id: str) -> Steps[tuple[int, str]]:
-    """Keep every other writer out of a session until we are done; its last place, and the greatest id in it."""
+    """Lock a session for other writers until the transaction ends; return its last seq and greatest message id."""
     rows = yield f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{FOR_UPDATE}", (session_id,)
     if not rows:
         raise unknown_session(session_id)
@@ -261,7 +267,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 @operation
 def lineage(session_id: str) -> Steps[list[Segment]]:
-    """The stretches that make up a history, oldest first. The last one is the session's own, and may be empty."""
+    """Return the segments of a history, oldest first. The last one is the session's own and may be empty."""
     rows = yield "SELECT parent_session_id, parent_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
     if not rows:
         raise unknown_session(session_id)
@@ -277,7 +283,7 @@ def lineage(session_id: str) -> Steps[list[Segment]]:
     if parent_seq:
         raise damage_error(segments[-1].session_id, "the beginning of its history is not there")
     for segment in segments:
-        if segment.first > 1:  # nothing of its own may hide behind what it shares
+        if segment.first > 1:  # its own rows must start where the shared history ends
             rows = yield "SELECT min(seq) FROM messages WHERE session_id = ?", (segment.session_id,)
             if rows[0][0] not in (None, segment.first):
                 raise damage_error(segment.session_id, "it does not begin where the history that it shares ends")

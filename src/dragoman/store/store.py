@@ -1,9 +1,10 @@
-"""The store: what can be asked of it, whatever engine is below.
+"""The store: sessions, messages, search, and facets for runs, turns, keys, trace, evaluations, costs, mail and entries.
 
-Messages are only ever added, in one order per session; a message that is still arriving (status ``partial``) is the one
-thing that changes, until it has ended. An engine is a subclass that knows how to run an operation (see ``operation``)
-in a transaction, and how to open, check and back itself up. The one rule: a method returns only after what it changed
-is as safe as ``durability`` says.
+Messages are only appended, in one order per session; a message of status ``partial`` is the only one that changes,
+until it ends. An engine is a subclass that runs operations (see ``operation``) in transactions, and that opens, checks
+and copies its database.
+
+Invariant: a method returns only after its change is as safe as ``durability`` says.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _MAX_ENDS: Final = 4_096
 
 
 def now_utc() -> datetime:
-    """The time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
@@ -107,48 +108,48 @@ class Store:
 
     @property
     def local_paths(self) -> tuple[Path, ...]:
-        """The files and folders of this machine that hold the store. What lies beside them under their names is its."""
+        """The local files and folders of the store. Files beside them that start with their names are its own."""
         return (self.blobs.folder,) if isinstance(self.blobs, FolderBlobs) else ()
 
     @functools.cached_property
     def mail(self) -> MailStore:
-        """Letters between agents, for ``dragoman.mail``."""
-        from dragoman.store.mailbox.mail_store import MailStore  # noqa: PLC0415  only who sends letters pays for it
+        """The letters of a store, for ``dragoman.mail``."""
+        from dragoman.store.mailbox.mail_store import MailStore  # noqa: PLC0415  only mail needs it
 
         return MailStore(self)
 
     def new_id(self) -> str:
-        """A ULID, greater than every one that this store has given before."""
+        """Return a ULID that is greater than all earlier ones of this store."""
         return self._ids.next()
 
-    # --- what an engine does -----------------------------------------------------------------------------------------
+    # --- methods of an engine ----------------------------------------------------------------------------------------
 
     async def _read(self, operation: Operation[Result]) -> Result:
-        """Run an operation that changes nothing, on one consistent view."""
+        """Run an operation that only reads, on one consistent snapshot."""
         raise NotImplementedError
 
     async def _write(self, operation: Operation[Result]) -> Result:
-        """Run an operation in a transaction of its own, and return when it is safe."""
+        """Run an operation in its own transaction, and return when it is committed."""
         raise NotImplementedError
 
     async def _write_index(self, operation: Operation[Result]) -> Result:
-        """The same for the index for searching, which says nothing of its own."""
+        """Write to the search index, which is allowed on a read-only copy as well."""
         return await self._write(operation)
 
     async def open(self) -> None:
-        """Open and check everything; ``StoreUnusableError`` if it would not be safe."""
+        """Open and check the store; ``StoreUnusableError`` if it would not be safe."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Finish what was begun, and let go of everything."""
+        """Finish pending operations and release all resources."""
         raise NotImplementedError
 
     async def _scrub(self) -> None:
-        """Leave nothing of what was deleted in the engine's own files, as far as it is in our hands."""
+        """Remove deleted content from the engine's files, as far as the engine allows."""
 
     def _find_copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Copies of this store that lie beside it: those that were deleted now, and those that are left."""
-        del delete  # of a server that knows no files there is no copy
+        """Return the copies beside this store: those that were deleted now, and those that remain."""
+        del delete  # a database server has no copies
         return (), ()
 
     async def __aenter__(self) -> Self:
@@ -172,7 +173,7 @@ class Store:
         team_id: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Session:
-        """A new session; with an id of your own, ``ConflictError`` if there is one of that id."""
+        """Create a session; ``ConflictError`` if the given id exists."""
         now = self.clock()
         session = Session(
             id=session_id or f"sess_{self._ids.next()}",
@@ -191,7 +192,7 @@ class Store:
         return result
 
     async def get_session(self, session_id: str) -> Session:
-        """The session of that id, or ``UnknownSessionError``."""
+        """Return the session of that id, or raise ``UnknownSessionError``."""
         return await self._read(sessions.get_session(session_id))
 
     async def list_sessions(
@@ -202,16 +203,16 @@ class Store:
         before: Session | None = None,
         limit: int = 50,
     ) -> list[Session]:
-        """Sessions, the one that changed last first; ``before`` is the last one of the page before."""
+        """Return sessions, the last changed first; ``before`` is the last one of the previous page."""
         place = (before.updated_at, before.id) if before is not None else None
         return await self._read(sessions.list_sessions(user_id, team_id, place, limit))
 
     async def find_sessions(self, part: str, limit: int = 10) -> list[Session]:
-        """Sessions whose id begins or ends so (``sess_`` may be left out), the one that changed last first."""
+        """Return sessions whose id starts or ends with a text (``sess_`` is optional), the last changed first."""
         return await self._read(sessions.find_sessions(part, limit))
 
     async def rename_session(self, session_id: str, title: str | None) -> Session:
-        """Give a session another title."""
+        """Change the title of a session."""
         return await self.change_session(session_id, title=title)
 
     async def change_session(
@@ -226,7 +227,7 @@ class Store:
         user_id: str | None = _UNCHANGED,
         team_id: str | None = _UNCHANGED,
     ) -> Session:
-        """Give some of what is known about a session new values; ``None`` takes one away."""
+        """Change fields of a session; ``None`` clears a field."""
         values = {
             "title": title,
             "workspace_path": workspace_path,
@@ -242,7 +243,7 @@ class Store:
     async def fork(
         self, session_id: str, at: str | int | None = None, *, title: str | None = None, user_id: str | None = None
     ) -> Session:
-        """A new session that shares the history up to a message: its id, its ``seq``, or else the newest one."""
+        """Create a session that shares the history up to a message, given by id or seq; the newest one by default."""
         origin = await self.get_session(session_id)
         seq = origin.last_seq if at is None else at if isinstance(at, int) else (await self._seq_of(session_id, at))
         now = self.clock()
@@ -276,13 +277,13 @@ class Store:
         idempotency_key: str | None = None,
         strict: bool | None = None,
     ) -> list[Row]:
-        """Add one message or several at the end of a session, all or none, and give them back in their places.
+        """Append one or several messages to a session, all or none, and return them with their seqs.
 
-        Messages that belong to no session yet, as a dialect reads them, become this one's: with new ids, and with the
-        time of now where they have none. ``expected_seq`` is the last place that the caller knows of: if there are
-        newer messages, nothing is added (``ConflictError``). The same again under the same ``idempotency_key``, or with
-        the same message ids, changes nothing and gives the same places. With ``strict``, messages that break a rule
-        are a ``RuleViolationError`` that offers repaired ones; without it, as the store was opened.
+        Messages without a session, as a dialect reads them, get this session, new ids, and the current time if they
+        have none. ``expected_seq`` is the last seq that the caller has read: if there are newer messages, nothing is
+        appended (``ConflictError``). The same messages again under the same ``idempotency_key``, or with the same
+        message ids, change nothing and return the same seqs. With ``strict``, messages that violate a rule raise a
+        ``RuleViolationError`` with repaired ones; the default is the setting of the store.
         """
         items = [messages] if isinstance(messages, Message) else _messages_from(messages)
         if not items:
@@ -335,7 +336,7 @@ class Store:
         )
 
     async def update(self, session_id: str, message: Message) -> Row:
-        """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
+        """Extend or end a partial message; ``ConflictError`` if it has ended."""
         own_message = self._adopt(session_id, message)
         (draft,) = await run_off_loop(_estimate_size([own_message]), message_writer.drafts_from, [own_message])
         now = self.clock()
@@ -346,30 +347,30 @@ class Store:
         return Row(seq, own_message)
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
-        """The messages behind a place, in order: the next page."""
+        """Return the messages after a seq, in order: the next page."""
         return await self._to_rows(
             await self._read(message_reader.read_page_after(session_id, after_seq, limit, self._message_cache))
         )
 
     async def read_before(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
-        """The messages before a place, in order: the page before."""
+        """Return the messages before a seq, in order: the previous page."""
         return await self._to_rows(
             await self._read(message_reader.read_page_before(session_id, before_seq, limit, self._message_cache))
         )
 
     async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
-        """The newest messages, in order."""
+        """Return the newest messages, in order."""
         return await self._to_rows(
             await self._read(message_reader.read_page_before(session_id, None, limit, self._message_cache))
         )
 
     async def get_message(self, session_id: str, message_id: str) -> Row:
-        """The message of that id, or ``UnknownMessageError``."""
+        """Return the message of that id, or raise ``UnknownMessageError``."""
         (row,) = await self._to_rows([await self._read(message_reader.get_message(session_id, message_id))])
         return row
 
     async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
-        """Every message of a session, in order, a page at a time."""
+        """Yield every message of a session in order, reading a page at a time."""
         after, size = 0, min(page, SMALL_PAGE)  # most sessions are short
         while rows := await self.read(session_id, after, size):
             for row in rows:
@@ -412,7 +413,7 @@ class Store:
     async def _store_messages(
         self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]
     ) -> Result:
-        """Store messages, after what they keep outside."""
+        """Store messages after their blobs."""
         while True:
             for draft in drafts:
                 if draft.columns.blobs:
@@ -423,7 +424,7 @@ class Store:
                 drafts = await blob_gc.prepare_retry(self, drafts, error)
 
     async def _put_blobs(self, draft: Draft) -> None:
-        """What is too large for a row is safe outside before a row names it."""
+        """Store the blobs of a message before a row refers to them."""
         for sha256, data in draft.columns.blobs.items():
             await self.blobs.put(sha256, data)
 
@@ -443,7 +444,7 @@ class Store:
         return rows
 
     async def _get_blobs(self, row: MessageRow) -> dict[str, bytes]:
-        """What a row keeps outside; nothing, if the row itself is not what was written."""
+        """Return the blobs of a row; none if the hash of the row does not match."""
         columns = row.columns
         if columns.blobs_json is None or message_hash(row.session_id, row.seq, columns) != row.hash:
             return {}
@@ -466,12 +467,11 @@ class Store:
         limit: int = 20,
         offset: int = 0,
     ) -> list[Hit]:
-        """Messages in which all these words are, the best first; whatever was stored before the call is found.
+        """Return messages that contain all words, the best first, including all that were stored before the call.
 
-        The last word may be the beginning of one; ``"words in quotes"`` stand in a row. ``session_id`` means a whole
-        history, what a fork shares included. ``user_id`` and ``team_id`` mean sessions of theirs, what their forks
-        share included, and messages that name them; ``owners`` means such sessions alone. ``until`` is the first
-        moment that is left out.
+        The last word is a prefix; ``"words in quotes"`` are a phrase. ``session_id`` selects a whole history,
+        including what a fork shares. ``user_id`` and ``team_id`` select their sessions, what their forks share, and
+        messages that record them; ``owners`` selects sessions only. ``until`` is exclusive.
         """
         filters = SearchFilters(
             session_id=session_id,
@@ -486,32 +486,32 @@ class Store:
         return await self.search_index.search(words, filters, limit, offset)
 
     async def reindex(self) -> None:
-        """Build the index for searching anew. Whoever searches meanwhile waits for it."""
+        """Rebuild the search index. Searches wait for it."""
         await self.search_index.reindex()
 
     # --- tools -------------------------------------------------------------------------------------------------------
 
     async def tool_calls(self, session_id: str, status: ToolCallStatus | None = None) -> list[ToolCall]:
-        """The tool calls of a session in their order; of one status, if it is named."""
+        """Return the tool calls of a session in order, of one status if given."""
         return await self._read(tool_call_rows.tool_calls(session_id, status))
 
     async def cancel_tool_call(self, session_id: str, call_id: str) -> bool:
-        """Give a call up; false if there is none, or somebody has answered it."""
+        """Cancel a tool call; false if it does not exist or has a result."""
         return await self._write(tool_call_rows.cancel_tool_call(session_id, call_id, self.clock()))
 
     async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
-        """What each provider calls the calls of a session; ``dragoman.ids.ToolIds`` takes these."""
+        """Return the providers' ids of the tool calls of a session, for ``dragoman.ids.ToolIds``."""
         return tuple(await self._read(tool_call_rows.tool_ids(session_id)))
 
     async def save_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
-        """Remember what providers call the calls of a session: provider, our id, their id."""
+        """Store providers' ids of tool calls: provider, our id, their id."""
         if entries:
             await self._write(tool_call_rows.insert_tool_ids(session_id, entries))
 
     # --- care --------------------------------------------------------------------------------------------------------
 
     async def delete_session(self, session_id: str) -> None:
-        """Delete a session. Its forks keep their histories, and the totals keep what it has cost."""
+        """Delete a session. Its forks keep their histories, and the totals keep its costs."""
         self.mark.forget([session_id])
         await self._write(deletion.delete_session(self.engine, session_id, self._ids.next))
         self._message_cache.clear()
@@ -519,7 +519,7 @@ class Store:
     async def retain(
         self, older_than: timedelta, *, user_id: str | None = None, dry_run: bool = False
     ) -> list[Session]:
-        """Delete the sessions in which nothing has happened for so long, and say which; the oldest first.
+        """Delete the sessions that have not changed for so long, and return them, the oldest first.
 
         A session in which a turn is running stays. ``dry_run`` deletes nothing.
         """
@@ -534,17 +534,17 @@ class Store:
         return deleted
 
     def cutoff(self, older_than: timedelta) -> datetime:
-        """The time before which something is older than that; ``InputError`` for a time in the future."""
+        """Return the time so long ago; ``InputError`` for a time in the future."""
         if older_than < timedelta():
-            what = "the age of what to delete lies in the future"
-            raise InputError(what, where=f"older_than {older_than}", remedy="Name for how long nothing has happened")
+            what = "the age of sessions to delete is negative"
+            raise InputError(what, where=f"older_than {older_than}", remedy="Give a length of time")
         try:
             return self.clock() - older_than
         except OverflowError:
             return datetime.min.replace(tzinfo=UTC)  # nothing is that old
 
     async def delete_if_inactive(self, session_id: str, before: datetime, lease_owner: str = "") -> bool:
-        """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""
+        """Delete a session that has not changed since; return whether it did. ``lease_owner`` may hold its lease."""
         self.mark.forget([session_id])
         is_deleted = await self._write(
             deletion.delete_inactive_session(self.engine, session_id, before, self._ids.next, lease_owner=lease_owner)
@@ -562,7 +562,7 @@ class Store:
         *,
         delete_copies: bool = False,
     ) -> ErasureReceipt:
-        """Erase a person: everything that is theirs, or theirs in what is others'. Nothing of it can be had back.
+        """Erase a user: all sessions of the user, and the user's messages in sessions of others. It cannot be undone.
 
         Their sessions go, what forks of others share of them as well; their messages in sessions of others become
         tombstones; what they consumed stays in the totals without them. Copies made before know nothing of it: those
@@ -603,15 +603,15 @@ class Store:
         return receipt
 
     async def erasures(self) -> list[ErasureReceipt]:
-        """The receipts of everybody who was erased, the oldest first."""
+        """Return the receipts of all erasures, the oldest first."""
         return await self._read(erasure.erasures())
 
     async def collect_blobs(self, grace: timedelta = timedelta(hours=1)) -> int:
-        """Let go of large content that no message names and nobody has put for so long; how much that was."""
+        """Delete blobs that have no reference and were not put for so long; return their number."""
         return await blob_gc.collect_blobs(self, grace)
 
     async def sizes(self) -> SizeReport:
-        """How big the store is, and what of it."""
+        """Return the size of the store and of its tables."""
         report = await self._read(tables.sizes(self.engine))
         blobs = [blob.size async for blob in self.blobs.list()]
         return msgspec.structs.replace(report, blobs=len(blobs), blob_bytes=sum(blobs))
@@ -619,16 +619,16 @@ class Store:
     async def verify(
         self, session_id: str | None = None, progress: Callable[[int, int], None] | None = None
     ) -> Verification:
-        """Look whether everything is still what was written, or a session and those that it shares its history with.
+        """Verify all stored rows against their hashes, or those of one session and its lineage.
 
-        ``progress`` is told how many messages were seen, and how many there are.
+        ``progress`` receives the number of verified messages and of all messages.
         """
         return await verification.verify(self, session_id, progress)
 
     async def accept_loss(self) -> None:
-        """Accept that messages are missing at the end of sessions: ``verify`` names only what is missing from now on.
+        """Accept that messages are missing at the end of sessions: ``verify`` reports only later losses.
 
-        Do this after you have restored an older copy of a SQLite file on purpose, or when its mark is damaged.
+        Call this after you have restored an older copy of a SQLite file on purpose, or when its mark is damaged.
         """
         ends = await self._write(high_water.session_ends())
         self.mark.accept_losses(ends, self.clock())
@@ -637,21 +637,21 @@ class Store:
     # --- elsewhere ---------------------------------------------------------------------------------------------------
 
     def export(self, session_id: str) -> AsyncIterator[bytes]:
-        """A session with its whole history as JSON Lines, a line at a time."""
+        """Export a session with its whole history as JSON Lines, a line at a time."""
         return exporter.export_session(self, session_id)
 
     async def import_session(
         self, lines: AsyncIterable[bytes] | Iterable[bytes], session_id: str | None = None
     ) -> Session:
-        """Store a session that ``export`` wrote, or messages alone, one a line; with ``session_id``, as a copy.
+        """Import a session that ``export`` wrote, or messages alone, one a line; with ``session_id``, as a copy.
 
-        A file that was cut or changed is refused, and nothing of it is stored. The same session again changes nothing;
+        A truncated or changed file is rejected, and nothing of it is stored. The same session again changes nothing;
         another one of the same id is a ``ConflictError``.
         """
         return await importer.import_session(self, lines, session_id)
 
     def export_store(self, progress: Callable[[int, int], None] | None = None) -> AsyncIterator[bytes]:
-        """Every session as JSON Lines, forks as forks."""
+        """Export every session as JSON Lines, forks as forks."""
         return exporter.export_store(self, progress)
 
     async def import_store(
@@ -659,39 +659,39 @@ class Store:
         lines: AsyncIterable[bytes] | Iterable[bytes],
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Session]:
-        """Store every session that ``export_store`` wrote. Where it was interrupted, the same again goes on."""
+        """Import every session that ``export_store`` wrote. After an interruption, the same call continues."""
         return await importer.import_store(self, lines, progress)
 
     async def backup(self, target: str | Path, progress: Callable[[int, int], None] | None = None) -> Verification:
-        """Copy everything into a SQLite file, with a folder of large content beside it, and look at the copy.
+        """Copy the store into a SQLite file with a folder of blobs beside it, and verify the copy.
 
         The store may be in use. The copy is a store itself: to go back to it is to open it. There must be nothing at
         ``target`` yet. ``progress`` is told how much is done, and of how much.
         """
-        from dragoman.store.archive import backup  # noqa: PLC0415  only who copies needs SQLite
+        from dragoman.store.archive import backup  # noqa: PLC0415  only backups need SQLite
 
         return await backup.backup(self, Path(target), progress)
 
 
 def _estimate_size(messages: Sequence[Message]) -> int:
-    """About how many bytes there are to encode."""
+    """Return about how many bytes encoding produces."""
     texts = (getattr(block, "text", "") for message in messages for block in message.content)
     return estimate_size(messages) + sum(map(len, texts))
 
 
 def _row_size(row: MessageRow | Row) -> int:
-    """How much there is to parse; nothing of a row that was read before."""
+    """Return how much there is to decode; 0 for a cached message."""
     return 0 if isinstance(row, Row) else len(row.columns.content_json)
 
 
 def _messages_from(argument: Any) -> list[Message]:
-    """Return what is to be appended as a list; ``InputError`` if anything in it is no message."""
+    """Return the messages to append as a list; ``InputError`` if an item is not a message."""
     is_single = isinstance(argument, str | bytes | Mapping) or not isinstance(argument, Iterable)
     messages = [argument] if is_single else list(argument)
     for message in messages:
         if not isinstance(message, Message):
             raise InputError(
-                f"{type(message).__name__} is no message",
+                f"{type(message).__name__} is not a message",
                 where="append",
                 remedy="Append a dragoman.Message or several; dragoman.decode reads one from JSON",
             )

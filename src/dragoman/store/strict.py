@@ -1,10 +1,10 @@
-"""Strict appends: messages that break a rule are refused, with repaired ones offered in their place.
+"""Strict appends: reject messages that violate a rule, and propose repaired ones.
 
     await store.append(session_id, messages, strict=True)     or ``open_store(url, strict=True)`` for every append
 
-What is checked are the messages that are added, and whether their results answer calls of the session that have no
-result yet. Calls that stand open are no breach: what comes next may answer them. The check reads what it needs by key,
-so it costs the same in a session of any length; only the offer of a refusal reads the whole history.
+The check covers the appended messages, and whether their results belong to calls of the session without a result. Open
+calls are no violation: a later message may answer them. It reads rows by key, so its cost does not depend on the length
+of the session; only the proposal reads the whole history.
 """
 
 from __future__ import annotations

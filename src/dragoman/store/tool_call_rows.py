@@ -1,6 +1,6 @@
-"""The calls of tools, as they stand beside the messages: made, answered, given up; and what providers call them.
+"""Rows of tool calls beside the messages: inserted, answered, cancelled; and the ids that providers use for them.
 
-The one rule: a call has one answer. What comes later changes nothing.
+Invariant: a call has one result. A later one changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dragoman.store.types import ToolCall
 
 CALL_COLUMNS: Final = f"{', '.join(CALL_FIELDS)}, hash"
 CALL_STATUSES: Final = ("pending", "succeeded", "failed", "cancelled")
-REOPEN_CALL: Final = (  # what an UPDATE sets to take an answer back
+REOPEN_CALL: Final = (  # SET clause that removes a result
     "status = 'pending', result_message_id = NULL, result_seq = NULL, completed_at = NULL, "
     + rehash_sql(status="'pending'", result_message_id="NULL", result_seq="NULL", completed_at="NULL")
 )
@@ -40,7 +40,7 @@ def insert_call(
     session_id: str, seq: int, message: Message, block_index: int, block: ToolUseBlock | InvalidToolUseBlock
 ) -> Steps[None]:
     raw_id = (block.provider_raw or {}).get("id")
-    status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # what cannot be used is never made
+    status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # an invalid call is never run
     call_id, name, created_at = column_text(block.id), column_text(block.name), to_micros(message.created_at)
     provider, provider_id = (
         optional_column_text(message.metadata.provider),
@@ -48,7 +48,7 @@ def insert_call(
     )
     call = (
         *(call_id, message.id, seq, name, status),
-        *(None, None),  # nobody has answered it
+        *(None, None),  # no result yet
         *(provider, provider_id, block_index, created_at),
         None,
     )
@@ -74,7 +74,7 @@ def record_result(session_id: str, seq: int, message: Message, result: ToolResul
 
 
 def _copy_shared_call(session_id: str, call_id: str) -> Steps[bool]:
-    """Give a fork a row of its own for a call that it shares, if the call is open where the history was shared."""
+    """Copy the row of a shared call into a fork, if the call was open at the fork; return whether it was."""
     for segment in reversed((yield from lineage(session_id))):
         key = (segment.session_id, call_id, segment.last)
         rows = yield (
@@ -102,7 +102,7 @@ def _copy_shared_call(session_id: str, call_id: str) -> Steps[bool]:
 
 @operation
 def tool_calls(session_id: str, status: str | None) -> Steps[list[ToolCall]]:
-    """The calls of a history in their order, as they stand in it."""
+    """Read the calls of a history in order."""
     calls: dict[str, ToolCall] = {}
     for segment in (yield from lineage(session_id)):
         rows = yield (
@@ -111,7 +111,7 @@ def tool_calls(session_id: str, status: str | None) -> Steps[list[ToolCall]]:
         )
         for row in rows:
             call = call_from_row(row)
-            if call.result_seq is not None and call.result_seq > segment.last:  # answered behind the fork
+            if call.result_seq is not None and call.result_seq > segment.last:  # answered after the fork
                 no_result: Any = {"result_message_id": None, "result_seq": None, "completed_at": None}
                 call = msgspec.structs.replace(call, status="pending", **no_result)
             calls[call.id] = call
@@ -119,7 +119,7 @@ def tool_calls(session_id: str, status: str | None) -> Steps[list[ToolCall]]:
 
 
 def is_call_intact(call: tuple[Any, ...], hash_: bytes | None) -> bool:
-    """Whether a call, as ``call_hash`` takes it, is what was written."""
+    """Whether the hash of a call matches its columns."""
     return hash_ is None or bytes(hash_) == call_hash(*call)
 
 
@@ -139,7 +139,7 @@ def call_from_row(row: tuple[Any, ...]) -> ToolCall:
 
 @operation
 def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Steps[bool]:
-    """Mark a call as given up, if nobody has answered it."""
+    """Cancel a call without a result; return whether it was cancelled."""
     yield from lock_session(session_id)
     call_id = column_text(call_id)
     change = (
@@ -155,12 +155,12 @@ def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Steps[bool
 
 @operation
 def tool_ids(session_id: str) -> Steps[list[tuple[str, str, str]]]:
-    """What each provider calls the calls of a session, in the order in which it was learned."""
+    """Read the providers' ids of the calls of a session, in the order in which they were stored."""
     return (yield from tool_ids_in_segments((yield from lineage(session_id))))
 
 
 def tool_ids_in_segments(segments: Sequence[Segment]) -> Steps[list[tuple[str, str, str]]]:
-    """The same of a history whose stretches are known."""
+    """Read the providers' ids of a history with known segments."""
     ids: list[tuple[str, str, str]] = []
     for segment in segments:
         rows = yield (
@@ -175,7 +175,7 @@ def tool_ids_in_segments(segments: Sequence[Segment]) -> Steps[list[tuple[str, s
 
 @operation
 def insert_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> Steps[None]:
-    """Remember what providers call the calls of a session."""
+    """Insert providers' ids of calls."""
     yield from lock_session(session_id)
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session_id,)
     for number, entry in enumerate(entries, rows[0][0] + 1):
@@ -186,11 +186,11 @@ def insert_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) ->
 
 
 class CallInfo(msgspec.Struct, frozen=True):
-    """What is known of a call."""
+    """Name, result and duration of a call."""
 
     name: str
-    result_seq: int | None  # the place of its answer
-    duration_ms: int | None  # from when the message that makes it was begun until its answer was there
+    result_seq: int | None  # seq of its result
+    duration_ms: int | None  # from the start of the calling message to the result
 
 
 @operation

@@ -1,4 +1,4 @@
-"""What a store gives back: sessions, rows, tool calls, hits, totals, receipts. Values, and nothing that does I/O."""
+"""Values that a store returns: sessions, rows, tool calls, hits, totals, receipts. No I/O."""
 
 from __future__ import annotations
 

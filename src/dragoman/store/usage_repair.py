@@ -1,12 +1,12 @@
-"""Usages that cannot be true, found and put right by an operator.
+"""Find and repair impossible usages.
 
-    await store.costs.repair(dry_run=True)       which ones there are
+    await store.costs.repair(dry_run=True)       list them
     await store.costs.repair()                   impossible counts become 0, and the cost unknown
-    await store.costs.repair(session_id, 7)      the usage of one message is taken away, whatever it says
+    await store.costs.repair(session_id, 7)      remove the usage of one message, whatever it is
 
-A repair rewrites the metadata of a message, its hash and its row in ``usage``, in one transaction with an event
-``usage.repaired`` that says what stood there before. Such events stay for as long as the store. Nothing else in a store
-changes what a message says that it consumed.
+A repair updates the metadata of a message, its hash and its row in ``usage`` in one transaction with an event
+``usage.repaired`` that contains the old values. Such events are never deleted because of their age. Nothing else
+changes the usage of a stored message.
 """
 
 from __future__ import annotations

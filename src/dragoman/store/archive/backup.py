@@ -1,9 +1,10 @@
-"""A copy of a whole store while it is in use: a SQLite file, and a folder of large content beside it.
+"""Copy a whole store while it is in use: a SQLite file, and a folder of blobs beside it.
 
-SQLite copies its own file page by page. Any other engine is read table by table, on one consistent view, into the same
-tables of a new file; the index for searching is left out, and is built when the copy is used. Either way the copy is a
-store that opens as any other, and it is looked at before it gets its name. The one rule: the name of a copy never
-stands for half of one.
+SQLite copies its own file page by page. Another engine is read table by table, on one consistent view, into the same
+tables of a new file, without the search index, which is rebuilt when the copy is used. The copy is an ordinary store
+and is verified before it gets its name.
+
+Invariant: a file with the name of the copy is never incomplete.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""Sessions as JSON Lines, to be carried elsewhere, and back.
+"""Export sessions as JSON Lines.
 
-    {"dragoman_session": 1, "session": {…}}            what a session is; in a file of a whole store, before it:
+    {"dragoman_session": 1, "session": {…}}            the session; in the file of a whole store, preceded once by
     {"id": …, "role": …, …}                                {"dragoman_store": 1, "sessions": 2}
-    …                                                  its messages, in order, exactly as ``dragoman.encode`` has them
-    {"tool_ids": […], "cancelled": […]}                what providers call its calls, and which calls were given up
+    …                                                  its messages, in order, as ``dragoman.encode`` writes them
+    {"tool_ids": […], "cancelled": […]}                the providers' ids of its calls, and its cancelled calls
     {"entry": {…}, "agent_key": …}                     its trace entries, in order
-    {"event": {…}}                                     what happened in it, in order
-    {"evaluation": {…}}                                how good that was
-    {"messages": 2, "sha256": "…"}                     how many there were, and the hash of everything before this line
+    {"event": {…}}                                     its events, in order
+    {"evaluation": {…}}                                its evaluations
+    {"messages": 2, "sha256": "…"}                     the number of messages, and the hash of all lines before this one
 
-A session is written with its whole history. In a file of a whole store a fork is written with its own messages only,
-behind the session that it shares the others with. Messages alone, one a line, are read as well. The one rule: a file
-is read to its end and found whole before anything of it is stored.
+A session is exported with its whole history. In the file of a whole store a fork contains its own messages only, after
+the session that it shares the others with.
 """
 
 from __future__ import annotations

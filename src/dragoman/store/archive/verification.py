@@ -1,10 +1,9 @@
-"""A look at everything that is kept: is it still what was written?
+"""Verify stored rows against their hashes.
 
-Of every session, on one consistent view of it: the hash of every row, numbers without a gap, the last number, what
-other tables say about its messages, where its history comes from; then all large content that is named, by its hash;
-and what the engine finds wrong with its own files.
+Each session is checked on one consistent view: the hash of every row, seqs without a gap, related tables and lineage;
+then all blobs by their hashes, and the integrity check of the engine.
 
-The one rule: what cannot be read is listed, and the look goes on behind it.
+Invariant: what cannot be read is reported, and the verification continues after it.
 """
 
 from __future__ import annotations

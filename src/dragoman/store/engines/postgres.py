@@ -1,15 +1,15 @@
 """PostgreSQL: one database for many servers, power-safe.
 
-Every operation is one transaction on a connection of a pool. One that writes to a session locks its row first, so that
-the writers of a session take turns and those of different sessions do not meet. One that reads sees the database as it
-was at one moment. What a deadlock or a lost connection undid before its commit was sent is done again.
+Every operation is one transaction on a connection of a pool. An operation that writes to a session locks its row first,
+so the writers of one session take turns and those of different sessions do not meet. An operation that reads uses one
+snapshot. An operation that a deadlock or a lost connection rolled back before its commit was sent is retried.
 
-Large content is kept in a table of the same database, unless another place is named: several servers share no folder.
-Every key leads with the session, as a database that is spread over several machines by it needs; only ``blobs`` and
-``erasures`` are of no session, and have keys of their own.
+Blobs are stored in a table of the same database unless another location is configured: servers share no folder. Every
+key starts with the session, as a database that is distributed by session needs; only ``blobs`` and ``erasures`` belong
+to no session.
 
-The one rule: nothing is acknowledged before its commit has returned with ``synchronous_commit`` on, from a server that
-syncs. A server that would make this a lie is found at the start, and the store is not opened.
+Invariant: nothing is acknowledged before its commit has returned with ``synchronous_commit`` on, from a server that
+syncs. A server with unsafe settings is detected at the start, and the store is not opened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tables, as numbered steps: each one is a file, and the number of the last one is the version of a store.
+"""The tables as numbered migrations. The number of the last one is the version of a store.
 
-A step is never changed once a version with it was released; what has to change is a new step. The one rule: a store of
-any earlier version opens, by taking the steps that it lacks.
+A migration never changes after its release. Invariant: a store of any earlier version opens, by applying the migrations
+that it lacks.
 """
 
 from __future__ import annotations

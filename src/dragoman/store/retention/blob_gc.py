@@ -1,11 +1,11 @@
-"""Large content that nobody names any more is let go, and nothing else.
+"""Delete blobs without a reference.
 
-Content is put before the row that names it is stored, so there is a moment in which a name is missing only because it
-is about to come. Two things keep it: what was put within the last hour is left alone, and the row of ``blob_states``
-for a hash, which both who names it and who lets it go have to write first. It says ``kept``, ``going`` or ``gone``.
-Who finds ``going`` waits; who finds ``gone`` puts the content again and says that it has.
+A blob is put before the row that refers to it is stored, so a reference may be missing for a moment. Two rules protect
+such a blob: blobs of the last hour are left alone, and both a writer that adds a reference and the collector write the
+row of the hash in ``blob_states`` first. Its state is ``kept``, ``going`` or ``gone``. A writer that finds ``going``
+waits; a writer that finds ``gone`` puts the blob again.
 
-The one rule: content is deleted only while its state is ``going``, and nobody names it in that state.
+Invariant: a blob is deleted only in the state ``going``, and no reference is added in that state.
 """
 
 from __future__ import annotations

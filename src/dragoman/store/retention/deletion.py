@@ -1,13 +1,11 @@
-"""What is done to sessions as a whole: they are deleted, forgotten with time, and erased with the person they are of.
+"""Delete sessions, on request or by age.
 
-Forks share messages with the session that they come from. When that one goes, its rows up to the last shared message
-are handed on to the fork that shares most of them, and the other forks share with that one. A message that was handed
-on says in ``unknown_json`` which session it was said in, so that whoever reads the fork reads what they read before.
-What deleted sessions have cost stays in ``past_usage``, without the session; erasing a person takes the person out.
+Forks share messages with their parent. When the parent is deleted, its rows up to the last shared message move to the
+fork that shares most of them, and the other forks share with that one. A message that moved records its original
+session in ``unknown_json``, so that readers of the fork read what they read before. The usage of deleted sessions stays
+in ``past_usage``, without the session.
 
-In sessions of others a message of a person who is erased becomes a tombstone: its place, id, role, time, counts and the
-ids of its calls stay, what was said and who said it goes. The one rule: numbers stay without a gap, and a row that was
-damaged is still damaged after it was handed on.
+Invariants: seqs stay without a gap. A damaged row is still damaged after it has moved.
 """
 
 from __future__ import annotations

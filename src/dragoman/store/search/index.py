@@ -1,16 +1,10 @@
-"""The index for searching: what is in it, how it is filled, and how it is asked, on each engine.
+"""The search index: which messages it lacks, how they are added and removed, and how it is queried.
 
-    behind, pending -> put                    which sessions have messages that it lacks; those messages; add them
-    find                                      the places that fit a query, best first
-    forget, clear_index, compact        take messages out of it; empty it; leave nothing of what was taken out
+``indexed_seq`` of a session is the last indexed message. Any process that finds it behind ``last_seq`` may add the
+missing ones, several processes at once as well; the first one wins.
 
-A session's ``indexed_seq`` says up to where the index has its messages, so that nobody has to remember anything:
-whoever finds it behind ``last_seq`` may fill it, several at once as well, and the first one wins. Both engines are
-given the words that ``words`` makes, and change nothing about them: SQLite in a contentless FTS5 table under
-``messages.number``, PostgreSQL in a tsvector. What these two do differently is in ``Fts5`` and ``Tsvector`` alone.
-
-The one rule: what is put is compared with what is stored, in the transaction that puts it; a message that has changed
-since it was read is not put, and ``indexed_seq`` stays before it.
+Invariant: a message is indexed only if its hash is unchanged in the transaction that indexes it; otherwise
+``indexed_seq`` stays before it.
 """
 
 from __future__ import annotations

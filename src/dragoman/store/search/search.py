@@ -1,14 +1,14 @@
-"""Searching: everything that was said, found by its words.
+"""Search messages by words.
 
-    search(query, filters) -> hits            never stale: what was stored before the call is found
-    soon()                                    somebody stored something; the index follows before long
-    reindex()                                 the index, built anew
+    search(query, filters) -> hits            includes every message that was stored before the call
+    schedule()                                index new messages soon
+    reindex()                                 build the index anew
 
-The index is filled off the path of writing: a while after messages were added, in transactions of its own, each of them
-small, with pauses between them, so that writers hardly notice. Several processes may do this at once. Where a process
-ends before it is done, the next one that opens the store or searches goes on.
+The index is filled in the background, shortly after messages were appended, in small transactions with pauses, so that
+writers hardly notice. Several processes may do this at once. If a process ends before it is done, the next one that
+opens the store or searches continues.
 
-The one rule: a search fills what is missing first.
+Invariant: a search indexes what is missing first.
 """
 
 from __future__ import annotations

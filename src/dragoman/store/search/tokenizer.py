@@ -1,16 +1,16 @@
-"""Words: what a text is found by, and what a query asks for. Pure functions, the same for every engine.
+"""Split texts and queries into words. Pure functions, the same for every engine.
 
-    analysed(text) -> Analysis       the words of a text in their order, and the parts by which some are found as well
-    terms_from(query) -> [Term]      what must be there: words, words in a row, and for the last one how it begins
-    excerpt(text, terms) -> …        some 160 characters around the best place, and where in them the matches are
+    analyze(text) -> Analysis        the words of a text in order, and the parts by which some are found as well
+    terms_from(query) -> [Term]      what must match: words, phrases, and a prefix for the last word
+    excerpt(text, terms) -> …        about 160 characters around the best match, with the positions of the matches
 
 A word is a run of letters, digits and marks, folded: case, diacritics, width and digits of other scripts make no
-difference. Everything else separates, so that ``read_file``, ``search/index.py`` and ``3.12.4`` are words in a row, and
-are found as such. A word in camel case is also found by its parts. Scripts that set no spaces (Chinese, Japanese, Thai,
-Korean as well) give one word for each character, and each pair of neighbours as a part, which makes a search for two
-characters as cheap as one for a word. An emoji is a word.
+difference. Everything else separates words, so ``read_file``, ``search/index.py`` and ``3.12.4`` are phrases. A word in
+camel case is also found by its parts. Scripts without spaces (Chinese, Japanese, Thai; Korean as well) have one word
+per character, and each pair of neighbours as a part, so a search for two characters costs as much as one for a word. An
+emoji is a word.
 
-The one rule: a query is taken apart exactly as a text is. Whoever changes how has to have every store indexed anew.
+Invariant: a query is split exactly as a text is. After a change of these rules every store must be reindexed.
 """
 
 from __future__ import annotations
