@@ -51,7 +51,7 @@ from dragoman.mail.mailbox import Mailbox
 from dragoman.mail.notices import make_escalation
 from dragoman.mail.retry_policy import RULES, RetryRule, classify_error, get_rule, retry_at
 from dragoman.mail.stored_letter import to_decrypted, to_masked, to_stored, to_transport
-from dragoman.offload import run_off_loop
+from dragoman.offload import LARGE, run_off_loop
 from dragoman.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class Mail:
         same id or a dependency cycle.
         """
         size = len(letter) if isinstance(letter, bytes | str) else 0
-        valid_letter, text = await run_off_loop(size, _validate, letter)
+        valid_letter, text = _validate(letter) if size < LARGE else await run_off_loop(size, _validate, letter)
         if sender is not None and sender != valid_letter.sender_id:
             raise LetterError(
                 (f"sender_id: it is {valid_letter.sender_id!r}, but {sender!r} sent the letter",),
@@ -315,7 +315,7 @@ class Mail:
         ids = await self.requested_secrets(letter) if letter.in_reply_to is not None else None
         owner: dict[str, Any] = {"team_id": self.team_id, "user_id": self.user_id, **links}
         convert = functools.partial(to_stored, letter, self.encryptor, text=text, ids=ids, **owner)
-        stored = await run_off_loop(len(text), convert)
+        stored = convert() if len(text) < LARGE else await run_off_loop(len(text), convert)
         if self.transport is not None:
             await self._require_size(stored, self.transport)
         return stored

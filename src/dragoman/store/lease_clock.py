@@ -34,16 +34,6 @@ _LEASE_COLUMNS: Final = (  # table, when it is over, how long it lasts, which ro
 )
 
 
-def machine_now() -> int:
-    """Microseconds on the machine's monotonic clock, which all of its processes share."""
-    return time.monotonic_ns() // 1_000
-
-
-def length_us(seconds: float) -> int:
-    """A length of time in whole microseconds."""
-    return round(seconds * 1_000_000)
-
-
 def boot_id() -> str:
     """What tells this start of the machine from every other."""
     try:

@@ -86,6 +86,11 @@ def validate_arguments(arguments: Sequence[Any]) -> Sequence[Any]:
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
+def length_us(seconds: float) -> int:
+    """A length of time in whole microseconds."""
+    return round(seconds * 1_000_000)
+
+
 def to_micros(time: datetime) -> int:
     """Return a time as microseconds since 1970."""
     return (time - _EPOCH) // _MICROSECOND

@@ -24,8 +24,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError
-from dragoman.store.lease_clock import length_us
-from dragoman.store.operation import Facet, Statement, Steps, VolatileOperation, from_micros, operation, to_micros
+from dragoman.store.operation import (
+    Facet,
+    Statement,
+    Steps,
+    VolatileOperation,
+    from_micros,
+    length_us,
+    operation,
+    to_micros,
+)
 from dragoman.store.sessions import lock_session
 
 RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]

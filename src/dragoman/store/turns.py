@@ -24,10 +24,9 @@ from dragoman.errors import ConflictError, StorageError
 from dragoman.message import Message
 from dragoman.shield import run_to_completion
 from dragoman.store import entries as entry_store
-from dragoman.store.lease_clock import length_us
 from dragoman.store.message_reader import SMALL_PAGE, MessageCache, MessageRow, read_page_in_segments
 from dragoman.store.message_writer import Draft, drafts_from, update_message
-from dragoman.store.operation import Facet, Operation, Steps, VolatileOperation, operation
+from dragoman.store.operation import Facet, Operation, Steps, VolatileOperation, length_us, operation
 from dragoman.store.sessions import Segment, get_session, lineage, unknown_session
 from dragoman.store.tool_call_rows import insert_tool_ids, tool_ids_in_segments
 from dragoman.store.types import Lease, Row, Session

@@ -18,6 +18,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from pathlib import Path
@@ -45,7 +46,7 @@ from dragoman.store.engines.sqlite_jobs import (
 from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.engines.write_scheduler import WriterLock, WriteScheduler
 from dragoman.store.high_water import HighWaterMark
-from dragoman.store.lease_clock import boot_id, machine_now, restart_leases
+from dragoman.store.lease_clock import boot_id, restart_leases
 from dragoman.store.row_hash import CALL_FIELDS, call_hash
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -247,7 +248,7 @@ class SqliteStore(Store):
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan does not depend on values, and is made once
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
         connection.create_scalar_function("call_hash", call_hash, len(CALL_FIELDS), deterministic=True)
-        connection.create_scalar_function("lease_now", lambda *_: machine_now(), 0, deterministic=True)
+        connection.create_scalar_function("lease_now", lambda *_: time.monotonic_ns() // 1_000, 0, deterministic=True)
         return connection
 
     def _apply_settings(self, connection: apsw.Connection, settings: Mapping[str, Any]) -> None:

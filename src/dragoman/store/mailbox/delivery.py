@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.letters.records import DeadLetter, FailureOutcome, LeasedLetter, Receipt, StoredLetter
-from dragoman.store.lease_clock import length_us
 from dragoman.store.mailbox.dead_letters import insert_dead_letter, mark_resent
 from dragoman.store.mailbox.dependencies import delete_dependencies
 from dragoman.store.mailbox.inbox import enqueue, make_receipt, post
@@ -46,6 +45,7 @@ from dragoman.store.operation import (
     Rows,
     Statement,
     Steps,
+    length_us,
     operation,
     to_micros,
     volatile_operation,

@@ -15,7 +15,6 @@ import msgspec
 
 from dragoman.letters.records import StoredLetter
 from dragoman.letters.secret_values import REFERENCE
-from dragoman.store.lease_clock import length_us
 from dragoman.store.mailbox.letters import (
     COLUMNS,
     LETTER_KEY,
@@ -34,6 +33,7 @@ from dragoman.store.operation import (
     FOR_UPDATE,
     Steps,
     insert_chunks,
+    length_us,
     operation,
     to_micros,
     values_clause,
