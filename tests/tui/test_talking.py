@@ -312,7 +312,7 @@ async def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
         await it.write(f"/image {tmp_path / 'notes.txt'}")
         await it.shows("not an image file", "[invalid_input]")
         await it.write(f"/image {tmp_path / 'none.png'}")
-        await it.shows("it cannot be read")
+        await it.shows("cannot read the file")
 
 
 async def test_a_picture_that_the_model_cannot_see_is_refused_and_stays_for_another_try(tmp_path: Path) -> None:
