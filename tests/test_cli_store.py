@@ -584,7 +584,7 @@ def test_an_erasure_that_leaves_files_says_so_and_is_finished_by_another(chats: 
     told = run("erase", "--user", "ada", "--yes", "--json", "--attachments", closed, store=chats, env=keys)
     receipt = json.loads(told.stdout)
     assert (told.returncode, receipt["sessions"], receipt["attachments"]) == (2, 1, None)
-    assert "could not be reached" in receipt["attachments_fault"]
+    assert "cannot be reached" in receipt["attachments_fault"]
     assert told.stderr.startswith("dragoman: some attachments of 'ada' were not deleted")
     assert "Run the command again" in told.stderr
     place = (tmp_path / "files").as_uri()
@@ -678,8 +678,8 @@ def test_a_session_whose_files_cannot_be_deleted_stays(chats: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
     closed = "s3://bucket?endpoint=http://127.0.0.1:1"
     told = failed(run("delete", "last", "--yes", "--attachments", closed, store=chats, env=keys), "attachments_left")
-    assert f"session {EXAMPLE[0].session_id}: its attachments could not be deleted, so it is still there" in told
-    assert "could not be reached" in told
+    assert f"session {EXAMPLE[0].session_id}: cannot delete its attachments, so the session is kept" in told
+    assert "cannot be reached" in told
     assert len(document("sessions", store=chats)["sessions"]) == 1
 
 

@@ -164,7 +164,7 @@ def test_a_folder_is_mirrored_and_an_invalid_file_is_reported(
     assert "bad.jsonl" in capsys.readouterr().err
     assert file_names(tmp_path / "out") == ["a.html", "deep"]
     assert file_names(tmp_path / "out" / "deep") == ["b.html"]
-    with pytest.raises(InputError, match="in the folder that is read"):
+    with pytest.raises(InputError, match="inside the input folder"):
         convert(tmp_path / "in", tmp_path / "in" / "out")
 
 
@@ -184,7 +184,7 @@ def test_a_file_is_never_converted_into_itself(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": TALK})
     (tmp_path / "link.jsonl").symlink_to(source)
     for target in (source, tmp_path / "link.jsonl"):
-        with pytest.raises(InputError, match="the file that is read"):
+        with pytest.raises(InputError, match="the input file"):
             convert(source, target)
     assert lines_of(source) == [{"messages": TALK}]
 
@@ -195,7 +195,7 @@ def test_a_page_is_written_for_its_file_extension(tmp_path: Path) -> None:
     convert(source, tmp_path / "page.md")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert "**→ look**" in (tmp_path / "page.md").read_text()
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="write-only"):
         convert(source, tmp_path / "out.jsonl", source_format="html")
 
 
@@ -415,8 +415,8 @@ MESSAGE = encode(example_conversation()[0])
         (GOOD + b'\n{"messages": 7}', r"bad.jsonl, line 2: \$.messages: a list belongs here"),
         (GOOD + b'\n{"other": 7}', "bad.jsonl, line 2: .*'messages'"),
         (GOOD + b"\n7", "bad.jsonl, line 2"),
-        (gzip.compress(GOOD)[:-12], "not whole"),
-        (b"\x1f\x8bnot gzip at all", "not whole"),
+        (gzip.compress(GOOD)[:-12], "incomplete"),
+        (b"\x1f\x8bnot gzip at all", "incomplete"),
     ],
 )  # fmt: skip
 def test_bad_input_is_reported_with_its_place_and_nothing_is_written(data: bytes, says: str, tmp_path: Path) -> None:
@@ -497,7 +497,7 @@ def test_check_reports_the_line_of_every_violation(tmp_path: Path, capsys: pytes
     assert check_file(requests) == 1
     said = capsys.readouterr().out
     assert f"{requests}:2: no call before it has the id" in said
-    assert "11 messages, 1 breach (openai_chat" in said
+    assert "11 messages, 1 violation (openai_chat" in said
 
 
 def test_repair_reports_its_changes_and_is_idempotent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -574,7 +574,7 @@ def test_a_file_that_is_read_is_never_replaced(tmp_path: Path, monkeypatch: pyte
         (Path("out.jsonl"), source),
         (Path("out.jsonl"), Path("out.jsonl")),
     ):
-        with pytest.raises(InputError, match="the file that is read"):
+        with pytest.raises(InputError, match="the input file"):
             convert(Path("in.jsonl"), target, to="entries", losses=losses)
     with pytest.raises(InputError, match="it is a folder"):
         convert(source, Path("out.jsonl"), losses=Path())

@@ -226,7 +226,7 @@ def test_an_export_is_not_repaired_in_place(tmp_path: Path) -> None:
     export = tmp_path / "export.jsonl"
     assert run("export", "last", "--to", export, "--store", store).returncode == 0
     before = export.read_bytes()
-    with pytest.raises(InputError, match="it is an export"):
+    with pytest.raises(InputError, match="is an export"):
         repair_file(export, in_place=True)
     assert export.read_bytes() == before
     assert repair_file(export, tmp_path / "out.jsonl") == 0

@@ -245,7 +245,7 @@ async def test_what_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
         process = await it.start("ask", "Review this")
         out, err = await asyncio.wait_for(process.communicate(b"a\xffb"), 60)
         assert (process.returncode, out) == (2, b"")
-        assert err.startswith(b"dragoman: standard input: byte 1 is not UTF-8. Convert it first")
+        assert err.startswith(b"dragoman: standard input: byte 1 is not UTF-8. Convert it, ")
         done = await it.run("ask", os.fsdecode(b"a\xff"))
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "an argument is not UTF-8" in done.err
@@ -306,7 +306,7 @@ async def test_a_tool_that_changes_nothing_runs_and_others_need_a_yes(tmp_path: 
         done = await it.run("ask", "Copy it", *tools)
         assert (done.code, done.out) == (0, "I could not.\n")
         assert "write_file was declined" in done.err
-        assert "--yes allows it" in done.err
+        assert "Use --yes to approve" in done.err
         assert not (tmp_path / "new.txt").exists()
         assert "aubergine" in json.dumps(fake.bodies[1])
         fake.call("write_file", write)
@@ -373,7 +373,7 @@ async def test_a_swap_can_be_looked_at_made_and_taken_back(tmp_path: Path) -> No
         looked = await it.run("swap", "last", "gemini", "--dry-run")
         assert looked.code == 0
         assert "What is a dragoman? → fake-gemini:model" in looked.out
-        assert "it fits" in looked.out
+        assert "fits the context window" in looked.out
         assert "Nothing is changed." in looked.out
         document = (await it.run("swap", "last", "gemini", "--json")).document
         assert (document["is_possible"], document["is_done"], document["model"]) == (True, True, "fake-gemini:model")
