@@ -248,7 +248,7 @@ async def test_what_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
         assert err.startswith(b"dragoman: standard input: byte 1 is not UTF-8. Convert it, ")
         done = await it.run("ask", os.fsdecode(b"a\xff"))
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert "an argument is not UTF-8" in done.err
+        assert "the argument is not UTF-8" in done.err
 
 
 @pytest.mark.parametrize("question", ["", " ", "\n\t "])
