@@ -1,11 +1,10 @@
-"""The doors of a server: the chat API, its web page, health, and whatever else answers over HTTP.
+"""The HTTP server: chat API, runs, mail API, health, metrics and the web page.
 
-    options = ServeOptions(store="sqlite:///chats.db")
-    serve(options)                                     until it is told to stop
-    async with opened_doors(options) as doors: ...     what all requests share
-    make_app(doors)                                    the ASGI application over it
+    serve(ServerConfig(store="sqlite:///chats.db"))       in ``supervisor``: until a signal
+    async with open_app_state(config) as state: ...       in ``server``: the state that all requests share
+    make_app(state)                                       in ``app``: the ASGI application
 
-Each module of routes exports ``ENDPOINTS``; ``app`` lists the modules, and the routes, the OpenAPI document and the
-tests of who may see what all come from these values. The one rule: a route gets a session only from ``owned_session``,
-and who calls only from ``principal_of``.
+Each module of routes exports ``ENDPOINTS``, and ``app`` lists these modules. The routes, the OpenAPI document and the
+tests of tenant isolation use these values. Invariants: a handler gets a session only from ``get_owned_session``, and
+the caller only from ``get_principal``.
 """

@@ -1,7 +1,7 @@
-"""The ASGI application: every endpoint behind one door.
+"""The ASGI application: middleware, authentication and the routes of all endpoints.
 
-What comes in is a request; it gets an id, its Host is looked at, who calls is found out, and the endpoint answers.
-The one rule: whatever is raised below becomes an answer here, and every answer leaves with the same headers.
+A request gets an id; its headers are checked, its caller is authenticated, and the endpoint handles it. Invariants:
+every exception becomes an error response here, and every response has the same security headers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MODULES: Final = (
     web_page,
 )
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-# Of two of these, one could be checked and the other believed.
+# If one of these headers came twice, one value could be checked and the other used.
 _SINGLE_HEADERS: Final = frozenset(
     (b"origin", b"sec-fetch-site", b"authorization", b"content-type", b"content-encoding")
 )
@@ -70,12 +70,12 @@ _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancest
 
 
 def endpoints() -> tuple[Endpoint, ...]:
-    """Every endpoint that there is."""
+    """All endpoints."""
     return tuple(endpoint for module in MODULES for endpoint in module.ENDPOINTS)
 
 
 def make_app(state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> ASGIApp:
-    """The application over what all requests share. ``also`` are endpoints of whoever builds on it."""
+    """The ASGI application over the shared state, with further endpoints of an embedding application."""
     all_endpoints = (*endpoints(), *extra_endpoints)
     app = Starlette(
         routes=[_route(endpoint) for endpoint in all_endpoints],
@@ -105,7 +105,7 @@ def _route(endpoint: Endpoint) -> Route:
 
 
 async def _authenticate(request: Request) -> Principal:
-    """Who calls. That nobody could be found out is an audit event."""
+    """Authenticate the caller. A failure emits an audit event."""
     try:
         return await authenticate(request)
     except ApiError as refusal:
@@ -116,37 +116,37 @@ async def _authenticate(request: Request) -> Principal:
 
 def _require_scope(scope: str | None, request: Request) -> None:
     if scope is not None and scope not in get_principal(request).scopes:
-        raise ApiError(403, "missing_scope", f"The key has not the scope {scope}.")
+        raise ApiError(403, "missing_scope", f"The key does not have the scope {scope}.")
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:
-    """What no route answers."""
+    """Respond to a request without a route."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status != 405:
         return error_response(request, not_found_error())
     routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     allow = ", ".join(sorted({method for route in routes for method in route.methods}))
     return error_response(
-        request, ApiError(405, "method_not_allowed", "This cannot be done here.", headers={"allow": allow})
+        request, ApiError(405, "method_not_allowed", "This path does not support the method.", headers={"allow": allow})
     )
 
 
 async def _handle_exception(request: Request, error: Exception) -> Response:
-    """What an answer raised before a byte of it was sent."""
+    """Respond to an exception that was raised before the response started."""
     return error_response(request, error)
 
 
 class BasePathMiddleware:
-    """Lets a server answer under the path of its base URL, whether or not a proxy takes that path off.
+    """Serves under the path of the base URL, whether or not a proxy strips that path.
 
-    An application that mounts this one sets the root path itself, and nothing is done here.
+    An application that mounts this one sets the root path itself; then this class does nothing.
     """
 
     def __init__(self, app: ASGIApp, path: str, first_segments: frozenset[str]) -> None:
         self.app = app
         self._path = path
         self._first_segments = (
-            first_segments  # what the routes begin with: tells a path with the prefix from one without
+            first_segments  # first segments of the routes: a path with the base path is told from one without by them
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,7 +164,7 @@ class BasePathMiddleware:
 
 
 class RequestMiddleware:
-    """What every request and every answer passes."""
+    """Wraps every request: request id, header checks, CORS, counters, access log and common headers."""
 
     def __init__(self, app: ASGIApp, origins: Iterable[str] = (), counters: Counters | None = None) -> None:
         self.app = app
@@ -208,17 +208,17 @@ def _check_headers(scope: Scope) -> ApiError | None:
     names = [key for key, _ in scope["headers"] if key in _SINGLE_HEADERS]
     if len(set(names)) != len(names):
         duplicate = next(name for name in names if names.count(name) > 1)
-        return ApiError(400, "invalid_header", f"There is more than one {duplicate.decode().title()}.")
+        return ApiError(400, "invalid_header", f"The header {duplicate.decode().title()} is duplicated.")
     return None
 
 
 def _log_response(scope: Scope, status: int, seconds: float) -> None:
-    """One line for each request. Of its address it has the route alone: the rest may be a token."""
+    """Log one line. It has the route instead of the URL, because a URL can contain a token."""
     if not _log.isEnabledFor(logging.INFO):
         return
     principal = scope.get("state", {}).get("principal")
     _log.info(
-        "answered" if status else "gone before it was answered",
+        "answered" if status else "client disconnected",
         extra={
             "request_id": scope["dragoman.request_id"],
             "method": scope["method"],
@@ -231,7 +231,7 @@ def _log_response(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _add_headers(headers: Any, request_id: str, origin: bytes | None) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer with those that all have; a policy of its own stays."""
+    """The headers of a response with the common headers. A content security policy of its own is kept."""
     result = list(headers)
     names = {key.lower() for key, _ in result}
     defaults = (*HEADERS, _POLICY, (b"x-request-id", request_id.encode()))

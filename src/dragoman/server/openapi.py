@@ -1,7 +1,4 @@
-"""``GET /api/v1/openapi.json``: what can be asked, as OpenAPI 3.1, made from the endpoints themselves.
-
-The one rule: nothing is written here by hand that an endpoint's values say.
-"""
+"""``GET /api/v1/openapi.json``: the endpoints as OpenAPI 3.1, generated from their values."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::[a-z]+)?\}")
 
 
 async def get_openapi(request: Request) -> Response:
-    """The document."""
+    """Return the OpenAPI document."""
     config = app_state(request).config
     server = address(config) if config.base_url is not None else request.scope.get("root_path") or "/"
     return Response(_encode_document(request.app.state.endpoints, server), media_type="application/json")
@@ -38,7 +35,7 @@ def _encode_document(endpoints: tuple[Endpoint, ...], server: str) -> bytes:
 
 
 def make_document(endpoints: Iterable[Endpoint], server: str = "/") -> dict[str, Any]:
-    """The description of these endpoints of a server at this address."""
+    """The OpenAPI document of these endpoints, for a server at this URL."""
     all_endpoints = tuple(endpoints)
     types = _collect_types(all_endpoints)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFS)
@@ -64,10 +61,10 @@ def make_document(endpoints: Iterable[Endpoint], server: str = "/") -> dict[str,
 
 
 def _simplify_for_generators(value: Any) -> Any:
-    """The same document in words that generators of clients know.
+    """Replace schema keywords that client generators do not support.
 
-    A list of a fixed length is a list of one kind of item with that length: generators have no ``prefixItems``, and
-    ``items: false`` behind it, which is valid, ends openapi-python-client.
+    A tuple becomes a list with a fixed length: generators do not support ``prefixItems``, and openapi-python-client
+    crashes on the valid ``items: false``.
     """
     if isinstance(value, list):
         return [_simplify_for_generators(item) for item in value]
@@ -107,7 +104,7 @@ def _operation(endpoint: Endpoint, schema_by_id: dict[int, Any]) -> dict[str, An
     if endpoint.request_body is not None:
         operation["requestBody"] = {"required": True, "content": _content(endpoint.request_body, schema_by_id)}
     responses = {str(status): _response(status, body, schema_by_id) for status, body in endpoint.responses.items()}
-    error = {"description": "Refused, or failed", "content": _content(ErrorBody, schema_by_id)}
+    error = {"description": "Error", "content": _content(ErrorBody, schema_by_id)}
     operation["responses"] = {**responses, "default": error}
     if endpoint.public:
         operation["security"] = []
@@ -158,7 +155,7 @@ ENDPOINTS = (
         "/api/v1/openapi.json",
         get_openapi,
         name="openapi",
-        summary="What can be asked, as OpenAPI 3.1",
+        summary="This document",
         responses={200: {"type": "object"}},
         public=True,
     ),

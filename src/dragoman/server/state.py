@@ -1,6 +1,6 @@
-"""What all requests of one process share: ``request.app.state.dragoman``.
+"""The state that all requests of one process share: ``request.app.state.dragoman``.
 
-The one rule: nothing here belongs to one request or to one user.
+Invariant: nothing in it belongs to one request or one user.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class AppState:
-    """A store, an agent, attachments, mail, what was chosen when the server was started, and the runs that go on."""
+    """The store, agent, attachments, mail, configuration, keys, counters and active runs of a server."""
 
-    runs: RunRegistry  # which know the rest, and so are given when it is there
+    runs: RunRegistry  # set last, because it needs the rest of the state
 
     def __init__(self, store: Store, agent: Agent, attachments: Attachments, config: ServerConfig) -> None:
         self.store = store
@@ -35,5 +35,5 @@ class AppState:
         self.keys = KeyRing(store, self.peppers)
         self.mail = Mail(store)
         self.audit = AuditLog(agent.bus)
-        self.counters = Counters()  # of this worker alone, unless it is given the table that all of them share
-        self.token = LocalToken()  # of other users of this machine, where there are no keys
+        self.counters = Counters()  # replaced by counters with the shared table if there are several workers
+        self.token = LocalToken()  # for other users of this machine, on a server without keys

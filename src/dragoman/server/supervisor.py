@@ -1,4 +1,7 @@
-"""DOC"""
+"""Serve from the command line: validate the configuration, announce the URL, and run one or more worker processes.
+
+The supervisor restarts a worker that ends. A worker stops when its supervisor has died.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,14 @@ _log: Final = logging.getLogger("dragoman.server")
 
 
 def print_addresses(own: str, others: str | None) -> None:
-    """Print where the server is, and where for other users of this machine."""
+    """Print the URL of the server, and the URL for other users of this machine."""
     print(f"Dragoman is at {own}", *([f"For other users of this machine: {others}"] if others else []), sep="\n")
 
 
 def serve(config: ServerConfig, announce: Callable[[str, str | None], None] = print_addresses) -> None:
-    """Serve until somebody says stop.
+    """Serve until SIGINT or SIGTERM, in one process or several.
 
-    ``say`` is told the address once the server listens, and the one for other users of this machine, if they have one.
+    ``announce`` receives the URL once the socket listens, and the URL for other users of this machine, if there is one.
     """
     listener, config = bind_socket(config)
     token = LocalToken()
@@ -66,7 +69,7 @@ def serve(config: ServerConfig, announce: Callable[[str, str | None], None] = pr
 
 
 def addresses(config: ServerConfig, token: LocalToken) -> tuple[str, str | None]:
-    """Where the server's own user reaches it, and where other users of this machine do without a key."""
+    """The URL for the server's own user, and the one for other users of this machine without a key."""
     url = address(config)
     if config.requires_keys:
         return url, None
@@ -76,7 +79,7 @@ def addresses(config: ServerConfig, token: LocalToken) -> tuple[str, str | None]
 
 
 async def _validate_config(config: ServerConfig) -> None:
-    """Whether this can be served at all, found out before somebody relies on it."""
+    """Raise an error if the server cannot work with this configuration."""
     attachments_url(config)
     async with open_store(config.store) as store:
         make_workspace(config, store, keys.load())
@@ -85,9 +88,9 @@ async def _validate_config(config: ServerConfig) -> None:
         now = store.clock()
         if not any(key.is_valid(now) for key in await store.keys.list()):
             raise SettingsError(
-                "others could reach this server, and nobody has a key",
+                "other machines can reach this server, and the store has no valid API key",
                 where=f"{config.host} port {config.port}",
-                remedy="Make a key with dragoman keys create, or listen on 127.0.0.1",
+                remedy="Create one with dragoman keys create, or listen on 127.0.0.1",
                 code="no_keys",
             )
 
@@ -95,7 +98,7 @@ async def _validate_config(config: ServerConfig) -> None:
 def run_worker(
     config: ServerConfig, listener: socket.socket, token: str | None = None, table: Table | None = None, index: int = 0
 ) -> None:
-    """Serve in this process. ``table`` has the counts of all workers, ``place`` is which of them this one is."""
+    """Serve in this process. ``table`` has the counters of all workers; ``index`` is the row of this one."""
     access_log.configure(config.log_level)
     if run_command.name in config.tool:
         hide_environment()
@@ -115,7 +118,7 @@ async def _run_worker(config: ServerConfig, listener: socket.socket, token: str 
 
 
 def hide_environment() -> None:
-    """Close the environment and the memory of this process in ``/proc`` to commands that run as the same user."""
+    """Deny commands of the same user access to the environment and the memory of this process in ``/proc``."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -130,7 +133,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextlib.contextmanager
 def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Stop a server when the process is told to; when it is told twice, at once."""
+    """Stop the server on SIGINT and SIGTERM; on a second signal without a grace period."""
     previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -141,7 +144,7 @@ def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
-    """Stop a worker when the process that looks after it has died: nobody would stop it otherwise."""
+    """Stop a worker when its supervisor has died."""
     parent = multiprocessing.parent_process()
     if parent is None:
         yield
@@ -151,7 +154,7 @@ def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
         server.should_exit = True
 
     loop = asyncio.get_running_loop()
-    with contextlib.suppress(NotImplementedError):  # not every system has loops that look at such a handle
+    with contextlib.suppress(NotImplementedError):  # not every event loop can watch a process handle
         loop.add_reader(parent.sentinel, stop)
     try:
         yield
@@ -161,7 +164,7 @@ def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
 
 
 def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> None:
-    """Keep as many processes serving as were asked for, until this one is told to stop."""
+    """Keep the configured number of worker processes running until a signal."""
     spawn = multiprocessing.get_context("spawn")
     stop_event = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -179,8 +182,8 @@ def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> Non
     while not stop_event.wait(0.2):
         for place, process in enumerate(workers):
             if not process.is_alive():
-                _log.error("a worker ended with %s and is begun again", process.exitcode, extra={"worker": process.pid})
-                stop_event.wait(1)  # one that cannot begin must not keep the machine busy
+                _log.error("a worker ended with %s and is restarted", process.exitcode, extra={"worker": process.pid})
+                stop_event.wait(1)  # a worker that fails at start must not restart in a busy loop
                 workers[place] = start_worker(place)
     for process in workers:
         process.terminate()

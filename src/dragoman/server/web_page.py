@@ -1,11 +1,10 @@
-"""The web page: what ``make setup`` built from ``web/``, served as it is.
+"""The web page that ``make setup`` builds from ``web/``.
 
-    GET /                 the page itself, asked for anew each time
-    GET /static/{name}    what it is made of; names hold a hash of the content, so browsers keep these for ever
+    GET /                 the page, revalidated on every load
+    GET /static/{name}    its files; names contain a hash of the content, so browsers cache them for ever
 
-Anybody may load the page; what it shows it asks the API for, with the key of whoever looks at it. The one rule: the
-page runs what came with it and nothing else, so its policy allows no script, no style and no host but this one;
-pictures may also come from where attachments are kept, if clients read them there.
+The page itself needs no API key; it sends one with its API requests. Its content security policy allows scripts, styles
+and connections only from this server. Images may also come from the attachment storage, if clients read them there.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ class PageFile(msgspec.Struct, frozen=True):
     """A file of the page."""
 
     data: bytes
-    gzip_data: bytes  # the same, compressed
+    gzip_data: bytes  # compressed
     media_type: str
 
 
 async def get_page(request: Request) -> Response:
-    """The page. Who comes with the token of the server gets a cookie for it, and an address without it."""
+    """Return the page. A request with the local token gets a cookie, and a redirect to the URL without the token."""
     if PARAMETER in request.query_params:
         return await _set_token_cookie(request)
     file = load_page_files().get(_PAGE)
     if file is None:
-        raise ApiError(404, "page_not_built", "The web page is not built here; make setup builds it.")
+        raise ApiError(404, "page_not_built", "The web page is not built. Run make setup.")
     policy = _POLICY.format(pictures=_image_sources(app_state(request).config.attachments))
     headers = {"content-security-policy": policy, "cache-control": "no-cache"}
     return _file_response(request, file, headers)
@@ -65,7 +64,7 @@ async def _set_token_cookie(request: Request) -> Response:
 
 
 async def get_page_file(request: Request) -> Response:
-    """A part of the page."""
+    """Return a file of the page."""
     name = str(request.path_params["name"])
     file = load_page_files().get(name)
     if file is None or name == _PAGE:
@@ -75,7 +74,7 @@ async def get_page_file(request: Request) -> Response:
 
 @functools.cache
 def load_page_files() -> dict[str, PageFile]:
-    """Every file of the page, by its name; none if it was not built."""
+    """All files of the page by name; empty if it is not built."""
     folder = importlib.resources.files("dragoman").joinpath("web", "static")
     if not folder.is_dir():
         return {}
@@ -100,7 +99,7 @@ def _file_response(request: Request, file: PageFile, headers: dict[str, str]) ->
 
 @functools.lru_cache(maxsize=8)
 def _image_sources(attachments: str | None) -> str:
-    """Where pictures of messages are served by others, as a part of the policy."""
+    """Hosts that serve attachments directly, as a part of the policy."""
     parts = urlsplit(attachments or "")
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     match parts.scheme:
@@ -121,7 +120,7 @@ ENDPOINTS = (
         name="page",
         summary="The web page",
         responses={200: Media("text/html", {"type": "string"}), 303: None},
-        query=(Query(PARAMETER, summary="The token that the server printed, in return for a cookie"),),
+        query=(Query(PARAMETER, summary="The token that the server printed; the response sets a cookie"),),
         public=True,
     ),
     Endpoint(
@@ -129,7 +128,7 @@ ENDPOINTS = (
         "/static/{name}",
         get_page_file,
         name="page_part",
-        summary="What the web page is made of",
+        summary="A file of the web page",
         responses={200: (Media("text/javascript"), Media("text/css"), Media("image/svg+xml"), Media("text/plain"))},
         public=True,
     ),

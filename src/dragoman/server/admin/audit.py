@@ -1,7 +1,7 @@
-"""Audit events of the server, in numbers that an attacker cannot drive up.
+"""Audit events of the server, limited in number.
 
-Audit events are kept for as long as the store. A stranger who sends bad keys must not fill it, so at most ``MOST``
-events are emitted within ``WINDOW_S`` seconds. What is left out is counted in the log.
+Audit events stay as long as the store. A client that sends invalid keys must not fill it, so at most ``MAX_EVENTS``
+events are emitted in ``WINDOW_S`` seconds. The log has the number of dropped events.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class AuditLog:
         self._dropped_count = 0
 
     def emit(self, payload: Payload) -> None:
-        """Emit an event, unless there were too many lately."""
+        """Emit an event, unless the limit is reached."""
         now_s = self._clock_s()
         if now_s - self._window_start_s >= WINDOW_S:
             if self._dropped_count:
-                _log.warning("%s audit events were left out within %s s", self._dropped_count, WINDOW_S)
+                _log.warning("%s audit events were dropped within %s s", self._dropped_count, WINDOW_S)
             self._window_start_s, self._emitted_count, self._dropped_count = now_s, 0, 0
         if self._emitted_count < MAX_EVENTS:
             self._emitted_count += 1

@@ -1,13 +1,13 @@
-"""What a server counts while it works: requests by route and status, runs by how they ended, what each worker uses.
+"""Counters of a server: requests by route and status, runs by their end, and the resources of each worker.
 
-    shared = make_shared_table(workers)                        once, in the process that starts the workers
-    counters = Counters(shared, place=1)                  in a worker: it writes its own row and reads all rows
+    table = make_shared_table(workers)                    once, in the process that starts the workers
+    counters = Counters(table, index=1)                   in a worker: it writes its own row and reads all rows
     counters.name_routes(routes)                          the same in every worker, before the first request
     counters.count_request("GET", "/healthz", 200, 0.002)
     counters.http(), counters.runs(), counters.workers()  of all workers
 
-Workers share one block of memory, so any of them can answer for all, at once and without a lock: each row has one
-writer. A worker that is started again goes on in the row of the one before it, so that totals never fall.
+Workers share one block of memory without locks, because each row has one writer. Any worker can report the totals. A
+restarted worker continues in the row of its predecessor, so totals never fall.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ import msgspec
 
 MAX_ROUTES: Final = 512
 RUN_ENDS: Final = ("finished", "interrupted", "cancelled", "error")
-STATUSES: Final = ("gone", "1xx", "2xx", "3xx", "4xx", "5xx")  # gone: the client left before the answer
+STATUSES: Final = ("gone", "1xx", "2xx", "3xx", "4xx", "5xx")  # gone: the client disconnected before the response
 Table = MutableSequence[float]
 Route = tuple[str, str]  # method and path
-OTHER_ROUTES: Final[Route] = ("", "")  # what no route answers
+OTHER_ROUTES: Final[Route] = ("", "")  # requests without a route
 
-_PROCESS: Final = 4  # pid, begun, processor seconds, bytes
-_HTTP: Final = _PROCESS  # requests that are being answered
-_RUNS: Final = _HTTP + 1  # begun, running, then by end
+_PROCESS: Final = 4  # pid, start, CPU seconds, bytes
+_HTTP: Final = _PROCESS  # requests in progress
+_RUNS: Final = _HTTP + 1  # started, running, then by end
 _ROUTES: Final = _RUNS + 2 + len(RUN_ENDS)
 _ROUTE_WIDTH: Final = len(STATUSES) + 1  # requests by status, then seconds
 _ROW: Final = _ROUTES + MAX_ROUTES * _ROUTE_WIDTH
 
 
 class WorkerMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """One process that answers requests."""
+    """One worker process."""
 
     worker: int
     uptime_sec: float
     cpu_sec: float
-    memory_mb: float  # the most that it ever had
+    memory_mb: float  # peak
 
 
 class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of all workers since the server was started."""
+    """Runs of all workers since the server started."""
 
     running: int
     begun: int
     finished: int
-    interrupted: int  # which wait for a person
+    interrupted: int  # waiting for a person
     cancelled: int
     error: int
 
@@ -61,14 +61,14 @@ class RouteMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of one route."""
 
     method: str
-    route: str  # as it is declared; empty for what no route answers
+    route: str  # as declared; empty for requests without a route
     requests: int
     by_status: dict[str, int]
-    seconds: float  # in all; a stream counts until its end
+    seconds: float  # total; a stream counts until its end
 
 
 class HttpMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of all workers since the server was started."""
+    """Requests of all workers since the server started."""
 
     in_progress: int
     requests: int
@@ -77,13 +77,13 @@ class HttpMeasures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_shared_table(workers: int) -> Table:
-    """Memory for the counts of so many workers, to be handed to each of them when it is started."""
+    """Shared memory for the counters of so many workers."""
     table: Table = get_context("spawn").RawArray("d", workers * _ROW)
     return table
 
 
 class Counters:
-    """The counts of one worker, and those of all."""
+    """The counters of one worker, and the totals of all."""
 
     def __init__(self, table: Table | None = None, index: int = 0) -> None:
         self._routes: tuple[Route, ...] = (OTHER_ROUTES,)
@@ -92,22 +92,22 @@ class Counters:
         self._row = index * _ROW
         self._table[self._row] = os.getpid()
         self._table[self._row + 1] = time.monotonic()
-        self._table[self._row + _HTTP] = self._table[self._row + _RUNS + 1] = 0  # of a worker that died
+        self._table[self._row + _HTTP] = self._table[self._row + _RUNS + 1] = 0  # left by a worker that died
         self.record_process()
 
     def name_routes(self, routes: Iterable[Route]) -> None:
-        """Count requests of these routes apart; those of others together."""
+        """Count requests of these routes separately, and all others together."""
         self._routes = (OTHER_ROUTES, *dict.fromkeys(routes))[:MAX_ROUTES]
         self._places = {route: at for at, route in enumerate(self._routes)}
 
     # --- counting ----------------------------------------------------------------------------------------------------
 
     def begin_request(self) -> None:
-        """One more request is being answered."""
+        """Count a request in progress."""
         self._table[self._row + _HTTP] += 1
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered; status 0 if its client was gone before."""
+        """Count a finished request; status 0 if its client disconnected before the response."""
         key = ("GET" if method == "HEAD" else method, route)
         at = self._row + _ROUTES + self._places.get(key, 0) * _ROUTE_WIDTH
         self._table[self._row + _HTTP] -= 1
@@ -115,17 +115,17 @@ class Counters:
         self._table[at + len(STATUSES)] += seconds
 
     def begin_run(self) -> None:
-        """One more run has begun."""
+        """Count a started run."""
         self._table[self._row + _RUNS] += 1
         self._table[self._row + _RUNS + 1] += 1
 
     def end_run(self, end: str) -> None:
-        """A run has ended, as one of ``RUN_ENDS``."""
+        """Count a finished run by its end, one of ``RUN_ENDS``."""
         self._table[self._row + _RUNS + 1] -= 1
         self._table[self._row + _RUNS + 2 + RUN_ENDS.index(end)] += 1
 
     def record_process(self) -> None:
-        """Note what this process has used so far."""
+        """Record the resources of this process."""
         times = os.times()
         self._table[self._row + 2] = times.user + times.system
         self._table[self._row + 3] = _memory_bytes()
@@ -133,7 +133,7 @@ class Counters:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerMeasures]:
-        """Every worker."""
+        """All workers."""
         self.record_process()
         rows = (self._table[first : first + _PROCESS] for first in range(0, len(self._table), _ROW))
         return [_worker(row) for row in rows if row[0]]

@@ -1,4 +1,4 @@
-"""``GET /healthz``: whether the server can do its work, and how safe what it keeps is."""
+"""``GET /healthz``: whether the store and mail work, and how durable stored data is."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TIMEOUT_S: Final = 5.0
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How it is."""
+    """State of the server."""
 
-    status: str  # ok, degraded (mail does not work) or unavailable (the store does not)
+    status: str  # ok, degraded (mail fails) or unavailable (the store fails)
     version: str
     durability: str  # power-safe, process-crash-safe or memory
     store: str  # reachable, or unreachable
-    worker: int  # the process that answered
-    mail: str  # ok, not connected (to NATS: letters wait in the outbox) or failing (a task of mail does not work)
+    worker: int  # id of the process that answered
+    mail: str  # ok, not connected (to NATS: letters wait in the outbox) or failing (a mail task fails)
 
 
 async def get_health(request: Request) -> Response:
-    """Ask the store something small, and mail how it is."""
+    """Run a small query on the store, and read the state of mail."""
     state = app_state(request)
     store, mail = state.store, state.mail.state
     try:
@@ -55,7 +55,7 @@ ENDPOINTS = (
         "/healthz",
         get_health,
         name="health",
-        summary="Whether the server can do its work, and how safe what it keeps is",
+        summary="State of the store and of mail, and durability of stored data",
         responses={200: Health, 503: Health},
         public=True,
     ),

@@ -1,8 +1,7 @@
-"""``GET /metrics``: what is measured of the caller's team and of the server, as JSON or as Prometheus reads it.
+"""``GET /metrics``: measures of the caller's team and of the server, as JSON or in the Prometheus format.
 
-Which of the two, the Accept header says; without a wish it is JSON. Runs and requests are counted over all workers and
-all teams, so only a key with the scope ``admin`` is told them. Invariant: what one team does is in no number that
-another one is told, unless it has that scope.
+The Accept header selects the format; the default is JSON. Runs and requests are counted over all workers and all teams,
+so only a key with the scope ``admin`` gets them. Invariant: without that scope, no value depends on another team.
 """
 
 from __future__ import annotations
@@ -42,32 +41,32 @@ class SystemMeasures(msgspec.Struct, frozen=True, kw_only=True):
     worker: int
     uptime_sec: float
     cpu_sec: float
-    memory_mb: float  # the most that it ever had
+    memory_mb: float  # peak
     durability: str
 
 
 class CostMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller's own conversations have cost."""
+    """The cost of the caller's own conversations."""
 
     total_usd: Decimal
     by_model: dict[str, Decimal]
-    unpriced: dict[str, int]  # answers for which no price was known, by model: not in the sums
+    unpriced: dict[str, int]  # answers without a price, by model; not included in the sums
     input_tokens: int
     output_tokens: int
 
 
 class DeliveryMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """How safe letters are, in words."""
+    """Durability and state of mail."""
 
-    transport: str  # embedded, or what carries letters to other stores
-    durability: str  # of the store, which has every letter until it is done
-    state: str  # ok, not connected, or failing: a task that sends or receives letters does not work
+    transport: str  # embedded, or the transport to other stores
+    durability: str  # of the store, which holds every letter until it is done
+    state: str  # ok, not connected, or failing (a mail task fails)
     broker: str | None = None  # connected, or not connected
-    delivery_durability: str | None = None  # of what is on its way
+    delivery_durability: str | None = None  # of letters in transit
 
 
 class AllMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is measured."""
+    """All measures."""
 
     timestamp: datetime
     system: SystemMeasures
@@ -77,13 +76,13 @@ class AllMeasures(msgspec.Struct, frozen=True, kw_only=True):
     mail: MailMetrics
     delivery: DeliveryMeasures
     cost: CostMeasures
-    workers: list[WorkerMeasures] | None = None  # these three are of all workers and all teams: for the scope admin
+    workers: list[WorkerMeasures] | None = None  # this and the next two: of all workers and teams, for the scope admin
     runs: RunMeasures | None = None
     http: HttpMeasures | None = None
 
 
 async def show_metrics(request: Request) -> Response:
-    """Measure, and tell it as it was asked for."""
+    """Return the measures in the requested format."""
     state, principal = app_state(request), get_principal(request)
     measures = await get_metrics(state.store, mail_team(principal))
     totals = await state.store.costs.totals("model", owners=principal.owners)
@@ -143,7 +142,7 @@ def _cost_measures(totals: list[Totals]) -> CostMeasures:
 
 
 def prefers_text(accept: str) -> bool:
-    """Whether an Accept header would rather have text than JSON."""
+    """Whether an Accept header prefers text to JSON."""
     weights = dict(_accept_weights(accept))
     return max(weights.get(_TEXT, 0.0), weights.get(_OPENMETRICS, 0.0)) > weights.get(_JSON, 0.0)
 
@@ -176,13 +175,13 @@ def _to_prometheus(measures: AllMeasures, accept: str) -> Response:
 
 
 class _Collector:
-    """What was measured, as a collector has to give it."""
+    """A Prometheus collector of the measures."""
 
     def __init__(self, measures: AllMeasures) -> None:
         self._measures = measures
 
     def collect(self) -> Iterable[Metric]:
-        """Every metric."""
+        """All metrics."""
         measures = self._measures
         yield from _worker_metrics([measures.system] if measures.workers is None else measures.workers)
         if measures.runs is not None:
@@ -193,16 +192,16 @@ class _Collector:
         yield from _performance_metrics("model", [(group.model, group) for group in measures.models])
         yield from _mail_metrics(measures.mail)
         is_ok = measures.delivery.state == "ok"
-        yield _gauge("mail_delivery_ok", "Whether letters are sent and received.", (), [((), is_ok)])
+        yield _gauge("mail_delivery_ok", "Whether mail works.", (), [((), is_ok)])
         if measures.delivery.broker is not None:
             is_connected = measures.delivery.broker == "connected"
-            yield _gauge("broker_connected", "Whether a broker is there.", (), [((), is_connected)])
-        yield _gauge("cost_usd", "What conversations have cost.", ("model",), measures.cost.by_model.items())
-        unpriced = "Answers for which no price was known: not in cost_usd."
+            yield _gauge("broker_connected", "Whether a broker is connected.", (), [((), is_connected)])
+        yield _gauge("cost_usd", "Cost of conversations.", ("model",), measures.cost.by_model.items())
+        unpriced = "Answers without a price, not included in cost_usd."
         yield _gauge("unpriced_answers", unpriced, ("model",), measures.cost.unpriced.items())
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: what there is depends on what there was."""
+        """No metrics in advance: their labels depend on the data."""
         return ()
 
 
@@ -227,39 +226,39 @@ def _gauge(name: str, help_text: str, labels: tuple[str, ...], values: Iterable[
 
 def _worker_metrics(workers: Sequence[SystemMeasures | WorkerMeasures]) -> Iterator[Metric]:
     for name, help_text, field in (
-        ("uptime_seconds", "How long the process runs.", "uptime_sec"),
-        ("cpu_seconds", "What the process has used of a processor.", "cpu_sec"),
-        ("memory_megabytes", "The most memory that the process ever had.", "memory_mb"),
+        ("uptime_seconds", "Uptime of the process.", "uptime_sec"),
+        ("cpu_seconds", "CPU time of the process.", "cpu_sec"),
+        ("memory_megabytes", "Peak memory of the process.", "memory_mb"),
     ):
         yield _gauge(name, help_text, ("worker",), [(str(worker.worker), getattr(worker, field)) for worker in workers])
 
 
 def _run_metrics(runs: RunMeasures) -> Iterator[Metric]:
     yield _gauge("runs_in_progress", "Runs that go on.", (), [((), runs.running)])
-    yield _counter("runs_begun", "Runs that have begun.", (), [((), runs.begun)])
+    yield _counter("runs_begun", "Started runs.", (), [((), runs.begun)])
     ends = [(end, getattr(runs, end)) for end in RUN_ENDS]
-    yield _counter("runs_ended", "Runs that have ended, by how.", ("end",), ends)
+    yield _counter("runs_ended", "Finished runs by end.", ("end",), ends)
 
 
 def _http_metrics(http: HttpMeasures) -> Iterator[Metric]:
-    yield _gauge("http_requests_in_progress", "Requests that are being answered.", (), [((), http.in_progress)])
+    yield _gauge("http_requests_in_progress", "Requests in progress.", (), [((), http.in_progress)])
     counts = [
         ((route.method, route.route, status), count)
         for route in http.routes
         for status, count in route.by_status.items()
     ]
-    yield _counter("http_requests", "Requests, by status.", ("method", "route", "status"), counts)
+    yield _counter("http_requests", "Requests by status.", ("method", "route", "status"), counts)
     seconds = [((route.method, route.route), route.seconds) for route in http.routes]
-    yield _counter("http_request_seconds", "How long requests took, in all.", ("method", "route"), seconds)
+    yield _counter("http_request_seconds", "Total duration of requests.", ("method", "route"), seconds)
 
 
 def _performance_metrics(by: str, groups: list[tuple[str, Performance]]) -> Iterator[Metric]:
     for name, help_text, field in (
-        ("evaluations", "How often it was judged.", "evaluations"),
-        ("tasks", "How many tasks of it were judged.", "task_count"),
-        ("success_rate", "The share that was good enough.", "success_rate"),
-        ("average_score", "The average score, from 0 to 1.", "average_score"),
-        ("cost_usd", "What the judged turns have cost.", "cost_usd"),
+        ("evaluations", "Number of evaluations.", "evaluations"),
+        ("tasks", "Number of evaluated tasks.", "task_count"),
+        ("success_rate", "Share of successful tasks.", "success_rate"),
+        ("average_score", "Average score, from 0 to 1.", "average_score"),
+        ("cost_usd", "Cost of the evaluated turns.", "cost_usd"),
     ):
         values = [(group, getattr(performance, field)) for group, performance in groups]
         yield _gauge(f"{by}_{name}", help_text, (by,), values)
@@ -270,7 +269,7 @@ def _performance_metrics(by: str, groups: list[tuple[str, Performance]]) -> Iter
         if performance.durations is not None
         for share, field in shares
     ]
-    yield _gauge(f"{by}_duration_seconds", "How long its tasks took.", (by, "quantile"), durations)
+    yield _gauge(f"{by}_duration_seconds", "Duration of tasks.", (by, "quantile"), durations)
     for name in RESOURCES:
         usages = [
             ((group, statistic), value)
@@ -278,19 +277,19 @@ def _performance_metrics(by: str, groups: list[tuple[str, Performance]]) -> Iter
             if (usage := performance.resources.get(name)) is not None
             for statistic, value in (("average", usage.average), ("max", usage.most))
         ]
-        yield _gauge(f"{by}_{name}", "What its tasks used, as reported.", (by, "statistic"), usages)
+        yield _gauge(f"{by}_{name}", "Reported resource usage of tasks.", (by, "statistic"), usages)
 
 
 def _mail_metrics(mail: MailMetrics) -> Iterator[Metric]:
     states = ("ready", "leased", "waiting", "behind", "held", "away", "done", "dead")
     letters = [((box.recipient_id, state), getattr(box, state)) for box in mail.mailboxes for state in states]
-    yield _gauge("mailbox_letters", "Letters by where they stand.", ("recipient", "state"), letters)
+    yield _gauge("mailbox_letters", "Letters by status.", ("recipient", "state"), letters)
     retries = [(box.recipient_id, box.retries) for box in mail.mailboxes]
-    yield _gauge("mailbox_retries", "How often letters were handed out again.", ("recipient",), retries)
+    yield _gauge("mailbox_retries", "Repeated deliveries.", ("recipient",), retries)
     for name, help_text, value in (
         ("queue_depth", "Letters that are neither done nor dead.", mail.queue_depth),
-        ("dead_letters", "Letters that were given up.", mail.dead_letters),
-        ("retries", "How often letters were handed out again, in all.", mail.retries),
+        ("dead_letters", "Dead letters.", mail.dead_letters),
+        ("retries", "Repeated deliveries of all mailboxes.", mail.retries),
     ):
         yield _gauge(f"mail_{name}", help_text, (), [((), value)])
 
@@ -301,8 +300,8 @@ def _metrics_endpoint(path: str, name: str) -> Endpoint:
         path,
         show_metrics,
         name=name,
-        summary="What is measured: tasks, agents, models, mail, cost, and of all workers runs and requests",
-        description="JSON, or Prometheus' text where Accept would rather have that.",
+        summary="Measures of tasks, agents, models, mail and cost; with the scope admin also runs and requests",
+        description="JSON, or the Prometheus text format if Accept prefers it.",
         responses={200: (AllMeasures, Media("text/plain", {"type": "string"}))},
         scope=SCOPE,
     )

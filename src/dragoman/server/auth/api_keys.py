@@ -1,13 +1,12 @@
-"""Keys of callers: how one is made, where its pepper is kept, and how it is known again.
+"""API keys: create and verify them, and load their pepper.
 
-    made = new_key(peppers)                      made.text is shown once, made.secret_hash is kept
-    load_peppers(store_url, …)                    the pepper, which is in no database
-    await KeyRing(store, peppers).holder(text)   what is kept of the key, if it is good
+    key = new_key(peppers)                       key.text is shown once, key.secret_hash is stored
+    load_peppers(store_url, …)                   the pepper, which is not in the database
+    await KeyRing(store, peppers).verify(text)   the stored key, if it is valid
 
-A key is ``ak_live_<public id>_<secret>_<checksum>``. The checksum tells a mistyped one without asking the store; the
-public id finds the row; the HMAC of the secret under the pepper is compared in constant time, also where there is no
-row, so that the answer to every bad key takes the same way. The one rule: a secret is never stored, and no two keys
-share anything that is remembered of them, which is found by the SHA-256 of the whole key.
+A key is ``ak_live_<public id>_<secret>_<checksum>``. The checksum detects a typo without a query; the public id finds
+the row; the HMAC of the secret under the pepper is compared in constant time, also without a row, so that every invalid
+key takes the same path. Invariants: a secret is never stored, and the cache is keyed by the SHA-256 of the whole key.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dragoman.attachments import SigningKeys
 from dragoman.store import ApiKey, Store
 
 PEPPER_VARIABLE: Final = "DRAGOMAN_KEY_PEPPER"
-CACHE_S: Final = 0.9  # a key that is taken back is refused within a second
+CACHE_S: Final = 0.9  # a revoked key is rejected within a second
 _LAST_USED_INTERVAL: Final = timedelta(minutes=10)
 _MAX_CACHED: Final = 4_096
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -40,9 +39,9 @@ _KEY: Final = re.compile(r"(ak_[a-z]{1,8}_([0-9A-Za-z]{8})_([0-9A-Za-z_-]{43}))_
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key that was just made."""
+    """A new key."""
 
-    text: str  # the key itself, to be shown once
+    text: str  # the key, shown once
     public_id: str
     secret_hash: bytes
 
@@ -51,7 +50,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 def new_key(peppers: SigningKeys) -> NewKey:
-    """A key that nobody can guess."""
+    """Create a random key."""
     public_id = "".join(secrets.choice(_ALPHABET) for _ in range(8))
     secret = secrets.token_urlsafe(32)
     text = f"ak_live_{public_id}_{secret}"
@@ -62,7 +61,7 @@ def new_key(peppers: SigningKeys) -> NewKey:
 def load_peppers(
     store_url: str, keys_file: str | None = None, environment: Mapping[str, str] | None = None
 ) -> SigningKeys:
-    """Where the pepper of a store's keys is: a variable, a file that was named, one beside the store, or the user's."""
+    """The pepper of a store's keys: from the variable, the named file, a file beside the store, or the user's file."""
     environment = os.environ if environment is None else environment
     if text := environment.get(PEPPER_VARIABLE, "").strip():
         return SigningKeys.from_text(text, PEPPER_VARIABLE)
@@ -77,7 +76,7 @@ def load_peppers(
 
 
 class KeyRing:
-    """The keys of a store, known again."""
+    """Verifies the keys of a store."""
 
     def __init__(self, store: Store, peppers: SigningKeys, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -86,7 +85,7 @@ class KeyRing:
         self._cache: dict[bytes, tuple[float, ApiKey]] = {}
 
     async def verify(self, text: str) -> ApiKey | None:
-        """What is kept of a key, if it is one of ours and good."""
+        """The stored key, if the text is a valid key."""
         match = _KEY.fullmatch(text) if len(text) <= 128 else None
         if match is None or not hmac.compare_digest(_checksum(match[1]), match[4]):
             return None
@@ -99,7 +98,7 @@ class KeyRing:
         return key if key is not None and key.is_valid(self._store.clock()) else None
 
     def clear(self) -> None:
-        """Ask the store again for every key."""
+        """Clear the cache."""
         self._cache.clear()
 
     async def _check_secret(self, public_id: str, secret: str) -> ApiKey | None:

@@ -1,12 +1,18 @@
-"""The token of a server without keys, for callers on this machine that are not the server's own user.
+"""Local access without API keys: the token of the server, and the user at the other end of a connection.
 
     token = LocalToken()
-    token.url(address)               the address with the token in it, to be printed once
-    token.is_bearer(header)          whether an Authorization header holds it
-    token.cookie(uid)                what a browser of that user keeps after its first visit
+    token.url(address)               the URL with the token, printed once
+    token.is_bearer(header)          whether an Authorization header has it
+    token.cookie(uid)                the cookie for a browser of that user
+    await Peer(client, server).uid() the user who owns the client's socket; ``None`` if it is unknown
+    can_find_users()                 whether the kernel reports socket owners; Linux does
 
-A browser sends a cookie to every port of a host, so also to servers of other users. Therefore a cookie is not the
-token: it is good only from the user to whom it was given.
+A browser sends a cookie to every port of a host, and so to servers of other users. A cookie is therefore not the token:
+it is valid only for the user who received it.
+
+The kernel lists the sockets of this network namespace with their owners in ``/proc/net/tcp`` and ``/proc/net/tcp6``. A
+socket that its process has closed is listed as root's, without an inode; such a row is ignored. Headers do not count,
+so a proxy is its own user.
 """
 
 from __future__ import annotations
@@ -25,12 +31,12 @@ PARAMETER: Final = "token"
 
 
 def cookie_name(port: int | None) -> str:
-    """The name of the cookie: servers at other ports of this machine have their own."""
+    """The name of the cookie, which differs for each port of this machine."""
     return f"dragoman_token_{port}"
 
 
 class LocalToken:
-    """A secret that is made when a server starts, and forgotten when it ends."""
+    """A secret of one server process, valid until it ends."""
 
     def __init__(self, text: str | None = None) -> None:
         self.text = text or secrets.token_urlsafe(32)
@@ -39,7 +45,7 @@ class LocalToken:
         return "LocalToken(…)"
 
     def url(self, address: str) -> str:
-        """The address of the page with the token in it."""
+        """The URL of the page with the token."""
         return f"{address}/?{PARAMETER}={self.text}"
 
     def is_token(self, text: str) -> bool:
@@ -47,38 +53,38 @@ class LocalToken:
         return hmac.compare_digest(text.encode("utf-8", "replace"), self.text.encode())
 
     def is_bearer(self, authorization: str) -> bool:
-        """Whether the value of an Authorization header holds the token."""
+        """Whether an Authorization header has the token."""
         scheme, _, text = authorization.partition(" ")
         return scheme.lower() == "bearer" and self.is_token(text.strip())
 
     def cookie(self, uid: int | None) -> str:
-        """What a browser of this user keeps."""
+        """The cookie for a browser of this user."""
         return hmac.new(self.text.encode(), f"cookie of user {uid}".encode(), "sha256").hexdigest()
 
     def is_cookie(self, text: str | None, uid: int | None) -> bool:
-        """Whether a browser of this user has been given this."""
+        """Whether a text is the cookie of this user."""
         return text is not None and hmac.compare_digest(text.encode("utf-8", "replace"), self.cookie(uid).encode())
 
 
 Address = tuple[str, int]
-End = tuple[str, int | None]  # as servers tell it: without a port if it is no address
-PEER: Final = "peer"  # its name in the state of a request
+End = tuple[str, int | None]  # no port if it is not an IP address
+PEER: Final = "peer"  # key in the state of a request
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _UID_MAP: Final = Path("/proc/self/uid_map")
 _OVERFLOW: Final = Path("/proc/sys/kernel/overflowuid")
 _EVERY_USER: Final = 2**32 - 1
-_UID, _INODE = 4, 6  # among the fields of a row behind its two addresses
+_UID, _INODE = 4, 6  # fields of a row after the two addresses
 
 
 class Peer:
-    """The other end of one connection."""
+    """The other end of a connection."""
 
     def __init__(self, client: End | None, server: End | None) -> None:
         self._client, self._server = client, server
         self._uid: int | None = None
 
     async def uid(self) -> int | None:
-        """The user of its socket, which stays the same as long as the connection lasts."""
+        """The owner of its socket, constant for the connection."""
         match self._client, self._server:
             case (str(host), int(port)), (str(server_host), int(server_port)) if self._uid is None and can_find_users():
                 self._uid = await asyncio.to_thread(find_uid, (host, port), (server_host, server_port))
@@ -87,12 +93,12 @@ class Peer:
 
 @functools.cache
 def can_find_users() -> bool:
-    """Whether the kernel tells whose a socket is."""
+    """Whether the kernel reports the owners of sockets."""
     return any(os.access(table, os.R_OK) for table in _TABLES)
 
 
 def find_uid(client: Address, server: Address) -> int | None:
-    """The user of the socket whose own address is the client's, connected to the server's."""
+    """The owner of the client's socket of a connection."""
     for table in _TABLES:
         try:
             rows = table.read_text("ascii")
@@ -109,14 +115,14 @@ def _uid_in(rows: str, ends: str) -> int | None:
     if at < 0:
         return None
     fields = rows[at + len(ends) : rows.find("\n", at)].split()
-    if len(fields) <= _INODE or fields[_INODE] == "0":  # closed by its process
+    if len(fields) <= _INODE or fields[_INODE] == "0":  # its process has closed it
         return None
     uid = int(fields[_UID])
     return None if uid == _ambiguous_uid() else uid
 
 
 def _table_addresses(address: Address) -> tuple[str, ...]:
-    """An address as the tables write it: as IPv4, empty if it is none, and as IPv6, mapped if it is none."""
+    """An address in the format of the tables: as IPv4 (empty if it has none), and as IPv6 (mapped if necessary)."""
     host, port = ipaddress.ip_address(address[0].partition("%")[0]), address[1]
     if isinstance(host, ipaddress.IPv6Address):
         ipv4 = host.ipv4_mapped
@@ -128,14 +134,14 @@ def _table_addresses(address: Address) -> tuple[str, ...]:
 
 
 def _to_kernel_hex(packed: bytes) -> str:
-    """Bytes as the kernel prints them: by four, in the order of this machine."""
+    """Bytes as the kernel prints them: in words of four bytes, in native byte order."""
     parts = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(part, sys.byteorder):08X}" for part in parts)
 
 
 @functools.cache
 def _ambiguous_uid() -> int | None:
-    """The number that stands for every user whom this user namespace does not know; none if it knows all."""
+    """The number for all users outside this user namespace; ``None`` if the namespace has all users."""
     try:
         mapped_count = sum(int(line.split()[2]) for line in _UID_MAP.read_text().splitlines())
         return None if mapped_count >= _EVERY_USER else int(_OVERFLOW.read_text())

@@ -1,4 +1,4 @@
-"""``GET /api/v1/agent/me``: who the server takes the caller for."""
+"""``GET /api/v1/agent/me``: the caller's identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.server.http.endpoint import Endpoint
 
 
 class Me(msgspec.Struct, frozen=True, rename="camel"):
-    """Who calls."""
+    """The caller."""
 
     user_id: str
     team_id: str | None
@@ -21,12 +21,12 @@ class Me(msgspec.Struct, frozen=True, rename="camel"):
 
 
 async def get_me(request: Request) -> Response:
-    """Say who calls."""
+    """Return the caller's identity."""
     principal = get_principal(request)
     body = Me(principal.user_id, principal.team_id, principal.key_id, sorted(principal.scopes), principal.is_local)
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/v1/agent/me", get_me, name="me", summary="Who the server takes you for", responses={200: Me}),
+    Endpoint("GET", "/api/v1/agent/me", get_me, name="me", summary="The caller's identity", responses={200: Me}),
 )

@@ -1,16 +1,17 @@
-"""Who calls: by a key, or as the one person of this machine. And which sessions are theirs.
+"""The caller of a request, its scopes, and its sessions.
 
-    principal = get_principal(request)                      who calls; the route is not reached without
-    session = await get_owned_session(request, thread_id)      their session, or the one 404
+    principal = get_principal(request)                       set for every endpoint that is not public
+    session = await get_owned_session(request, thread_id)    404 if it is missing or belongs to another user
 
-Without a key, on a server that only this machine reaches, the caller is ``local`` and owns what the command line made.
-That is the user whose server it is, by the user of the connection's socket; any other user of the machine sends the
-token that the server printed.
+On a server for this machine only, the user who started it needs no key: the principal is ``local`` and owns the
+sessions of the command line. The owner of the client's socket decides; any other user sends the printed token.
 
-A browser on this machine runs pages of strangers, so there a request has to name this machine as its host (a name that
-was made to point here is refused) and, where it says which page it comes from, that page has to be ours. What a proxy
-has passed on comes from somebody else, who needs a key. The one rule:
-who calls is decided here, from the matched route and the credential alone; no field of a request changes it.
+A browser on this machine also runs pages of other sites. A request without a key must name a loopback host (against DNS
+rebinding), and its origin must be the server's own. A request that a proxy forwarded needs a key. Invariant: only the
+matched route and the credential decide the identity; no other field of a request changes it.
+
+Scopes: ``chat`` (own threads and runs), ``tools`` (the server's tools), ``history:write`` (import messages of all
+roles), ``mail`` (letters), ``admin`` (the server's own measures), ``agent:ID`` (send and receive as that agent).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who calls."""
+    """The caller of a request."""
 
     user_id: str
     team_id: str | None
@@ -52,7 +53,7 @@ class Principal(msgspec.Struct, frozen=True):
     is_local: bool
 
     def owns(self, session: Session) -> bool:
-        """Whether a session is theirs."""
+        """Whether a session belongs to the caller."""
         if self.is_local:
             return session.user_id in (None, LOCAL_USER)
         return session.user_id == self.user_id and session.team_id == self.team_id
@@ -63,12 +64,12 @@ class Principal(msgspec.Struct, frozen=True):
         return Owners(self.user_id, self.team_id, is_everywhere=self.is_local)
 
     def session_ids(self, thread_id: str) -> tuple[str, ...]:
-        """The ids that their session of that name may have: the name, or another where somebody else's has it."""
+        """The possible ids of the caller's session: its name, or another id if another user's session has the name."""
         return ids_for_owner(thread_id, self.user_id, self.team_id)
 
 
 def is_scope(name: str) -> bool:
-    """Whether there is such a scope."""
+    """Whether this scope exists."""
     return name in SCOPES or _AGENT.fullmatch(name) is not None
 
 
@@ -76,13 +77,13 @@ LOCAL: Final = Principal(LOCAL_USER, None, None, SCOPES, True)
 
 
 def get_principal(request: Request) -> Principal:
-    """Who calls."""
+    """The authenticated caller."""
     principal: Principal = request.state.principal
     return principal
 
 
 async def get_owned_session(request: Request, thread_id: str) -> Session:
-    """A session of the caller, by the name that they know; a missing one and somebody else's are the same 404."""
+    """The caller's session, or 404 if it is missing or belongs to another user."""
     session = await find_thread(app_state(request).store, get_principal(request), thread_id)
     if session is None:
         raise not_found_error()
@@ -90,10 +91,10 @@ async def get_owned_session(request: Request, thread_id: str) -> Session:
 
 
 async def find_thread(store: Store, principal: Principal, thread_id: str) -> Session | None:
-    """The caller's session of that name, if there is one.
+    """The caller's session of that name, or ``None``.
 
-    Where somebody else's session has the name as its id, the caller's has another id, which is never shown and under
-    which nothing is found: it would show that the other session exists.
+    If another user's session has the name as its id, the caller's session has another id. That id is never shown and is
+    not accepted in requests, because it would reveal that the other session exists.
     """
     for session_id in principal.session_ids(thread_id):
         session = await find_session(store, principal, session_id)
@@ -103,7 +104,7 @@ async def find_thread(store: Store, principal: Principal, thread_id: str) -> Ses
 
 
 async def find_session(store: Store, principal: Principal, session_id: str) -> Session | None:
-    """The caller's session of an id that comes from the store. What a request names is a ``thread_id``."""
+    """The caller's session by an id from the store. For names from a request use ``find_thread``."""
     with contextlib.suppress(UnknownSessionError, FormatError):
         session = await store.get_session(session_id)
         return session if principal.owns(session) else None
@@ -111,7 +112,7 @@ async def find_session(store: Store, principal: Principal, session_id: str) -> S
 
 
 async def authenticate(request: Request) -> Principal:
-    """Who calls, found out from the request; 401 if that cannot be."""
+    """Authenticate the caller; 401 if that fails."""
     authorizations = request.headers.getlist("authorization")
     state = app_state(request)
     is_open = not state.config.requires_keys
@@ -127,9 +128,9 @@ async def authenticate(request: Request) -> Principal:
 
 
 async def _is_own_user(request: Request) -> bool:
-    """Whether the caller is the user whose server this is, or has been given a cookie.
+    """Whether the caller is the user who started the server, or has a valid cookie.
 
-    Where no system tells who calls, everybody on this machine counts as that user, unless there are tools.
+    If the kernel does not report socket owners, every local user counts as that user, unless there are tools.
     """
     state, uid = app_state(request), await get_peer_uid(request)
     if uid is None and not can_find_users() and not len(state.agent.tools):
@@ -141,15 +142,15 @@ async def _is_own_user(request: Request) -> bool:
 
 
 async def get_peer_uid(request: Request) -> int | None:
-    """The user of this machine at the other end of the connection; none if that cannot be found out."""
+    """The local user at the other end of the connection; ``None`` if it is unknown."""
     peer = getattr(request.state, PEER, None) or Peer(request.scope.get("client"), request.scope.get("server"))
     return await peer.uid()
 
 
 def _token_error() -> ApiError:
     message = (
-        "This server belongs to another user of this machine. Open the URL with a token that it printed when it"
-        " started, or send that: Authorization: Bearer TOKEN."
+        "This server belongs to another user of this machine. Open the URL with the token that it printed when it"
+        " started, or send Authorization: Bearer TOKEN."
     )
     return ApiError(401, "unauthorized", message, headers={"www-authenticate": "Bearer"})
 
@@ -163,30 +164,30 @@ async def _authenticate_key(request: Request, authorization: str) -> Principal:
 
 
 def credentials_error() -> ApiError:
-    """The one answer to every key that is not good, and to none."""
-    message = "A key is needed: Authorization: Bearer KEY. Make one with dragoman keys create."
+    """The same error for a missing and for every invalid key."""
+    message = "An API key is required: Authorization: Bearer KEY. Create one with dragoman keys create."
     return ApiError(401, "unauthorized", message, headers={"www-authenticate": "Bearer"})
 
 
 def require_local_request(request: Request) -> None:
-    """Refuse what a page of somebody else makes a browser of this machine send."""
+    """Reject a request that a page of another site or a proxy sent."""
     host = request.headers.get("host", "").lower()
     if not is_loopback(_strip_port(host)):
-        raise ApiError(403, "host_not_allowed", "Without a key, this server answers only to a name of this machine.")
+        raise ApiError(403, "host_not_allowed", "Without a key, Host must name this machine.")
     if any(name in request.headers for name in _PROXY_HEADERS):
-        message = "A proxy stands in front of this server. Start it with --base-url or --require-keys, and send a key."
+        message = "A proxy forwarded the request. Start the server with --base-url or --require-keys, and send a key."
         raise ApiError(403, "proxy_not_allowed", message)
     origin = request.headers.get("origin")
     extra_origins = app_state(request).config.allow_origin
     allowed_origins = (f"{_scheme(app_state(request).config)}://{host}", *extra_origins)
-    # A browser does not name the page that fetches a picture or a script, but it says that it is another's.
+    # Browsers send no Origin with requests for images and scripts, but Sec-Fetch-Site.
     is_cross_site = origin is None and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
     if is_cross_site or (origin is not None and origin.lower() not in allowed_origins):
-        raise ApiError(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
+        raise ApiError(403, "origin_not_allowed", "Without a key, only pages of this server may send requests.")
 
 
 def _scheme(config: ServerConfig) -> str:
-    """The scheme of the server's own pages: http, unless its base URL names another."""
+    """The scheme of the server's own pages."""
     return urlsplit(config.base_url or "").scheme.lower() or "http"
 
 

@@ -1,11 +1,11 @@
-"""Files: uploaded, named by a signed URL again, and served to whoever has one.
+"""Attachments: upload a file, get a signed URL, and read the file behind one.
 
-    POST /api/v1/agent/attachments               multipart, the file in the field ``file``
-    GET  /api/v1/agent/attachments/signed-url    a URL for a file of the caller that was uploaded before
-    GET  /storage/v1/object/sign/{bucket}/{path} the file itself; the URL is the right to read it
+    POST /api/v1/agent/attachments               multipart, with the file in the field ``file``
+    GET  /api/v1/agent/attachments/signed-url    a URL for an uploaded file of the caller
+    GET  /storage/v1/object/sign/{bucket}/{path} the file; the URL is the permission to read it
 
-The rules for files are those of ``dragoman.attachments``. The one rule: a URL is verified as it came in the request
-line, behind the address that the server gave itself, and never behind the ``Host`` that a client names.
+``dragoman.attachments`` has the rules for files. Invariant: a URL is verified byte for byte as in the request line,
+after the configured address of the server, never after the client's ``Host``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dragoman.server.http.multipart import read_form
 from dragoman.server.http.requests import app_state, text_param, validate_id
 from dragoman.server.http.responses import json_response
 
-_RANGE_HEADER: Final = re.compile(r"(?i:bytes)=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})")  # only one part
-_DEFAULT_GROUP: Final = "unsorted"  # where a file is that was uploaded for no thread or run yet
+_RANGE_HEADER: Final = re.compile(r"(?i:bytes)=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})")  # a single range
+_DEFAULT_GROUP: Final = "unsorted"  # folder of a file that was uploaded without a thread or a run
 
 
 class UploadResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is kept, and a URL to send with a message."""
+    """A stored file, and a URL to send with a message."""
 
     bucket: str
     path: str
@@ -43,7 +43,7 @@ class UploadResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedUrlResponse(msgspec.Struct, frozen=True):
-    """Where a file can be read for a while."""
+    """A URL that is valid for a limited time."""
 
     bucket: str
     path: str
@@ -54,7 +54,7 @@ class SignedUrlResponse(msgspec.Struct, frozen=True):
 
 
 async def upload_attachment(request: Request) -> Response:
-    """Keep a file of the caller."""
+    """Store a file of the caller."""
     form = await read_form(request)
     thread, run = (validate_id(form.fields.get(name) or _DEFAULT_GROUP, name) for name in ("threadId", "runId"))
     owner, attachments, file = _owner(request), app_state(request).attachments, form.file
@@ -80,21 +80,21 @@ def _owner(request: Request) -> Owner:
 
 
 async def sign_attachment(request: Request) -> Response:
-    """A URL for a file of the caller."""
+    """Return a signed URL for a file of the caller."""
     bucket, path = text_param(request, "bucket"), text_param(request, "path", max_length=2_000)
     url = await app_state(request).attachments.signed_url(bucket, path, _owner(request))
     return json_response(SignedUrlResponse(bucket, path, url))
 
 
 async def read_attachment(request: Request) -> Response:
-    """The file that a signed URL names."""
+    """Return the file of a signed URL."""
     state = app_state(request)
     location = state.attachments.verify(_request_url(request), None)
     direct_url = await state.attachments.direct_url(location.bucket, location.path)
     if direct_url is not None:
         return RedirectResponse(direct_url, 307, headers={"cache-control": "private, no-store"})
     file = await state.attachments.open(location.bucket, location.path, None)
-    # Pages of other servers may show it: who has the URL may see the file.
+    # Pages of other sites may show it: the URL is the permission.
     own_headers = {"Accept-Ranges": "bytes", "Cross-Origin-Resource-Policy": "cross-origin"}
     headers = {**response_headers(file), **own_headers}
     byte_range = parse_range(request.headers.getlist("range"), file.size) if "if-range" not in request.headers else None
@@ -112,10 +112,10 @@ async def read_attachment(request: Request) -> Response:
 
 
 def parse_range(headers: Sequence[str], size: int) -> range | None:
-    """The bytes that a ``Range`` asks for, none of them if the file has none such; ``None`` for the whole file.
+    """The bytes of a ``Range`` header, empty if the file does not have them; ``None`` for the whole file.
 
-    Who asks for several parts gets the whole file, so that a thousand of them cost nothing; so does who asks for
-    something that is no range of bytes.
+    Several ranges, and values that are no byte range, return the whole file, so that a request cannot multiply the
+    work.
     """
     match = _RANGE_HEADER.fullmatch(headers[0]) if len(headers) == 1 else None
     if match is None or match.group("first", "last") == ("", ""):
@@ -129,14 +129,14 @@ def parse_range(headers: Sequence[str], size: int) -> range | None:
 
 
 def _request_url(request: Request) -> str:
-    """The URL of a request: the address that we have, and the request line sign for sign, behind the root path."""
+    """The URL of a request: the server's address and the exact request line without the root path."""
     path, query = request.scope["raw_path"].decode("latin-1"), request.scope["query_string"].decode("latin-1")
     path = path.removeprefix(request.scope.get("root_path", ""))
     return f"{address(app_state(request).config)}{path}{'?' if query else ''}{query}"
 
 
 async def _read_range(file: OpenFile, byte_range: range) -> AsyncIterator[bytes]:
-    """Some bytes of a file. Those before are read as well: a file is small, and then every storage is the same."""
+    """A part of a file. The bytes before it are read too: files are small, and not every storage supports ranges."""
     offset = 0
     try:
         async for chunk in file.chunks:
@@ -169,7 +169,7 @@ ENDPOINTS = (
         "/api/v1/agent/attachments",
         upload_attachment,
         name="upload_attachment",
-        summary="Keep a file, to be sent with a message",
+        summary="Upload a file for a message",
         scope="chat",
         request_body=_FORM,
         responses={200: UploadResponse},
@@ -179,12 +179,12 @@ ENDPOINTS = (
         "/api/v1/agent/attachments/signed-url",
         sign_attachment,
         name="sign_attachment",
-        summary="A URL under which a file can be read for a while",
+        summary="A signed URL for a file",
         scope="chat",
         responses={200: SignedUrlResponse},
         query=(
-            Query("bucket", summary="As the message's metadata has it", required=True),
-            Query("path", summary="As the message's metadata has it", required=True),
+            Query("bucket", summary="From the message's metadata", required=True),
+            Query("path", summary="From the message's metadata", required=True),
         ),
     ),
     Endpoint(
@@ -192,9 +192,9 @@ ENDPOINTS = (
         f"{ROUTE}{{bucket}}/{{path:path}}",
         read_attachment,
         name="read_attachment",
-        summary="The file that a signed URL names",
+        summary="The file of a signed URL",
         responses={200: _BYTES, 206: _BYTES, 307: None},
-        query=(Query("token", summary="The right to read it", required=True),),
+        query=(Query("token", summary="The signature", required=True),),
         public=True,
     ),
 )

@@ -32,37 +32,37 @@ _DATE: Final = {"type": "string", "format": "date"}
 
 
 class CostTotal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a group of answers consumed and cost."""
+    """Tokens and cost of a group of answers."""
 
-    group: str | None  # the model, or the day in UTC
+    group: str | None  # model, or day in UTC
     messages: int
     input_tokens: int
     cached_input_tokens: int
     cache_creation_input_tokens: int
     output_tokens: int
     reasoning_tokens: int
-    cost_usd: str | None  # of the answers that have a price; null if none has one
-    unpriced: int  # answers for which no price was known: what they cost is not in the sum
+    cost_usd: str | None  # of the answers with a price; null if none has one
+    unpriced: int  # answers without a price, not included in the sum
 
 
 class ReceiptResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one answer cost, and how that comes about."""
+    """The cost of one answer, with its calculation."""
 
     seq: int
     model: str | None
-    cost_usd: str | None  # null if no price was known
+    cost_usd: str | None  # null without a price
     state: Literal["priced", "unpriced"]
     usage: dict[str, Any]
-    lines: tuple[ReceiptLine, ...]  # none where the prices of then are not known any more
+    lines: tuple[ReceiptLine, ...]  # empty if the prices of that time are not known any more
     timestamp: datetime
 
 
 class ThreadCostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a thread has cost. What it shares with the thread that it was forked from was paid there."""
+    """The cost of a thread. Messages shared with the thread that it was forked from count there."""
 
     thread_id: str
-    total_usd: str | None  # of the answers that have a price; null if none has one
-    unpriced: int  # answers for which no price was known
+    total_usd: str | None  # of the answers with a price; null if none has one
+    unpriced: int  # answers without a price
     by_model: list[CostTotal]
     receipts: list[ReceiptResponse]
     has_more: bool
@@ -70,16 +70,16 @@ class ThreadCostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class CostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the caller has consumed, deleted threads included."""
+    """The caller's usage, including deleted threads."""
 
-    total_usd: str | None  # of the answers that have a price; null if none has one
-    unpriced: int  # answers for which no price was known
+    total_usd: str | None  # of the answers with a price; null if none has one
+    unpriced: int  # answers without a price
     by_day: list[CostTotal]
     by_model: list[CostTotal]
 
 
 async def get_thread_cost(request: Request) -> Response:
-    """What a thread has cost, by model and by answer."""
+    """Return the cost of a thread by model and by answer."""
     state = app_state(request)
     session = await get_owned_session(request, request.path_params["id"])
     limit = int_param(request, "limit", default=_RECEIPT_LIMIT, maximum=1_000)
@@ -125,7 +125,7 @@ def _receipt_response(state: AppState, call: PricedCall) -> ReceiptResponse:
 
 
 async def get_cost(request: Request) -> Response:
-    """What the caller has consumed, by day and by model."""
+    """Return the caller's usage by day and by model."""
     store, owners = app_state(request).store, get_principal(request).owners
     since, until = day_param(request, "from"), day_param(request, "to")
     first, last = (None if day is None else day.isoformat() for day in (since, until))
@@ -164,12 +164,12 @@ ENDPOINTS = (
         f"{_THREAD}/cost",
         get_thread_cost,
         name="thread_cost",
-        summary="What a thread has cost, by model and by answer",
+        summary="Cost of a thread by model and by answer",
         scope="chat",
         responses={200: ThreadCostResponse},
         query=(
-            Query("limit", {"type": "integer", "minimum": 1}, "At most so many receipts, 1000 if it is more"),
-            Query("afterSeq", {"type": "integer", "minimum": 0}, "Those behind this place"),
+            Query("limit", {"type": "integer", "minimum": 1}, "Maximum number of receipts, at most 1000"),
+            Query("afterSeq", {"type": "integer", "minimum": 0}, "Answers after this position"),
         ),
     ),
     Endpoint(
@@ -177,9 +177,9 @@ ENDPOINTS = (
         "/api/v1/agent/cost",
         get_cost,
         name="cost",
-        summary="What the caller has consumed, by day and by model",
+        summary="The caller's usage by day and by model",
         scope="chat",
         responses={200: CostResponse},
-        query=(Query("from", _DATE, "From this day on, in UTC"), Query("to", _DATE, "Before this day")),
+        query=(Query("from", _DATE, "First day, in UTC"), Query("to", _DATE, "Day after the last one")),
     ),
 )

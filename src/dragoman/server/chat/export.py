@@ -35,11 +35,11 @@ _THREAD: Final = "/api/v1/agent/threads/{id}"
 
 
 async def export_thread(request: Request) -> Response:
-    """A thread as a file: a page for people, or every message in the canonical format."""
+    """Return a thread as a file: Markdown, HTML, or canonical JSON."""
     session = await get_owned_session(request, request.path_params["id"])
     format_name = text_param(request, "format", "json", max_length=20)
     if format_name not in _SUFFIXES:
-        raise ApiError(422, "unknown_format", f"There are {', '.join(_SUFFIXES)}.")
+        raise ApiError(422, "unknown_format", f"Unknown format. Use one of {', '.join(_SUFFIXES)}.")
     name = re.sub(r"[^A-Za-z0-9_-]", "-", name_from_id(session.id))[:100]
     headers = {
         "content-disposition": f'attachment; filename="{name}.{_SUFFIXES[format_name]}"',
@@ -64,7 +64,7 @@ def _render_page(format_name: str, session: Session, history: Sequence[Message])
 
 
 async def _stream_json(store: Store, session: Session) -> AsyncIterator[bytes]:
-    """One document, a page of it at a time."""
+    """The document, one page of messages at a time."""
     head = {
         "id": name_from_id(session.id),
         "title": session.title,
@@ -94,6 +94,6 @@ ENDPOINTS = (
                 {"type": "object"},
             )
         },
-        query=(Query("format", {"type": "string", "enum": list(_SUFFIXES)}, "json unless it is given"),),
+        query=(Query("format", {"type": "string", "enum": list(_SUFFIXES)}, "The default is json"),),
     ),
 )

@@ -1,8 +1,12 @@
-"""``GET /api/v1/agent/history``: what was said in a thread, by day or by page.
+"""``GET /api/v1/agent/history``: the messages of a thread, by day or by page.
 
-Without anything else said it is the newest day of a thread, or of the thread in which something happened last;
-``before`` a day it is the newest day before that. ``limit``, ``beforeSeq`` and ``afterSeq`` turn pages by places
-instead. The one rule: a page is read from its place, so it costs the same in a thread of any length.
+The default is the newest day of a thread, or of the most recently changed thread; ``before`` selects the newest day
+before another. ``limit``, ``beforeSeq`` and ``afterSeq`` select pages by position instead. The cost of a page does not
+depend on the length of the thread.
+
+A row has the text of a message; files, calls and thinking are in its metadata, beside the application's own fields.
+Invariants: ``provider_raw``, signatures, user and team are never returned; a field of ``ServerFields`` has the server's
+value or is absent, never an application's value.
 """
 
 from __future__ import annotations
@@ -47,31 +51,31 @@ from dragoman.turn.state import stage_of
 
 PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200
-_MAX_DAY_SIZE: Final = 1_000  # messages of one day, unless a limit is given
+_MAX_DAY_SIZE: Final = 1_000  # messages of one day, without a limit in the query
 _MAX_SEQ: Final = 999_999_999
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of a thread, in the order in which it was said."""
+    """A page of a thread, in order."""
 
-    thread_id: str | None  # none if the caller has no thread yet
+    thread_id: str | None  # none if the caller has no thread
     messages: list[HistoryRow]
-    has_more: bool  # whether there is more in the direction that was asked for
-    limit: int  # how many messages there are at most
-    day: str | None = None  # the day in UTC that this is, if it was asked for by day
-    before: str | None = None  # what to ask for the day before with; none if a day is not complete, or by page
-    before_seq: int | None = None  # what to ask for the page before with; none if there is none
-    after_seq: int | None = None  # what to ask for whatever comes later with
+    has_more: bool  # in the requested direction
+    limit: int  # effective maximum number of messages
+    day: str | None = None  # in UTC, if the page is a day
+    before: str | None = None  # for the previous day; none if the day is incomplete, or for a page
+    before_seq: int | None = None  # for the previous page; none if there is none
+    after_seq: int | None = None  # for newer messages
 
 
 async def get_history(request: Request) -> Response:
-    """A part of a thread of the caller."""
+    """Return a page of one of the caller's threads."""
     session = await _find_session(request)
     position_params = [name for name in ("limit", "beforeSeq", "afterSeq") if name in request.query_params]
     before = day_param(request, "before")
     if before is not None and {"beforeSeq", "afterSeq"} & set(position_params):
         raise ApiError(
-            422, "invalid_parameter", "before goes by day, beforeSeq and afterSeq by place. Use one of them."
+            422, "invalid_parameter", "before selects by day, beforeSeq and afterSeq by position. Use one of them."
         )
     is_by_day = before is not None or not position_params
     limit = int_param(request, "limit", default=_MAX_DAY_SIZE if is_by_day else PAGE_SIZE, maximum=MAX_PAGE_SIZE)
@@ -83,7 +87,7 @@ async def get_history(request: Request) -> Response:
 
 
 async def _find_session(request: Request) -> Session | None:
-    """The thread that is meant; the one in which something happened last, if none is named."""
+    """The requested thread, or the most recently changed one."""
     thread_id = text_param(request, "threadId", None)
     if thread_id is not None:
         return await get_owned_session(request, thread_id)
@@ -115,7 +119,7 @@ async def _read_day(store: Store, session: Session, before: date | None, limit: 
 
 
 async def _newest_day_rows(store: Store, session: Session, last: int, limit: int) -> tuple[list[Row], bool]:
-    """The messages of one day that end at a place, and whether they are all of that day."""
+    """The newest messages of one day up to a position, and whether they are the whole day."""
     rows: list[Row] = []
     before = last + 1
     while before > 1:
@@ -150,12 +154,12 @@ async def _read_page(request: Request, session: Session, limit: int) -> History:
 
 
 async def read_page_rows(request: Request, session: Session, limit: int) -> tuple[list[Row], bool]:
-    """The messages that ``beforeSeq`` or ``afterSeq`` ask for, or the newest; and whether there are more."""
+    """The messages of ``beforeSeq`` or ``afterSeq``, or the newest; and whether there are more."""
     store = app_state(request).store
     after = seq_param(request, "afterSeq")
     before = seq_param(request, "beforeSeq")
     if after is not None and before is not None:
-        raise ApiError(422, "invalid_parameter", "afterSeq and beforeSeq go in two directions. Use one of them.")
+        raise ApiError(422, "invalid_parameter", "afterSeq and beforeSeq exclude each other. Use one of them.")
     if after is not None:
         rows = await store.read(session.id, after, limit)
         return rows, bool(rows) and rows[-1].seq < session.last_seq
@@ -164,7 +168,7 @@ async def read_page_rows(request: Request, session: Session, limit: int) -> tupl
 
 
 async def to_history_rows(store: Store, session: Session, rows: list[Row]) -> list[HistoryRow]:
-    """Messages as a history shows them."""
+    """Messages as history rows."""
     calls = await store.find_calls(session.id, result_call_ids(row.message for row in rows))
     return [to_history_row(row, calls) for row in rows]
 
@@ -173,14 +177,14 @@ async def to_history_rows(store: Store, session: Session, rows: list[Row]) -> li
 
 
 def seq_param(request: Request, name: str) -> int | None:
-    """The place of a message in the query."""
+    """A message position in the query."""
     if name not in request.query_params:
         return None
     return int_param(request, name, default=0, minimum=0, maximum=_MAX_SEQ)
 
 
 def day_param(request: Request, name: str) -> date | None:
-    """A day in the query, as 2026-03-13."""
+    """A day in the query, such as 2026-03-13."""
     text = text_param(request, name, None)
     if text is None:
         return None
@@ -189,16 +193,16 @@ def day_param(request: Request, name: str) -> date | None:
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:
-        raise ApiError(422, "invalid_parameter", f"{name} has to be a day, as 2026-03-13.") from None
+        raise ApiError(422, "invalid_parameter", f"{name} must be a day such as 2026-03-13.") from None
 
 
 def page_params() -> tuple[Query, ...]:
-    """The parameters that turn pages by places."""
+    """The query parameters of pages by position."""
     number = {"type": "integer", "minimum": 0, "maximum": _MAX_SEQ}
     return (
-        Query("limit", {"type": "integer", "minimum": 1}, f"At most so many messages, {MAX_PAGE_SIZE} if it is more"),
-        Query("beforeSeq", number, "Those before this place"),
-        Query("afterSeq", number, "Those behind this place"),
+        Query("limit", {"type": "integer", "minimum": 1}, f"Maximum number of messages, at most {MAX_PAGE_SIZE}"),
+        Query("beforeSeq", number, "Messages before this position"),
+        Query("afterSeq", number, "Messages after this position"),
     )
 
 
@@ -208,12 +212,12 @@ ENDPOINTS = (
         "/api/v1/agent/history",
         get_history,
         name="history",
-        summary="What was said in a thread, by day or by page",
+        summary="Messages of a thread by day or by page",
         scope="chat",
         responses={200: History},
         query=(
-            Query("threadId", summary="The thread; without it, the one in which something happened last"),
-            Query("before", {"type": "string", "format": "date"}, "The newest day before this one, in UTC"),
+            Query("threadId", summary="The thread; by default the most recently changed one"),
+            Query("before", {"type": "string", "format": "date"}, "Select the newest day before this one, in UTC"),
             *page_params(),
         ),
     ),
@@ -224,7 +228,7 @@ _NO_CALLS: Final[Mapping[str, CallInfo]] = {}
 
 
 class ServerFields(TypedDict, total=False):
-    """The metadata that the server itself writes in a row. Every such field is written by ``_given``."""
+    """The metadata fields that the server writes in a row, all through ``_present_fields``."""
 
     run_id: str | None
     message_id: str | None
@@ -249,23 +253,23 @@ RESERVED_FIELDS: Final = frozenset((*ServerFields.__annotations__, *_HIDDEN_FIEL
 
 
 def application_fields(extra: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of ``extra`` whose names are not reserved for the server."""
+    """The fields of ``extra`` without reserved names."""
     return {name: value for name, value in (extra or {}).items() if name not in RESERVED_FIELDS}
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
-    """One message."""
+    """A message."""
 
-    id: str  # what the client called it, or our own id
-    seq: int  # its place, from 1
+    id: str  # the client's id, or ours
+    seq: int  # position, from 1
     role: str
-    content: str  # its words
+    content: str  # text
     metadata: dict[str, Any]
     timestamp: datetime
 
 
 def to_history_row(row: Row, calls: Mapping[str, CallInfo] = _NO_CALLS) -> HistoryRow:
-    """A message as a history shows it. ``calls`` are those that other messages made."""
+    """A message as a history row. ``calls`` has the calls of other messages."""
     message = row.message
     return HistoryRow(
         id=client_message_id(message),
@@ -278,12 +282,12 @@ def to_history_row(row: Row, calls: Mapping[str, CallInfo] = _NO_CALLS) -> Histo
 
 
 def client_message_id(message: Message) -> str:
-    """What a client knows a message by."""
+    """The id by which a client knows a message."""
     return message.metadata.message_id or message.id
 
 
 def result_call_ids(messages: Iterable[Message]) -> list[str]:
-    """The calls that results among these messages answer."""
+    """The ids of the calls that these messages answer."""
     return [
         block.tool_use_id for message in messages for block in message.content if isinstance(block, ToolResultBlock)
     ]
@@ -293,10 +297,10 @@ def result_call_ids(messages: Iterable[Message]) -> list[str]:
 
 
 def message_text(message: Message) -> str:
-    """What is said in a message.
+    """The text of a message.
 
-    Texts of an assistant that follow each other are one text that its provider cut; what stands apart is a paragraph.
-    Everybody else's texts are lines, without those of files that came with them.
+    Adjacent texts of an assistant are one text that its provider split; separate ones are paragraphs. Texts of other
+    roles are lines, without the texts of attached files.
     """
     if message.role is Role.ASSISTANT:
         groups = itertools.groupby(message.content, lambda block: isinstance(block, TextBlock))
@@ -317,7 +321,7 @@ def _texts(blocks: Iterable[ContentBlock]) -> Iterator[str]:
 
 
 def _metadata(row: Row, calls: Mapping[str, CallInfo]) -> Iterator[tuple[str, Any]]:
-    """The server's fields, and then those of the application."""
+    """The server's fields, then the application's."""
     message = row.message
     yield from _protocol_fields(message)
     if message.role is not Role.USER:
@@ -327,14 +331,14 @@ def _metadata(row: Row, calls: Mapping[str, CallInfo]) -> Iterator[tuple[str, An
 
 
 def _protocol_fields(message: Message) -> Iterator[tuple[str, Any]]:
-    """The fields that every client of the protocol knows."""
+    """The fields of the protocol."""
     metadata, latency_ms = message.metadata, message.metadata.latency_ms
-    if message.role is not Role.USER:  # whose id is the row's, and who begins a run
+    if message.role is not Role.USER:  # a user message has its id in the row, and no run
         yield from _present_fields(run_id=metadata.run_id, message_id=metadata.message_id or _own_id(message))
     if latency_ms is None and metadata.usage is not None:
         latency_ms = metadata.usage.latency_ms
     yield from _present_fields(stage=stage_of(message), latency_ms=latency_ms)
-    if metadata.stage == "tool_execution":  # the protocol's own field, of a program that stores such a message itself
+    if metadata.stage == "tool_execution":  # set by programs that store such messages themselves
         yield from _present_fields(tool_name=(metadata.extra or {}).get("tool_name"))
     files = [{"bucket": file.bucket, "path": file.path, "mime_type": file.mime_type} for file in metadata.attachments]
     if files:
@@ -356,7 +360,7 @@ def _origin_fields(metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:
 
 
 def usage_to_json(usage: Usage) -> dict[str, Any]:
-    """What a message consumed, as JSON. Amounts are texts: a number would not be exact."""
+    """Usage as JSON. Amounts are strings, because a float is not exact."""
     fields: dict[str, Any] = msgspec.to_builtins(usage)
     return {**fields, "cost_usd": fields["cost_usd"] if usage.amount_usd is not None else None, "state": usage.state}
 
@@ -380,7 +384,7 @@ def _block_fields(row: Row, calls: Mapping[str, CallInfo]) -> Iterator[tuple[str
 
 
 def _result_fields(row: Row, call: CallInfo | None) -> Iterator[tuple[str, Any]]:
-    """What is known of the call that a message answers."""
+    """Fields of the call that a message answers."""
     if call is not None:
         yield from _present_fields(tool_name=call.name)
         if row.message.metadata.latency_ms is None and call.result_seq == row.seq:
@@ -408,5 +412,5 @@ def _call_json(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
 
 
 def _present_fields(**fields: Unpack[ServerFields]) -> Iterator[tuple[str, Any]]:
-    """Those fields that have a value."""
+    """The fields that have a value."""
     return ((name, value) for name, value in fields.items() if value is not None)

@@ -42,15 +42,15 @@ from dragoman.server.http.requests import app_state, int_param
 from dragoman.server.http.responses import json_response
 from dragoman.value import identity
 
-_MAX_MEDIUM_LENGTH: Final = 256 * 1024  # characters of base64 that are sent with a message
+_MAX_MEDIUM_LENGTH: Final = 256 * 1024  # characters of base64 that are sent inline
 _THREAD: Final = "/api/v1/agent/threads/{id}"
 
 
 class PositionedMessage(msgspec.Struct, frozen=True):
-    """A message in its place."""
+    """A message with its position."""
 
     seq: int
-    message: dict[str, Any]  # in the canonical format, without what only one dialect can say
+    message: dict[str, Any]  # canonical, without the notes of one dialect
 
 
 class MessagePage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -63,30 +63,30 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LossResponse(msgspec.Struct, frozen=True):
-    """Something that a format cannot say."""
+    """Something that a format cannot represent."""
 
     block_type: str
     reason: str
 
 
 class RenderedMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A message as a format has it."""
+    """A message in another format."""
 
     thread_id: str
     message_id: str
     format: str
     wire: Any
-    losses: list[LossResponse]  # what the format cannot say
+    losses: list[LossResponse]  # what the format cannot represent
 
 
 class FormatList(msgspec.Struct, frozen=True):
-    """The formats that a message can be shown as."""
+    """The formats of a message."""
 
     formats: tuple[str, ...]
 
 
 async def list_messages(request: Request) -> Response:
-    """A page of a thread, every block of it."""
+    """Return a page of a thread with every block."""
     session = await get_owned_session(request, request.path_params["id"])
     limit = int_param(request, "limit", default=PAGE_SIZE, maximum=MAX_PAGE_SIZE)
     rows, has_more = await read_page_rows(request, session, limit)
@@ -95,13 +95,13 @@ async def list_messages(request: Request) -> Response:
 
 
 def _strip_media(message: Message) -> Message:
-    """A message without the bytes of what is kept as an attachment, or is large."""
+    """A message without the bytes of attached or large media."""
     content = tuple(_strip_medium(block, message) for block in message.content)
     return with_client_name(message.replace(content=content))
 
 
 def with_client_name(message: Message) -> Message:
-    """A message that names its session as its owner does."""
+    """A message with the session name that its owner knows."""
     return message.replace(session_id=name_from_id(message.session_id))
 
 
@@ -114,11 +114,11 @@ def _strip_medium(block: ContentBlock, message: Message) -> ContentBlock:
 
 
 async def show_message_as(request: Request) -> Response:
-    """One message as the wire of a dialect, as a transcript, or in the canonical format."""
+    """Return a message as the wire of a dialect, as a transcript, or in the canonical format."""
     session = await get_owned_session(request, request.path_params["id"])
     format_name = str(request.path_params["dialect"]).lower().replace("-", "_")
     if format_name not in formats.readable():
-        raise ApiError(422, "unknown_format", f"There are {', '.join(formats.readable())}.")
+        raise ApiError(422, "unknown_format", f"Unknown format. Use one of {', '.join(formats.readable())}.")
     row = await app_state(request).store.find_message(session.id, request.path_params["messageId"])
     data, losses = await asyncio.to_thread(_render_message, format_name, with_client_name(row.message))
     body = RenderedMessage(
@@ -132,7 +132,7 @@ async def show_message_as(request: Request) -> Response:
 
 
 def _render_message(format_name: str, message: Message) -> tuple[bytes, tuple[Loss, ...]]:
-    """A message in a format, and what that cannot say. ``provider_raw`` goes to the wire of its own dialect alone."""
+    """A message in a format, and its losses. ``provider_raw`` is included only in the wire of its own dialect."""
     if format_name == formats.CANONICAL:
         return identity(message), ()
     written = formats.write(format_name, Conversation(model=None, messages=(_strip_foreign_raw(message, format_name),)))
@@ -140,7 +140,7 @@ def _render_message(format_name: str, message: Message) -> tuple[bytes, tuple[Lo
 
 
 def _strip_foreign_raw(message: Message, dialect: str) -> Message:
-    """A message without what other dialects keep in ``provider_raw``."""
+    """A message without the ``provider_raw`` of other dialects."""
     metadata = message.metadata
     if not _is_from_dialect(metadata.provider_raw, dialect):
         metadata = metadata.replace(provider_raw=None)
@@ -166,7 +166,7 @@ def _is_from_dialect(raw: ProviderRaw | None, dialect: str) -> bool:
 
 
 async def list_formats(_: Request) -> Response:
-    """What a message can be shown as."""
+    """Return the formats of a message."""
     return json_response(FormatList(formats.readable()))
 
 
@@ -176,7 +176,7 @@ ENDPOINTS = (
         "/api/v1/agent/formats",
         list_formats,
         name="list_formats",
-        summary="The formats that a message can be shown as",
+        summary="Formats of a message",
         scope="chat",
         responses={200: FormatList},
     ),
@@ -185,7 +185,7 @@ ENDPOINTS = (
         f"{_THREAD}/messages",
         list_messages,
         name="list_messages",
-        summary="A page of a thread in the canonical format, every block of it",
+        summary="A page of a thread in the canonical format",
         scope="chat",
         responses={200: MessagePage},
         query=page_params(),
@@ -195,7 +195,7 @@ ENDPOINTS = (
         f"{_THREAD}/messages/{{messageId}}/as/{{dialect}}",
         show_message_as,
         name="show_message_as",
-        summary="One message as the wire of a dialect, as a transcript, or in the canonical format",
+        summary="A message as the wire of a dialect, as a transcript, or in the canonical format",
         scope="chat",
         responses={200: RenderedMessage},
     ),

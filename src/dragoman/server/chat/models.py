@@ -15,14 +15,14 @@ from dragoman.server.state import AppState
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A model that may be named."""
+    """An available model."""
 
     id: str
-    name: str  # what its provider calls it
+    name: str  # at its provider
     provider: str
     aliases: tuple[str, ...]
-    is_configured: bool  # whether it can be called from here
-    is_default: bool  # whether it answers when nobody chose
+    is_configured: bool  # has a key or needs none
+    is_default: bool  # used if no model is chosen
     context_tokens: int
     output_tokens: int
     images: bool
@@ -30,25 +30,25 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     audio: bool
     tools: bool
     thinking: bool
-    input_usd: str | None  # for a million tokens; none if no price is known
+    input_usd: str | None  # for a million tokens; none without a price
     output_usd: str | None
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """The models that are known; those that can be called come first."""
+    """The available models; the default and configured ones first."""
 
     models: list[ModelResponse]
     default: str | None
 
 
 async def list_models(request: Request) -> Response:
-    """The models that are known."""
+    """Return the available models."""
     state = app_state(request)
     agent = state.agent
     default_model = agent.services.registry.find(agent.services.default_model) if agent.services.default_model else None
     default_id = default_model.id if default_model is not None else None
     responses = [_model_response(state, model, default_id) for model in agent.services.settings.catalog.models.values()]
-    responses.sort(key=lambda one: (not one.is_default, not one.is_configured))
+    responses.sort(key=lambda response: (not response.is_default, not response.is_configured))
     return json_response(ModelList(models=responses, default=default_id))
 
 
@@ -87,7 +87,7 @@ ENDPOINTS = (
         "/api/v1/agent/models",
         list_models,
         name="list_models",
-        summary="The models that may be named, and which of them can be called",
+        summary="Available models, and which of them are configured",
         scope="chat",
         responses={200: ModelList},
     ),

@@ -35,21 +35,21 @@ _THREAD: Final = "/api/v1/agent/threads/{id}"
 
 
 class SwapPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a swap would do; nothing is changed."""
+    """Preview of a swap. No data is changed."""
 
     thread_id: str
     model: str
     is_possible: bool
-    blockers: tuple[str, ...]  # for people: what stands in the way, and the ways out
+    blockers: tuple[str, ...]  # for people: the reasons and the remedies
     fits: bool
     estimated_input_tokens: int
     first_turn_usd: str | None
-    kept: int  # blocks that the model is told as they are
-    blocks: list[BlockPlan]  # those that it is not told, or told otherwise
+    kept: int  # blocks that the model receives unchanged
+    blocks: list[BlockPlan]  # blocks that it does not receive, or receives changed
 
 
 async def preview_swap(request: Request) -> Response:
-    """What would become of a thread if another model went on with it."""
+    """Return the effect of a swap to another model."""
     state = app_state(request)
     session = await get_owned_session(request, request.path_params["id"])
     name, policy = text_param(request, "model", max_length=200), _policy_param(request)
@@ -65,7 +65,7 @@ def _policy_param(request: Request) -> Policy:
         case "describe":
             return "describe"
         case _:
-            raise ApiError(422, "invalid_parameter", "policy is strict, placeholder or describe.")
+            raise ApiError(422, "invalid_parameter", "policy must be strict, placeholder or describe.")
 
 
 def _swap_preview(session: Session, plan: SwapPlan) -> SwapPreview:
@@ -84,7 +84,7 @@ def _swap_preview(session: Session, plan: SwapPlan) -> SwapPreview:
 
 
 async def plan_thread_swap(state: AppState, session: Session, name: str, policy: Policy) -> SwapPlan:
-    """What would become of a thread if the model of that name went on with it; 422 if there is none."""
+    """The effect of a swap to the model of that name; 422 if it is unknown."""
     return await _plan_swap(state, session, name, policy, await load_history(state.store, session))
 
 
@@ -92,7 +92,7 @@ async def _plan_swap(state: AppState, session: Session, name: str, policy: Polic
     agent = state.agent
     model = agent.services.registry.find(name)
     if model is None:
-        raise ApiError(422, "unknown_model", "No model is called so.")
+        raise ApiError(422, "unknown_model", "Unknown model. GET /api/v1/agent/models lists them.")
     adapter = agent.services.adapter(model, ToolIds(await state.store.tool_ids(session.id)))
     return await asyncio.to_thread(
         plan_swap,
@@ -107,7 +107,7 @@ async def _plan_swap(state: AppState, session: Session, name: str, policy: Polic
 
 
 async def swap_thread(state: AppState, session: Session, name: str, policy: Policy) -> Session:
-    """The thread with another model; 409 if that cannot go on with it."""
+    """Swap the model of a thread; 409 if it cannot continue the thread."""
     history = await load_history(state.store, session)
     plan = await _plan_swap(state, session, name, policy, history)
     if not plan.is_possible:
@@ -122,7 +122,7 @@ async def swap_thread(state: AppState, session: Session, name: str, policy: Poli
 
 
 async def load_history(store: Store, session: Session) -> list[Message]:
-    """Every message of a session."""
+    """All messages of a session."""
     return [row.message async for row in store.history(session.id)]
 
 
@@ -132,15 +132,15 @@ ENDPOINTS = (
         f"{_THREAD}/preflight",
         preview_swap,
         name="preflight",
-        summary="What would become of a thread if another model went on with it",
+        summary="Preview of a swap to another model",
         scope="chat",
         responses={200: SwapPreview},
         query=(
-            Query("model", summary="The model, by its id or an alias", required=True),
+            Query("model", summary="The model, by id or alias", required=True),
             Query(
                 "policy",
                 {"type": "string", "enum": ["strict", "placeholder", "describe"]},
-                "What becomes of a picture that it cannot see",
+                "How images are sent to a model that cannot read them",
             ),
         ),
     ),

@@ -1,7 +1,7 @@
-"""Threads: listed, renamed, given another model, forked, deleted, searched.
+"""Threads: list, read, rename, swap, fork, delete and search them.
 
-A thread is a session of the store that belongs to the caller. The one rule: a thread is reached by ``owned_session``,
-and whatever lists or searches several asks the store for the caller's alone.
+A thread is a session of the store that belongs to the caller. Invariants: one thread is read with
+``get_owned_session``; queries over several threads filter by the caller as owner.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dragoman.turn.events import make_session_end
 from dragoman.turn.image_policy import swap_model
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DIGEST_BYTES: Final = 12  # bytes that tell a cursor that was changed
+_DIGEST_BYTES: Final = 12  # to detect a changed cursor
 _PAGE_SIZE: Final = 30
 _SNIPPET_LENGTH: Final = 160  # characters
 _SEARCH_LIMIT: Final = 20
@@ -46,34 +46,34 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     id: str
     title: str | None
-    model: str | None  # that a person chose for it
-    snippet: str | None  # how its newest message begins
-    parent_id: str | None  # the thread that it was forked from, if that is the caller's
-    parent_seq: int  # up to which message it shares that one's history
-    last_seq: int  # how many messages it has
+    model: str | None  # chosen for the thread
+    snippet: str | None  # start of the newest message
+    parent_id: str | None  # thread that it was forked from, if it belongs to the caller
+    parent_seq: int  # last message that it shares with the parent
+    last_seq: int  # number of messages
     created_at: datetime
     updated_at: datetime
 
 
 class Threads(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A page of threads, the one in which something happened last first."""
+    """A page of threads, most recently changed first."""
 
     threads: list[Thread]
     has_more: bool
     limit: int
-    cursor: str | None  # what to ask for the next page with
+    cursor: str | None  # for the next page
 
 
 class ThreadUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to change about a thread; ``null`` takes a title or a model away."""
+    """Changes of a thread; ``null`` removes a title or a model."""
 
     title: Title | UnsetType | None = UNSET
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
-    policy: Policy = "strict"  # what becomes of a picture that the new model cannot see
+    policy: Policy = "strict"  # how images are sent to a model that cannot read them
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Where to fork: behind a place or a message; without either, behind the newest one."""
+    """Where to fork: after a position or a message; by default after the newest one."""
 
     at_seq: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)] | None = None
     message_id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | None = None
@@ -81,21 +81,21 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A message that fits a search."""
+    """A message that matches a search."""
 
     thread_id: str
     title: str | None  # of the thread
     message_id: str
     seq: int
     role: str
-    snippet: str  # the words around the first match
-    highlights: tuple[tuple[int, int], ...]  # where the matches are in the snippet, in UTF-16 units: from, to
+    snippet: str  # text around the first match
+    highlights: tuple[tuple[int, int], ...]  # ranges in the snippet, in UTF-16 units
     score: float
     timestamp: datetime
 
 
 class SearchResults(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a search has found, the best first."""
+    """The matches of a search, best first."""
 
     hits: list[SearchHit]
     has_more: bool
@@ -107,7 +107,7 @@ class SearchResults(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 async def list_threads(request: Request) -> Response:
-    """The caller's threads."""
+    """Return a page of the caller's threads."""
     principal, store = get_principal(request), app_state(request).store
     limit = int_param(request, "limit", default=_PAGE_SIZE, maximum=MAX_PAGE_SIZE)
     cursor = text_param(request, "cursor", None)
@@ -120,21 +120,21 @@ async def list_threads(request: Request) -> Response:
 
 
 async def _resolve_cursor(store: Store, principal: Principal, cursor: str) -> tuple[datetime, str]:
-    """The place of a cursor as the store knows it: with the id of the session whose name the cursor holds."""
+    """The position of a cursor with the id of its session; a cursor has its name."""
     at, name = parse_cursor(principal, cursor)
     session = await find_thread(store, principal, name)
     return at, name if session is None else session.id
 
 
 def make_cursor(principal: Principal, session: Session) -> str:
-    """Where the list goes on behind a session."""
+    """The cursor of the page after a session. Invariant: a cursor is valid only for its caller."""
     micros = (session.updated_at - _EPOCH) // timedelta(microseconds=1)
     position = msgspec.json.encode((micros, name_from_id(session.id)))
     return base64.urlsafe_b64encode(_digest(principal, position) + position).rstrip(b"=").decode()
 
 
 def parse_cursor(principal: Principal, text: str) -> tuple[datetime, str]:
-    """The time and the name of a session that a cursor holds."""
+    """The time and the session name of a cursor; 400 if it was changed or belongs to another caller."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         digest, position = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
@@ -145,7 +145,9 @@ def parse_cursor(principal: Principal, text: str) -> tuple[datetime, str]:
     except (ValueError, msgspec.MsgspecError):
         micros, name = None, ""
     if micros is None:
-        raise ApiError(400, "invalid_cursor", "The cursor was changed, or is not yours. Begin again without one.")
+        raise ApiError(
+            400, "invalid_cursor", "The cursor was changed, or belongs to another user. Start again without one."
+        )
     return _EPOCH + timedelta(microseconds=micros), name
 
 
@@ -155,13 +157,13 @@ def _digest(principal: Principal, position: bytes) -> bytes:
 
 
 async def get_thread(request: Request) -> Response:
-    """One thread of the caller."""
+    """Return a thread of the caller."""
     session = await get_owned_session(request, request.path_params["id"])
     return json_response(await describe_thread(request, session))
 
 
 async def describe_thread(request: Request, session: Session) -> Thread:
-    """What is told of a thread."""
+    """The description of a thread."""
     return Thread(
         id=name_from_id(session.id),
         title=session.title,
@@ -176,7 +178,7 @@ async def describe_thread(request: Request, session: Session) -> Thread:
 
 
 async def _parent_name(request: Request, session: Session) -> str | None:
-    """The thread that it was forked from, unless that is somebody else's."""
+    """The parent thread, if it belongs to the caller."""
     if session.parent_session_id is None:
         return None
     parent = await find_session(app_state(request).store, get_principal(request), session.parent_session_id)
@@ -184,7 +186,7 @@ async def _parent_name(request: Request, session: Session) -> str | None:
 
 
 async def _snippet(store: Store, session: Session) -> str | None:
-    """How the newest words begin, on one line. Of a thread that is damaged there is none, and it is listed."""
+    """The start of the newest text on one line; none for a damaged thread, which is still listed."""
     if not session.last_seq:
         return None
     try:
@@ -202,7 +204,7 @@ async def _snippet(store: Store, session: Session) -> str | None:
 
 
 async def update_thread(request: Request) -> Response:
-    """Give a thread another title or another model. A model that cannot go on with it is refused."""
+    """Change the title or the model of a thread. A model that cannot continue it is rejected."""
     state = app_state(request)
     session = await get_owned_session(request, request.path_params["id"])
     update = parse_as(await json_body(request), ThreadUpdate)
@@ -218,17 +220,17 @@ async def update_thread(request: Request) -> Response:
 
 def _validate_title(title: str | None) -> str | None:
     if title is not None and "\0" in title:
-        raise ApiError(422, "invalid_character", "title holds a NUL.")
+        raise ApiError(422, "invalid_character", "title contains a NUL.")
     return title
 
 
 async def fork_thread(request: Request) -> Response:
-    """Another thread that shares the history up to a message."""
+    """Create a thread that shares the history up to a message."""
     state = app_state(request)
     session = await get_owned_session(request, request.path_params["id"])
     fork = parse_as(await json_body(request), ForkRequest)
     if fork.at_seq is not None and fork.message_id is not None:
-        raise ApiError(422, "invalid_request", "atSeq and messageId both say where. Use one of them.")
+        raise ApiError(422, "invalid_request", "atSeq and messageId exclude each other. Use one of them.")
     at = fork.at_seq
     if fork.message_id is not None:
         at = (await state.store.find_message(session.id, fork.message_id)).seq
@@ -242,7 +244,7 @@ async def fork_thread(request: Request) -> Response:
 
 
 async def delete_thread(request: Request) -> Response:
-    """Delete a thread and the files that only it names. While a turn runs in it, 409."""
+    """Delete a thread and the files that only it uses. 409 while a turn runs in it."""
     state, principal = app_state(request), get_principal(request)
     session = await get_owned_session(request, request.path_params["id"])
     end_event = await make_session_end(state.store, session)
@@ -255,7 +257,7 @@ async def delete_thread(request: Request) -> Response:
 
 
 async def search_messages(request: Request) -> Response:
-    """Messages of the caller's threads in which all these words are."""
+    """Return messages of the caller's threads that contain all words."""
     state, principal = app_state(request), get_principal(request)
     query = text_param(request, "q")
     thread_id = text_param(request, "threadId", None)
@@ -283,7 +285,7 @@ async def search_messages(request: Request) -> Response:
 
 
 def _end_of_day(day: datetime) -> datetime | None:
-    """When the next day begins; nothing after the last day of the calendar, which ends after every message."""
+    """The start of the next day; none after the last day of the calendar."""
     try:
         return day + timedelta(days=1)
     except OverflowError:
@@ -291,7 +293,7 @@ def _end_of_day(day: datetime) -> datetime | None:
 
 
 async def _to_search_hit(request: Request, hit: Hit, threads: dict[str, Session]) -> SearchHit | None:
-    """What is told of a hit; nothing if it was deleted meanwhile."""
+    """A search hit; ``None`` if the message was deleted meanwhile."""
     store = app_state(request).store
     if hit.session_id not in threads:
         session = await find_session(store, get_principal(request), hit.session_id)
@@ -316,7 +318,7 @@ async def _to_search_hit(request: Request, hit: Hit, threads: dict[str, Session]
 
 
 def to_utf16_ranges(text: str, ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Places in a text, counted as browsers count."""
+    """Ranges of a text in UTF-16 units."""
 
     def to_units(offset: int) -> int:
         return len(text[:offset].encode("utf-16-le")) // 2
@@ -325,7 +327,7 @@ def to_utf16_ranges(text: str, ranges: tuple[tuple[int, int], ...]) -> tuple[tup
 
 
 def _model_param(state: AppState, name: str | None) -> str | None:
-    """The id of the model that is meant; a name that is known no more is taken as it is."""
+    """The id of a model; an unknown name is used as it is."""
     if name is None:
         return None
     model = state.agent.services.registry.find(name)
@@ -337,7 +339,7 @@ class _Timestamp(msgspec.Struct):
 
 
 def time_param(request: Request, name: str) -> datetime | None:
-    """A day, or a moment as 2026-03-13T10:00:00Z, in the query."""
+    """A day or a time such as 2026-03-13T10:00:00Z in the query."""
     text = text_param(request, name, None, max_length=40)
     if text is None:
         return None
@@ -347,7 +349,9 @@ def time_param(request: Request, name: str) -> datetime | None:
     try:
         return msgspec.convert({"at": text}, _Timestamp).at.astimezone(UTC)
     except (msgspec.ValidationError, OverflowError):
-        raise ApiError(422, "invalid_parameter", f"{name} has to be as 2026-03-13T10:00:00Z, or a day.") from None
+        raise ApiError(
+            422, "invalid_parameter", f"{name} must be a time such as 2026-03-13T10:00:00Z, or a day."
+        ) from None
 
 
 _NUMBER: Final = {"type": "integer", "minimum": 1}
@@ -359,12 +363,12 @@ ENDPOINTS = (
         "/api/v1/agent/threads",
         list_threads,
         name="list_threads",
-        summary="The caller's threads, the one in which something happened last first",
+        summary="The caller's threads, most recently changed first",
         scope="chat",
         responses={200: Threads},
         query=(
-            Query("limit", _NUMBER, f"At most so many, {MAX_PAGE_SIZE} if it is more"),
-            Query("cursor", summary="Where the page before said that it goes on"),
+            Query("limit", _NUMBER, f"Maximum number of threads, at most {MAX_PAGE_SIZE}"),
+            Query("cursor", summary="From the previous page"),
         ),
     ),
     Endpoint(
@@ -375,7 +379,7 @@ ENDPOINTS = (
         _THREAD,
         update_thread,
         name="change_thread",
-        summary="Give a thread another title or another model",
+        summary="Change the title or the model of a thread",
         scope="chat",
         request_body=ThreadUpdate,
         responses={200: Thread},
@@ -385,7 +389,7 @@ ENDPOINTS = (
         _THREAD,
         delete_thread,
         name="delete_thread",
-        summary="Delete a thread, and the files that came with it",
+        summary="Delete a thread and its files",
         scope="chat",
         responses={204: None},
     ),
@@ -394,7 +398,7 @@ ENDPOINTS = (
         f"{_THREAD}/fork",
         fork_thread,
         name="fork_thread",
-        summary="Another thread that shares the history up to a message",
+        summary="Create a thread that shares the history up to a message",
         scope="chat",
         request_body=ForkRequest,
         responses={201: Thread},
@@ -404,18 +408,18 @@ ENDPOINTS = (
         "/api/v1/agent/search",
         search_messages,
         name="search",
-        summary="Messages of the caller's threads in which all these words are",
+        summary="Search the messages of the caller's threads",
         scope="chat",
         responses={200: SearchResults},
         query=(
-            Query("q", summary='The words; "several in quotes" stand in a row', required=True),
-            Query("threadId", summary="Only in this thread"),
+            Query("q", summary='Words; "words in quotes" are a phrase', required=True),
+            Query("threadId", summary="Search only this thread"),
             Query("role", {"type": "string", "enum": ["user", "assistant", "system", "tool"]}),
-            Query("model", summary="Only what this model said"),
-            Query("from", summary="Only from this day or moment on"),
-            Query("to", summary="Only up to this day, or before this moment"),
-            Query("limit", _NUMBER, "At most so many, 100 if it is more"),
-            Query("offset", {"type": "integer", "minimum": 0}, "Go on behind so many"),
+            Query("model", summary="Only messages of this model"),
+            Query("from", summary="First day or time"),
+            Query("to", summary="Last day, or end time"),
+            Query("limit", _NUMBER, "Maximum number of hits, at most 100"),
+            Query("offset", {"type": "integer", "minimum": 0}, "Number of hits to skip"),
         ),
     ),
 )

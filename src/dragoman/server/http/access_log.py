@@ -1,10 +1,10 @@
-"""What a server writes about itself: one JSON object a line, on the standard error.
+"""The log of a server: one JSON object per line on standard error.
 
-    configure("info")        for a process that serves
+    configure("info")        in a process that serves
 
-A line has the time, the level, who says it and what; one about a request has its id, method, route (as it is declared,
-so that no id and no token of a query gets in), status, milliseconds and the pseudonym of who asked. The one rule: only
-fields that stand in ``FIELDS`` are written, and all of them without secrets.
+A line has the time, level, logger and message. A line about a request has its id, method, route (as declared, so that
+it contains no id and no token), status, milliseconds and the pseudonym of the caller. Invariant: only fields of
+``FIELDS`` are logged, and all of them are redacted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import msgspec
 from dragoman.redaction import redact_record
 
 FIELDS: Final = ("request_id", "method", "route", "status", "ms", "user", "session_id", "run_id", "model", "worker")
-_LINE_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029]")  # which JSON may hold as they are
+_LINE_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029]")  # JSON allows them unescaped
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON."""
+    """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """What a record says, without line ends in it."""
+        """The record as JSON, without line breaks."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -40,16 +40,16 @@ class JsonFormatter(logging.Formatter):
                 fields[name] = _replace_surrogates(value) if isinstance(value, str) else value
         if record.exc_text:
             fields["trace"] = _replace_surrogates(record.exc_text)
-        return _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(fields).decode())
+        return _LINE_BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", msgspec.json.encode(fields).decode())
 
 
 def _replace_surrogates(text: str) -> str:
-    """A text without what no bytes can say."""
+    """A text whose lone surrogates are replaced."""
     return text.encode("utf-8", "replace").decode()
 
 
 def configure(level: str = "info", stream: Any = None) -> logging.Handler:
-    """Write what this process logs as JSON lines, without secrets."""
+    """Log to a stream as redacted JSON lines."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(redact_record)
     handler.setFormatter(JsonFormatter())

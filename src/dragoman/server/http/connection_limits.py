@@ -1,9 +1,8 @@
-"""The limits of a connection: how much a head may hold, and how long a request may take to arrive.
+"""Limits of a connection: the size of a request head, and the time a request may take to arrive.
 
-What comes in is the bytes of a connection, what goes out is the same to uvicorn, or a refusal. A request that stops in
-its middle, or that trickles in, is closed within ``read_timeout_s``; one that answers were not read of is not our
-patience's business. What is left of a body after its answer is read and thrown away for a while, because a client that
-still sends does not see an answer when the connection is reset. The one rule: nothing here waits, and nothing is kept.
+A request that stops, or arrives too slowly, is closed within ``read_timeout_s``. There is no limit for a client that
+reads its response slowly. After an early response the rest of the body is read and discarded up to a limit, because a
+client that still sends does not receive the response if the connection is reset.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from dragoman.server.http.http_errors import ErrorBody, ErrorDetail
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
-_MIN_BYTES: Final = 1024  # in half of the time
+_MIN_BYTES: Final = 1024  # in half of the time-out
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection, watched."""
+    """A connection with limits."""
 
     read_timeout_s = 30.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app_state = {**self.app_state, PEER: Peer(self.client, self.server)}  # of every request on it
+        self.app_state = {**self.app_state, PEER: Peer(self.client, self.server)}  # for every request of the connection
         self._is_due = True  # a request, or the rest of one
         self._was_due = False
         self._bytes_received = 0
@@ -44,7 +43,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _check_progress(self) -> None:
-        """Close what did not go on: it was due at the last look, and almost nothing has come since."""
+        """Close the connection if a request was due at the last check and almost no data has arrived since."""
         if self.transport.is_closing():
             return
         if self._is_due and self._was_due and self._bytes_received < _MIN_BYTES and not self.flow.read_paused:
@@ -60,7 +59,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         super().data_received(data)
         if self._in_head and self.parser is not None:
-            self._head_bytes += len(data)  # of a head that has not ended yet
+            self._head_bytes += len(data)  # of an incomplete head
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("")
 
@@ -73,8 +72,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise ValueError("the head is too large")  # which the parser makes its own error of
-        if b"#" in self.url:  # the rest of which nobody here would see
+            raise ValueError("the head is too large")  # the parser turns it into a parser error
+        if b"#" in self.url:  # the application would not get the fragment
             raise ValueError("a target has no fragment")
         super().on_headers_complete()
 
@@ -88,7 +87,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_due = False
         super().on_message_complete()
-        if self.cycle.response_complete:  # it was answered before it had ended
+        if self.cycle.response_complete:  # the response was sent before the end of the request
             self._discarded_bytes = 0
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -96,11 +95,11 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  what uvicorn would say
-        """Refuse what is no request, or one with too large a head."""
+        """Reject input that is not HTTP, or has too large a head."""
         self._is_rejected = True
         is_large = self._head_bytes > MAX_HEAD_BYTES
         status, code = (431, "head_too_large") if is_large else (400, "invalid_http")
-        message = f"The head has more than {MAX_HEAD_BYTES} bytes." if is_large else "This is not HTTP."
+        message = f"The head has more than {MAX_HEAD_BYTES} bytes." if is_large else "The request is not valid HTTP."
         body = msgspec.json.encode(ErrorBody(ErrorDetail(code, message, "")))
         head = (b"content-type: application/json", b"content-length: %d" % len(body), b"connection: close")
         self.transport.write(STATUS_LINE[status] + b"\r\n".join((*head, b"", body)))
@@ -108,6 +107,6 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def make_protocol(read_timeout_s: float) -> type[LimitedProtocol]:
-    """A protocol that waits so long."""
+    """A protocol class with this time-out."""
     attributes: dict[str, Any] = {"read_timeout_s": read_timeout_s}
     return type("LimitedProtocol", (LimitedProtocol,), attributes)

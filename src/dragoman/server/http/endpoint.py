@@ -1,13 +1,12 @@
-"""One route, described: how it is asked and what it answers. The routes and the OpenAPI document come from this.
+"""The description of an endpoint. The routes and the OpenAPI document are generated from it.
 
     ENDPOINTS = (
         Endpoint("GET", "/api/v1/agent/threads", list_threads, name="list_threads", summary="The caller's threads",
-                 query=(Query("limit", {"type": "integer", "minimum": 1}),), answers={200: Threads}),
+                 query=(Query("limit", {"type": "integer", "minimum": 1}),), responses={200: Threads}),
     )
 
-``asks`` and each of ``answers`` is a msgspec type, a JSON schema, ``Media`` for what is not JSON, ``EventStream`` for
-server-sent events, several of these in a tuple, or ``None`` for no body. A parameter of the path is a text in braces.
-The one rule: what is not in these values is not served.
+``request_body`` and each of ``responses`` is a msgspec type, a JSON schema, ``Media`` for a body that is not JSON,
+``EventStream`` for server-sent events, a tuple of these, or ``None`` for no body. A path parameter is a name in braces.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Body = Any  # a type, a schema, Media, a tuple of these, or None
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A parameter of the query."""
+    """A query parameter."""
 
     name: str
     schema: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"type": "string"})
@@ -43,7 +42,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """One route."""
+    """A route and its description."""
 
     __slots__ = (
         "description",
@@ -82,6 +81,6 @@ class Endpoint:
         self.responses = responses
         self.request_body = request_body
         self.query = query
-        self.scope = scope  # what a key has to have besides; 403 for one that has not
-        self.public = public  # anybody may ask, without a key
+        self.scope = scope  # required scope; 403 without it
+        self.public = public  # needs no key
         self.description = description

@@ -1,10 +1,10 @@
-"""How a request is refused: one shape for every error, and one table from our own errors to statuses.
+"""Error responses: one shape for all errors, and the HTTP status of each of our own errors.
 
-    raise Refusal(422, "empty_content", "A message has to say something.")
-    raise not_found_error()                    the same for what is missing and for what is somebody else's
+    raise ApiError(422, "empty_content", "messages[0].content is empty.")
+    raise not_found_error()                  the same for missing resources and those of other users
 
-The body is always ``{"error": {"code", "message", "request_id"}}``. The one rule: no answer holds what the caller was
-not meant to see. What fails on our side is told by its code alone, and the rest goes to the log under the request id.
+The body is always ``{"error": {"code", "message", "request_id"}}``. Invariant: a response never contains internal
+details. An error on our side has only its code; the rest is logged with the request id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("dragoman.server")
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What is wrong: a code for programs, a message for people, and the name under which the log has more."""
+    """Code for programs, message for people, and the request id in the log."""
 
     code: str
     message: str
@@ -36,13 +36,13 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What every refusal looks like."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
 
 class ApiError(Exception):
-    """An answer that is an error."""
+    """An error response."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -53,11 +53,11 @@ class ApiError(Exception):
 
 
 def not_found_error() -> ApiError:
-    """The one answer for what is missing and for what is somebody else's."""
-    return ApiError(404, "not_found", "There is nothing here, or it is not yours.")
+    """The same error for a missing resource and for one of another user."""
+    return ApiError(404, "not_found", "The resource does not exist, or belongs to another user.")
 
 
-# By code, where one class of error has several answers; else by class, the first that fits.
+# By code, if one class of errors has several statuses; otherwise by the first matching class.
 _BY_CODE: Final[Mapping[str, int]] = {
     **STATUSES,
     "invalid_json": 400,
@@ -90,24 +90,24 @@ _BY_CLASS: Final[tuple[tuple[type[errors.DragomanError], int], ...]] = (
 
 
 def status_for(error: errors.DragomanError) -> int:
-    """The status for an error of ours."""
+    """The HTTP status of one of our errors."""
     if error.code in _BY_CODE:
         return _BY_CODE[error.code]
     return next((status for kind, status in _BY_CLASS if isinstance(error, kind)), 500)
 
 
 def to_api_error(error: errors.DragomanError) -> ApiError:
-    """What a caller is told about an error of ours."""
+    """The error response for one of our errors."""
     status = status_for(error)
     if status == 404:
         return not_found_error()
-    if status >= 500:  # where it happened is our business: a path, an address
+    if status >= 500:  # the location is internal: a path, an address
         return ApiError(status, error.code, redact(error.what))
     return ApiError(status, error.code, redact(str(error)))
 
 
 def error_response(request: Request, error: Exception) -> Response:
-    """The answer to a request that ended in an error. What nobody expected is logged, and told by its id alone."""
+    """The response to a request that raised an error. An unexpected error is logged, and only its id is returned."""
     match error:
         case ApiError():
             return _to_response(request, error)
@@ -117,15 +117,17 @@ def error_response(request: Request, error: Exception) -> Response:
                 _log.error("%s", error, extra={"request_id": get_request_id(request)})
             return _to_response(request, api_error)
         case _:
-            _log.error("an error that nobody expected", exc_info=error, extra={"request_id": get_request_id(request)})
+            _log.error("unexpected error", exc_info=error, extra={"request_id": get_request_id(request)})
             return _to_response(
                 request,
-                ApiError(500, "internal_error", "Something failed here. The log has more under the request id."),
+                ApiError(
+                    500, "internal_error", "An unexpected error occurred. The log has details under the request id."
+                ),
             )
 
 
 def get_request_id(request: Request) -> str:
-    """The name of a request, in its answer and in the log."""
+    """The id of a request, in its response and in the log."""
     return str(request.scope.get("dragoman.request_id", ""))
 
 

@@ -1,11 +1,11 @@
-"""A body of ``multipart/form-data``, read as it comes: a file and a few short fields, all of it in memory.
+"""Parse a ``multipart/form-data`` body from its stream: one file and a few short fields, in memory.
 
     form = await read_form(request)
-    form.file                       its bytes, what it is declared as, what it is called
+    form.file                       bytes, declared type and name
     form.fields["threadId"]
 
-Bytes come in and values go out; nothing is written to a disk on the way. The one rule: reading stops at the first byte
-that is too many, and a body that does not end as it should is refused whole.
+Invariants: no data is written to disk, reading stops at the first byte above the limit, and a body without a proper end
+is rejected.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dragoman.attachments import MAX_BYTES
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import too_large_error
 
-_MAX_OVERHEAD_BYTES: Final = 64 * 1024  # bytes of a body that are not the file
+_MAX_OVERHEAD_BYTES: Final = 64 * 1024  # a body without its file
 _MAX_PARTS: Final = 8
 _MAX_FIELD_BYTES: Final = 1_024
 _FILE: Final = "file"
 
 
 class UploadedFile(msgspec.Struct, frozen=True):
-    """A file as it came."""
+    """The file of a form."""
 
     data: bytes
     declared_type: str | None
@@ -38,17 +38,19 @@ class UploadedFile(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """What a body has."""
+    """A parsed form."""
 
     file: UploadedFile
     fields: dict[str, str]
 
 
 async def read_form(request: Request) -> Form:
-    """The file in the field ``file``, and the texts beside it."""
+    """The file in the field ``file``, and the text fields."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data":
-        raise ApiError(415, "unsupported_media_type", "The body has to be multipart/form-data, with the file in file.")
+        raise ApiError(
+            415, "unsupported_media_type", "The body must be multipart/form-data, with the file in the field file."
+        )
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise ApiError(415, "unsupported_encoding", "The body must not be compressed.")
     length = request.headers.get("content-length", "")
@@ -63,7 +65,7 @@ async def read_form(request: Request) -> Form:
     except (FormParserError, ValueError):
         raise _multipart_error() from None
     except ClientDisconnect:
-        raise ApiError(400, "incomplete_body", "The body ended before its end.") from None
+        raise ApiError(400, "incomplete_body", "The connection closed before the end of the body.") from None
     if not parts.is_complete:
         raise _multipart_error()
     return parts.form()
@@ -79,11 +81,11 @@ async def _read_limited(request: Request) -> AsyncIterator[bytes]:
 
 
 def _multipart_error() -> ApiError:
-    return ApiError(400, "invalid_multipart", "The body is not multipart/form-data as its header says.")
+    return ApiError(400, "invalid_multipart", "The body is not valid multipart/form-data.")
 
 
 class _Part:
-    """One part, as far as it has come."""
+    """A part that is being received."""
 
     def __init__(self) -> None:
         self.headers: dict[bytes, bytes] = {}
@@ -102,7 +104,7 @@ class _Part:
 
 
 class _Parts:
-    """Takes what the parser finds."""
+    """Receives the callbacks of the parser."""
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -148,15 +150,15 @@ class _Parts:
         self.is_complete = True
 
     def form(self) -> Form:
-        """What came, if it is one file and texts that are each said once."""
+        """The form, if it has one file and no repeated field."""
         files = [part for part in self._parts if part.filename is not None]
         if len(files) != 1 or files[0].name != _FILE:
-            raise ApiError(422, "invalid_upload", "The body has to have one file, in the field file.")
+            raise ApiError(422, "invalid_upload", "The body must have exactly one file, in the field file.")
         fields: dict[str, str] = {}
         for part in self._parts:
             if part.filename is None:
                 if part.name in (None, _FILE) or part.name in fields:
-                    raise ApiError(422, "invalid_upload", f"The field {part.name} is said more than once, or no file.")
+                    raise ApiError(422, "invalid_upload", f"The field {part.name} is repeated, or is not a file.")
                 fields[str(part.name)] = part.data.decode("utf-8", "replace")
         declared_type = files[0].headers.get(b"content-type", b"").decode("latin-1")
         return Form(UploadedFile(bytes(files[0].data), declared_type or None, files[0].filename), fields)

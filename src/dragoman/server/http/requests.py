@@ -1,12 +1,11 @@
-"""What a request says, read strictly: its body as JSON, its body as one of our types, its query.
+"""Read a request strictly: its body as JSON or as a type, and its query parameters.
 
-    value = await json_body(request)           or a refusal: 400, 413, 415, 422
-    asked = parse_as(value, RenameThread)       422 with the path of what does not fit, and what was expected
-    limit = whole_number(request, "limit", default=50, least=1, most=200)
-    words = text_param(request, "q")
+    value = await json_body(request)            or an error: 400, 413, 415, 422
+    update = parse_as(value, ThreadUpdate)      422 with the path and the expected type
+    limit = int_param(request, "limit", default=50, minimum=1, maximum=200)
+    query = text_param(request, "q")
 
-The one rule: time and memory stay within the limits whatever is sent. A body is refused as soon as it is too large,
-never after it was read.
+Invariant: time and memory are bounded for every input. A body above the limit is rejected before it is read completely.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ def app_state(request: Request) -> AppState:
 
 
 async def json_body(request: Request, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """The body of a request as a JSON value. A large one is parsed off the event loop."""
+    """The body as a JSON value. A large body is parsed off the event loop."""
     data = await json_bytes(request, max_bytes)
     return await run_off_loop(len(data), read_json, data)
 
 
 async def json_bytes(request: Request, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """The body of a request that says that it is JSON."""
+    """The bytes of a JSON body."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, "unsupported_media_type", "The body has to be application/json.")
+        raise ApiError(415, "unsupported_media_type", "The body must be application/json.")
     return await read_body(request, max_bytes)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The bytes of a body, unless there are too many or they are compressed."""
+    """The bytes of a body, unless it is too large or compressed."""
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise ApiError(415, "unsupported_encoding", "The body must not be compressed.")
     length = request.headers.get("content-length", "")
@@ -66,17 +65,17 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
                 raise too_large_error(max_bytes)
             chunks.append(chunk)
     except ClientDisconnect:
-        raise ApiError(400, "incomplete_body", "The body ended before its end.") from None
+        raise ApiError(400, "incomplete_body", "The connection closed before the end of the body.") from None
     return b"".join(chunks)
 
 
 def too_large_error(max_bytes: int) -> ApiError:
-    """The refusal of a body that is too large. What is left of it is thrown away as it comes."""
-    return ApiError(413, "too_large", f"The body has more than the {max_bytes} bytes allowed.")
+    """The error for a body above the limit. The rest of the body is discarded as it arrives."""
+    return ApiError(413, "too_large", f"The body is larger than the limit of {max_bytes} bytes.")
 
 
 def parse_as(value: object, target: type[T]) -> T:
-    """A JSON value as one of our types."""
+    """Convert a JSON value to a type; 422 if it does not match."""
     try:
         return msgspec.convert(value, target)
     except msgspec.ValidationError as error:
@@ -88,35 +87,35 @@ def text_param(request: Request, name: str, *, max_length: int = 1_000) -> str: 
 @overload
 def text_param(request: Request, name: str, default: T, *, max_length: int = 1_000) -> str | T: ...
 def text_param(request: Request, name: str, default: Any = _REQUIRED, *, max_length: int = 1_000) -> Any:
-    """A parameter of the query; 422 if it is missing and there is no default, said twice, or too long."""
+    """A query parameter; 422 if it is repeated, too long, or missing without a default."""
     values = request.query_params.getlist(name)
     if not values:
         if default is _REQUIRED:
-            raise ApiError(422, "missing_parameter", f"The query has to have {name}.")
+            raise ApiError(422, "missing_parameter", f"The query parameter {name} is missing.")
         return default
     if len(values) > 1:
-        raise ApiError(422, "duplicate_parameter", f"The query has {name} more than once.")
+        raise ApiError(422, "duplicate_parameter", f"The query parameter {name} is repeated.")
     if "\0" in values[0]:
-        raise ApiError(422, "invalid_character", f"{name} holds a NUL.")
+        raise ApiError(422, "invalid_character", f"{name} contains a NUL.")
     if len(values[0]) > max_length:
         raise ApiError(422, "invalid_parameter", f"{name} is longer than {max_length} characters.")
     return values[0]
 
 
 def int_param(request: Request, name: str, *, default: int, minimum: int = 1, maximum: int = 200) -> int:
-    """A whole number of the query. One that is too small or no number is refused, one that is too large is capped."""
+    """An integer of the query. A value below the minimum is rejected; a value above the maximum is reduced to it."""
     text = text_param(request, name, None)
     if text is None:
         return default
     if not _DIGITS.fullmatch(text) or int(text) < minimum:
-        raise ApiError(422, "invalid_parameter", f"{name} has to be a whole number, {minimum} or more.")
+        raise ApiError(422, "invalid_parameter", f"{name} must be an integer of at least {minimum}.")
     return min(int(text), maximum)
 
 
 def validate_id(value: str, name: str) -> str:
-    """A value that a client may choose as the id of a thread, a run or a message."""
+    """A thread, run or message id that a client has chosen; 422 if it is not valid."""
     if "\0" in value:
-        raise ApiError(422, "invalid_character", f"{name} holds a NUL.")
+        raise ApiError(422, "invalid_character", f"{name} contains a NUL.")
     if not _IDENTIFIER.fullmatch(value):
-        raise ApiError(422, "invalid_id", f"{name} has to be 1 to 128 of A-Z a-z 0-9 _ . : -")
+        raise ApiError(422, "invalid_id", f"{name} must be 1 to 128 characters of A-Z a-z 0-9 _ . : -")
     return value

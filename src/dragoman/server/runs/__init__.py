@@ -1,13 +1,12 @@
-"""Runs over AG-UI: asked for, followed, left and come back to, cancelled.
+"""Runs over AG-UI: start, follow, reconnect, cancel.
 
-    POST /api/v1/agent/runs                              a run: its events as they come, or 202 and its ids
-    GET  /api/v1/agent/runs/{threadId}/events            what was told behind Last-Event-ID, and what is being told
-    POST /api/v1/agent/runs/{threadId}/cancel            stop the one that runs; /{runId}/cancel a certain one
+    POST /api/v1/agent/runs                              start a run: a stream of its events, or 202 and its ids
+    GET  /api/v1/agent/runs/{threadId}/events            events after Last-Event-ID, then new ones
+    POST /api/v1/agent/runs/{threadId}/cancel            cancel the active run; /{runId}/cancel a certain one
 
-Rooms, in the order in which a run passes them: ``given`` reads what was sent, ``continuing`` finds what of it is new,
-``preparing`` makes a turn of it, ``beginning`` begins it, ``narrating`` tells it in the words of ``telling`` and the
-frames of ``framing``. ``running`` has all of them, and ``recovering`` ends what a crash has left. The one rule: bad
-input is refused before a stream is opened.
+In the order of a run: ``run_input`` parses the request, ``turn_request`` finds the new messages and prepares the turn,
+``registry`` starts the run, ``publisher`` publishes its events, which ``agui_encoder`` encodes. ``recovery`` ends the
+runs of dead workers. Invariant: invalid input is rejected before a stream opens.
 """
 
 from __future__ import annotations

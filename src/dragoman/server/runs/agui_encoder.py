@@ -1,14 +1,13 @@
-"""A turn, told in the events of AG-UI: what a model says as it arrives, what tools gave, and how it all ended.
+"""Encode the events of a turn as AG-UI events.
 
-    telling = Telling(thread_id, run_id, version="1.0")
-    telling.started(at_ms)                the first event
-    telling.take(event, at_ms)            what each event of a turn becomes: none, one or several
-    telling.interrupted(…) / ended(…) / failed(…)       the last ones
+    encoder = AguiEncoder(thread_id, run_id, version="1.0")
+    encoder.encode_start(start, at_ms)               the first event
+    encoder.encode(event, at_ms)                     none, one or several events for each event of the turn
+    encoder.encode_interrupt(…) / encode_end(…) / encode_error(…)       the last ones
 
-Values come in and values go out: no store, no clock. The ids of messages are those that ``transcripts.ag_ui`` writes
-for the same history, so that a client which is told the messages later finds those that it has. A client of protocol
-1.0 is told a little more than one before it, which refuses what it does not know. The one rule: whatever was opened is
-closed before the last event, and no id is opened twice in a thread.
+Pure: no store, no clock. Message ids are those that ``transcripts.ag_ui`` writes for the same history, so a client
+recognizes the messages later. Clients before protocol 1.0 get fewer fields, because they reject unknown ones.
+Invariants: every open message, call and step is closed before the last event, and no id is opened twice in a thread.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from dragoman.turn.state import stage_of
 
 PROTOCOL_VERSION: Final = "1.0"
 STEP: Final = "answer"
-INPUT_REQUIRED: Final = "input_required"  # the reason of an interrupt that asks for values
+INPUT_REQUIRED: Final = "input_required"  # reason of an interrupt that requests values
 RESPONSE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -60,7 +59,7 @@ Event = dict[str, Any]
 
 
 class AguiEncoder:
-    """What a run has told so far, as far as it matters for what comes next."""
+    """Encodes the events of one run, and tracks what is open."""
 
     def __init__(
         self, thread_id: str, run_id: str, *, version: str | None = None, parent_run_id: str | None = None
@@ -69,7 +68,7 @@ class AguiEncoder:
         self._run_id = run_id
         self._parent_run_id = parent_run_id
         self.is_modern = version is not None
-        self._answer: _AnswerEncoder | None = None  # the one that is arriving
+        self._answer: _AnswerEncoder | None = None  # the current one
         self._usage = _UsageTotals()
         self._asked: Row | None = None
 
@@ -90,7 +89,7 @@ class AguiEncoder:
         ]
 
     def encode(self, event: TurnEvent, at_ms: int) -> list[Event]:
-        """What one event of the turn becomes. Its end becomes nothing here: see below."""
+        """The AG-UI events of one turn event. The end of the turn is encoded separately."""
         match event:
             case TurnStart():
                 return [
@@ -148,7 +147,7 @@ class AguiEncoder:
         return [] if self._answer is None else self._answer.close(at_ms)
 
     def _close_step(self, at_ms: int) -> list[Event]:
-        """What closes everything that is open, the step included."""
+        """Close everything that is open, including the step."""
         if self._answer is None:
             return []
         events = [*self._answer.close(at_ms), _make_event("STEP_FINISHED", at_ms, stepName=STEP)]
@@ -158,7 +157,7 @@ class AguiEncoder:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def encode_end(self, end: TurnEnd, at_ms: int) -> list[Event]:
-        """The last events of a turn that nobody has to decide about."""
+        """The last events of a turn without interrupts."""
         if end.fault is not None:
             return self.encode_error(end.fault.code, end.fault.message, at_ms)
         if end.stop_reason is StopReason.CANCELLED:
@@ -166,10 +165,10 @@ class AguiEncoder:
         return [*self._close_step(at_ms), self._encode_finish(self._success_outcome(end), at_ms, _turn_summary(end))]
 
     def _success_outcome(self, end: TurnEnd) -> dict[str, Any] | None:
-        """The outcome of a turn that ended well.
+        """The outcome of a successful turn.
 
-        A client before 1.0 cannot read which calls wait for it, and some take a plain success for an end without open
-        calls and never send their results. Without an outcome they look at the calls themselves.
+        Clients before 1.0 do not support ``pendingToolCallIds``, and some read a plain success as an end without open
+        calls and never send their results. Without an outcome they inspect the calls themselves.
         """
         if not end.pending:
             return {"type": "success"}
@@ -180,7 +179,7 @@ class AguiEncoder:
     def encode_interrupt(
         self, end: TurnEnd, messages: list[dict[str, Any]] | None, state: Any, at_ms: int
     ) -> list[Event]:
-        """The last events of a turn that waits for a person. ``messages`` are those of the thread."""
+        """The last events of a turn with interrupts. ``messages`` are those of the thread."""
         events = self._close_step(at_ms)
         if messages is not None:
             events.append(_make_event("MESSAGES_SNAPSHOT", at_ms, messages=messages))
@@ -190,13 +189,13 @@ class AguiEncoder:
         return [*events, self._encode_finish(outcome, at_ms, _turn_summary(end))]
 
     def encode_cancel(self, at_ms: int) -> list[Event]:
-        """The last events of a run that was stopped."""
-        if not self.is_modern:  # which has no word for it but an error
+        """The last events of a cancelled run."""
+        if not self.is_modern:  # which has only an error for it
             return self.encode_error("cancelled", "The run was cancelled.", at_ms)
         return [*self._close_step(at_ms), self._encode_finish({"type": "cancelled"}, at_ms)]
 
     def encode_error(self, code: str, message: str, at_ms: int) -> list[Event]:
-        """The last events of a run that failed."""
+        """The last events of a failed run."""
         text = with_names(redact(message)) or code
         error = _make_event("RUN_ERROR", at_ms, message=text, code=code, usage=self._usage.to_json())
         return [*self._close_step(at_ms), error]
@@ -216,7 +215,7 @@ class AguiEncoder:
 
 
 def make_interrupts(end: TurnEnd) -> tuple[dict[str, Any], ...]:
-    """What a turn waits for, as interrupts: one for each call that a person decides about."""
+    """The interrupts of a turn: one for each call that a person decides."""
     return tuple(_make_interrupt(pending) for pending in end.pending if pending.reason != "caller")
 
 
@@ -233,22 +232,22 @@ def _make_interrupt(pending: PendingCall) -> dict[str, Any]:
 
 
 def _is_from_resume(answer: Message) -> bool:
-    """Whether an answer came without a message of the client, which therefore does not have it."""
+    """Whether a result was sent by a resume, so that the client has no message of it."""
     return answer.metadata.message_id is None
 
 
 def interrupt_id(call_id: str) -> str:
-    """The name of the interrupt that asks about a call."""
+    """The id of the interrupt for a call."""
     return f"int-{call_id}"
 
 
 def run_error(code: str, message: str, at_ms: int) -> Event:
-    """The last event of a run of which nothing else is known."""
+    """The last event of a run without further information."""
     return _make_event("RUN_ERROR", at_ms, message=message, code=code)
 
 
 def usage_receipt(usage: Usage) -> dict[str, Any]:
-    """What an answer consumed and cost, for people to see."""
+    """Tokens and cost of an answer."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -276,12 +275,12 @@ def _turn_summary(end: TurnEnd) -> dict[str, Any]:
 
 
 def parts_to_text(parts: list[dict[str, Any]]) -> str:
-    """Parts as one text, in which what is no text is named."""
+    """Parts as one text; other parts than text become their type in brackets."""
     return "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in parts)
 
 
 def _make_event(kind: str, at_ms: int, **fields: Any) -> Event:
-    """An event. A field that has nothing to say is left out: clients refuse a null."""
+    """An event. A field without a value is omitted, because clients reject null."""
     return {
         "type": kind,
         **{name: value for name, value in fields.items() if value is not None or name == "snapshot"},
@@ -293,19 +292,19 @@ def _make_event(kind: str, at_ms: int, **fields: Any) -> Event:
 
 
 class _OpenMessage:
-    """A message of theirs: words with the calls behind them, or a thought."""
+    """An AG-UI message: text with calls, or thinking."""
 
     def __init__(self, wire_id: str, kind: str) -> None:
         self.id = wire_id
         self.kind = kind  # text, thinking or calls
         self.is_open = False
         self.has_started = False
-        self.partial_character = ""  # of a character whose other half is still to come
+        self.partial_character = ""  # first half of a surrogate pair
         self.signature: str | None = None
 
 
 class _AnswerEncoder:
-    """One answer of a model, in the making. What belongs to which message is as ``transcripts.ag_ui`` has it."""
+    """Encodes one model answer. Blocks are grouped into messages as in ``transcripts.ag_ui``."""
 
     def __init__(self, message_id: str) -> None:
         self._id = message_id
@@ -336,7 +335,7 @@ class _AnswerEncoder:
                 return []
 
     def close(self, at_ms: int) -> list[Event]:
-        """What closes everything that is open."""
+        """Close everything that is open."""
         events = self._close_messages(at_ms)
         for call in self._calls.values():
             events.extend(call.encode_end(at_ms))
@@ -348,7 +347,7 @@ class _AnswerEncoder:
         message = self._by_index.get(index)
         if message is None:
             message = self._by_index[index] = self._add_message(kind)
-        if not message.is_open and (text or not message.has_started):  # the end of a stream may add notes without words
+        if not message.is_open and (text or not message.has_started):  # the end of a stream can add notes without text
             events = [*self._close_messages(at_ms), *_start_message(message, at_ms)]
         delta, message.partial_character = _split_partial_character(message.partial_character + text)
         if delta:
@@ -356,7 +355,7 @@ class _AnswerEncoder:
         return events
 
     def _encode_signature(self, index: int, signature: str | None, at_ms: int) -> list[Event]:
-        """Note the signature of a thought. It is sent when the thought is closed, or at once if it already is."""
+        """Record the signature of thinking. It is sent when the message closes, or immediately if it is closed."""
         message = self._by_index[index]
         if signature is None or signature == message.signature:
             return []
@@ -380,7 +379,7 @@ class _AnswerEncoder:
         return [*events, call.encode_start(name, parent.id, at_ms)]
 
     def _encode_block(self, index: int, block: ContentBlock, at_ms: int) -> list[Event]:
-        """A block that arrives at once."""
+        """A block that arrives complete."""
         match block:
             case TextBlock(text):
                 return self._encode_delta(index, "text", text, at_ms)
@@ -408,7 +407,7 @@ class _AnswerEncoder:
 
 
 class _CallEncoder:
-    """A call whose input arrives."""
+    """Encodes a call while its input arrives."""
 
     def __init__(self, call_id: str) -> None:
         self.id = call_id
@@ -426,9 +425,7 @@ class _CallEncoder:
         return [_make_event("TOOL_CALL_ARGS", at_ms, toolCallId=self.id, delta=delta)]
 
     def encode_end(self, at_ms: int) -> list[Event]:
-        events = (
-            self.encode_delta("{}", at_ms) if self.has_no_input else []
-        )  # no text at all is the input of no arguments
+        events = self.encode_delta("{}", at_ms) if self.has_no_input else []  # no input text means no arguments
         return [*events, _make_event("TOOL_CALL_END", at_ms, toolCallId=self.id)]
 
 
@@ -463,9 +460,9 @@ def _signature_event(message: _OpenMessage, signature: str, at_ms: int) -> Event
 
 
 def _split_partial_character(text: str) -> tuple[str, str]:
-    """The text as far as its characters are whole, and the first half of one that may still come.
+    """The text up to its last complete character, and the first half of a surrogate pair.
 
-    Some providers cut a character in two. A half that stays alone is left out, as it is from the stored answer.
+    Some providers split a surrogate pair. A half that stays alone is omitted, as in the stored answer.
     """
     if text.isascii():
         return text, ""
@@ -478,7 +475,7 @@ def _split_partial_character(text: str) -> tuple[str, str]:
 
 
 class _UsageTotals:
-    """What the answers of a run consumed, by model."""
+    """The usage of the answers of a run, by model."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, dict[str, Any]] = {}

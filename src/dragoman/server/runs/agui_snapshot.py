@@ -1,8 +1,8 @@
-"""The messages of a thread as a client of AG-UI keeps them, for a run that stops in the middle.
+"""The messages of a thread for AG-UI clients, sent when a run is interrupted.
 
-A file that we keep is named by its place and not by its content, and never by a URL: what a run tells is stored, and a
-URL holds a token. A client before 1.0 knows no such source, and is told a ``binary`` part with the place as its id. The
-one rule: a thread that is too long to be told whole is not told in part, because a client drops what it is not told.
+A stored file is referenced by its location, never by its content or by a URL: events are stored, and a URL contains a
+token. Clients before 1.0 get a ``binary`` part with the location as its id. A thread above the limits is not sent at
+all, because a client drops the messages that a snapshot does not contain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 async def make_snapshot(store: Store, session: Session, *, is_modern: bool) -> list[dict[str, Any]] | None:
-    """The messages of a thread; nothing if they are too many, or too much."""
+    """The messages of a thread; ``None`` above the limits."""
     if session.last_seq > MAX_MESSAGES:
         return None
     messages = [_with_file_references(row.message) async for row in store.history(session.id)]
@@ -34,8 +34,10 @@ async def make_snapshot(store: Store, session: Session, *, is_modern: bool) -> l
 
 
 def _with_file_references(message: Message) -> Message:
-    """A message whose files are named by where they are kept."""
-    files = [file for file in message.metadata.attachments if file.mime_type != "text/plain"]  # which is a text block
+    """A message whose files are references to their locations."""
+    files = [
+        file for file in message.metadata.attachments if file.mime_type != "text/plain"
+    ]  # a text file is a text block
     if not files:
         return message
     blocks: list[ContentBlock] = []
@@ -51,7 +53,7 @@ def _with_file_references(message: Message) -> Message:
 
 
 def _strip_notes(wire: dict[str, Any]) -> dict[str, Any]:
-    """A message with the application's metadata, and without what we note under our own key."""
+    """A message with the application's metadata, without our own notes."""
     metadata_in = dict(wire.get("metadata", {}))
     notes = metadata_in.pop(KEY, None) or {}
     metadata = {**application_fields(notes.get("metadata", {}).get("extra")), **metadata_in}
@@ -60,7 +62,7 @@ def _strip_notes(wire: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_legacy(wire: dict[str, Any]) -> dict[str, Any]:
-    """A message as clients before 1.0 can read it."""
+    """A message for clients before 1.0."""
     content = wire.get("content")
     if not isinstance(content, list):
         return wire

@@ -1,4 +1,4 @@
-"""The endpoints of runs. The one rule: a stream ends when there is nothing left to tell, never in the middle of one."""
+"""The endpoints of runs. A stream ends when no run is active, never during one."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _sorted_encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
 class RunResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """A run that goes on by itself: its events are at ``/runs/{threadId}/events``."""
+    """A run in the background; its events are at ``/runs/{threadId}/events``."""
 
     task_id: str  # the same as runId
     thread_id: str
     run_id: str
-    created: bool  # whether the thread is a new one
+    created: bool  # whether the thread is new
 
 
 class CancelResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What became of a wish to end a run."""
+    """The result of a cancel request."""
 
     thread_id: str
-    cancelled: bool  # whether there was anything to end; it ends soon
+    cancelled: bool  # whether a run was active; it ends soon
     run_id: str | None = None
 
 
@@ -56,7 +56,9 @@ async def post_run(request: Request) -> Response:
     key = _idempotency_key(request)
     data = await json_bytes(request)
     value = await run_off_loop(len(data), read_json, data)
-    has_tools = isinstance(value, dict) and bool(value.get("tools"))  # whose schemas take longer than their length says
+    has_tools = isinstance(value, dict) and bool(
+        value.get("tools")
+    )  # schemas take longer to check than their size suggests
     run_input, digest = await run_off_loop(LARGE if has_tools else len(data), _parse_run, value)
     runs: RunRegistry = app_state(request).runs
     result = await runs.start_run(RunRequest(get_principal(request), run_input, digest, key))
@@ -64,7 +66,7 @@ async def post_run(request: Request) -> Response:
     if "text/event-stream" in request.headers.get("accept", "").lower():
         events = runs.follow(run.session_id, run.first_number - 1, run_id=run.run_id)
         first = await anext(events, None)
-        if first is None:  # it was refused to whoever asked for it first
+        if first is None:  # the request that started it was rejected
             raise run_in_progress_error()
         return _stream_response(events, _encode_frames(first))
     body = RunResponse(run.run_id, name_from_id(run.session_id), run.run_id, result.is_new_thread)
@@ -72,7 +74,7 @@ async def post_run(request: Request) -> Response:
 
 
 def _parse_run(value: Any) -> tuple[RunInput, bytes]:
-    """What is asked for, and the hash by which the same request is known again."""
+    """The parsed input, and the hash that identifies a repeated request."""
     return parse_run_input(value), hashlib.sha256(_sorted_encoder.encode(value)).digest()
 
 
@@ -81,12 +83,12 @@ def _idempotency_key(request: Request) -> str | None:
     if not values:
         return None
     if len(values) > 1 or not _KEY.fullmatch(values[0]):
-        raise ApiError(400, "invalid_idempotency_key", "An Idempotency-Key has 1 to 255 visible characters of ASCII.")
+        raise ApiError(400, "invalid_idempotency_key", "Idempotency-Key must be 1 to 255 visible ASCII characters.")
     return values[0]
 
 
 async def get_events(request: Request) -> Response:
-    """What was told in a thread, and what is being told."""
+    """Stream the events of a thread."""
     runs: RunRegistry = app_state(request).runs
     session = await get_owned_session(request, request.path_params["threadId"])
     run_id = text_param(request, "runId", None)
@@ -100,7 +102,7 @@ async def get_events(request: Request) -> Response:
     after = run.first_number - 1 if after is None else after
     _require_known_event(after, run, is_one_run=run_id is not None)
     if not run.is_running and after >= run.last_number:
-        return Response(status_code=204)  # which tells a browser not to come back
+        return Response(status_code=204)  # a browser then stops reconnecting
     await _require_stored_events(request, run, after)
     return _stream_response(runs.follow(session.id, after, run_id=run_id))
 
@@ -113,7 +115,7 @@ async def _get_run(request: Request, session_id: str, run_id: str) -> Run:
 
 
 def _last_event_id(request: Request) -> int | None:
-    """The number of the last event that the client has seen, if it says so."""
+    """The number of the last event that the client received."""
     text = request.headers.get("last-event-id") or text_param(request, "lastEventId", None)
     if text is None or text == "":
         return None
@@ -127,21 +129,21 @@ def _event_id_error() -> ApiError:
 
 
 def _require_known_event(after: int, run: Run, *, is_one_run: bool) -> None:
-    """Refuse a place behind the last event: nobody can have seen it."""
+    """Reject a number above the last event."""
     if after > run.last_number and not (is_one_run and after < run.first_number):
         raise _event_id_error()
 
 
 async def _require_stored_events(request: Request, run: Run, after: int) -> None:
-    """Refuse a place behind which events were swept: a gap would look like the whole."""
+    """Reject a position after which events were deleted: a gap would look like the complete stream."""
     page = await app_state(request).store.runs.events(run.session_id, after, limit=1)
     is_missing = not page.events and run.last_number > after
     if is_missing or (page.events and page.events[0].number != after + 1):
-        raise ApiError(410, "events_gone", "What was told then is not kept any more. The history has what was said.")
+        raise ApiError(410, "events_gone", "The events after this id are deleted. Read the history instead.")
 
 
 async def post_cancel(request: Request) -> Response:
-    """End a run, or the one that is running."""
+    """Cancel a run, or the active one."""
     session = await get_owned_session(request, request.path_params["threadId"])
     run_id = request.path_params.get("runId")
     if run_id is not None:
@@ -153,7 +155,7 @@ async def post_cancel(request: Request) -> Response:
 
 
 def _stream_response(batches: AsyncIterator[list[RunEvent]], first: bytes = b": \n\n") -> Response:
-    """What is told, as it is told. Something is sent at once: whoever waits for it knows that the stream is open."""
+    """Stream batches of events. The first bytes are sent immediately, to show that the stream is open."""
 
     async def frames() -> AsyncIterator[bytes]:
         yield first
@@ -173,10 +175,10 @@ ENDPOINTS: Final = (
         "/api/v1/agent/runs",
         post_run,
         name="begin_run",
-        summary="Begin a run: one turn of a conversation",
+        summary="Start a run: one turn of a conversation",
         description=(
-            "With Accept: text/event-stream the answer is the run's events; else it is 202 and the ids. The same"
-            " request again, with the same runId, is the same run."
+            "With Accept: text/event-stream the response streams the run's events; otherwise it is 202 and the ids."
+            " The same request with the same runId is the same run."
         ),
         scope="chat",
         request_body=RunAgentInput,
@@ -187,15 +189,15 @@ ENDPOINTS: Final = (
         "/api/v1/agent/runs/{threadId}/events",
         get_events,
         name="run_events",
-        summary="What runs of a thread have told, and are telling",
+        summary="Events of the runs of a thread",
         description=(
-            "With Last-Event-ID everything behind that event, else the newest run from its beginning. The stream ends"
-            " when nothing runs; 204 if there is nothing to tell."
+            "With Last-Event-ID all events after that one, otherwise the newest run from its start. The stream ends"
+            " when no run is active; 204 if there are no events."
         ),
         scope="chat",
         query=(
             Query("runId", summary="One run only"),
-            Query("lastEventId", {"type": "string"}, "In place of the header, for those who cannot set one"),
+            Query("lastEventId", {"type": "string"}, "Instead of the header, for clients that cannot set it"),
         ),
         responses={200: EventStream, 204: None},
     ),
@@ -204,7 +206,7 @@ ENDPOINTS: Final = (
         "/api/v1/agent/runs/{threadId}/cancel",
         post_cancel,
         name="cancel_runs",
-        summary="End the run that is running in a thread",
+        summary="Cancel the active run of a thread",
         scope="chat",
         responses={200: CancelResponse, 202: CancelResponse},
     ),
@@ -213,7 +215,7 @@ ENDPOINTS: Final = (
         "/api/v1/agent/runs/{threadId}/{runId}/cancel",
         post_cancel,
         name="cancel_run",
-        summary="End a certain run",
+        summary="Cancel a run",
         scope="chat",
         responses={200: CancelResponse, 202: CancelResponse},
     ),

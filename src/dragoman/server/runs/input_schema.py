@@ -1,7 +1,7 @@
-"""The types of AG-UI's RunAgentInput, for the OpenAPI document: generators make typed messages from them.
+"""The types of AG-UI's RunAgentInput for the OpenAPI document, from which generators make typed messages.
 
-A request is read by ``given``, which is stricter in some places (the parts of a message, who may send which role) and
-takes older spellings besides. Every message that these types allow is one that ``given`` knows.
+``run_input`` parses requests. It is stricter in some places (the parts of a message, the roles that a caller may send),
+and also accepts older spellings. It accepts every message that these types allow, apart from that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class DataSource(msgspec.Struct, frozen=True, rename="camel", tag_field="type", 
 
 
 class UrlSource(msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag="url"):
-    """A signed URL of a file of the caller's."""
+    """A signed URL of one of the caller's files."""
 
     value: str
     mime_type: str | None = None
 
 
 class FileSource(msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag="file"):
-    """The place of a file of the caller's, as bucket/path."""
+    """The location of one of the caller's files, as bucket/path."""
 
     value: str
     provider: Literal["dragoman"] = "dragoman"
@@ -42,7 +42,7 @@ Source = DataSource | UrlSource | FileSource
 
 
 class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """Words."""
+    """Text."""
 
     text: str
 
@@ -69,14 +69,14 @@ class VideoPart(msgspec.Struct, frozen=True, tag_field="type", tag="video"):
 
 
 class DocumentPart(msgspec.Struct, frozen=True, tag_field="type", tag="document"):
-    """A PDF or a text."""
+    """A PDF or a text file."""
 
     source: Source
     metadata: Metadata | None = None
 
 
 class BinaryPart(msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag="binary"):
-    """A file as clients before protocol 1.0 send it: one of url, data and id."""
+    """A file of clients before protocol 1.0: one of url, data and id."""
 
     mime_type: str
     url: str | None = None
@@ -89,21 +89,21 @@ Part = TextPart | ImagePart | AudioPart | VideoPart | DocumentPart | BinaryPart
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
-    """What is called. The arguments are the text of a JSON object."""
+    """The called function. The arguments are JSON text."""
 
     name: str
     arguments: str
 
 
 class ToolCall(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
-    """A call of a tool."""
+    """A tool call."""
 
     id: Id
     function: FunctionCall
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
-    """What the user says."""
+    """A user message."""
 
     id: Id
     content: str | list[Part]
@@ -112,7 +112,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="role", tag="assistant"):
-    """What the model says, and the tools that it calls."""
+    """A model answer and its tool calls."""
 
     id: Id
     content: str | None = None
@@ -122,7 +122,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="r
 
 
 class ToolMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="role", tag="tool"):
-    """The result of a call."""
+    """A tool result."""
 
     id: Id
     tool_call_id: Id
@@ -132,7 +132,7 @@ class ToolMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="role",
 
 
 class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system"):
-    """What the model is told before everything else."""
+    """System instructions."""
 
     id: Id
     content: str
@@ -141,7 +141,7 @@ class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system")
 
 
 class DeveloperMessage(msgspec.Struct, frozen=True, tag_field="role", tag="developer"):
-    """The same, as newer clients call it."""
+    """System instructions, as newer clients name them."""
 
     id: Id
     content: str
@@ -150,7 +150,7 @@ class DeveloperMessage(msgspec.Struct, frozen=True, tag_field="role", tag="devel
 
 
 class ReasoningMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="role", tag="reasoning"):
-    """What the model thinks."""
+    """Thinking of the model."""
 
     id: Id
     content: str
@@ -159,7 +159,7 @@ class ReasoningMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="r
 
 
 class ActivityMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="role", tag="activity"):
-    """What a client shows to people. The server passes it over."""
+    """Shown by the client; the server ignores it."""
 
     id: Id
     content: dict[str, Any]
@@ -173,7 +173,7 @@ RunMessage = (
 
 
 class RunAgentInput(run_input.RunAgentInput, frozen=True, rename="camel"):
-    """What is asked for. The conversation may come whole: what the thread has already is passed over."""
+    """The input of a run. The conversation may be complete: messages that the thread has are skipped."""
 
     thread_id: Id
     run_id: Id

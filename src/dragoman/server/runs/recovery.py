@@ -1,10 +1,11 @@
-"""What a worker that died has left: its runs are ended, after their threads were put in order.
+"""End the runs of dead workers, after their threads are consistent.
 
-    await end_expired_run(doors, run)        by whoever notices: at the start, when somebody follows, when somebody asks
+    await end_expired_run(state, run)        called at start-up, by followers, and before a new run of the thread
 
-What the run had told of its last answer is put into the history first, then the answer is ended as the next turn would
-end it, and last of all the run gets its event. The one rule: nobody is told that a run is over while its thread is not
-in order.
+An answer is stored at intervals while it arrives, but an event is stored before it is sent. After a crash the events of
+a run can therefore contain more of its last answer than the history. Recovery stores this text in the history, then
+ends the answer as the next turn would, then stores the last event of the run. Invariants: a client sees the end of a
+run only after its thread is consistent; stored content is only extended, never changed.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from dragoman.store.runs import Run, RunEnd
 if TYPE_CHECKING:
     from dragoman.server.state import AppState
 
-_TAIL_LENGTH: Final = 10  # messages among which an answer is that broke off
+_TAIL_LENGTH: Final = 10  # an interrupted answer is among the newest messages
 
 
 async def end_expired_run(state: AppState, run: Run) -> bool:
-    """End a run whose worker has died; whether it is over now. While a turn may be running there, it is not."""
+    """End a run whose worker has died; whether it has ended now. While a turn can still be active, it has not."""
     store = state.store
     if not run.is_running:
         return True
@@ -46,7 +47,7 @@ async def end_expired_run(state: AppState, run: Run) -> bool:
     try:
         await _store_published_text(store, run)
         await state.agent.recover(run.session_id)
-    except ConflictError:  # the right to run a turn there has not expired yet
+    except ConflictError:  # the lease of the turn has not expired
         return False
     except UnknownSessionError:
         return True
@@ -55,7 +56,7 @@ async def end_expired_run(state: AppState, run: Run) -> bool:
 
 
 async def end_lost_run(store: Store, run: Run) -> None:
-    """End a run of this worker that could not be told to its end."""
+    """End a run of this worker that was not published to its end."""
     current = await store.runs.get(run.session_id, run.run_id)
     if current is not None and current.is_running:
         events = [_interruption_event(store)]
@@ -63,12 +64,12 @@ async def end_lost_run(store: Store, run: Run) -> None:
 
 
 def _interruption_event(store: Store) -> str:
-    message = "The server could not go on with it. What had arrived is kept."
+    message = "The server stopped during the run. The partial answer is stored."
     return encode_event(run_error("interrupted", message, int(store.clock().timestamp() * 1000)))
 
 
 async def _store_published_text(store: Store, run: Run) -> None:
-    """Put into the history what a run that broke off has told of its last answer."""
+    """Store the text of the last answer that the run has published."""
     async with store.turns.lease(run.session_id):
         for row in await store.tail(run.session_id, _TAIL_LENGTH):
             metadata = row.message.metadata
@@ -79,7 +80,7 @@ async def _store_published_text(store: Store, run: Run) -> None:
 
 
 async def _load_events(store: Store, run: Run) -> list[dict[str, Any]]:
-    """Everything that a run has told."""
+    """All events of a run."""
     after, result = run.first_number - 1, list[dict[str, Any]]()
     while events := (await store.runs.events(run.session_id, after)).events:
         result.extend(msgspec.json.decode(event.json) for event in events if event.run_id == run.run_id)
@@ -91,7 +92,7 @@ _DELTA_TYPES: Final = {"TEXT_MESSAGE_CONTENT": TextDelta, "REASONING_MESSAGE_CON
 
 
 def merge_published_text(message: Message, events: Iterable[Mapping[str, Any]]) -> Message:
-    """An answer that broke off, with everything that a run told of it."""
+    """An interrupted answer with all its published text."""
     published = published_content(message.id, events)
     content = tuple(
         _longer_text(stored, published[at]) if at < len(published) else stored
@@ -108,7 +109,7 @@ def _longer_text(stored: ContentBlock, published: ContentBlock) -> ContentBlock:
 
 
 def published_content(message_id: str, events: Iterable[Mapping[str, Any]]) -> tuple[ContentBlock, ...]:
-    """The blocks of an answer, as far as they were told."""
+    """The blocks of an answer from its published events."""
     accumulator, places = Accumulator(), dict[str, int]()
     for event in events:
         for stream_event in _to_stream_events(event, message_id, places):
@@ -117,7 +118,7 @@ def published_content(message_id: str, events: Iterable[Mapping[str, Any]]) -> t
 
 
 def _to_stream_events(event: Mapping[str, Any], message_id: str, places: dict[str, int]) -> Iterable[StreamEvent]:
-    """What an event says of the answer, in the words that it was made from."""
+    """The stream events that an AG-UI event was encoded from."""
     match event:
         case {"type": "TEXT_MESSAGE_CONTENT" | "REASONING_MESSAGE_CONTENT" as kind, "messageId": name, "delta": delta}:
             if name.partition(".")[0] == message_id:

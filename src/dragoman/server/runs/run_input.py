@@ -1,11 +1,12 @@
-"""What a client sends to begin a run, read strictly: AG-UI's RunAgentInput, of protocol 1.0 and of those before it.
+"""Parse AG-UI's RunAgentInput, of protocol 1.0 and earlier, strictly.
 
-    given = parse_run_input(value)              or a refusal, before anything is stored
-    given.messages                         each with its id, its role and its parts: texts, and files to be looked at
+    run_input = parse_run_input(value)        or an error, before any data is stored
+    run_input.messages                        each with id, role and parts: texts and files
 
-A JSON value comes in and values go out; whose thread it is, and what of it is new, is found out elsewhere. Fields that
-we do not know are passed over. Invariant: no field of a message sets an identity, a usage, a cost, a model, a time, a
-status or an origin; what a client may set is listed here, and everything else is dropped before it is read.
+Unknown fields are ignored. AG-UI uses camel case; the protocol's own fields are also accepted in snake case, as its
+Python types write them without aliases. Fields of the application (``metadata``, ``state``, ``parameters``,
+``forwardedProps``) are not renamed. Invariant: no field of a message sets an identity, usage, cost, model, time, status
+or origin; only the fields listed here are read.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from dragoman.tools.schema_compat import to_portable_schema
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
 MAX_MESSAGES: Final = 5_000
 MAX_PARTS: Final = 256  # of one message
-MAX_RUN_PARTS: Final = 10_000  # of all messages together, calls of tools included
+MAX_RUN_PARTS: Final = 10_000  # of all messages, including tool calls
 MAX_TOOLS: Final = 128
-MAX_SCHEMA_VALUES: Final = 20_000  # of all tools together, references written out
-MAX_PATTERNS: Final = 64  # of all tools together
+MAX_SCHEMA_VALUES: Final = 20_000  # of all tools, with references expanded
+MAX_PATTERNS: Final = 64  # of all tools
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "reasoning", "activity")
-_CONTENT_OPTIONAL: Final = ("assistant", "tool")  # a message that only calls tools, a tool that returns nothing
+_CONTENT_OPTIONAL: Final = ("assistant", "tool")  # an assistant message may only call tools, a tool may return nothing
 _FOREIGN_PART_TYPES: Final = (
     "tool_use",
     "tool_result",
@@ -46,7 +47,7 @@ _FOREIGN_PART_TYPES: Final = (
     "reasoning",
 )
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
-_RESERVED_METADATA: Final = ("ag-ui", "dragoman")  # names under which others than the application keep things
+_RESERVED_METADATA: Final = ("ag-ui", "dragoman")  # used by others than the application
 _CLIENT_FIELDS: Final = (
     "id",
     "role",
@@ -56,8 +57,8 @@ _CLIENT_FIELDS: Final = (
     "error",
     "encryptedValue",
 )  # that a client may set
-_TRUE_MARKS: Final = ("redacted", "empty", "blank")  # how one message is told in several pieces; see transcripts.ag_ui
-# Keys of metadata.extra to which Dragoman gives a meaning of its own, and the type of value that has that meaning.
+_TRUE_MARKS: Final = ("redacted", "empty", "blank")  # pieces of one message, see transcripts.ag_ui
+# Keys of metadata.extra that have a meaning in Dragoman, with the type of value that has it.
 _RESERVED_EXTRA: Final[dict[str, type]] = {
     "summary": dict,
     "entry": dict,
@@ -78,14 +79,14 @@ class InputTool(msgspec.Struct, frozen=True):
 
 
 class InputContext(msgspec.Struct, frozen=True):
-    """Something that the model is to know."""
+    """Context for the model."""
 
     description: str
     value: Any
 
 
 class InputResume(msgspec.Struct, frozen=True, rename="camel"):
-    """What somebody decided about an interrupt."""
+    """A decision about an interrupt."""
 
     interrupt_id: str
     status: Literal["resolved", "cancelled"]
@@ -93,7 +94,7 @@ class InputResume(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RunAgentInput(msgspec.Struct, frozen=True, rename="camel"):
-    """What is asked for. The conversation may come whole: what the thread has already is passed over."""
+    """The input of a run. The conversation may be complete: messages that the thread has are skipped."""
 
     thread_id: str
     run_id: str
@@ -108,13 +109,13 @@ class RunAgentInput(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TextPart(msgspec.Struct, frozen=True):
-    """A text."""
+    """A text part."""
 
     text: str
 
 
 class FilePart(msgspec.Struct, frozen=True):
-    """A file: its bytes, a signed URL, or the place where it is kept."""
+    """A file: its bytes, a signed URL, or its location."""
 
     kind: Literal["image", "audio", "video", "document"]
     source: Literal["data", "url", "file"]
@@ -131,20 +132,20 @@ class InputMessage(msgspec.Struct, frozen=True):
 
     id: str
     role: Role
-    parts: tuple[Part, ...]  # of a user's message, and of a tool's
-    wire: dict[str, Any]  # what the client may set, and nothing else
-    call_id: str | None = None  # that a tool's message answers
+    parts: tuple[Part, ...]  # of user and tool messages
+    wire: dict[str, Any]  # only the fields that a client may set
+    call_id: str | None = None  # that a tool message answers
     is_error: bool = False
-    extra: dict[str, Any] | None = None  # what the application keeps with it
+    extra: dict[str, Any] | None = None  # the application's metadata
 
     @property
     def text(self) -> str:
-        """Its words."""
+        """The text of its parts."""
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @property
     def part_count(self) -> int:
-        """How many parts it has, and calls of tools."""
+        """The number of parts and tool calls."""
         calls = self.wire.get("toolCalls")
         return max(1, len(self.parts)) + (len(calls) if isinstance(calls, list) else 0)
 
@@ -155,7 +156,7 @@ class InputMessage(msgspec.Struct, frozen=True):
 
 
 class RunInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for, read."""
+    """The parsed input."""
 
     thread_id: str
     run_id: str
@@ -170,15 +171,15 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_run_input(value: object) -> RunInput:
-    """What is asked for, or a refusal."""
+    """The parsed input, or an error."""
     wire = parse_as(to_camel_case(value), RunAgentInput)
     if len(wire.messages) > MAX_MESSAGES:
-        text = f"messages has {len(wire.messages)} items, more than the {MAX_MESSAGES} allowed. Send the newest ones."
+        text = f"messages has {len(wire.messages)} items; the limit is {MAX_MESSAGES}. Send only the newest."
         raise ApiError(422, "too_many_messages", text)
     state = _validate_stored_json(wire.state, "state")
     messages = tuple(_parse_message(message_wire, f"messages[{at}]") for at, message_wire in enumerate(wire.messages))
     if (count := sum(message.part_count for message in messages)) > MAX_RUN_PARTS:
-        text = f"messages have {count} parts together, more than the {MAX_RUN_PARTS} allowed. Send the newest ones."
+        text = f"messages have {count} parts together; the limit is {MAX_RUN_PARTS}. Send only the newest."
         raise ApiError(422, "too_many_blocks", text)
     return RunInput(
         thread_id=validate_id(wire.thread_id, "threadId"),
@@ -200,7 +201,7 @@ def _validate_stored_json(value: Any, where: str) -> Any:
     except ValueError as error:
         raise ApiError(422, "invalid_request", f"{error}.") from None
     if _has_nul(value):
-        raise ApiError(422, "invalid_character", f"{where} holds a NUL.")
+        raise ApiError(422, "invalid_character", f"{where} contains a NUL.")
     return value
 
 
@@ -218,7 +219,7 @@ def _has_nul(value: Any) -> bool:
 
 def _parse_tools(tools: list[InputTool]) -> tuple[ToolDefinition, ...]:
     if len(tools) > MAX_TOOLS:
-        raise ApiError(422, "too_many_tools", f"tools has {len(tools)} items, more than the {MAX_TOOLS} allowed.")
+        raise ApiError(422, "too_many_tools", f"tools has {len(tools)} items; the limit is {MAX_TOOLS}.")
     definitions: list[ToolDefinition] = []
     values = patterns = 0
     for tool in tools:
@@ -227,7 +228,7 @@ def _parse_tools(tools: list[InputTool]) -> tuple[ToolDefinition, ...]:
         values, patterns = values + size.values, patterns + size.patterns
         if values > MAX_SCHEMA_VALUES or patterns > MAX_PATTERNS:
             limits = f"{MAX_SCHEMA_VALUES} values and {MAX_PATTERNS} patterns"
-            raise ApiError(422, "schema_too_large", f"The parameters of all tools together have more than {limits}.")
+            raise ApiError(422, "schema_too_large", f"The parameters of all tools have more than {limits}.")
     return tuple(definitions)
 
 
@@ -235,9 +236,7 @@ def _parse_tool(tool: InputTool) -> tuple[ToolDefinition, SchemaSize]:
     place = f"the parameters of {shorten_name(tool.name)!r}"
     schema = _validate_stored_json(tool.parameters, place) or _NO_PARAMETERS
     try:
-        portable = to_portable_schema(
-            schema
-        )  # the client checks what it is given; a model is told what every provider takes
+        portable = to_portable_schema(schema)  # the client validates its inputs; a model gets the portable subset
     except SchemaSizeError as error:
         raise ApiError(422, error.code, f"{place}: {error}.") from None
     definition = ToolDefinition(
@@ -247,7 +246,7 @@ def _parse_tool(tool: InputTool) -> tuple[ToolDefinition, SchemaSize]:
 
 
 def _join_context(items: list[InputContext]) -> str | None:
-    """What the model is to know, as one text."""
+    """The context as one text."""
     return "\n\n".join(f"{item.description}:\n{_to_text(item.value)}" for item in items) or None
 
 
@@ -256,12 +255,12 @@ def _to_text(value: Any) -> str:
 
 
 def _parse_model(forwarded: Any) -> str | None:
-    """The model that was chosen for this run, if one was."""
+    """The model for this run, if one is set."""
     name = forwarded.get("model") if isinstance(forwarded, dict) else None
     if name is None or name == "":
         return None
     if not isinstance(name, str) or len(name) > 200 or "\0" in name:
-        raise ApiError(422, "invalid_request", "forwardedProps.model has to be the name of a model.")
+        raise ApiError(422, "invalid_request", "forwardedProps.model must be the name of a model.")
     return name
 
 
@@ -271,16 +270,16 @@ def _parse_model(forwarded: Any) -> str | None:
 def _parse_message(wire: dict[str, Any], where: str) -> InputMessage:
     role = wire.get("role")
     if role not in _ROLES:
-        raise _message_error(f"{where}.role has to be one of {', '.join(_ROLES)}")
+        raise _message_error(f"{where}.role must be one of {', '.join(_ROLES)}")
     if not isinstance(wire.get("id"), str):
-        raise _message_error(f"{where}.id has to be a text")
+        raise _message_error(f"{where}.id must be a string")
     _validate_times(wire, where)
     parts: tuple[Part, ...] = ()
     content = wire.get("content")
     if role == "user" or (role == "tool" and content not in (None, "")):
         parts = _parse_parts(content, f"{where}.content")
     elif not (isinstance(content, str) or role == "activity" or (content is None and role in _CONTENT_OPTIONAL)):
-        raise _message_error(f"{where}.content has to be a text")
+        raise _message_error(f"{where}.content must be a string")
     return InputMessage(
         id=validate_id(wire["id"], f"{where}.id"),
         role=role,
@@ -327,16 +326,16 @@ def _message_error(text: str) -> ApiError:
 def _parse_call_id(wire: dict[str, Any], where: str) -> str:
     call_id = wire.get("toolCallId")
     if not isinstance(call_id, str):
-        raise _message_error(f"{where}.toolCallId has to be a text")
+        raise _message_error(f"{where}.toolCallId must be a string")
     return validate_id(call_id, f"{where}.toolCallId")
 
 
 def _parse_extra(metadata: Any, where: str) -> dict[str, Any] | None:
-    """What an application wants to keep with a message. It is never taken for what we say of it ourselves."""
+    """The application's metadata without reserved keys."""
     if metadata is None:
         return None
     if not isinstance(metadata, dict):
-        raise _message_error(f"{where}.metadata has to be an object")
+        raise _message_error(f"{where}.metadata must be an object")
     extra = {
         key: value
         for key, value in application_fields(metadata).items()
@@ -346,14 +345,14 @@ def _parse_extra(metadata: Any, where: str) -> dict[str, Any] | None:
 
 
 def _validate_times(wire: dict[str, Any], where: str) -> None:
-    """A time that a client states has to be one, although it is ours that counts."""
+    """Reject an invalid time, although the server's time is stored."""
     for name in ("created_at", "createdAt", "timestamp"):
         value = wire.get(name)
         if isinstance(value, str):
             try:
                 datetime.fromisoformat(value)
             except ValueError:
-                raise ApiError(422, "invalid_timestamp", f"{where}.{name} is no time.") from None
+                raise ApiError(422, "invalid_timestamp", f"{where}.{name} is not a valid time.") from None
 
 
 def _parse_parts(content: Any, where: str) -> tuple[Part, ...]:
@@ -362,7 +361,7 @@ def _parse_parts(content: Any, where: str) -> tuple[Part, ...]:
             raise ApiError(422, "empty_content", f"{where} is empty.")
         return (TextPart(content),)
     if not isinstance(content, list):
-        raise _message_error(f"{where} has to be a text or a list")
+        raise _message_error(f"{where} must be a string or a list")
     if not content:
         raise ApiError(422, "empty_content", f"{where} is empty.")
     if len(content) > MAX_PARTS:
@@ -372,7 +371,7 @@ def _parse_parts(content: Any, where: str) -> tuple[Part, ...]:
 
 def _parse_part(part: Any, where: str) -> Part:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise _message_error(f"{where} has to be an object with a type")
+        raise _message_error(f"{where} must be an object with a type")
     match part:
         case {"type": "text", "text": str(text)}:
             return TextPart(text)
@@ -381,11 +380,11 @@ def _parse_part(part: Any, where: str) -> Part:
         case {"type": "binary", "mimeType": str(media_type)}:
             return _parse_binary(part, media_type, where)
         case {"type": "text" | "image" | "audio" | "video" | "document" | "binary" as kind}:
-            raise _message_error(f"{where} is no part of type {kind}")
+            raise _message_error(f"{where} is not a valid part of type {kind}")
         case {"type": kind} if kind in _FOREIGN_PART_TYPES:
-            raise ApiError(422, "role_content_mismatch", f"{where}: a message of this role does not hold {kind}.")
+            raise ApiError(422, "role_content_mismatch", f"{where}: a message of this role cannot have {kind}.")
         case _:
-            raise ApiError(422, "unknown_block", f"{where} is of a type that is not known here.")
+            raise ApiError(422, "unknown_block", f"{where} has an unknown type.")
 
 
 def _filename(metadata: Any) -> str | None:
@@ -396,18 +395,18 @@ def _filename(metadata: Any) -> str | None:
 def _parse_file(kind: str, source: dict[str, Any], name: str | None, where: str) -> FilePart:
     form, value, media_type = source.get("type"), source.get("value"), source.get("mimeType")
     if form not in ("data", "url", "file") or not isinstance(value, str):
-        raise _message_error(f"{where}.source has to be data, a url or a file, with a value")
+        raise _message_error(f"{where}.source must be data, a url or a file, with a value")
     if not isinstance(media_type, str | None):
-        raise _message_error(f"{where}.source.mimeType has to be a text")
+        raise _message_error(f"{where}.source.mimeType must be a string")
     if form == "file" and source.get("provider") != "dragoman":
-        raise ApiError(422, "foreign_attachment_url", f"{where}.source is a file of somebody else.")
+        raise ApiError(422, "foreign_attachment_url", f"{where}.source is a file of another provider.")
     return msgspec.convert(
         {"kind": kind, "source": form, "value": value, "media_type": media_type, "name": name}, FilePart
     )
 
 
 def _parse_binary(part: dict[str, Any], media_type: str, where: str) -> FilePart:
-    """A part as clients before 1.0 send it: its kind is the beginning of its type."""
+    """A part of clients before 1.0: its kind is the first half of its media type."""
     kind = media_type.partition("/")[0]
     kind = kind if kind in ("image", "audio", "video") else "document"
     name = part.get("filename")
@@ -419,7 +418,7 @@ def _parse_binary(part: dict[str, Any], media_type: str, where: str) -> FilePart
 
 
 def decode_file(file: FilePart, where: str) -> bytes:
-    """The bytes of a file that came with the message."""
+    """The bytes of an inline file."""
     try:
         return base64.b64decode(file.value, validate=True)
     except (binascii.Error, ValueError):
@@ -431,7 +430,7 @@ _Names = Mapping[str, str]
 
 
 def _snake_to_camel(*camel: str) -> _Names:
-    """The snake case spelling of each of these names, and the name."""
+    """Each name by its snake case spelling."""
     return {"".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name): name for name in camel}
 
 
@@ -442,7 +441,7 @@ _RESUME: Final = _snake_to_camel("interruptId")
 
 
 def to_camel_case(value: Any) -> Any:
-    """A RunAgentInput in camel case. What is not one is left as it is, to be refused by its reader."""
+    """A RunAgentInput in camel case. Another value is returned unchanged, for the parser to reject."""
     if not isinstance(value, dict):
         return value
     result = _rename_fields(value, _INPUT, "")
@@ -472,7 +471,7 @@ def _rename_resume(value: Any, where: str) -> Any:
 
 
 def _rename_fields(value: Any, names: _Names, where: str) -> Any:
-    """An object whose snake case fields are renamed; the same one if it has none."""
+    """An object with renamed fields; the same object if it has no snake case field."""
     if not isinstance(value, dict) or names.keys().isdisjoint(value):
         return value
     result: dict[str, Any] = {}

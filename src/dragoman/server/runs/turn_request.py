@@ -1,11 +1,17 @@
-"""From what a client sent to a turn that can begin: blocks in place of parts, files kept, everything allowed.
+"""From the input of a run to a turn: find the new messages, read their files, check permissions.
 
-    prepared = await Preparing(doors, principal, session, given).prepared(newest)
-    prepared.terms                 what ``Agent.begin`` is given
-    await preparing.undo()         let go of the files again, if the turn was refused
+    preparation = TurnPreparation(state, principal, session, run_input)
+    prepared = await preparation.prepare(latest)
+    prepared.fields                  of ``TurnRequest``
+    await preparation.undo()         delete the stored files again, if the turn did not start
 
-No URL that a client sent is ever called: it names a file of the caller's own, or the run is refused. The one rule:
-nothing of the thread changes here.
+A client sends the whole conversation every time. Messages are identified by their ids: ours, the client's, and those of
+the pieces of one of our messages. Messages after the last known one are new: results of open calls, imported messages,
+and the question. A message before it that the thread does not have is skipped, because clients keep a question that was
+rejected during a run before the answer of that run.
+
+Invariants: no URL of a client is ever fetched, it must name a file of the caller; the thread is not changed here; one
+id never stands for two different messages of a request, or for two different texts of a user.
 """
 
 from __future__ import annotations
@@ -63,15 +69,15 @@ _log: Final = logging.getLogger("dragoman.server")
 
 
 class PreparedTurn(msgspec.Struct, frozen=True):
-    """What a run begins with."""
+    """The input of a turn."""
 
-    imported: tuple[Message, ...]  # to be stored before it
-    fields: dict[str, Any]  # of the turn
-    title: str | None  # of a thread that has none
+    imported: tuple[Message, ...]  # stored before the turn
+    fields: dict[str, Any]  # of ``TurnRequest``
+    title: str | None  # for a thread without one
 
 
 class TurnPreparation:
-    """A run that is being prepared."""
+    """Prepares the turn of one run."""
 
     def __init__(self, state: AppState, principal: Principal, session: Session | None, run_input: RunInput) -> None:
         self._state = state
@@ -79,10 +85,10 @@ class TurnPreparation:
         self._session = session
         self._run_input = run_input
         self._owner = Owner(principal.user_id, principal.team_id)
-        self._stored_files: list[StoredFile] = []  # that were not there before
+        self._stored_files: list[StoredFile] = []  # new files of this run
 
     async def prepare(self, latest: Run | None) -> PreparedTurn:
-        """Everything that the turn needs, or a refusal."""
+        """Everything that the turn needs, or an error."""
         run_input = self._run_input
         new = await find_new_messages(self._state.store, self._session, run_input)
         self._require_role_scope(new)
@@ -115,56 +121,56 @@ class TurnPreparation:
     def _require_role_scope(self, new: NewMessages) -> None:
         for message in new.imported:
             if message.role != "user" and _HISTORY_SCOPE not in self._principal.scopes:
-                text = f"Message {message.id} is of the {message.role}; this key may say only what users say."
+                text = f"Message {message.id} has the role {message.role}. Its import needs the scope {_HISTORY_SCOPE}."
                 raise ApiError(403, "role_not_allowed", text)
 
     def _require_resume_scope(self) -> None:
-        """What waits is a call of one of the server's tools, or a question that one of them asks."""
+        """Resuming runs a tool of the server, or answers its question, so it needs the scope."""
         if self._run_input.resume and TOOLS not in self._principal.scopes:
-            raise ApiError(403, "missing_scope", f"The key has not the scope {TOOLS}.")
+            raise ApiError(403, "missing_scope", f"The key does not have the scope {TOOLS}.")
 
     # --- earlier messages --------------------------------------------------------------------------------------------
 
     async def _read_imported(self, new: NewMessages) -> tuple[Message, ...]:
-        """The messages that are stored before the turn begins, in their order.
+        """The messages that are stored before the turn, in order.
 
-        Results of stored calls stand before earlier messages, so they are stored with them and not by the turn.
+        Results of stored calls precede imported messages, so they are stored with them and not by the turn.
         """
         if not new.imported:
             return ()
         await self._require_pending(new.results)
         by_id_and_role = {(message.id, _STORED_ROLES[message.role]): message for message in new.imported}
-        wires = [_wire_message(one) for one in new.imported]
+        wires = [_wire_message(item) for item in new.imported]
         reader = functools.partial(read_messages, wires, session_id="", created_at=self._state.store.clock())
-        size = sum(MESSAGE_SIZE + BLOCK_SIZE * one.part_count for one in new.imported)
+        size = sum(MESSAGE_SIZE + BLOCK_SIZE * item.part_count for item in new.imported)
         messages = await run_off_loop(size, reader)
         for message in messages:
             _require_tool_names(message)
-        results = [await self._result_message(one) for one in new.results]
-        turns = iterate_fairly(messages, lambda one: estimate_size([one]))
+        results = [await self._result_message(item) for item in new.results]
+        turns = iterate_fairly(messages, lambda item: estimate_size([item]))
         imported = [
-            await self._imported_message(one, by_id_and_role[get_wire_id(one), one.role]) async for one in turns
+            await self._imported_message(item, by_id_and_role[get_wire_id(item), item.role]) async for item in turns
         ]
         return (*results, *imported)
 
     async def _require_pending(self, results: Iterable[InputMessage]) -> None:
-        """Refuse a result of a call that does not wait for the client."""
+        """Reject a result for a call that is not open for the client."""
         pending = () if self._session is None else await self._state.agent.pending_calls(self._session.id)
         pending_ids = {call.call_id for call in pending if call.reason == "caller"}
         for call in results:
             call_id = tool_id_for(call.call_id or "")
             if call_id not in pending_ids:
-                raise ApiError(422, "unknown_tool_use", f"Call {call.call_id} waits for no result.")
+                raise ApiError(422, "unknown_tool_use", f"Call {call.call_id} is not open for a result.")
             pending_ids.remove(call_id)
 
     async def _imported_message(self, message: Message, source: InputMessage) -> Message:
-        """An earlier message with what the client keeps with it, and with the caller as its owner."""
+        """An imported message with its metadata, files and owner."""
         content, files, notes = message.content, list[Attachment](), message.metadata.provider_raw
         if source.role == "user":
             blocks, files = await self._read_content(source)
-            content, notes = tuple(blocks), None  # a note could hold a signed URL
+            content, notes = tuple(blocks), None  # notes could contain a signed URL
         elif any(file.source != "data" for file in source.files):
-            text = f"Message {source.id}: a file in an earlier result has to be in the message itself."
+            text = f"Message {source.id}: a file of an imported result must be inline data."
             raise ApiError(422, "foreign_attachment_url", text)
         metadata = message.metadata.replace(
             message_id=source.id,
@@ -177,7 +183,7 @@ class TurnPreparation:
         return message.replace(content=content, metadata=metadata)
 
     async def _result_message(self, source: InputMessage) -> Message:
-        """A result of a stored call, as a message."""
+        """The result of a stored call as a message."""
         result = await self._result_block(source)
         metadata = MessageMetadata(
             parent_tool_use_id=result.tool_use_id,
@@ -195,7 +201,7 @@ class TurnPreparation:
     # --- files -------------------------------------------------------------------------------------------------------
 
     async def _read_content(self, message: InputMessage | None) -> tuple[list[ContentBlock], list[Attachment]]:
-        """What a message says, as blocks, and where its files are."""
+        """The content of a message as blocks, and the locations of its files."""
         blocks: list[ContentBlock] = []
         files: list[Attachment] = []
         for part in message.parts if message is not None else ():
@@ -221,7 +227,7 @@ class TurnPreparation:
                 return await self._store_file(file, decode_file(file, f"The {file.kind}"))
 
     async def _store_file(self, file: FilePart, data: bytes) -> tuple[StoredFile, bytes]:
-        """Keep a file that came inside of the message."""
+        """Store a file that is inline in a message."""
         run_input = self._run_input
         try:
             stored = await self._state.attachments.put(
@@ -229,28 +235,28 @@ class TurnPreparation:
             )
         except AttachmentError as error:
             if file.kind == "image" and error.code in ("type_mismatch", "type_not_allowed", "empty_attachment"):
-                raise ApiError(422, "invalid_image", f"It is not the image that it is said to be: {error}.") from None
+                raise ApiError(422, "invalid_image", f"The image does not have its declared type: {error}.") from None
             raise
         self._stored_files.append(stored)
         return stored, data
 
     async def undo(self) -> None:
-        """Let go of the files that were kept for this run."""
+        """Delete the files that were stored for this run."""
         for stored in self._stored_files:
             try:
                 await self._state.attachments.delete(stored.bucket, stored.path, self._owner)
             except DragomanError as error:
-                _log.warning("an attachment of a refused run stays: %s", error)
+                _log.warning("an attachment of a rejected run could not be deleted: %s", error)
 
 
 def _media_block(file: FilePart) -> ContentBlock:
-    decode_file(file, f"The {file.kind}")  # which refuses what is not base64
+    decode_file(file, f"The {file.kind}")  # rejects invalid base64
     source, media_type = ImageSource("base64", file.value), file.media_type or f"{file.kind}/*"
     return AudioBlock(source, media_type) if file.kind == "audio" else VideoBlock(source, media_type)
 
 
 def _wire_message(message: InputMessage) -> dict[str, Any]:
-    """A message as it is read. A user's is never a piece of another one, whatever its metadata says."""
+    """A message for the transcript reader. A user message is never a piece of another one."""
     return (
         message.wire
         if message.role != "user"
@@ -259,18 +265,20 @@ def _wire_message(message: InputMessage) -> dict[str, Any]:
 
 
 def _require_tool_names(message: Message) -> None:
-    """Refuse a message that calls a tool by a name that no tool can have."""
+    """Reject a tool call whose name is not valid."""
     for _, call in calls_of(message):
         where = f"Message {get_wire_id(message)}: the name of a tool call"
         if "\0" in call.name:
-            raise ApiError(422, "invalid_character", f"{where} holds a NUL.")
+            raise ApiError(422, "invalid_character", f"{where} contains a NUL.")
         if is_tool_name(call.name) is None:
-            text = f"has to be 1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 _ - and begin with a letter or an underscore"
+            text = (
+                f"must be 1 to {MAX_NAME_LENGTH} characters of A-Z a-z 0-9 _ - and start with a letter or an underscore"
+            )
             raise ApiError(422, "invalid_message", f"{where} {text}.")
 
 
 def _derive_title(new: NewMessages) -> str | None:
-    """The beginning of what the user says, as the title of a new thread."""
+    """The start of the user's text, as the title of a new thread."""
     question = new.question or next((message for message in new.imported if message.role == "user"), None)
     return None if question is None else " ".join(question.text.lstrip()[:1_000].replace("\0", "").split())[:60] or None
 
@@ -278,11 +286,11 @@ def _derive_title(new: NewMessages) -> str | None:
 _TAIL_LENGTH: Final = 100
 _DECLINED: Final = "The user declined to answer."
 _PIECE: Final = re.compile(r"(.+)\.\d+")
-_MODEL_PREFIX: Final = re.compile(r"\A\s*@\S+\s+")  # a model
+_MODEL_PREFIX: Final = re.compile(r"\A\s*@\S+\s+")  # @model before the text
 
 
 class NewMessages(msgspec.Struct, frozen=True):
-    """What the thread has not."""
+    """The messages that the thread does not have."""
 
     imported: tuple[InputMessage, ...] = ()
     results: tuple[InputMessage, ...] = ()
@@ -290,11 +298,11 @@ class NewMessages(msgspec.Struct, frozen=True):
 
 
 async def find_new_messages(store: Store, session: Session | None, run_input: RunInput) -> NewMessages:
-    """What stands behind the last message that the thread has."""
+    """The messages after the last one that the thread has."""
     thread_messages = _ThreadMessages(store, session)
     new_messages: list[InputMessage] = []
     async for message in iterate_fairly(reversed(run_input.messages)):
-        if message.role == "activity":  # for people's eyes
+        if message.role == "activity":  # only shown to people
             continue
         stored = await thread_messages.find(message.id)
         if stored is not None:
@@ -308,28 +316,26 @@ async def find_new_messages(store: Store, session: Session | None, run_input: Ru
 
 
 def _deduplicate(messages: Iterable[InputMessage]) -> list[InputMessage]:
-    """Each new message once. Two different messages with one id are refused."""
+    """Each new message once; 422 for two different messages with one id."""
     by_id: dict[str, InputMessage] = {}
     for message in messages:
         if by_id.setdefault(message.id, message) != message:
             text = (
-                f"Two different messages of the request have the id {message.id}. Give each message an id of its own."
+                f"Two different messages of the request have the id {message.id}. Use a different id for each message."
             )
             raise ApiError(422, "invalid_message", text)
     return list(by_id.values())
 
 
 def _classify(messages: Sequence[InputMessage], stored_results: dict[str, ToolResultBlock]) -> NewMessages:
-    """Split what is new into results of stored calls, earlier messages and the question, without changing the order."""
+    """Split new messages into results of stored calls, imported messages and the question, in order."""
     call_ids = {call_id for message in messages for call_id in _call_ids(message.wire)}
     results, rest = list[InputMessage](), list[InputMessage]()
     for message in messages:
         (results if message.role == "tool" and message.call_id not in call_ids else rest).append(message)
     question = rest.pop() if rest and rest[-1].role == "user" else None
     if rest and question is None and rest[-1].role != "tool":
-        text = (
-            f"The conversation ends with a message of the {rest[-1].role}. End it with the user's, or a tool's result."
-        )
+        text = f"The last message has the role {rest[-1].role}. It must be a user message or a tool result."
         raise ApiError(422, "nothing_to_answer", text)
     return NewMessages(
         tuple(rest), tuple(message for message in results if not _is_stored(message, stored_results)), question
@@ -344,7 +350,7 @@ def _call_ids(wire: dict[str, Any]) -> Iterable[str]:
 
 
 def _is_stored(message: InputMessage, stored_results: dict[str, ToolResultBlock]) -> bool:
-    """Whether the thread has this very answer: the client comes again, after its first try failed."""
+    """Whether the thread has this result: the client repeats a request that failed."""
     stored = stored_results.get(tool_id_for(message.call_id or ""))
     return stored is not None and _text(stored.content) == message.text and stored.is_error == message.is_error
 
@@ -354,21 +360,21 @@ def _text(content: Iterable[Any]) -> str:
 
 
 def _require_same_text(message: InputMessage, stored: Message) -> None:
-    """Refuse a user's message that says something else than the stored one of the same id."""
+    """Reject a user message whose text differs from the stored message of the same id."""
     if message.role != "user" or (stored.metadata.extra or {}).get("erased"):
         return
     text, stored_text = message.text, _text(stored.content)
     without_model = _MODEL_PREFIX.sub("", text)
-    if message.files:  # an attached text is a text of the stored message
+    if message.files:  # the text of an attached file is part of the stored message
         is_same = all(line in stored_text for line in without_model.split("\n"))
     else:
         is_same = stored_text in (text, without_model, text.replace("\\@", "@", 1))
     if stored.role is not Role.USER or not is_same:
-        raise ApiError(409, "id_conflict", f"Message {message.id} said something else before.")
+        raise ApiError(409, "id_conflict", f"Message {message.id} exists with another text. Use a new id.")
 
 
 class _ThreadMessages:
-    """The messages that a thread has, by every id that they go by."""
+    """Finds messages of a thread by any of their ids."""
 
     def __init__(self, store: Store, session: Session | None) -> None:
         self._store = store
@@ -376,7 +382,7 @@ class _ThreadMessages:
         self._tail: dict[str, Message] | None = None
 
     async def find(self, name: str) -> Message | None:
-        """The message that goes by a name, or that a piece of that name is of."""
+        """The message with an id, or the message that a piece with that id belongs to."""
         if self._session is None:
             return None
         piece = _PIECE.fullmatch(name)
@@ -402,7 +408,7 @@ class _ThreadMessages:
         return self._tail
 
     async def results(self) -> dict[str, ToolResultBlock]:
-        """What tools gave lately, by call."""
+        """The newest tool results by call."""
         if self._session is None:
             return {}
         messages = (await self._load_tail(self._session)).values()
@@ -414,7 +420,7 @@ class _ThreadMessages:
 
 
 class ResumeDecision(msgspec.Struct, frozen=True, rename="camel"):
-    """What somebody says to an interrupt."""
+    """A decision about an interrupt."""
 
     approved: bool
     edited_args: dict[str, Any] | None = None
@@ -422,14 +428,14 @@ class ResumeDecision(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """What was said to the interrupts of a run."""
+    """The decisions about the interrupts of a run."""
 
     approvals: tuple[Approval, ...] = ()
-    results: tuple[ToolResultBlock, ...] = ()  # to questions
+    results: tuple[ToolResultBlock, ...] = ()  # of questions
 
 
 def parse_resume(resume: Sequence[InputResume], latest: Run | None) -> Resume:
-    """What was said about the calls that the last run was interrupted for: about each of them, or about none."""
+    """The decisions about the interrupts of the latest run: for all of them or none."""
     if not resume:
         return Resume()
     open_interrupts = {item["id"]: item for item in latest.interrupts} if latest is not None else {}
@@ -437,9 +443,9 @@ def parse_resume(resume: Sequence[InputResume], latest: Run | None) -> Resume:
     if len(set(ids)) != len(ids):
         raise ApiError(422, "invalid_resume", "An interrupt is answered twice.")
     if unknown := set(ids) - set(open_interrupts):
-        raise ApiError(422, "unknown_interrupt", f"Nothing waits for {', '.join(sorted(unknown))[:300]}.")
+        raise ApiError(422, "unknown_interrupt", f"These interrupts are not open: {', '.join(sorted(unknown))[:300]}.")
     if missing := set(open_interrupts) - set(ids):
-        raise ApiError(422, "resume_incomplete", f"Also to be answered: {', '.join(sorted(missing))}.")
+        raise ApiError(422, "resume_incomplete", f"These interrupts are not answered: {', '.join(sorted(missing))}.")
     pairs = [(item, open_interrupts[item.interrupt_id]) for item in resume]
     return Resume(
         tuple(
@@ -452,12 +458,12 @@ def parse_resume(resume: Sequence[InputResume], latest: Run | None) -> Resume:
 
 
 def require_resume_for_questions(results: Iterable[InputMessage], latest: Run | None) -> None:
-    """A question is answered by a resume, whose payload is checked, and not by a message."""
+    """Reject tool messages that answer a question: only a resume has a validated payload."""
     interrupts = latest.interrupts if latest is not None else ()
     question_call_ids = {interrupt["toolCallId"] for interrupt in interrupts if interrupt["reason"] == INPUT_REQUIRED}
     for result in results:
         if tool_id_for(result.call_id or "") in question_call_ids:
-            raise ApiError(422, "unknown_tool_use", f"Call {result.call_id} waits for a resume.")
+            raise ApiError(422, "unknown_tool_use", f"Call {result.call_id} is a question. Answer it with resume.")
 
 
 def _approval(item: InputResume, call_id: str) -> Approval:
