@@ -10,8 +10,9 @@ The paths are
     run           one streamed ``POST /runs`` without tools, from the socket to the last event
     letter        a letter sent, received and acknowledged
 
-A profile hook notes the file of every function that is called, in any thread. Each path runs three times before it is
-measured, so imports and caches do not count.
+A profile hook notes every function that is called, in any thread. Each path runs three times before it is measured, so
+imports and caches do not count. It is then measured five times; a file counts if every measurement entered it, so that
+background tasks with a timer do not count.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from dragoman.server.server import bind_socket, open_app_state, run_server
 
 LIMITS: Final = {"conversion": 9, "run": 60, "letter": 15}
 WARM_UPS: Final = 3
+MEASUREMENTS: Final = 5
 _ROOT: Final = f"{Path(dragoman.__file__).parent}/"
 
 Functions = dict[str, set[str]]  # by file
@@ -47,7 +49,7 @@ class Recorder:
     """Notes the functions that are called while recording is on."""
 
     def __init__(self) -> None:
-        self.functions: Functions = defaultdict(set)
+        self._recordings: list[Functions] = []
         self._is_on = False
         threading.setprofile(self._note)  # in threads that start later
         sys.setprofile(self._note)
@@ -55,11 +57,12 @@ class Recorder:
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if self._is_on and event == "call" and code.co_filename.startswith(_ROOT) and code.co_name != "<module>":
-            self.functions[code.co_filename.removeprefix(_ROOT)].add(code.co_qualname)
+            self._recordings[-1][code.co_filename.removeprefix(_ROOT)].add(code.co_qualname)
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
         """Note what is called in the block."""
+        self._recordings.append(defaultdict(set))
         self._is_on = True
         try:
             yield
@@ -67,9 +70,10 @@ class Recorder:
             self._is_on = False
 
     def pop(self) -> Functions:
-        """The functions noted since the last call."""
-        functions, self.functions = self.functions, defaultdict(set)
-        return functions
+        """The functions of the files that every recording since the last call entered."""
+        recordings, self._recordings = self._recordings, []
+        files = set.intersection(*map(set, recordings))
+        return {file: set[str]().union(*(functions[file] for functions in recordings)) for file in files}
 
 
 # --- conversion ------------------------------------------------------------------------------------------------------
@@ -109,8 +113,9 @@ def measure_conversion(recorder: Recorder) -> Functions:
     """The files entered by a conversion."""
     for _ in range(WARM_UPS):
         anthropic.write_request(openai_chat.read_request(REQUEST))
-    with recorder.record():
-        anthropic.write_request(openai_chat.read_request(REQUEST))
+    for _ in range(MEASUREMENTS):
+        with recorder.record():
+            anthropic.write_request(openai_chat.read_request(REQUEST))
     return recorder.pop()
 
 
@@ -198,8 +203,9 @@ async def measure_run(recorder: Recorder, folder: Path) -> Functions:
     async with run_chat_server(folder) as port:
         for number in range(WARM_UPS):
             await post_run(port, number)
-        with recorder.record():
-            await post_run(port, WARM_UPS)
+        for number in range(WARM_UPS, WARM_UPS + MEASUREMENTS):
+            with recorder.record():
+                await post_run(port, number)
     return recorder.pop()
 
 
@@ -230,9 +236,10 @@ async def measure_letter(recorder: Recorder, folder: Path) -> Functions:
         mail = Mail(store)
         for number in range(WARM_UPS):
             await exchange_letter(mail, make_letter(number))
-        letter = make_letter(WARM_UPS)
-        with recorder.record():
-            await exchange_letter(mail, letter)
+        for number in range(WARM_UPS, WARM_UPS + MEASUREMENTS):
+            letter = make_letter(number)
+            with recorder.record():
+                await exchange_letter(mail, letter)
     return recorder.pop()
 
 

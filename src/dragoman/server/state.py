@@ -31,6 +31,7 @@ class AppState:
         self.agent = agent
         self.attachments = attachments
         self.config = config
+        self.requires_keys = config.requires_keys
         self.peppers = load_peppers(config.store, config.keys_file)
         self.keys = KeyRing(store, self.peppers)
         self.mail = Mail(store)

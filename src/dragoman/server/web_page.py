@@ -58,7 +58,7 @@ async def get_page(request: Request) -> Response:
 async def _set_token_cookie(request: Request) -> Response:
     state, uid = app_state(request), await get_peer_uid(request)
     response = Response(status_code=303, headers={"location": "./"})
-    if not state.config.requires_keys and state.token.is_token(request.query_params[PARAMETER]):
+    if not state.requires_keys and state.token.is_token(request.query_params[PARAMETER]):
         response.set_cookie(cookie_name(state.config.port), state.token.cookie(uid), httponly=True, samesite="strict")
     return response
 

@@ -143,10 +143,17 @@ def _json_column(value: dict[str, Any] | None) -> str | None:
 @operation
 def get_session(session_id: str) -> Steps[Session]:
     """Read a session, or raise ``UnknownSessionError``."""
-    rows = yield f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = ?", (session_id,)
-    if not rows:
+    session = yield from find_session(session_id)
+    if session is None:
         raise unknown_session(session_id)
-    return _session_from_row(rows[0])
+    return session
+
+
+@operation
+def find_session(session_id: str) -> Steps[Session | None]:
+    """Read a session, or return ``None``."""
+    rows = yield f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = ?", (session_id,)
+    return _session_from_row(rows[0]) if rows else None
 
 
 def unknown_session(session_id: str) -> UnknownSessionError:

@@ -195,6 +195,10 @@ class Store:
         """Return the session of that id, or raise ``UnknownSessionError``."""
         return await self._read(sessions.get_session(session_id))
 
+    async def find_session(self, session_id: str) -> Session | None:
+        """The session of that id, or ``None``."""
+        return await self._read_inline(sessions.find_session(session_id))
+
     async def list_sessions(
         self,
         *,

@@ -16,7 +16,6 @@ roles), ``mail`` (letters), ``admin`` (the server's own measures), ``agent:ID`` 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Final
@@ -24,7 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman.errors import FormatError, UnknownSessionError
+from dragoman.errors import FormatError
 from dragoman.ids import ids_for_owner
 from dragoman.server.auth.local_access import PEER, Peer, can_find_users, cookie_name
 from dragoman.server.config import ServerConfig, is_loopback
@@ -105,17 +104,18 @@ async def find_thread(store: Store, principal: Principal, thread_id: str) -> Ses
 
 async def find_session(store: Store, principal: Principal, session_id: str) -> Session | None:
     """The caller's session by an id from the store. For names from a request use ``find_thread``."""
-    with contextlib.suppress(UnknownSessionError, FormatError):
-        session = await store.get_session(session_id)
-        return session if principal.owns(session) else None
-    return None
+    try:
+        session = await store.find_session(session_id)
+    except FormatError:  # not a possible id
+        return None
+    return session if session is not None and principal.owns(session) else None
 
 
 async def authenticate(request: Request) -> Principal:
     """Authenticate the caller; 401 if that fails."""
     authorizations = request.headers.getlist("authorization")
     state = app_state(request)
-    is_open = not state.config.requires_keys
+    is_open = not state.requires_keys
     has_token = is_open and bool(authorizations) and state.token.is_bearer(authorizations[0])
     if authorizations and not has_token:
         return await _authenticate_key(request, authorizations[0])
