@@ -27,7 +27,7 @@ from dragoman.message import TextBlock
 from dragoman.settings import Secret
 from tests import recorded
 from tests.client.calls import KEY, ONCE, Unhurried, call_to, heard, text_of, told
-from tests.servers.faulty import (
+from tests.servers.faulty_server import (
     CLOSE,
     END,
     RESET,

@@ -16,7 +16,16 @@ from dragoman.exchange import Reply
 from tests import recorded
 from tests.client.calls import ONCE, call_to, told
 from tests.dialects.damage import calls_of, text_of
-from tests.servers.faulty import CLOSE, RESET, SILENCE, Answer, FaultyServer, encode_chunk, make_head, make_stream
+from tests.servers.faulty_server import (
+    CLOSE,
+    RESET,
+    SILENCE,
+    Answer,
+    FaultyServer,
+    encode_chunk,
+    make_head,
+    make_stream,
+)
 
 every_dialect = pytest.mark.parametrize("dialect", dialects.names())
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)

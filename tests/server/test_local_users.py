@@ -21,7 +21,7 @@ from dragoman.server.auth import local_access, principal
 from dragoman.tools import ToolRegistry, tool
 from tests.server.conftest import ServerFixture
 from tests.server.raw import RawClient, RawResponse
-from tests.server.test_serving import get_json, run_process
+from tests.server.test_server_process import get_json, run_process
 
 ME = "/api/v1/agent/me"
 ANN, BOB = 61_001, 61_002  # users of this machine that are not ours

@@ -15,7 +15,7 @@ from dragoman.server.admin.counters import OTHER_ROUTES, Counters, make_shared_t
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, post_run, run_input
 from tests.server.runs.test_runs import slow_run
-from tests.server.test_serving import get_json, run_process, wait_for_worker
+from tests.server.test_server_process import get_json, run_process, wait_for_worker
 
 ROUTES = [("GET", "/a"), ("POST", "/a")]
 

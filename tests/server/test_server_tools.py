@@ -16,7 +16,7 @@ from dragoman.exchange import SideEffects
 from dragoman.tools import ToolRegistry, tool
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import post_error, post_run, run_input
-from tests.server.test_serving import run_command
+from tests.server.test_server_process import run_command
 
 CLIENT_TOOL = {"name": "weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
 

@@ -5,6 +5,6 @@
     faulty           a server of our own that sends exactly the bytes it is told, and goes wrong as it is told
 
 The first two are fixtures (``fixtures.py``, known everywhere through ``tests/conftest.py``), started once for each
-process of the tests when the first one asks. ``running.py`` starts them with other answers; ``faulty.py`` is used with
+process of the tests when the first one asks. ``processes.py`` starts them with other answers; ``faulty_server.py`` is used with
 ``async with``. The one rule: nothing here leaves this machine, except that aimock is installed once with npm.
 """

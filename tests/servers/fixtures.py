@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.servers.running import run_aimock, run_llama
+from tests.servers.processes import run_aimock, run_llama
 
 WORDS: Final = "It is the readme of Project Foo – très bref! 😀"
 LLAMA_WORDS: Final = WORDS.replace("Foo –", "Foo\u00a0–")  # the same, with a space that does not break

@@ -29,7 +29,7 @@ from dragoman.errors import ToolSourceError
 from dragoman.tools import ToolRegistry, dispatch
 from dragoman.tools.mcp import McpServer, McpTools, servers_from, tool_name
 from tests.conftest import ROOT
-from tests.servers.running import node, npm
+from tests.servers.processes import node, npm
 from tests.tools.mcp_server import SOUND
 from tests.tools.tool_fixtures import EventLog, make_call, make_session, text_of
 

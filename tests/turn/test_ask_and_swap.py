@@ -18,7 +18,7 @@ import pytest
 from dragoman.message import Message, MessageStatus, Role
 from dragoman.store import open_store
 from dragoman.tui.widgets import text_of
-from tests.servers.faulty import SILENCE, FaultyServer, encode_chunk, make_head
+from tests.servers.faulty_server import SILENCE, FaultyServer, encode_chunk, make_head
 from tests.strict import StrictProvider, strict_provider
 from tests.tui.ground import PIXEL
 from tests.turn.fake_agent import settings_for

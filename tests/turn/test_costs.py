@@ -18,7 +18,7 @@ from dragoman.message import UNPRICED, Usage
 from dragoman.pricing import prices_from_mapping
 from dragoman.store import open_store
 from dragoman.turn import Agent, AgentConfig
-from tests.servers.faulty import FaultyServer, make_answer
+from tests.servers.faulty_server import FaultyServer, make_answer
 
 PRICES = prices_from_mapping(
     {

@@ -18,7 +18,7 @@ from dragoman.tools import tool
 from dragoman.turn import Agent, AgentConfig, TurnEnd
 from tests import recorded
 from tests.client.test_damaged import cases_of, told_by_reader
-from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, make_stream
+from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, make_stream
 from tests.store.faults.conftest import times
 
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)

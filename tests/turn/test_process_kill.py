@@ -16,7 +16,7 @@ from dragoman.message import MessageStatus, TextBlock
 from dragoman.rules import check
 from dragoman.store import open_store
 from dragoman.turn import Agent, AgentConfig
-from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head, make_stream
+from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head, make_stream
 from tests.store.faults.conftest import times
 
 _SETTINGS = """

@@ -13,7 +13,7 @@ from dragoman.server.runs import turn_request
 from dragoman.turn import answering, start
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, event_types, post_error, post_run, run_input, user
-from tests.server.runs.test_refusals import PNG, image_part
+from tests.server.runs.test_invalid_input import PNG, image_part
 from tests.server.runs.test_runs import WEATHER, drop
 
 ULID = "01M7H144X6ZZP2E8ZY2GQEP70G"

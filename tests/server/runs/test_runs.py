@@ -21,7 +21,7 @@ from dragoman.server.runs.turn_request import _require_same_text
 from dragoman.tools import tool
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, SSE, event_types, parse_events, post_error, post_run, run_input, user
-from tests.server.runs.test_refusals import JPEG, PNG, image_part
+from tests.server.runs.test_invalid_input import JPEG, PNG, image_part
 from tests.strict.script import say
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,8 @@ async def test_an_exception_that_a_reader_did_not_foresee_ends_the_run_as_failed
 
 
 def reader_fields() -> dict[str, Any]:
-    from dragoman.dialects.openai_responses import stream_reader
-
-    handlers: dict[str, Any] = stream_reader._HANDLERS
+    module = importlib.import_module("dragoman.dialects.openai_responses.stream_reader")
+    handlers: dict[str, Any] = module._HANDLERS
     return handlers
 
 

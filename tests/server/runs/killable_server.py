@@ -1,4 +1,4 @@
-"""Servers that can be killed: python -m tests.server.runs.nursery STORE CONFIG FOLDER.
+"""Servers that can be killed: python -m tests.server.runs.killable_server STORE CONFIG FOLDER.
 
 A process that has imported everything; for each line that it reads it makes a child that serves, and says the child's
 process id and the port. A child gives up on dead workers sooner than a real server: leases are a few seconds long.

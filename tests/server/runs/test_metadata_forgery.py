@@ -172,7 +172,7 @@ async def _read_metadata(server: ServerFixture, thread: str, **headers: str) -> 
 
 def test_every_field_that_the_page_about_histories_names_is_reserved() -> None:
     text = (Path(__file__).parents[3] / "docs" / "chat-api.md").read_text(encoding="utf-8")
-    table = text.split("| field | of whom | |")[1].split("\n\n")[0]
+    table = text.split("| field | role | |")[1].split("\n\n")[0]
     named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert named == RESERVED_FIELDS - {"user_id", "team_id", "provider_raw"}
 

@@ -21,7 +21,7 @@ from dragoman.message import MessageStatus, TextBlock
 from dragoman.rules import check
 from dragoman.store import open_store
 from tests.server.runs.conftest import RUNS, SSE, run_input
-from tests.servers.faulty import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head
+from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head
 from tests.store.conftest import Place, shared_place
 from tests.store.faults.conftest import count, times
 
@@ -76,7 +76,7 @@ async def run_factory(url: str, folder: Path) -> AsyncIterator[ServerFactory]:
         file.write_text(_SETTINGS.format(address=upstream.address))
         file.chmod(0o600)
         pipe = asyncio.subprocess.PIPE
-        command = [sys.executable, "-m", "tests.server.runs.nursery", url, str(file), str(folder)]
+        command = [sys.executable, "-m", "tests.server.runs.killable_server", url, str(file), str(folder)]
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
         try:
             yield ServerFactory(process)
