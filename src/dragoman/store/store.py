@@ -197,7 +197,7 @@ class Store:
 
     async def find_session(self, session_id: str) -> Session | None:
         """The session of that id, or ``None``."""
-        return await self._read_inline(sessions.find_session(session_id))
+        return await self._read(sessions.find_session(session_id))
 
     async def list_sessions(
         self,
