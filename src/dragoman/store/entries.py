@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 _COLUMNS: Final = "session_id, seq, agent_key, type, entry_json, hash"
-_INSERT_BATCH: Final = 8  # entries that one statement adds: most turns write fewer
+_INSERT_BATCH: Final = 8  # entries per statement; most turns write fewer
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An entry that is about to be stored."""
+    """An entry to store."""
 
     agent_key: str | None
     type: str
@@ -46,15 +46,15 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries of a session are wanted: those that fit any of these."""
+    """Selects the entries of a session that meet any of these conditions."""
 
-    types: tuple[str, ...] = ()  # of these types, whoever wrote them
-    agent_key: str | None = None  # of this agent, and of the types that the view of an agent shows
-    team: tuple[str, ...] = ()  # of these agents, whatever they are
+    types: tuple[str, ...] = ()  # of these types, of any agent
+    agent_key: str | None = None  # of this agent, limited to the types of the agent view
+    team: tuple[str, ...] = ()  # of these agents, of any type
 
 
 class EntryStore:
-    """The entries of a store. A view of a session that is not there is empty, as in any table."""
+    """The entries of a store: ``store.entries``. A view of an unknown session is empty."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class EntryStore:
         agent_key: str | None = None,
         create: bool = False,
     ) -> list[int]:
-        """Add one entry or several, all or none, and say which places they have.
+        """Append one or several entries, all or none, and return their seqs.
 
         They are of the agent that is named here, or else of the one that an entry names itself in ``agent_key``, or of
         none. An entry that is none is a ``FormatError``. With ``create`` the session is made if it is not there.
@@ -81,25 +81,25 @@ class EntryStore:
         return await self._store._write(append(session_id, drafts, now, new_session))
 
     async def conversation(self, session_id: str, limit: int | None = None) -> list[Entry]:
-        """What was said to and by the user; the newest, if there is a limit."""
+        """Return the conversation with the user; with a limit, its newest entries."""
         return await self._view(session_id, Selection(types=room.CONVERSATION_TYPES), limit)
 
     async def agent(self, session_id: str, agent_key: str, limit: int | None = None) -> list[Entry]:
-        """What one agent did; the newest, if there is a limit."""
+        """Return the entries of one agent; with a limit, the newest."""
         return await self._view(session_id, Selection(agent_key=agent_key), limit)
 
     async def broadcast(self, session_id: str, limit: int | None = None) -> list[Entry]:
-        """What was told to every agent; the newest, if there is a limit."""
+        """Return the entries for every agent; with a limit, the newest."""
         return await self._view(session_id, Selection(types=room.GLOBAL_TYPES), limit)
 
     async def team(self, session_id: str, agent_keys: Sequence[str], limit: int | None = None) -> list[Entry]:
-        """Everything of several agents, each with its ``agent_key``; the newest of all of them, if there is a limit."""
+        """Return all entries of several agents with their ``agent_key``; with a limit, the newest."""
         return await self._view(session_id, Selection(team=tuple(agent_keys)), limit)
 
     async def history(
         self, session_id: str, agent_key: str, subordinates: Sequence[str] = (), limit: int | None = None
     ) -> list[Entry]:
-        """What an agent knows: the conversation, its own doing, that of its subordinates, what was told to all.
+        """Return the context of an agent: conversation, own entries, those of subordinates, and those for all.
 
         An entry that fits several of these is in it once.
         """
@@ -110,22 +110,22 @@ class EntryStore:
 
     async def _view(self, session_id: str, selection: Selection, limit: int | None) -> list[Entry]:
         if limit is not None and limit < 0:
-            raise InputError(f"there are no {limit} newest entries", where="limit", remedy="Give a number from 0")
+            raise InputError(f"limit is {limit}", where="limit", remedy="Use a number from 0")
         rows = await self._store._read(select(session_id, selection, limit))
         return [_with_agent_key(row, row.agent_key if row.agent_key in selection.team else None) for row in rows]
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 500) -> list[EntryRow]:
-        """Every entry behind a place, of every type and agent, in order: the next page."""
+        """Return all entries after a seq, in order: the next page."""
         return await self._store._read(read(session_id, after_seq, limit))
 
 
 def draft_from(entry: Mapping[str, Any], agent_key: str | None, index: int = 0) -> Draft:
-    """An entry as it is stored, if it is one."""
+    """Return a valid entry as it is stored, or raise ``FormatError``."""
     where = f"entry {index}"
     valid = room.validate_entry(entry, where)
     own_key = valid.get("agent_key")
     if own_key is not None and (not isinstance(own_key, str) or not own_key):
-        raise FormatError("agent_key: a text that is not empty", where=where, code="invalid_entry")
+        raise FormatError("agent_key is not a text, or empty", where=where, code="invalid_entry")
     if agent_key is not None and own_key not in (None, agent_key):
         what = f"it is of {own_key!r}, and was to be stored as of {agent_key!r}"
         raise FormatError(what, where=where, code="invalid_entry")
@@ -141,12 +141,12 @@ def _with_agent_key(row: EntryRow, agent_key: str | None) -> Entry:
 
 @operation
 def append(session_id: str, drafts: Sequence[Draft], now: datetime, made: Session | None) -> Steps[list[int]]:
-    """Add entries behind those that are there; ``made`` is the session to make, if there is none."""
+    """Append entries; ``new_session`` is created if the session does not exist."""
     alone = f"SELECT id FROM sessions WHERE id = ?{FOR_UPDATE}", (session_id,)
     if not (yield alone):
         if made is None:
             raise unknown_session(session_id)
-        with contextlib.suppress(ConflictError):  # somebody else has made it meanwhile
+        with contextlib.suppress(ConflictError):  # another process has created it meanwhile
             yield from create_session(made)
         yield alone
     places = yield from insert_entries(session_id, drafts)
@@ -155,7 +155,7 @@ def append(session_id: str, drafts: Sequence[Draft], now: datetime, made: Sessio
 
 
 def insert_entries(session_id: str, drafts: Sequence[Draft]) -> Steps[list[int]]:
-    """Add entries to a session that is ours alone."""
+    """Insert entries into a locked session."""
     rows = yield "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = ?", (session_id,)
     first = rows[0][0] + 1
     for start in range(0, len(drafts), _INSERT_BATCH):
@@ -170,7 +170,7 @@ def insert_entries(session_id: str, drafts: Sequence[Draft]) -> Steps[list[int]]
 
 @operation
 def select(session_id: str, selection: Selection, limit: int | None) -> Steps[list[EntryRow]]:
-    """The entries that fit, in order; the newest of them, if there is a limit."""
+    """Read the selected entries in order; with a limit, the newest."""
     conditions = _conditions(selection)
     if not conditions or limit == 0:
         return []
@@ -191,11 +191,11 @@ def select(session_id: str, selection: Selection, limit: int | None) -> Steps[li
 
 # Each condition is a range of an index, of which the end is read: what is asked for costs what is asked for.
 _NEWEST: Final = "SELECT seq FROM entries WHERE session_id = ? AND {} ORDER BY seq DESC LIMIT ?"
-_MAX_CONDITIONS: Final = 100  # SQLite takes 500 in one statement
+_MAX_CONDITIONS: Final = 100  # SQLite allows 500 in one statement
 
 
 def _conditions(selection: Selection) -> list[tuple[str, tuple[str, ...]]]:
-    """What is wanted, each with its arguments; an entry may fit several."""
+    """Return the conditions with their arguments; an entry may meet several."""
     conditions: list[tuple[str, tuple[str, ...]]] = [("type = ?", (kind,)) for kind in selection.types]
     if selection.agent_key is not None:
         types = ", ".join("?" * len(room.AGENT_TYPES))
@@ -205,7 +205,7 @@ def _conditions(selection: Selection) -> list[tuple[str, tuple[str, ...]]]:
 
 @operation
 def read(session_id: str, after_seq: int, limit: int) -> Steps[list[EntryRow]]:
-    """The entries behind a place, in order."""
+    """Read the entries after a seq, in order."""
     rows = yield (
         f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
         (session_id, after_seq, limit),
@@ -215,7 +215,7 @@ def read(session_id: str, after_seq: int, limit: int) -> Steps[list[EntryRow]]:
 
 @operation
 def find_damage(session_id: str) -> Steps[list[str]]:
-    """What is wrong with the entries of a session, in words."""
+    """Describe what is wrong with the entries of a session."""
     problems: list[str] = []
     after_seq, page = 0, 200
     while rows := (
@@ -235,13 +235,13 @@ def find_damage(session_id: str) -> Steps[list[str]]:
 
 
 def row_from(row: tuple[Any, ...]) -> EntryRow:
-    """An entry in its place; ``CorruptDataError`` if it is not what was written."""
+    """Return the entry of a row; ``CorruptDataError`` if its hash does not match."""
     if hash_of(row[:5]) != bytes(row[5]):
         raise CorruptDataError("its hash does not match its content", where=f"session {row[0]}, entry {row[1]}")
     return EntryRow(row[1], row[2], read_json(row[4], OWN))
 
 
 def hash_of(row: Sequence[Any]) -> bytes:
-    """SHA-256 over everything that a row says."""
+    """Return the SHA-256 of a row."""
     session_id, seq, agent_key, kind, entry_json = row
     return hashlib.sha256(f"{session_id}\n{seq}\n{agent_key!r}\n{kind}\n{entry_json}".encode()).digest()

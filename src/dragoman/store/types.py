@@ -11,44 +11,44 @@ import msgspec
 
 from dragoman.message import Message, Usage
 
-LOCAL_USER: Final = "local"  # the one person of this machine, whose is what is nobody's
+LOCAL_USER: Final = "local"  # the user of this machine, who owns sessions without a user
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A stored conversation."""
 
     id: str  # sess_<ulid>
-    title: str | None = None  # what people call it
+    title: str | None = None  # shown to people
     workspace_path: str = ""  # where its tools work
-    active_model: str | None = None  # the model that a person chose for it
-    routing_policy: dict[str, Any] | None = None  # how its models are chosen, where that is its own
-    user_id: str | None = None  # whose it is, as a pseudonym
-    team_id: str | None = None  # whose team's it is, as a pseudonym
-    metadata: dict[str, Any] = {}  # anything else an application wants to keep with it
+    active_model: str | None = None  # chosen by a person
+    routing_policy: dict[str, Any] | None = None  # its own policy, if any
+    user_id: str | None = None  # a pseudonym
+    team_id: str | None = None  # a pseudonym
+    metadata: dict[str, Any] = {}  # of the application
     parent_session_id: str | None = None  # the session that it was forked from
-    parent_seq: int = 0  # up to which message it shares that one's history
-    last_seq: int = 0  # the number of its newest message; 0 if it has none
+    parent_seq: int = 0  # the last message that it shares with its parent
+    last_seq: int = 0  # seq of its newest message; 0 if it has none
     created_at: datetime
-    updated_at: datetime  # when a message was last added or something about it changed
+    updated_at: datetime  # time of the last change
     schema_version: int = 1
 
 
 class Owners(msgspec.Struct, frozen=True):
-    """Whose sessions somebody may see: those of a user in one team, and perhaps those that are nobody's."""
+    """A selection of sessions by owner: those of a user in one team, or all of a local user."""
 
     user_id: str
     team_id: str | None = None
-    is_everywhere: bool = False  # whatever the team is, and those of no user as well
+    is_everywhere: bool = False  # of any team, and those without a user
 
     @classmethod
     def of(cls, session: Session) -> Self:
-        """Whose a session is."""
+        """Return the owners of a session."""
         if session.user_id in (None, LOCAL_USER):
             return cls(LOCAL_USER, is_everywhere=True)
         return cls(session.user_id, session.team_id)
 
     def condition(self, table: str) -> tuple[str, tuple[str | None, ...]]:
-        """That a row of ``sessions`` is one of theirs: SQL, and its arguments."""
+        """Return the SQL condition of a row of ``sessions``, and its arguments."""
         if self.is_everywhere:
             return f"({table}.user_id = ? OR {table}.user_id IS NULL)", (self.user_id,)
         mine = f"({table}.user_id = ? AND {table}.team_id IS NOT DISTINCT FROM CAST(? AS text))"
@@ -56,17 +56,17 @@ class Owners(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A message in its place."""
+    """A message with its seq."""
 
     seq: int  # 1, 2, 3, … without a gap
     message: Message
 
 
 class EntryRow(msgspec.Struct, frozen=True):
-    """A trace entry in its place."""
+    """A trace entry with its seq."""
 
     seq: int  # 1, 2, 3, … without a gap
-    agent_key: str | None  # whose it is, where it is of one agent
+    agent_key: str | None  # its agent, if any
     entry: dict[str, Any]
 
 
@@ -74,24 +74,24 @@ ToolCallStatus = Literal["pending", "succeeded", "failed", "cancelled"]
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a tool, and what became of it."""
+    """A tool call and its status."""
 
-    id: str  # the ToolUseBlock's
+    id: str  # of its ToolUseBlock
     session_id: str
     message_id: str  # the assistant message that made it
-    seq: int  # that message's place
+    seq: int  # of that message
     result_message_id: str | None = None  # the tool message that answers it
     result_seq: int | None = None
     name: str
     status: ToolCallStatus
-    provider: str | None = None  # who was asked
-    provider_id: str | None = None  # what they call it
+    provider: str | None = None  # of the model
+    provider_id: str | None = None  # the provider's id
     created_at: datetime
     completed_at: datetime | None = None
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that fits a search."""
+    """A message that matches a search."""
 
     session_id: str
     seq: int
@@ -107,9 +107,9 @@ TotalsBy = Literal["session", "user", "team", "model", "provider", "day"]
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group of messages consumed and cost."""
+    """Usage and cost of a group of messages."""
 
-    group: str | None  # the session, user, team, model, provider or day; None where there is none
+    group: str | None  # the session, user, team, model, provider or day, if any
     messages: int
     input_tokens: int
     output_tokens: int
@@ -117,11 +117,11 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     cache_creation_input_tokens: int
     reasoning_tokens: int
     cost_usd: Decimal  # of the messages that have a price
-    unpriced: int = 0  # messages for which no price was known: what they cost is not in cost_usd
+    unpriced: int = 0  # messages without a price, which cost_usd does not include
 
     @property
     def amount_usd(self) -> Decimal | None:
-        """What the messages with a price cost; None if no message of the group has one."""
+        """The cost of the messages with a price; None if no message of the group has one."""
         return cost_or_none(self.cost_usd, self.unpriced, self.messages)
 
 
@@ -138,7 +138,7 @@ def total_usd(totals: Iterable[Totals]) -> Decimal | None:
 
 
 class PricedCall(msgspec.Struct, frozen=True):
-    """An answer of a model, and what it was charged."""
+    """An answer of a model, with its usage and cost."""
 
     session_id: str
     seq: int
@@ -148,7 +148,7 @@ class PricedCall(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to run a turn in a session, for a while."""
+    """The lease of a session."""
 
     session_id: str
     owner: str
@@ -156,13 +156,13 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened, as it was written down."""
+    """A stored event."""
 
     id: str  # a ULID; events of a session have the order of their ids
     timestamp: datetime
-    session_id: str  # "system" if it was in none
+    session_id: str  # "system" for none
     turn_id: str | None = None
-    parent_event_id: str | None = None  # because of which other event
+    parent_event_id: str | None = None  # its cause
     type: str
     actor: str  # user, agent, system, tool or worker
     sensitivity: str  # private, user_controlled, pseudonymous or aggregatable
@@ -170,35 +170,35 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """How good something was."""
+    """A rating of a turn, a message or a task."""
 
     id: str  # evl_<ulid>
-    team_id: str = ""  # who may see it besides those of its session; "" where there is no team
-    session_id: str  # "system" if what was judged is of none
-    turn_id: str | None = None  # what was judged
+    team_id: str = ""  # "" for none
+    session_id: str  # "system" for none
+    turn_id: str | None = None  # the subject
     message_id: str | None = None
     task_id: str | None = None
-    agent_id: str | None = None  # who did it
+    agent_id: str | None = None  # that did the work
     plan_id: str | None = None
-    evaluator: str  # who judged
+    evaluator: str  # a user or a program
     model: str | None = None  # the model that answered
     score: float | None = None  # from 0 to 1
     success: bool | None = None  # whether it is good enough
-    cost_usd: Decimal | None = None  # of what was judged
-    duration_ms: float | None = None  # of what was judged
+    cost_usd: Decimal | None = None  # of the subject
+    duration_ms: float | None = None  # of the subject
     notes: str | None = None  # without secrets
-    fingerprint: dict[str, Any] | None = None  # what the turn looked like when it began: a routing.Fingerprint as JSON
-    metrics: dict[str, float] | None = None  # what the task used, as reported: memory_usage_mb and so on
+    fingerprint: dict[str, Any] | None = None  # a routing.Fingerprint as JSON
+    metrics: dict[str, float] | None = None  # as reported: memory_usage_mb and so on
     created_at: datetime
 
 
 class EvaluationTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of an agent or a model was judged, ever, and how well."""
+    """Counts and sums of all evaluations of an agent or a model."""
 
     group: str
     count: int  # evaluations
     tasks: int  # different tasks among them
-    with_success: int  # those that say whether it was good enough
+    with_success: int  # evaluations with a success
     succeeded: int
     with_score: int
     score_sum: float
@@ -210,7 +210,7 @@ DamageKind = Literal["corrupt", "lost", "mark", "usage"]  # a row, messages at t
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in a store that is not as it was written."""
+    """A problem that ``verify`` found."""
 
     session_id: str
     seq: int | None
@@ -220,41 +220,41 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRepair(msgspec.Struct, frozen=True, kw_only=True):
-    """A usage that was put right, or would be."""
+    """A repaired usage, or one to repair."""
 
-    session_id: str  # "" of what deleted sessions have left in the totals
+    session_id: str  # "" for the totals of deleted sessions
     seq: int | None
     message_id: str | None
-    user_id: str | None  # who it was counted for
+    user_id: str | None  # whose usage it was
     team_id: str | None
-    what: str  # what is wrong with it
-    before: dict[str, Any]  # the usage as it was
-    after: dict[str, Any]  # and as it is now, or would be
+    what: str  # the problem
+    before: dict[str, Any]  # the old usage
+    after: dict[str, Any]  # the new usage
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look at everything found."""
+    """The result of ``verify``."""
 
     sessions: int
     messages: int
     blobs: int
     damage: tuple[Damage, ...]
-    marked: int | None = None  # sessions whose end was compared with the mark beside the file; none if there was none
-    marked_since: datetime | None = None  # when that mark was begun: it knows nothing of what was lost before
+    marked: int | None = None  # sessions compared with the mark beside the file; None without a mark
+    marked_since: datetime | None = None  # the mark detects no loss before this time
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is damaged, and nothing impossible is written."""
+        """Whether there is no damage at all."""
         return not self.damage
 
     @property
     def is_intact(self) -> bool:
-        """Whether everything is as it was written."""
+        """Whether everything is as it was written; an impossible usage may be."""
         return all(one.is_as_written for one in self.damage)
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased of one user, to be kept as evidence. It names nothing of what was said."""
+    """Evidence of the erasure of a user, without any content."""
 
     id: str
     user_id: str
@@ -262,22 +262,22 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     tool_calls: int
     blobs: int
-    forks_cut: int  # other people's sessions that had shared such messages
+    forks_cut: int  # sessions of others that shared such messages
     erased_at: datetime
-    attachments: int | None = None  # files that were deleted; none if nobody looked for any, or not all could be
-    attachments_fault: str | None = None  # why some of them may be left
-    copies_deleted: tuple[str, ...] = ()  # copies beside the database that a migration had made
-    copies_left: tuple[str, ...] = ()  # files beside the database that may still hold what was erased
+    attachments: int | None = None  # deleted files; None if none were looked for, or some could not be deleted
+    attachments_fault: str | None = None  # why some may remain
+    copies_deleted: tuple[str, ...] = ()  # copies of a migration beside the database
+    copies_left: tuple[str, ...] = ()  # files beside the database that may contain erased data
 
 
 class SizeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How big a store is, and what of it."""
+    """The size of a store and of its tables."""
 
     engine: str
     sessions: int
     messages: int
-    content_bytes: int  # of the texts that messages are kept as
+    content_bytes: int  # of the JSON of messages
     database_bytes: int
     blobs: int
     blob_bytes: int
-    tables: dict[str, int]  # bytes of each table with its indexes, where the engine tells
+    tables: dict[str, int]  # bytes of each table with its indexes

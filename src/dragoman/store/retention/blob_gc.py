@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 _DELETE_BATCH: Final = 20
 _PAUSE_S: Final = 0.02
-_STALE_AFTER: Final = timedelta(minutes=5)  # whoever lets something go is done with it long before, or has died
+_STALE_AFTER: Final = timedelta(minutes=5)  # an older deletion belongs to a dead process
 
 
 async def collect_blobs(store: Store, grace: timedelta) -> int:
-    """Let go of what nobody names and nobody has put for so long; how many that were."""
+    """Delete blobs without a reference that were not put for so long; return their number."""
     cutoff = store.clock() - grace
     if isinstance(store.blobs, FolderBlobs):
         await store.blobs.remove_partial_files(grace.total_seconds())
@@ -59,7 +59,7 @@ async def _delete_orphans(store: Store, hashes: Sequence[str]) -> int:
 
 
 async def finish_deletion(store: Store, to_delete: Iterable[str]) -> None:
-    """Delete content whose state is ``going``, a few at a time, so that nobody takes us for dead meanwhile."""
+    """Delete blobs in the state ``going``, a few at a time, so that the deletion does not become stale."""
     hashes = list(to_delete)
     for first in range(0, len(hashes), _DELETE_BATCH):
         for sha256 in await store._write(_renew_deletions(hashes[first : first + _DELETE_BATCH], store.clock())):
@@ -68,7 +68,7 @@ async def finish_deletion(store: Store, to_delete: Iterable[str]) -> None:
 
 
 async def await_deletion(store: Store, error: BlobCollectedError) -> dict[str, int]:
-    """Wait while content is going; once it has gone, its hash and when."""
+    """Wait while a blob is ``going``; once it is ``gone``, return its hash and the time."""
     if error.state == "gone":
         return {error.sha256: error.changed_at}
     if error.changed_at < to_micros(store.clock() - _STALE_AFTER):
@@ -78,14 +78,14 @@ async def await_deletion(store: Store, error: BlobCollectedError) -> dict[str, i
 
 
 async def prepare_retry(store: Store, drafts: Sequence[Draft], error: BlobCollectedError) -> Sequence[Draft]:
-    """What to store after content was found to be let go: it has gone, and will be put again."""
+    """Return the drafts for a retry after a blob was deleted."""
     gone_at = await await_deletion(store, error)
     return [msgspec.structs.replace(draft, gone_at=draft.gone_at | gone_at) for draft in drafts]
 
 
 @operation
 def _find_orphans(hashes: Sequence[str]) -> Steps[list[str]]:
-    """Those of these hashes that no row names."""
+    """Return the hashes without a reference."""
     placeholders = ", ".join("?" * len(hashes))
     if not hashes:
         return []
@@ -95,9 +95,9 @@ def _find_orphans(hashes: Sequence[str]) -> Steps[list[str]]:
 
 @operation
 def mark_for_deletion(hashes: Iterable[str], now: datetime) -> Steps[list[str]]:
-    """Say of those of these hashes that no row names that they are going."""
+    """Set the state ``going`` for the hashes without a reference, and return them."""
     to_delete: list[str] = []
-    for sha256 in sorted(hashes):  # in one order, so that two who do so wait for each other at most once
+    for sha256 in sorted(hashes):  # in one order, to avoid deadlocks
         state_rows = yield (
             "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
             " ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING state",
@@ -139,5 +139,5 @@ def _mark_gone(sha256: str, now: datetime) -> Steps[None]:
 
 @operation
 def _delete_old_states(before: datetime) -> Steps[None]:
-    """Forget about what went so long ago that nobody can still be about to name it."""
+    """Delete the states of blobs that were deleted so long ago that no writer can be about to refer to them."""
     yield "DELETE FROM blob_states WHERE state = 'gone' AND changed_at < ?", (to_micros(before),)

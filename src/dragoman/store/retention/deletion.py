@@ -33,20 +33,20 @@ _PAGE: Final = 200
 
 
 class Deletion(msgspec.Struct, kw_only=True):
-    """What a deletion took away."""
+    """Counts of a deletion."""
 
     messages: int = 0
     tool_calls: int = 0
-    forks: set[str] = set()  # that shared something of it
-    blobs: set[str] = set()  # that it named
+    forks: set[str] = set()  # that shared its messages
+    blobs: set[str] = set()  # that it referred to
 
 
-# --- deleting --------------------------------------------------------------------------------------------------------
+# --- deletion --------------------------------------------------------------------------------------------------------
 
 
 @operation
 def delete_session(engine: str, session_id: str, ids: Ids) -> Steps[Deletion]:
-    """Delete a session; what its forks share is theirs from now on."""
+    """Delete a session; its forks keep what they share."""
     return (yield from delete_with_forks(engine, session_id, ids, erased_user_id=None))
 
 
@@ -63,7 +63,7 @@ def _cutoff_arguments(before: datetime) -> tuple[int, int, int]:
 
 @operation
 def find_inactive_sessions(before: datetime, user_id: str | None) -> Steps[list[Session]]:
-    """Sessions in which nothing happened since, the oldest first. One in which a turn is running is not among them."""
+    """Read the sessions that have not changed since, the oldest first, without those of a running turn."""
     user_sql, user_arguments = (" AND user_id = ?", (user_id,)) if user_id is not None else ("", ())
     rows = yield (
         f"SELECT id FROM sessions WHERE {_IS_INACTIVE}{user_sql} ORDER BY updated_at, id",
@@ -79,7 +79,7 @@ def find_inactive_sessions(before: datetime, user_id: str | None) -> Steps[list[
 def delete_inactive_session(
     engine: str, session_id: str, before: datetime, ids: Ids, *, lease_owner: str = ""
 ) -> Steps[bool]:
-    """Delete a session, unless something happened in it after all, or somebody else than ``holder`` runs a turn."""
+    """Delete a session unless it has changed, or another owner than ``lease_owner`` holds its lease."""
     rows = yield (
         f"UPDATE sessions SET last_seq = last_seq WHERE id = ? AND {_IS_INACTIVE} RETURNING id",
         (session_id, *_cutoff_arguments(before), lease_owner),
@@ -90,7 +90,7 @@ def delete_inactive_session(
 
 
 def delete_with_forks(engine: str, session_id: str, ids: Ids, *, erased_user_id: str | None) -> Steps[Deletion]:
-    """Delete a session, and if it is because a person is ``erased``, what forks share of that person as well."""
+    """Delete a session; for an erased user, what forks share of the user becomes tombstones."""
     from dragoman.store.mailbox import letters  # noqa: PLC0415  only deletion needs it
 
     deletion = Deletion(forks=set(), blobs=set())
@@ -132,11 +132,11 @@ _SESSION_TABLES: Final = (
 
 _USAGE_SUMS: Final = ", ".join(
     f"sum({possible_count_sql(name, '1')})" for name in COUNTS
-)  # an impossible count adds nothing
+)  # impossible counts add nothing
 
 
 def _keep_usage_totals(session_id: str, ids: Ids, *, with_user: bool) -> Steps[None]:
-    """What it has cost was paid, whatever becomes of the session."""
+    """Keep the usage of a session in the totals."""
     rows = yield (
         f"SELECT day, model, provider, user_id, team_id, count(*), {_USAGE_SUMS}, sum(unpriced), decimal_sum(cost_usd)"
         " FROM usage WHERE session_id = ? GROUP BY day, model, provider, user_id, team_id",
@@ -164,12 +164,12 @@ def _decimal_text(cost: Any) -> str:
     return str(Decimal(str(cost)))
 
 
-# --- handing on ------------------------------------------------------------------------------------------------------
+# --- transfer to forks -----------------------------------------------------------------------------------------------
 
 
 def _transfer_to_fork(session: Session, deletion: Deletion, erased_user_id: str | None) -> Steps[None]:
-    """Give what forks share to the one that shares most; the others share with that one from now on."""
-    forks = yield (  # and keep everybody else out of them
+    """Move shared messages to the fork that shares most; the other forks share with that one."""
+    forks = yield (  # locks them
         "UPDATE sessions SET last_seq = last_seq WHERE parent_session_id = ? RETURNING id, parent_seq",
         (session.id,),
     )
@@ -184,12 +184,12 @@ def _transfer_to_fork(session: Session, deletion: Deletion, erased_user_id: str 
             "UPDATE sessions SET parent_session_id = ?, parent_seq = ?, indexed_seq = ?, is_behind = 1 WHERE id = ?",
             (session.parent_session_id, session.parent_seq, session.parent_seq, heir),
         )
-    elif forks:  # none of them shares a message
+    elif forks:  # no fork shares a message
         yield "UPDATE sessions SET parent_session_id = NULL, parent_seq = 0 WHERE parent_session_id = ?", (session.id,)
 
 
 def _find_forks_of_others(session_id: str, parent_seq: int, except_user_id: str) -> Steps[set[str]]:
-    """The sessions of others that share messages of a session, directly or through another fork."""
+    """Return the sessions of others that share messages of a session, directly or through another fork."""
     rows = yield (
         "SELECT id, user_id FROM sessions WHERE parent_session_id = ? AND parent_seq > ?",
         (session_id, parent_seq),
@@ -221,7 +221,7 @@ def _transfer_messages(
 
 
 def with_origin_session(session_id: str, columns: Columns) -> Columns:
-    """The columns of a message that stands in another session than the one it was said in."""
+    """Return the columns of a message that moved to another session, with its original session."""
     unknown = msgspec.json.decode(columns.unknown_json, type=dict[str, msgspec.Raw]) if columns.unknown_json else {}
     unknown.setdefault("session_id", msgspec.Raw(msgspec.json.encode(session_id)))
     return msgspec.structs.replace(columns, unknown_json=msgspec.json.encode(unknown).decode())
@@ -248,13 +248,13 @@ def update_message_row(row: MessageRow, session_id: str, columns: Columns, hash_
 
 
 def _transfer_related_rows(session: Session, heir: str, last_seq: int) -> Steps[None]:
-    """What stands in other tables about messages that are handed on. What the heir has of its own stays its own."""
+    """Move the rows of other tables about moved messages. Rows of the heir stay."""
     session_ids = (session.id, heir)
     yield (
         "DELETE FROM tool_calls WHERE session_id = ? AND id IN (SELECT id FROM tool_calls WHERE session_id = ?)",
         session_ids,
     )
-    yield (  # the answer to a call of a history that is shared further up, given behind what is handed on
+    yield (  # the result, after the moved messages, of a call from further up
         "DELETE FROM tool_calls WHERE session_id = ? AND seq <= ? AND result_seq > ?",
         (session.id, session.parent_seq, last_seq),
     )
@@ -266,7 +266,7 @@ def _transfer_related_rows(session: Session, heir: str, last_seq: int) -> Steps[
         yield f"UPDATE {table} SET session_id = ? WHERE session_id = ? AND seq <= ?", (heir, session.id, last_seq)
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session.id,)
     first = yield "SELECT coalesce(min(number), 1) FROM tool_ids WHERE session_id = ?", (heir,)
-    yield (  # before those that the heir has learned itself
+    yield (  # before those of the heir
         "UPDATE tool_ids SET session_id = ?, number = number + ? WHERE session_id = ?",
         (heir, first[0][0] - 1 - rows[0][0], session.id),
     )

@@ -21,7 +21,7 @@ _FILES_PENDING: Final = "they were not deleted yet"
 
 
 class ErasureResult(msgspec.Struct, frozen=True):
-    """What was erased, and the large content that is still to be deleted."""
+    """The receipt, and the blobs that are still to be deleted."""
 
     receipt: ErasureReceipt
     blobs_to_delete: list[str]
@@ -29,7 +29,7 @@ class ErasureResult(msgspec.Struct, frozen=True):
 
 @operation
 def find_user_sessions(user_id: str) -> Steps[list[str]]:
-    """The sessions of a person."""
+    """Read the ids of the sessions of a user."""
     rows = yield "SELECT id FROM sessions WHERE user_id = ?", (user_id,)
     return [row[0] for row in rows]
 
@@ -38,9 +38,9 @@ def find_user_sessions(user_id: str) -> Steps[list[str]]:
 def erase_user(
     engine: str, user_id: str, receipt_id: str, now: datetime, ids: Ids, *, has_files: bool
 ) -> Steps[ErasureResult]:
-    """Erase a person: sessions, messages in sessions of others, and the name beside what was consumed.
+    """Erase a user: sessions, messages in sessions of others, and the user id of usage.
 
-    Whether there are files that are deleted afterwards, the receipt says until they are: nobody may be there to do it.
+    With ``has_files``, the receipt names the files as pending until they are deleted.
     """
     from dragoman.store.mailbox import letters  # noqa: PLC0415  only deletion needs it
 
@@ -80,20 +80,20 @@ def erase_user(
 
 @operation
 def update_receipt(receipt: ErasureReceipt) -> Steps[None]:
-    """Say what became of the files."""
+    """Replace a receipt."""
     receipt_json = msgspec.json.encode(receipt).decode()
     yield "UPDATE erasures SET receipt_json = ? WHERE id = ?", (receipt_json, receipt.id)
 
 
 @operation
 def erasures() -> Steps[list[ErasureReceipt]]:
-    """Every receipt, the oldest first."""
+    """Read all receipts, the oldest first."""
     rows = yield "SELECT receipt_json FROM erasures ORDER BY id", ()
     return [msgspec.json.decode(row[0], type=ErasureReceipt) for row in rows]
 
 
 def _erase_in_other_sessions(engine: str, user_id: str, deletion: Deletion) -> Steps[None]:
-    """Messages of a person in sessions of others."""
+    """Replace the messages of a user in sessions of others by tombstones."""
     user_json = msgspec.json.encode(user_id).decode()
     pattern = "".join(f"!{letter}" if letter in "!%_" else letter for letter in f'"user_id":{user_json}')
     rows = yield (
@@ -114,10 +114,10 @@ def _replace_with_tombstone(engine: str, message_row: MessageRow, deletion: Dele
     deletion.blobs.update(row[0] for row in blob_rows)
     yield from index.remove_messages(engine, session_id, seq, seq)
     yield from anonymize_related_rows(session_id, seq)
-    yield (  # it tells, to whoever guesses right, what was said
+    yield (  # its hash would confirm a guess of the content
         "DELETE FROM idempotency WHERE session_id = ? AND first_seq <= ? AND last_seq >= ?",
         (session_id, seq, seq),
     )
-    yield from runs.delete_session_events(session_id)  # which may repeat it
+    yield from runs.delete_session_events(session_id)  # which may repeat the message
     columns = tombstone(message_row)
     yield update_message_row(message_row, session_id, columns, message_hash(session_id, seq, columns))

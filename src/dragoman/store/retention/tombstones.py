@@ -32,7 +32,7 @@ ERASED_TEXT: Final = "[erased]"
 
 
 def anonymize_related_rows(session_id: str, seq: int) -> Steps[None]:
-    """What stands in other tables about a message that becomes a tombstone."""
+    """Remove the user from the rows of other tables about a message."""
     key = (session_id, seq)
     yield "UPDATE usage SET user_id = NULL WHERE session_id = ? AND seq = ?", key
     without_id = f"provider_id = NULL, {rehash_sql(provider_id='NULL')}"
@@ -46,7 +46,7 @@ class _Author(msgspec.Struct):
 
 
 def author_id(columns: Columns) -> str | None:
-    """Whose message it is, if it says so and can be read."""
+    """Return the user of a message, if it records one and can be decoded."""
     try:
         return msgspec.json.decode(columns.metadata_json, type=_Author).user_id
     except (msgspec.DecodeError, TypeError):
@@ -54,7 +54,7 @@ def author_id(columns: Columns) -> str | None:
 
 
 class NoBlobs(Mapping[str, bytes]):
-    """In place of large content, where only what is around it matters."""
+    """Empty content in place of every blob."""
 
     def __getitem__(self, sha256: str) -> bytes:
         return b""
@@ -67,13 +67,13 @@ class NoBlobs(Mapping[str, bytes]):
 
 
 def tombstone(row: MessageRow) -> Columns:
-    """The columns of what stays of a message when its person is erased."""
+    """Return the columns of a message without its content and user."""
     key = (row.session_id, row.seq)
     try:
         message = message_from(*key, row.columns, row.hash, NoBlobs())
         content = tuple(_block_tombstone(block) for block in message.content if isinstance(block, _CALL_BLOCKS))
         metadata = _anonymous_metadata(message.metadata)
-    except DragomanError:  # it cannot be read, and need not be
+    except DragomanError:  # an unreadable message
         message = Message(row.columns.id, key[0], Role.SYSTEM, (), MessageMetadata(), from_micros(0))
         content, metadata = (), MessageMetadata(extra={"erased": True})
     result = message.replace(
@@ -92,7 +92,7 @@ _CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
 
 
 def _block_tombstone(block: ContentBlock) -> ContentBlock:
-    """A block that others refer to, without what it says."""
+    """Return a block with its ids and without its content."""
     match block:
         case ToolUseBlock():
             return ToolUseBlock(block.id, block.name, {})
@@ -112,7 +112,7 @@ def _anonymous_metadata(metadata: MessageMetadata) -> MessageMetadata:
         routing=metadata.routing.replace(reason=ERASED_TEXT) if metadata.routing is not None else None,
         usage=metadata.usage,
         parent_tool_use_id=metadata.parent_tool_use_id,
-        status=MessageStatus.CANCELLED if is_partial else metadata.status,  # nobody puts anything into it any more
+        status=MessageStatus.CANCELLED if is_partial else metadata.status,  # it will never end
         team_id=metadata.team_id,
         extra={"erased": True},
     )

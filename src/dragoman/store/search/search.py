@@ -45,14 +45,14 @@ from dragoman.store.types import Hit
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
-_QUIET_S: Final = 0.3  # how long nothing was stored before the index follows,
-_MAX_DELAY_S: Final = 3.0  # but it waits no longer than this
-_PAUSE_FACTOR: Final = 2  # pauses between transactions, as a multiple of the time that the last one took,
-_BUSY_PAUSE_FACTOR: Final = 20  # and while somebody is storing
+_QUIET_S: Final = 0.3  # pause after the last write before indexing,
+_MAX_DELAY_S: Final = 3.0  # at most
+_PAUSE_FACTOR: Final = 2  # pause between transactions, as a multiple of the last one,
+_BUSY_PAUSE_FACTOR: Final = 20  # and while there are writes
 _SESSIONS_PER_PASS: Final = 50
 _NO_LIMIT: Final = 2**31
-_BACKGROUND_BATCH: Final = (50, 20_000)  # messages that are read, and characters that are put in one transaction,
-_FOREGROUND_BATCH: Final = (200, 200_000)  # and the same when somebody waits for it
+_BACKGROUND_BATCH: Final = (50, 20_000)  # messages per read and characters per transaction,
+_FOREGROUND_BATCH: Final = (200, 200_000)  # and when a search waits for it
 _EMPTY: Final = Analysis([], [])
 
 
@@ -60,7 +60,7 @@ _EMPTY: Final = Analysis([], [])
 
 
 def searchable_text(message: Message) -> str:
-    """What is said in a message, as one text: words, calls and their inputs, results, names of documents."""
+    """Return the searchable text of a message: texts, calls with inputs, results, names of documents."""
     return "\n".join(_block_texts(message.content))
 
 
@@ -95,7 +95,7 @@ def _flatten(data: Any) -> str:
 
 
 class SearchIndex:
-    """The index of one open store."""
+    """The search index of one open store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class SearchIndex:
         self._is_checked = False
 
     async def search(self, query: str, filters: SearchFilters, limit: int, offset: int) -> list[Hit]:
-        """Messages in which everything is that a query asks for, the best first."""
+        """Return the messages that match a query, the best first."""
         terms = terms_from(query)
         if not terms or limit < 1:
             return []
@@ -118,7 +118,7 @@ class SearchIndex:
         return await asyncio.to_thread(_to_hits, candidates, terms)
 
     async def _rows(self, matches: Sequence[Match]) -> list[MessageRow | None]:
-        """The row of each match; none where there is no way to read it."""
+        """Return the row of each match; None if it cannot be read."""
         try:
             rows = await self._store._read(index.read_matches(matches))
         except CorruptDataError:
@@ -130,19 +130,19 @@ class SearchIndex:
         return [by_place.get((match.session_id, match.seq)) for match in matches]
 
     async def reindex(self) -> None:
-        """Build the index anew."""
+        """Rebuild the index."""
         await self._store._write_index(index.clear_index(self._store.engine))
         await self.catch_up()
 
     # --- filling -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Fill what whoever came before has left, and from now on whatever is stored."""
+        """Start indexing in the background."""
         self._is_stopped = False
         self.schedule()
 
     def schedule(self) -> None:
-        """Fill the index before long, unless the store is being closed."""
+        """Index new messages soon, unless the store is being closed."""
         if self._is_stopped:
             return
         self._last_write = monotonic()
@@ -150,7 +150,7 @@ class SearchIndex:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Leave the rest to whoever comes next."""
+        """Stop indexing; the next process continues."""
         self._is_stopped = True
         task, self._task = self._task, None
         if task is not None:
@@ -159,20 +159,22 @@ class SearchIndex:
                 await task
 
     async def _run(self) -> None:
-        """Fill the index when nothing has been stored for a while, until nothing is stored meanwhile."""
+        """Index after a pause in the writes, until there are no new ones."""
         started = -1.0
         while self._last_write > started:
             deadline = monotonic() + _MAX_DELAY_S
             while (pause := min(self._last_write + _QUIET_S, deadline) - monotonic()) > 0:
-                await asyncio.sleep(pause + random.uniform(0, _QUIET_S / 3))  # several processes need not wake at once
+                await asyncio.sleep(
+                    pause + random.uniform(0, _QUIET_S / 3)
+                )  # so that processes do not wake at the same time
             started = monotonic()
             try:
                 await self._fill()
             except DragomanError:
-                return  # whoever stores or searches hears of a disk that fails
+                return  # writes and searches report a failing disk
 
     async def _fill(self) -> None:
-        """Fill what is missing with pauses, unless somebody else is at it."""
+        """Index missing messages with pauses, unless another process does."""
         await self._repair_overrun()
         while targets := await self._store._read(index.find_behind(None, _SESSIONS_PER_PASS)):
             started = monotonic()
@@ -185,7 +187,7 @@ class SearchIndex:
                     started = monotonic()
 
     async def catch_up(self, session_id: str | None = None) -> None:
-        """Fill what is missing now: of everything, or of one history."""
+        """Index everything that is missing, or what one history lacks."""
         await self._repair_overrun()
         session_ids = None if session_id is None else await self._store._read(_lineage_ids(session_id))
         missing = await self._store._read(index.find_behind(session_ids, _NO_LIMIT))
@@ -196,7 +198,7 @@ class SearchIndex:
                     await self._store._write_index(index.put_batches(self._store.engine, batch))
 
     async def _repair_overrun(self) -> None:
-        """Index sessions anew that are noted as indexed beyond their end; looked for once after the store is opened."""
+        """Reindex sessions with an ``indexed_seq`` beyond their end; checked once after the store is opened."""
         if self._is_checked:
             return
         if sessions := await self._store._read(index.find_overrun()):
@@ -204,7 +206,7 @@ class SearchIndex:
         self._is_checked = True
 
     async def _read_pending(self, targets: Sequence[tuple[str, int]], limit: int) -> list[PendingMessages]:
-        """Messages for the index; what there is no way to read is passed over, one at a time."""
+        """Read messages to index, skipping unreadable ones."""
         try:
             return await self._store._read(index.read_pending(targets, limit))
         except CorruptDataError:
@@ -218,12 +220,12 @@ class SearchIndex:
         return []
 
     async def _make_batches(self, pending: Sequence[PendingMessages], characters: int) -> list[list[IndexBatch]]:
-        """What is to be put, in transactions that are not too large."""
+        """Return the batches of small transactions."""
         blobs = {id(row): await self._read_blobs(row) for one in pending for row in one.rows}
         return await asyncio.to_thread(_split_batches, pending, blobs, characters)
 
     async def _read_blobs(self, row: MessageRow) -> dict[str, bytes] | None:
-        """The large texts of a row, by their hashes, and nothing for its pictures; none if they are not to be had."""
+        """Return the large texts of a row by hash, empty for images; None if the row or a text is damaged."""
         blobs: dict[str, bytes] = {}
         content, blobs_json = row.columns.content_json, row.columns.blobs_json
         if blobs_json is not None:
@@ -244,7 +246,7 @@ def _lineage_ids(session_id: str) -> Any:
 
 
 def _text_from(row: MessageRow, blobs: Mapping[str, bytes] | None) -> str | None:
-    """What is said in a row; nothing if it is damaged, or of a version that we cannot read."""
+    """Return the text of a row; None if it is damaged or of a newer version."""
     if blobs is None:
         return None
     try:
@@ -276,7 +278,7 @@ def _split_batches(
 def _to_hits(
     candidates: Sequence[tuple[Match, MessageRow, Mapping[str, bytes] | None]], terms: list[Term]
 ) -> list[Hit]:
-    """What is shown of each match; nothing of what is damaged by now."""
+    """Return the hits of intact matches."""
     hits = []
     for match, row, blobs in candidates:
         text = _text_from(row, blobs)
