@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.message import ImageBlock, Role
 from dragoman.server.runs import turn_request
-from dragoman.turn import answering, start
+from dragoman.turn import model_call, start
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, event_types, post_error, post_run, run_input, user
 from tests.server.runs.test_invalid_input import PNG, image_part
@@ -89,7 +89,7 @@ async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event
 
         monkeypatch.setattr(module, name, note)
 
-    for module, name in ((turn_request, "read_messages"), (start, "collect_facts"), (answering, "_write_request")):
+    for module, name in ((turn_request, "read_messages"), (start, "collect_facts"), (model_call, "_write_request")):
         watch(module, name)
     chat_server.fake.say("Yes.")
     parts = [{"type": "text", "text": "a"}] * 250
