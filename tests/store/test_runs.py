@@ -96,15 +96,15 @@ async def test_a_cancel_reaches_the_worker_through_the_store(store: Store) -> No
     session = (await store.create_session()).id
     assert await store.runs.cancel(session) is None
     await begin(store, session, "a")
-    assert await store.runs.cancelled("one") == []
+    assert await store.runs.to_cancel("one") == []
     assert await store.runs.cancel(session, "other") is None
     asked = await store.runs.cancel(session)
     assert asked is not None
     assert asked.cancel_at is not None
     again = await store.runs.cancel(session, "a")
     assert again == asked
-    assert await store.runs.cancelled("one") == [(session, "a")]
-    assert await store.runs.cancelled("two") == []
+    assert await store.runs.to_cancel("one") == [(session, "a")]
+    assert await store.runs.to_cancel("two") == []
 
 
 async def test_a_run_whose_worker_fell_silent_may_be_ended_by_others(store: Store) -> None:

@@ -169,7 +169,7 @@ class RunStore(Facet):
         """Keep the runs of a worker alive for so long."""
         await self._store._write(VolatileOperation(functools.partial(_heartbeat, owner, length_us(alive_s))))
 
-    async def cancelled(self, owner: str) -> list[tuple[str, str]]:
+    async def to_cancel(self, owner: str) -> list[tuple[str, str]]:
         """Return session and id of each run of a worker whose end was requested."""
         return await self._store._read(_find_cancelled(owner))
 

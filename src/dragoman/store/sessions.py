@@ -52,10 +52,10 @@ TOUCH: Final = (  # SET clause of a changed session; a clock that was set back d
 def touch_arguments(now: datetime) -> tuple[int, int, int, int]:
     """Return the arguments of ``TOUCH``."""
     at = to_micros(now)
-    return at, at, listed_at(at), listed_at(at)
+    return at, at, list_bucket(at), list_bucket(at)
 
 
-def listed_at(updated_at: int) -> int:
+def list_bucket(updated_at: int) -> int:
     """Return the time in tens of seconds, by which sessions are listed: the indexed value seldom changes."""
     return updated_at // _BUCKET
 
@@ -123,7 +123,7 @@ def create_session(session: Session) -> Steps[Session]:
     rows = yield (
         f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?) ON CONFLICT (id) DO NOTHING RETURNING id",
-        (*row, _session_hash(row), session.last_seq, listed_at(row[12])),
+        (*row, _session_hash(row), session.last_seq, list_bucket(row[12])),
     )
     if not rows:
         raise ConflictError("the session exists already", where=f"session {session.id}", code="session_exists")
@@ -183,7 +183,7 @@ def select_sessions(
     else:
         at = to_micros(before[0])
         conditions = [*conditions, "listed_at <= ?", "(updated_at, id) < (?, ?)"]
-        arguments = [*arguments, listed_at(at), at, before[1]]
+        arguments = [*arguments, list_bucket(at), at, before[1]]
     rows = yield (
         f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY {_NEWEST_FIRST} LIMIT ?",
         (*arguments, limit),

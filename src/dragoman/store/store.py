@@ -47,10 +47,10 @@ from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, SessionEnd
 from dragoman.store.operation import UNKNOWN_TIME, Steps, to_micros
 from dragoman.store.retention import blob_gc, deletion, erasure
+from dragoman.store.rule_check import reject_violations
 from dragoman.store.runs import RunStore
 from dragoman.store.search.index import SearchFilters
 from dragoman.store.search.search import SearchIndex
-from dragoman.store.strict import reject_violations
 from dragoman.store.tool_call_rows import CallInfo
 from dragoman.store.trace import TraceStore
 from dragoman.store.turns import TurnStore

@@ -343,7 +343,7 @@ class RunRegistry:
                     await self._store.runs.delete_old_events(self._keep_events)
                 self._state.counters.record_process()
                 if self._publishers:
-                    for session_id, run_id in await self._store.runs.cancelled(self._owner):
+                    for session_id, run_id in await self._store.runs.to_cancel(self._owner):
                         self._stop(session_id, run_id)
             except DragomanError as error:
                 _log.warning("maintenance of runs failed: %s", error)

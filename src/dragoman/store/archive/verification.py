@@ -32,7 +32,7 @@ from dragoman.store.message_writer import attachment_files, usage_insert
 from dragoman.store.operation import Steps, column_text, operation
 from dragoman.store.retention.tombstones import NoBlobs
 from dragoman.store.row_hash import CALL_FIELDS, check_row
-from dragoman.store.sessions import get_session, lineage, listed_at
+from dragoman.store.sessions import get_session, lineage, list_bucket
 from dragoman.store.tool_call_rows import CALL_STATUSES, is_call_intact
 from dragoman.store.types import Damage, Session, Verification
 
@@ -325,7 +325,7 @@ def _check_sequence(check: _SessionCheck, session: Session) -> Steps[None]:
     newest, updated, listed, is_behind, indexed, last = rows[0]
     if newest < check.newest:
         check.add_damage(None, "its greatest message id is not the one that it remembers")
-    if listed != listed_at(updated):
+    if listed != list_bucket(updated):
         check.add_damage(None, "it is listed as of another time")
     if indexed > last:
         what = f"the index for searching counts {indexed} messages of it, and it has {last}"

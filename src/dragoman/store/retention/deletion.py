@@ -23,7 +23,7 @@ from dragoman.store.message_rows import Columns, message_hash
 from dragoman.store.operation import Statement, Steps, operation, to_micros
 from dragoman.store.retention.tombstones import anonymize_related_rows, author_id, tombstone
 from dragoman.store.search import index
-from dragoman.store.sessions import get_session, listed_at, unknown_session
+from dragoman.store.sessions import get_session, list_bucket, unknown_session
 from dragoman.store.tool_call_rows import REOPEN_CALL
 from dragoman.store.turns import IS_HELD
 from dragoman.store.types import Session
@@ -58,7 +58,7 @@ _IS_INACTIVE: Final = (
 
 def _cutoff_arguments(before: datetime) -> tuple[int, int, int]:
     at = to_micros(before)
-    return listed_at(at), at, at
+    return list_bucket(at), at, at
 
 
 @operation
