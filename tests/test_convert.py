@@ -412,7 +412,7 @@ MESSAGE = encode(example_conversation()[0])
         (GOOD.replace(b'{"at', b'{"at') + b'\n{"messages": [], "messages": []}', "line 2: the key 'messages' occurs twice"),
         (MESSAGE + b"\n" + MESSAGE.replace(b'"user"', b"7"), r"bad.jsonl, line 2: \$.role"),
         (MESSAGE + b'\n{"id": 1}', "bad.jsonl, line 2"),
-        (GOOD + b'\n{"messages": 7}', r"bad.jsonl, line 2: \$.messages: a list belongs here"),
+        (GOOD + b'\n{"messages": 7}', r"bad.jsonl, line 2: \$.messages: expected a list"),
         (GOOD + b'\n{"other": 7}', "bad.jsonl, line 2: .*'messages'"),
         (GOOD + b"\n7", "bad.jsonl, line 2"),
         (gzip.compress(GOOD)[:-12], "incomplete"),

@@ -422,14 +422,14 @@ def parse_value(text: bytes | str) -> Any:
 def expect_object(value: Any, where: str) -> dict[str, Any]:
     """Return the value if it is an object, else raise ``FormatError``."""
     if type(value) is not dict:
-        raise FormatError(f"an object belongs here, not {type(value).__name__}", where=where)
+        raise FormatError(f"expected an object, not {type(value).__name__}", where=where)
     return value
 
 
 def expect_list(value: Any, where: str) -> list[Any]:
     """Return the value if it is a list, else raise ``FormatError``."""
     if type(value) is not list:
-        raise FormatError(f"a list belongs here, not {type(value).__name__}", where=where)
+        raise FormatError(f"expected a list, not {type(value).__name__}", where=where)
     return value
 
 

@@ -13,7 +13,7 @@ from tests.conftest import CORPUS
 
 # Records that are broken themselves: a request that is none, streams that were cut or ended in an error.
 BROKEN: dict[str, dict[str, str]] = {
-    "anthropic": {"anthropic-5371a149f83439": "$.messages[0]: an object belongs here, not str"},
+    "anthropic": {"anthropic-5371a149f83439": "$.messages[0]: expected an object, not str"},
     "gemini": {"gemini-2e365ffce1ff52": "stream_incomplete"},
     "openai_chat": {
         "groq-7f2994d8e269dd": "Tool choice is required, but model did not call a tool",

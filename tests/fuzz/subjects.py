@@ -143,8 +143,8 @@ def _stream(module: ModuleType, data: bytes, chance: random.Random) -> None:
     reader = module.stream_reader()
     events: list[StreamEvent] = []
     for start in range(0, len(data), 4096):
-        reader.read(data[start : start + 4096], events)  # what ``feed`` guards
-    reader.finish(events)
+        reader.read_bytes(data[start : start + 4096], events)  # what ``feed`` guards
+    reader._finish(events)
     for event in events:
         value.encode(event)
         if isinstance(event, StreamError):
@@ -269,7 +269,7 @@ def use_messages(messages: Iterable[Message], chance: random.Random, *, is_thoro
     for module in _some_dialects(chance):
         speaking = recorded.adapter(module.NAME)
         seen = project_history(repaired, speaking.model.capabilities)
-        fitted = fit(seen, 100_000, dragoman.adapter.estimated_tokens).messages
+        fitted = fit(seen, 100_000, dragoman.adapter.estimate_tokens).messages
         _encoded(speaking.to_wire(fitted, ()).wire)
 
 

@@ -315,7 +315,7 @@ async def test_a_url_made_for_another_address_is_not_ours(tmp_path: Path) -> Non
             assert (await client.get(target(kept["url"]))).status == 200
         foreign = kept["url"].replace(one.base_url, "http://127.0.0.1:1")
         place = one.state.attachments
-        with pytest.raises(Exception, match="does not lead to an attachment in our storage"):
+        with pytest.raises(Exception, match="not the URL of an attachment in our storage"):
             place.verify(foreign, None)
 
 

@@ -239,7 +239,7 @@ def test_the_first_run_imports_no_library(tmp_path: Path) -> None:
         "    async with open_app_state(ServerConfig(store=f'sqlite:///{sys.argv[1]}/chats.db', port=0)) as state:\n"
         "        loaded = set(sys.modules)\n"
         "        await state.store.create_session('s1')\n"
-        "        state.agent.price_usage(state.agent.get_model('sonnet'), TokenUsage(input_tokens=1, output_tokens=1), state.store.clock(), 1)\n"
+        "        state.agent.services.price_usage(state.agent.services.get_model('sonnet'), TokenUsage(input_tokens=1, output_tokens=1), state.store.clock(), 1)\n"
         "        state.agent.services.policy()\n"
         "        print(sorted(name for name in set(sys.modules) - loaded if not name.startswith('dragoman')))\n"
         "from dragoman.message import TokenUsage\n"

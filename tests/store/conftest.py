@@ -24,8 +24,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import store as room
-from dragoman.store import Store, open_store
+from dragoman.store import Store, engines, open_store
 from dragoman.store.operation import Rows, Statement
 
 
@@ -64,9 +63,9 @@ SHARED = ("sqlite", "postgres")
 _NUMBERS = itertools.count(1)
 
 
-def engines() -> set[str]:
-    """The engines that there are: modules of the room in which a store is made."""
-    (folder,) = room.__path__
+def engine_names() -> set[str]:
+    """The names of the engine modules: those that define a subclass of ``Store``."""
+    (folder,) = engines.__path__
     return {path.stem for path in Path(folder).glob("*.py") if "Store(Store)" in path.read_text()}
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import (
-    ConflictError,
-)
+from dragoman.errors import ConflictError, StorageError
 from dragoman.store import Store, lease_clock, open_store
 from dragoman.store.lease_clock import restart_leases
 from tests.store.conftest import Clock, Place, pass_time
@@ -133,6 +131,23 @@ async def test_a_turn_gives_its_right_back_however_it_ends(store: Store) -> None
         async with store.turns.lease(session.id):
             raise ZeroDivisionError
     await store.turns.acquire(session.id, "other")
+
+
+async def test_a_lease_whose_release_failed_is_released_by_the_next_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await store.create_session()
+
+    async def fail(_: object) -> None:
+        raise StorageError("the disk is full", where="store", code="disk_full")
+
+    with pytest.raises(StorageError):
+        async with store.turns.lease(session.id):
+            monkeypatch.setattr(store, "_write", fail)
+    monkeypatch.undo()
+    async with store.turns.lease(session.id), store.turns.lease((await store.create_session()).id):
+        with pytest.raises(ConflictError):
+            await store.turns.acquire(session.id, "other")
 
 
 async def test_a_turn_that_takes_long_keeps_its_right(store: Store) -> None:

@@ -292,7 +292,7 @@ def test_a_store_that_was_closed_says_so_and_closing_twice_is_fine(place: Place)
     store = DragomanMessageStore(place.open())
     store.close()
     store.close()
-    with pytest.raises(StoreUnusableError, match="it is closed"):
+    with pytest.raises(StoreUnusableError, match="the store is closed"):
         store.get_global_messages(LOCATION)
 
 

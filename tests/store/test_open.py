@@ -10,12 +10,12 @@ from dragoman.errors import (
     StoreUnusableError,
 )
 from dragoman.store import open_store
-from tests.store.conftest import PLACES, Place, engines
+from tests.store.conftest import PLACES, Place, engine_names
 from tests.store.talk import said
 
 
 def test_every_engine_is_tested() -> None:
-    assert engines() == set(PLACES) - {"memory"}  # which is SQLite without a file
+    assert engine_names() == set(PLACES) - {"memory"}  # which is SQLite without a file
 
 
 @pytest.mark.parametrize("url", ["", "memory", "sqlite:", "sqlite:///", "mysql://localhost/x", "postgresql:x", "x.db"])

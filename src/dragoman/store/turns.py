@@ -32,7 +32,7 @@ from dragoman.store.tool_call_rows import insert_tool_ids, tool_ids_in_segments
 from dragoman.store.types import Lease, Row, Session
 
 if TYPE_CHECKING:
-    pass
+    from dragoman.store.store import Store
 
 IS_HELD: Final = "leases.expires_at > lease_now()"
 _LARGE_PAGE: Final = 500  # messages per read after the first page
@@ -52,6 +52,10 @@ class TurnSnapshot(msgspec.Struct, frozen=True):
 class TurnStore(Facet):
     """What turns need from a store: ``store.turns``."""
 
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._unreleased: dict[str, str] = {}  # owners whose release failed, for example on a full disk, by session
+
     async def acquire(self, session_id: str, owner: str, seconds: float = 30) -> Lease:
         """Acquire or renew the lease of a session; ``ConflictError`` (``turn_in_flight``) if another owner holds it.
 
@@ -59,12 +63,18 @@ class TurnStore(Facet):
         see it immediately. It need not survive a power cut, which ends the turn as well.
         """
         store = self._store
-        await store._write(VolatileOperation(functools.partial(_acquire, session_id, owner, length_us(seconds))))
+        stale = self._unreleased.get(session_id)
+        await store._write(VolatileOperation(functools.partial(_acquire, session_id, owner, length_us(seconds), stale)))
+        self._unreleased.pop(session_id, None)
         return Lease(session_id=session_id, owner=owner, expires_at=store.clock() + timedelta(seconds=seconds))
 
     async def release(self, session_id: str, owner: str) -> None:
-        """Release the lease of a session."""
-        await self._store._write(VolatileOperation(functools.partial(_release, session_id, owner)))
+        """Release the lease of a session. If this fails, the next ``acquire`` of this store releases it."""
+        try:
+            await self._store._write(VolatileOperation(functools.partial(_release, session_id, owner)))
+        except StorageError:
+            self._unreleased[session_id] = owner
+            raise
 
     def lease(self, session_id: str, seconds: float = 30) -> SessionLease:
         """Hold the lease of a session during an ``async with`` block. After a crash it expires."""
@@ -173,7 +183,9 @@ class SessionLease:
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
-def _acquire(session_id: str, owner: str, length: int) -> Steps[None]:
+def _acquire(session_id: str, owner: str, length: int, stale_owner: str | None = None) -> Steps[None]:
+    if stale_owner is not None:
+        yield from _release(session_id, stale_owner)
     rows = yield (
         "INSERT INTO leases (session_id, owner, length_us, expires_at) SELECT id, ?, ?, lease_now() + ? FROM sessions"
         " WHERE id = ? ON CONFLICT (session_id) DO UPDATE"

@@ -65,7 +65,7 @@ def write_tool(
     if isinstance(tool, OpaqueTool):
         if tool.dialect == dialect:
             return tool.wire
-        losses.append(Loss("", "", "tool", dialect, f"a tool that only {tool.dialect} understands"))
+        losses.append(Loss("", "", "tool", dialect, f"a tool of {tool.dialect}"))
         return None
     wire, notes = default(tool), get_notes(tool.provider_raw, dialect)
     if "residue" in notes:

@@ -94,7 +94,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     wire = apply_diff(_natural_head(request), get_notes(request.provider_raw, NAME).get("residue"))
     tools = [_written_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
     foreign = [tool for tool in request.tools if isinstance(tool, OpaqueTool)]
-    losses.extend(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands") for tool in foreign)
+    losses.extend(Loss("", "", "tool", NAME, f"a tool of {tool.dialect}") for tool in foreign)
     return Written({**wire, **({"tools": tools} if tools else {}), "lines": lines}, tuple(losses))
 
 

@@ -23,5 +23,5 @@ HTTP: Final = HttpEndpoint("/v1/messages", key_header="x-api-key", headers=(("an
 
 # Options that a request does not say here, and why nothing is lost by that.
 IMPLIED_OPTIONS: Final = {
-    "response_format.strict": "a schema is always enforced here",
+    "response_format.strict": "a schema is always enforced",
 }

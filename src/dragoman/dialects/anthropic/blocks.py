@@ -133,19 +133,19 @@ def unsupported_reason(block: ContentBlock) -> str | None:
     """Return why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect) if dialect != NAME:
-            return f"a block that only {dialect} understands"
+            return f"a block of {dialect}"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
-            return None if get_notes(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another provider"
         case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENT_TYPES:
             return None if get_notes(raw, NAME) else "this API takes PDF and plain text"
         case ImageBlock(source) | DocumentBlock(source) if source.kind == "file_ref":
-            return "a file of the workspace, which the provider cannot read"
+            return "a workspace file that the provider cannot read"
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() | ImageBlock() | DocumentBlock():
             return None
         case OpaqueBlock():
             return None
         case _:
-            return "this API takes no such block"
+            return "this API does not support this block"
 
 
 def write_block(block: ContentBlock) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _option_losses(options: Options) -> list[Loss]:
         Loss("", "", name, NAME, "this API has no such option") for name, is_lost in is_unsupported.items() if is_lost
     ]
     if options.response_format is not None and options.response_format.name is not None:
-        losses.append(Loss("", "", "response_format.name", NAME, "this API takes a schema without a name"))
+        losses.append(Loss("", "", "response_format.name", NAME, "this API accepts no schema name"))
     return losses
 
 

@@ -203,7 +203,7 @@ class StreamReader(BaseStreamReader):
         """Emit the first text and the notes of a text block, if it has any."""
         text_block = read_block(block.wire, MessageBuilder())
         if not isinstance(text_block, TextBlock):
-            raise FormatError("a text belongs here", where="content_block_start.text")
+            raise FormatError("expected text", where="content_block_start.text")
         if text_block.text or text_block.provider_raw is not None:
             events.append(TextDelta(block.index, text_block.text, text_block.provider_raw))
         return bool(text_block.text)

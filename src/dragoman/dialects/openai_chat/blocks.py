@@ -248,9 +248,9 @@ def unsupported_reason(block: ContentBlock, role: Role, *, is_native: bool) -> s
         case TextBlock():
             return None
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block that only {dialect} understands"
+            return None if dialect == NAME else f"a block of {dialect}"
         case ThinkingBlock() | RedactedThinkingBlock():
-            return None if "at" in notes and role is Role.ASSISTANT else "reasoning of another origin"
+            return None if "at" in notes and role is Role.ASSISTANT else "reasoning of another provider"
         case ToolUseBlock() | InvalidToolUseBlock():
             return None if role is Role.ASSISTANT else "only an assistant calls tools here"
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
@@ -258,14 +258,14 @@ def unsupported_reason(block: ContentBlock, role: Role, *, is_native: bool) -> s
                 return f"only users send such blocks here, not a message of role {role.value}"
             return _unsupported_media(block, notes.get("form"))
         case _:
-            return "this API takes no such block"
+            return "this API does not support this block"
 
 
 def _unsupported_media(block: ImageBlock | AudioBlock | VideoBlock | DocumentBlock, form: str | None) -> str | None:
     if block.source.kind == "file_ref":
         return "a file of the workspace, which this API cannot read"
     if block.source.kind == "url" and isinstance(block, AudioBlock | DocumentBlock) and form is None:
-        return "this API takes no such block by its address"
+        return "this API does not support this block by URL"
     return None
 
 

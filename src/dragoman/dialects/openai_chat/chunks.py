@@ -368,13 +368,13 @@ class PartialChoice:
 
 def _expect_objects(value: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise FormatError("a list of objects belongs here", where=where)
+        raise FormatError("expected a list of objects", where=where)
     return value
 
 
 def _expect_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise FormatError(f"a text belongs here, not {type(value).__name__}", where=where)
+        raise FormatError(f"expected text, not {type(value).__name__}", where=where)
     return value
 
 

@@ -276,9 +276,9 @@ def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
     """Return why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block that only {dialect} understands"
+            return None if dialect == NAME else f"a block of {dialect}"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
-            return None if get_notes(raw, NAME) else "reasoning of another origin"
+            return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock(source=source) | DocumentBlock(source=source):
             if role is Role.ASSISTANT:
                 return "only users send media here"
@@ -286,7 +286,7 @@ def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
             return None
         case _:
-            return "this API takes no such block"
+            return "this API does not support this block"
 
 
 def write_items(

@@ -70,7 +70,7 @@ def read_request(body: dict[str, Any]) -> Request:
     builder = MessageBuilder()
     instructions = body.get("instructions")
     if instructions and not isinstance(instructions, str):
-        raise FormatError(f"a text belongs here, not {type(instructions).__name__}", where="$.instructions")
+        raise FormatError(f"expected text, not {type(instructions).__name__}", where="$.instructions")
     if instructions:
         builder.add(Role.SYSTEM, [TextBlock(instructions)], {"dialect": NAME, "form": "instructions"})
     _read_input(body.get("input"), builder)
