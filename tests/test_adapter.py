@@ -255,4 +255,4 @@ def test_reasoning_is_only_sent_to_its_own_provider_even_within_one_dialect() ->
     (call,) = abroad.wire["messages"][0].pop("tool_calls")
     assert abroad.wire["messages"] == [{"role": "assistant", "content": "Hi."}]
     assert set(call) == {"id", "type", "function"}
-    assert [(loss.block_type, loss.reason) for loss in abroad.losses] == [("thinking", "reasoning of another origin")]
+    assert [(loss.block_type, loss.reason) for loss in abroad.losses] == [("thinking", "reasoning of another provider")]
