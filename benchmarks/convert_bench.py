@@ -1,4 +1,4 @@
-"""What converting a file costs, beside reading and writing the same file as plain JSON.
+"""Measure the conversion of a file, beside reading and writing the same file as plain JSON.
 
 The file has conversations with calls and results, as lines that Python's own json wrote. Each conversion runs in a
 process of its own, and so does plain JSON: msgspec, and the standard library, decode and encode every line. CPU is

@@ -1,4 +1,4 @@
-"""What the server's doors cost, beside an empty handler of the same server, over real sockets.
+"""Measure the endpoints of the server, beside an empty handler of the same server, over real sockets.
 
 A page of the history out of a short and a long thread; runs, from the request to the last event, against a provider
 that answers at once; and the memory of open streams. The clients are in this process, the server and the provider in

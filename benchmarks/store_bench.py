@@ -1,6 +1,6 @@
-"""What keeping a conversation costs, beside other stores on SQLite and beside SQLite itself.
+"""Measure the store, beside other stores on SQLite and beside SQLite itself.
 
-Everybody syncs every commit (``synchronous=FULL``). The limit is one insert a commit on a bare table; with several
+Every store syncs every commit (``synchronous=FULL``). The limit is one insert a commit on a bare table; with several
 writers, one thread that commits together what waits. Of a store that is asynchronous, appends are awaited one after
 another in an event loop, as an agent does it; "from outside" a loop is entered for each. BENCH_FOLDER names the folder,
 and so the disk, to measure on.

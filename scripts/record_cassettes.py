@@ -1,4 +1,4 @@
-"""Record the cassettes: ask real servers what ``tests/recorded.py`` asks, and keep what they answer.
+"""Record the cassettes: send the requests of ``tests/recorded.py`` to real servers and store the responses.
 
     llama.cpp    the real server, around the model of scripts/local_model.py: OpenAI chat and Responses, Anthropic
     aimock       a server for tests that speaks the wires whose own servers run nowhere but at their providers

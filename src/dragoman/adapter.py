@@ -61,7 +61,7 @@ _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What only the caller knows about the reply."""
+    """Fields of a reply that the caller supplies."""
 
     session_id: str
     message_id: str  # of the reply

@@ -71,7 +71,7 @@ class ResponseFormat(Value, frozen=True):
 
 
 class Reasoning(Value, frozen=True, kw_only=True):
-    """How much the model reasons before it answers."""
+    """Settings of the model's reasoning before it answers."""
 
     enabled: bool | None = None  # on or off, for providers without other settings
     effort: str | None = None  # low, medium, high, …

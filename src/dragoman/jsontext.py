@@ -43,7 +43,7 @@ Read = TypeVar("Read")
 
 
 class JsonLimits(msgspec.Struct, frozen=True):
-    """How much JSON is accepted. ``None`` means no limit."""
+    """Limits of accepted JSON. ``None`` means no limit."""
 
     max_bytes: int | None = 4 * 1024 * 1024
     max_depth: int = 64

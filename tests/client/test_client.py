@@ -394,6 +394,7 @@ async def test_iterator_close_closes_the_connection() -> None:
                 break
         await events.aclose()
         await asyncio.wait_for(server.disconnected.wait(), 10)
+        assert len(server.requests) == 1
 
 
 @both_ways

@@ -43,7 +43,7 @@ class Actor(enum.StrEnum):
 
 
 class Sensitivity(enum.StrEnum):
-    """Who may read an event, from the most private to the least private."""
+    """Audience of an event, from the most to the least private."""
 
     PRIVATE = "private"  # stays in the store that contains it
     USER_CONTROLLED = "user_controlled"  # leaves the store with the consent of its user

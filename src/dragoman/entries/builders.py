@@ -20,7 +20,7 @@ from dragoman.entries.validation import validate_entry
 def create_user_message(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
-    """What a user said."""
+    """Build an entry for a message of the user."""
     return _build({"type": types.USER_MESSAGE, "content": content}, timestamp, turn_id, extra)
 
 

@@ -53,7 +53,7 @@ WHOLE: Final = "a whole number"
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What an entry of one type is made of: fields, and what each holds. Any other field may stand beside them."""
+    """Fields of one entry type, with a description of each. Other fields are allowed."""
 
     meaning: str
     required: dict[str, str]

@@ -1,4 +1,4 @@
-"""What messages consumed and cost, by group, and what they would cost under other prices.
+"""Usage and cost of messages by group, also under other prices.
 
     await store.costs.totals("model", since="2026-11-01")          by model, session, user, team, provider or day
     async for call in store.costs.calls(since="2026-11-01"):       every answer with a usage, as it was charged

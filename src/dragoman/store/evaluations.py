@@ -34,7 +34,7 @@ _COLUMNS: Final = (
 
 
 class EvaluationFields(TypedDict, total=False):
-    """What an evaluation says, and about what. ``cost_usd`` and ``duration_ms`` are those of the subject."""
+    """Fields of an evaluation and of its subject. ``cost_usd`` and ``duration_ms`` are those of the subject."""
 
     score: float | None  # from 0 to 1
     success: bool | None  # whether it is good enough

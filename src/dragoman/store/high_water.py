@@ -1,4 +1,4 @@
-"""How far each session was acknowledged, in a small file beside a SQLite database: ``NAME-mark``.
+"""The last acknowledged position of each session, in a small file beside a SQLite database: ``NAME-mark``.
 
     mark.start(ends, now)           the first line of a new mark, and every session that the file has
     mark.begin(session_id, seq)     a session is there, and ends so; written at once

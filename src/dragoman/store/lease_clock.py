@@ -35,7 +35,7 @@ _LEASE_COLUMNS: Final = (  # table, when it is over, how long it lasts, which ro
 
 
 def boot_id() -> str:
-    """What tells this start of the machine from every other."""
+    """Return an id of the current boot of the machine."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -53,7 +53,7 @@ def call_hash(*columns: Any) -> bytes:
 
 
 def rehash_sql(**new: str) -> str:
-    """What an UPDATE of ``tool_calls`` sets the hash to, with the SQL of the new value of each column that changes.
+    """Return the SQL that updates the hash of a ``tool_calls`` row; ``new`` has the SQL of each changed column.
 
     Placeholders among them are bound in the order of ``CALL``.
     """

@@ -70,7 +70,7 @@ async def _has_other_result(
 async def _propose_repair(
     store: Store, session_id: str, messages: Sequence[Message]
 ) -> tuple[tuple[Message, ...], tuple[Action, ...]]:
-    """What could be added in their place, and what was done to them."""
+    """Return repaired messages that could be appended instead, and the repairs."""
     stored = [row.message async for row in store.history(session_id)]
     stored_ids = {message.id for message in stored}
     result = repair([*stored, *messages])

@@ -73,7 +73,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """How a run ended."""
+    """The final status of a run, with its interrupts."""
 
     status: RunStatus
     interrupts: tuple[dict[str, Any], ...] = ()

@@ -397,11 +397,11 @@ class Store:
         return row
 
     async def count_messages(self, session_id: str, role: Role) -> int:
-        """How many messages of a role were stored in a session itself, without those that it shares as a fork."""
+        """Count the messages of a role in a session, without those that it shares as a fork."""
         return await self._read(message_reader.count_messages(session_id, role))
 
     async def find_calls(self, session_id: str, call_ids: Sequence[str]) -> dict[str, CallInfo]:
-        """What is known of these calls of a history."""
+        """Return the stored details of these calls of a history."""
         return await self._read(tool_call_rows.find_calls(session_id, call_ids)) if call_ids else {}
 
     async def list_sessions_of(

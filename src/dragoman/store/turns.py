@@ -50,7 +50,7 @@ class TurnSnapshot(msgspec.Struct, frozen=True):
 
 
 class TurnStore(Facet):
-    """What turns need from a store: ``store.turns``."""
+    """Leases, snapshots and answers of turns: ``store.turns``."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)

@@ -58,7 +58,7 @@ async def repair_usage(store: Store, session_id: str | None, seq: int | None, *,
 
 
 def _audit_event(repair: UsageRepair, event_id: str, now: datetime) -> tuple[Any, ...]:
-    """What the audit keeps of a repair, as a row. It belongs to no session, and stays when the session is deleted."""
+    """Return the audit event of a repair as a row. It has no session, so deleting the session keeps it."""
     payload = {
         "repaired_session_id": repair.session_id,
         "seq": repair.seq,

@@ -29,7 +29,7 @@ MAX_STEPS: Final = 25
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent does, and how."""
+    """Settings of an agent."""
 
     system_prompt: str | None = None
     options: Options = Options()

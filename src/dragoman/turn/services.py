@@ -1,7 +1,7 @@
-"""What the turns of an agent and of its workers share: the store, the client, the bus, models, prices and their state.
+"""Services shared by the turns of an agent and of its workers: store, client, bus, models and prices.
 
-A turn module receives ``AgentServices`` and an ``AgentConfig``, never the ``Agent``. The services know which models
-can be called, which of them failed lately, where providers are called and what a call costs.
+A turn module receives ``AgentServices`` and an ``AgentConfig``, never the ``Agent``. The services resolve
+models, endpoints and prices, and record which providers failed recently.
 """
 
 from __future__ import annotations

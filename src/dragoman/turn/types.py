@@ -27,7 +27,7 @@ NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of a message that is not st
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn answers, and how."""
+    """The input of a turn."""
 
     session_id: str
     content: tuple[ContentBlock, ...] = ()  # the user's message; may start with @model

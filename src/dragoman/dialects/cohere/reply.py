@@ -1,6 +1,6 @@
-"""Whole replies of Cohere Chat, both ways.
+"""Read and write complete replies of Cohere Chat.
 
-The one rule: a reply that failed ends with an error, unless that is not how it came.
+Invariant: a failed reply is written with an error finish reason, unless it was read with another one.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _DETAIL_TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What a chunk adds to one place: ``whole`` arrived at once; ``grows`` can be read at the end only."""
+    """An addition of a chunk to one place: ``whole`` is complete; ``grows`` can be read only when the stream ends."""
 
     place: Place
     kind: Literal["text", "thinking", "call", "whole", "grows"]

@@ -85,8 +85,8 @@ async def verify(store: Store, session_id: str | None, progress: Progress | None
 
 
 async def _check_engine(store: Store) -> list[Damage]:
-    """What the engine finds wrong itself. PostgreSQL tells when it reads a page."""
-    from dragoman.store.mailbox import letters  # noqa: PLC0415  only who looks at everything pays for it
+    """Return the damage that the engine reports. PostgreSQL reports a damaged page when it reads it."""
+    from dragoman.store.mailbox import letters  # noqa: PLC0415  only a full verification needs it
 
     problems: list[str] = []
     if store.engine == "sqlite":

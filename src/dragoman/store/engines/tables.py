@@ -48,7 +48,7 @@ def migrations(engine: str) -> tuple[str, ...]:
 
 @operation
 def sizes(engine: str) -> Steps[SizeReport]:
-    """How big everything is, but for what is kept outside."""
+    """Return the sizes of the tables, without blobs."""
     session_rows = yield "SELECT count(*) FROM sessions", ()
     message_rows = yield (
         "SELECT count(*), coalesce(sum(octet_length(content_json) + octet_length(metadata_json)), 0) FROM messages",

@@ -34,7 +34,7 @@ class IndexBatch(msgspec.Struct, frozen=True):
 
 
 class PendingMessages(msgspec.Struct, frozen=True):
-    """What the index lacks of a session, as it was read."""
+    """Messages of a session that are not indexed yet."""
 
     session_id: str
     after_seq: int
