@@ -8,8 +8,8 @@
 code proves nothing. Review both like code.
 
 What differs from one recording to the next and means nothing is replaced before anybody reads it: see ``STEADY``. Of
-the headers only ``HEADERS`` are kept, and no address. The one rule: a cassette holds what we sent and what a
-server answered, and nothing that somebody made up.
+the headers only ``HEADERS`` are kept, and no address. Invariant: a cassette contains only a request that was
+sent and the response of a server.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ has everything imported.
     run("sessions", "--json", environment=…) -> CompletedProcess[bytes]; run_text, with texts
 
 For tests of what a command does. How it starts, how long that takes and what a signal does to it is told by the real
-program: see test_cli.py. The one rule: a command gets its own arguments, environment, folder, input and outputs, and
+program: see test_cli.py. Invariant: a command gets its own arguments, environment, folder, input and outputs, and
 nothing of the command before it.
 """
 

@@ -6,7 +6,7 @@
     answered(…)         the message that the recorded answer is
     golden(dialect)     the bytes of ``tests/golden/<dialect>.json``: every answer of a dialect as a canonical message
 
-``scripts/record_cassettes.py`` makes the files; CONTRIBUTING.md says when. The one rule: nothing here knows a dialect by
+``scripts/record_cassettes.py`` makes the files; CONTRIBUTING.md says when. Invariant: nothing here knows a dialect by
 its name, so a new one is asked the same questions as its siblings.
 """
 

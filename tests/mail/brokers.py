@@ -4,7 +4,7 @@
     broker.start(); broker.kill(); broker.wipe(); broker.flip(chance)
     cluster = Cluster(folder)            three of them on loopback
 
-The one rule: only what was started here is ended, by its process.
+Invariant: this module ends only processes that it started.
 """
 
 from __future__ import annotations

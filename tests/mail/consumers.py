@@ -5,7 +5,7 @@
 
 An effect is a row in a table that forbids nothing, so that what happened twice is there twice. A consumer dies by its
 own hand, at random: before it is done, in the middle of the transaction, after it, and, with a broker, between the
-commit of the inbox and the acknowledgement. The one rule: only what was started here is killed, by its process.
+commit of the inbox and the acknowledgement. Invariant: this module kills only processes that it started.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     async with within(20, "a receipt for every letter"): …
     await bounded(test, 300)            a whole test; where every task stands is told if it is not over then
 
-The one rule: nothing here waits for ever, not even for what does not let itself be cancelled.
+Invariant: every wait here has a time limit, also for a task that ignores its cancellation.
 """
 
 from __future__ import annotations

@@ -6,5 +6,5 @@
 
 The first two are fixtures (``fixtures.py``, known everywhere through ``tests/conftest.py``), started once for each
 process of the tests when the first one asks. ``processes.py`` starts them with other answers; ``faulty_server.py`` is used with
-``async with``. The one rule: nothing here leaves this machine, except that aimock is installed once with npm.
+``async with``. Invariant: nothing here leaves this machine, except that aimock is installed once with npm.
 """

@@ -8,7 +8,7 @@
 
 Each request is judged by the fake of its dialect: what the real provider refuses is refused with its status and in its
 words, and stands in ``refused``. Everything else is answered with what was scripted, in order, and then with a sentence
-derived from the request. Signatures that the fake issued are remembered, others refused. The one rule: a fake writes its
+derived from the request. Signatures that the fake issued are remembered, others refused. Invariant: a fake writes its
 answers itself and imports no dialect, so that a mistake of ours does not agree with itself.
 """
 

@@ -6,7 +6,7 @@
         it.wire.cut(); it.wire.mend()            the connection to the server goes away, and comes back
         await it.stop(); await it.start()        the server does, over the same store
 
-The one rule: nothing between the browser and the fake provider is replaced.
+Invariant: nothing between the browser and the fake provider is replaced.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     await weeks(site)           results with scores over ten days, of two agents and two models
     await behind(site)          a conversation, and a letter that came from it
 
-The one rule: every letter goes the way that any letter goes; only the clock of the store is put back for older ones.
+Invariant: every letter is sent through the mail API; only the store's clock is set back for older ones.
 """
 
 from __future__ import annotations

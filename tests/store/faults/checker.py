@@ -4,7 +4,7 @@
     tables = sqlite_tables(path)                 what there is, read with plain SQL
     problems(tables, blob_of, log) -> list[str]  everything that is not as it should be
 
-The hash of a row, the content and the tables beside the messages are derived here a second time. The one rule: no code
+The hash of a row, the content and the tables beside the messages are derived here a second time. Invariant: no code
 of the store is used.
 """
 

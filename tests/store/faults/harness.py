@@ -4,8 +4,8 @@
         harness.cycle(random, …)          start writers, kill each at some instant, read what they said
         harness.problems()                what the checker has to say
 
-A writer is forked off a server that has everything imported, so that one costs milliseconds. The one rule: only what was
-started here is killed, by its process.
+A writer is forked off a server that has everything imported, so that one costs milliseconds. Invariant: this module kills
+only processes that it started.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A line to the pipe is a word, the name of the append, the time, and for an acknowledgement the places:
 ``begun``, ``stored``, ``ended`` (the update of a message that was still arriving), ``refused`` (it must not be there),
 ``disk_full`` and ``storage_failed`` (it is asked for again where that is safe).
-The one rule: ``stored`` is said after the store has said so, and never before.
+Invariant: ``stored`` is printed only after the store has acknowledged the write.
 """
 
 from __future__ import annotations
