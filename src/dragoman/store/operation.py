@@ -44,6 +44,10 @@ class Operation(Generic[Result]):
         return self._start()
 
 
+Outcome = TypeVar("Outcome")
+AnyOperation = Operation[Outcome] | Steps[Outcome]  # bare steps can be run once only
+
+
 class VolatileOperation(Operation[Result]):
     """An operation whose effect need not survive a power cut, such as acquiring a lease. It is committed unsynced."""
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -30,7 +30,6 @@ from dragoman.store import (
     high_water,
     message_reader,
     message_writer,
-    operation,
     sessions,
     tool_call_rows,
 )
@@ -45,7 +44,7 @@ from dragoman.store.high_water import HighWaterMark
 from dragoman.store.message_reader import SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, SessionEnd
-from dragoman.store.operation import UNKNOWN_TIME, Steps, to_micros
+from dragoman.store.operation import UNKNOWN_TIME, AnyOperation, Outcome, to_micros
 from dragoman.store.retention import blob_gc, deletion, erasure
 from dragoman.store.rule_check import reject_violations
 from dragoman.store.runs import RunStore
@@ -69,8 +68,6 @@ from dragoman.store.types import (
 if TYPE_CHECKING:
     from dragoman.store.mailbox.mail_store import MailStore
 
-Result = TypeVar("Result")
-Operation = operation.Operation[Result] | Steps[Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
 _make_message: Final = value.unvalidated(Message)
 _MAX_ENDS: Final = 4_096
@@ -124,15 +121,15 @@ class Store:
 
     # --- methods of an engine ----------------------------------------------------------------------------------------
 
-    async def _read(self, operation: Operation[Result]) -> Result:
+    async def _read(self, operation: AnyOperation[Outcome]) -> Outcome:
         """Run an operation that only reads, on one consistent snapshot."""
         raise NotImplementedError
 
-    async def _write(self, operation: Operation[Result]) -> Result:
+    async def _write(self, operation: AnyOperation[Outcome]) -> Outcome:
         """Run an operation in its own transaction, and return when it is committed."""
         raise NotImplementedError
 
-    async def _write_index(self, operation: Operation[Result]) -> Result:
+    async def _write_index(self, operation: AnyOperation[Outcome]) -> Outcome:
         """Write to the search index, which is allowed on a read-only copy as well."""
         return await self._write(operation)
 
@@ -415,8 +412,8 @@ class Store:
         return await self._read(message_reader.find_attachment_refs(session_id, owners, prefix))
 
     async def _store_messages(
-        self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]
-    ) -> Result:
+        self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], AnyOperation[Outcome]]
+    ) -> Outcome:
         """Store messages after their blobs."""
         while True:
             for draft in drafts:

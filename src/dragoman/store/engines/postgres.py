@@ -25,8 +25,8 @@ from dragoman.errors import CorruptDataError, FormatError, StorageError, StoreUn
 from dragoman.store.blobs import Blob, Blobs, verify_blob
 from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.lease_clock import restart_leases
-from dragoman.store.operation import Rows, Steps, operation, validate_arguments
-from dragoman.store.store import Operation, Result, Store, now_utc
+from dragoman.store.operation import AnyOperation, Outcome, Rows, Steps, operation, validate_arguments
+from dragoman.store.store import Store, now_utc
 
 try:
     import asyncpg  # type: ignore[import-untyped]
@@ -170,13 +170,13 @@ class PostgresStore(Store):
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    async def _write(self, operation: Operation[Result]) -> Result:
+    async def _write(self, operation: AnyOperation[Outcome]) -> Outcome:
         return await self._run_with_retries(self._begin, operation)
 
-    async def _read(self, operation: Operation[Result]) -> Result:
+    async def _read(self, operation: AnyOperation[Outcome]) -> Outcome:
         return await self._run_with_retries("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", operation)
 
-    async def _run_with_retries(self, begin: str, operation: Operation[Result]) -> Result:
+    async def _run_with_retries(self, begin: str, operation: AnyOperation[Outcome]) -> Outcome:
         """Run it, and again if something undid it; ``StorageError`` if that goes on."""
         for pause in _PAUSES_S:
             try:
@@ -190,7 +190,7 @@ class PostgresStore(Store):
         except _RetryableError as error:
             raise _translate_error(error.cause) from error.cause
 
-    async def _run_once(self, begin: str, operation: Operation[Result]) -> Result:
+    async def _run_once(self, begin: str, operation: AnyOperation[Outcome]) -> Outcome:
         """Run it in one transaction; ``_UndoneError`` if nothing can be left of it, and it may go well another time."""
         async with self._connection() as connection:
             try:
@@ -232,7 +232,7 @@ class _RetryableError(Exception):
         self.cause = cause
 
 
-async def _run_operation(connection: Connection, operation: Operation[Result]) -> Result:
+async def _run_operation(connection: Connection, operation: AnyOperation[Outcome]) -> Outcome:
     steps = iter(operation)
     try:
         sql, arguments = next(steps)
@@ -240,7 +240,7 @@ async def _run_operation(connection: Connection, operation: Operation[Result]) -
             rows = await connection.fetch(_number_placeholders(sql), *validate_arguments(arguments))
             sql, arguments = steps.send([tuple(row) for row in rows])
     except StopIteration as stop:
-        result: Result = stop.value
+        result: Outcome = stop.value
         return result
 
 

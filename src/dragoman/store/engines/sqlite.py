@@ -47,8 +47,9 @@ from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.engines.write_scheduler import WriterLock, WriteScheduler
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, restart_leases
+from dragoman.store.operation import AnyOperation, Outcome
 from dragoman.store.row_hash import CALL_FIELDS, call_hash
-from dragoman.store.store import Operation, Result, Store, now_utc
+from dragoman.store.store import Store, now_utc
 
 _log: Final = logging.getLogger("dragoman.store")
 _HEADER: Final = 72  # bytes at the beginning of a file, of which the last four are the application id
@@ -139,7 +140,7 @@ class SqliteStore(Store):
             self._read_copy.cleanup()
             raise StoreUnusableError(f"it cannot be copied to be read ({error})", where=str(path)) from None
 
-    async def _write(self, operation: Operation[Result]) -> Result:
+    async def _write(self, operation: AnyOperation[Outcome]) -> Outcome:
         if self._read_copy is not None:
             raise StorageError(
                 "it lies on media that can only be read; nothing was stored",
@@ -149,18 +150,18 @@ class SqliteStore(Store):
             )
         return await self._write_index(operation)
 
-    async def _write_index(self, operation: Operation[Result]) -> Result:
+    async def _write_index(self, operation: AnyOperation[Outcome]) -> Outcome:
         return await self._submit(self._write_queue, operation)
 
-    async def _read(self, operation: Operation[Result]) -> Result:
+    async def _read(self, operation: AnyOperation[Outcome]) -> Outcome:
         return await self._submit(self._read_queue, operation)
 
-    async def _submit(self, jobs: Jobs, operation: Operation[Result]) -> Result:
+    async def _submit(self, jobs: Jobs, operation: AnyOperation[Outcome]) -> Outcome:
         if not self._threads:
             raise self._not_open_error()
         job = Job(operation)
         jobs.put(job)
-        return cast("Result", await job.future)
+        return cast("Outcome", await job.future)
 
     def _not_open_error(self) -> StoreUnusableError:
         return StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
@@ -462,7 +463,7 @@ class _Reader:
             resolve([job], [self._read(job.operation)])
         self._connection.close()
 
-    def _read(self, operation: Operation[Any]) -> Any:
+    def _read(self, operation: AnyOperation[Any]) -> Any:
         try:
             with transaction(self._connection, "DEFERRED"):
                 return run_read(self._connection, operation)

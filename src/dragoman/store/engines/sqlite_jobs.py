@@ -17,8 +17,7 @@ import apsw
 import msgspec
 
 from dragoman.errors import CorruptDataError, FormatError, StorageError
-from dragoman.store.operation import FOR_KEY_SHARE, FOR_UPDATE, validate_arguments
-from dragoman.store.store import Operation
+from dragoman.store.operation import FOR_KEY_SHARE, FOR_UPDATE, AnyOperation, validate_arguments
 
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -26,7 +25,7 @@ DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 class Job:
     """An operation in the queue of a thread, and the future of its result."""
 
-    def __init__(self, operation: Operation[Any]) -> None:
+    def __init__(self, operation: AnyOperation[Any]) -> None:
         self.operation = operation
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -74,7 +73,7 @@ def transaction(connection: apsw.Connection, kind: str = "IMMEDIATE") -> Iterato
         raise
 
 
-def run_operation(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+def run_operation(connection: apsw.Connection, operation: AnyOperation[Any]) -> Any:
     """Run an operation in the transaction that has begun."""
     execute, steps = connection.execute, iter(operation)
     try:
@@ -86,7 +85,7 @@ def run_operation(connection: apsw.Connection, operation: Operation[Any]) -> Any
         return stop.value
 
 
-def run_read(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+def run_read(connection: apsw.Connection, operation: AnyOperation[Any]) -> Any:
     """Run an operation that reads. A row that it cannot interpret is damage, because valid rows were written."""
     execute, steps = connection.execute, iter(operation)
     try:

@@ -25,8 +25,7 @@ import apsw
 
 from dragoman.errors import StorageError
 from dragoman.store.engines.sqlite_jobs import Failure, Job, Jobs, resolve, run_operation, transaction, translate_error
-from dragoman.store.operation import VolatileOperation
-from dragoman.store.store import Operation
+from dragoman.store.operation import AnyOperation, VolatileOperation
 
 try:
     import fcntl
@@ -108,7 +107,7 @@ class WriteScheduler:
                 return jobs, False
         return jobs, True
 
-    def _commit(self, operations: Sequence[Operation[Any]]) -> list[Any]:
+    def _commit(self, operations: Sequence[AnyOperation[Any]]) -> list[Any]:
         """Run operations in one transaction and return their outcomes; if the commit fails, all of them failed."""
         try:
             if self._is_broken:
@@ -129,7 +128,7 @@ class WriteScheduler:
             self._connection.execute(self._sync_on if is_synced else "PRAGMA synchronous=NORMAL")
             self._is_synced = is_synced
 
-    def _run_in_savepoint(self, operation: Operation[Any]) -> Any:
+    def _run_in_savepoint(self, operation: AnyOperation[Any]) -> Any:
         """Run one operation of a group. If it fails, the others of its group stay."""
         self._connection.execute("SAVEPOINT job")
         try:
