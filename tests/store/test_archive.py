@@ -293,7 +293,7 @@ async def test_a_copy_is_made_while_others_write(shared_place: Place, tmp_path: 
 async def test_a_copy_of_a_damaged_store_says_so_and_is_there(store: Store, tmp_path: Path) -> None:
     session = await everything(store)
     await change(store, "UPDATE messages SET content_json = replace(content_json, 'hello', 'hallo') WHERE seq = 1")
-    with pytest.raises(CorruptDataError, match="not as they were written"):
+    with pytest.raises(CorruptDataError, match="problems were found in the copy"):
         await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         assert [found.seq for found in (await copy.verify()).damage] == [1]

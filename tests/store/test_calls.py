@@ -160,7 +160,7 @@ async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store:
     await store._write(_asked("UPDATE tool_ids SET provider_id = 'toolu_2'"))
     await store._write(_asked("UPDATE idempotency SET first_seq = 0"))
     assert [one.what.partition(":")[0] for one in (await store.verify()).damage] == [
-        "what a provider calls a call",
+        "the provider's id of a call",
         "an idempotency key",
     ]
     with pytest.raises(CorruptDataError):

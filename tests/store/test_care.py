@@ -390,7 +390,7 @@ async def test_a_name_or_an_id_that_was_moved_out_is_found_as_it_was_made(store:
     assert (await store.verify(session.id)).damage == ()
     await change(store, "UPDATE tool_calls SET name = 'another' WHERE id = 'tu_2'")
     damage = [(found.seq, found.what) for found in (await store.verify()).damage]
-    assert (1, "the call tu_2 is noted otherwise than it was made") in damage
+    assert (1, "the call tu_2 differs between its message and the table tool_calls") in damage
 
 
 async def test_the_call_of_an_erased_message_is_sound_although_its_name_was_moved_out(store: Store) -> None:

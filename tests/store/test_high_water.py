@@ -61,8 +61,8 @@ async def test_an_older_copy_of_the_file_is_found(tmp_path: Path) -> None:
     assert await _damage(path) == []
     shutil.copy(older, path)
     assert await _damage(path) == [
-        "s: acknowledged up to message 3, and it ends at message 2",
-        "new: acknowledged up to message 1, and it is not in the file",
+        "s: acknowledged up to message 3, and the session ends at message 2",
+        "new: acknowledged up to message 1, and the session is not in the file",
     ]
 
 
@@ -75,13 +75,13 @@ async def test_a_loss_is_named_until_it_is_accepted_even_if_the_session_grows(tm
     shutil.copy(older, path)
     await _filled(path, "three again", "four again", "five")
     assert "messages are missing at the end of 1 sessions" in caplog.text
-    grown = ["s: acknowledged up to message 4, and from message 3 on it holds others"]
+    grown = ["s: acknowledged up to message 4, and its messages from 3 on are others"]
     assert await _damage(path) == grown
     async with open_store(_url(path)) as store:
         store.mark.compact(force=True)
     assert await _damage(path) == grown
     path.write_bytes(newer)  # what was lost is back, and what was said since is lost
-    assert await _damage(path) == ["s: acknowledged up to message 5, and from message 3 on it holds others"]
+    assert await _damage(path) == ["s: acknowledged up to message 5, and its messages from 3 on are others"]
     async with open_store(_url(path)) as store:
         await store.accept_loss()
         assert (await store.verify()).is_sound
@@ -107,7 +107,7 @@ async def test_another_message_in_the_place_of_the_last_one_is_found(tmp_path: P
     await _filled(path, "two")
     await _filled(other, "another two")
     shutil.copy(other, path)
-    assert await _damage(path) == ["s: acknowledged up to message 2, and from message 2 on it holds others"]
+    assert await _damage(path) == ["s: acknowledged up to message 2, and its messages from 2 on are others"]
     await _filled(path, "three")
     assert len(await _damage(path)) == 1
 
@@ -147,7 +147,7 @@ async def test_a_deleted_log_is_found(tmp_path: Path) -> None:
         whole = _copy(path, tmp_path / "whole", ("", "-mark", "-wal"))
         without = _copy(path, tmp_path / "without", ("", "-mark"))
     assert await _damage(whole) == []
-    assert await _damage(without) == ["s: acknowledged up to message 3, and it ends at message 1"]
+    assert await _damage(without) == ["s: acknowledged up to message 3, and the session ends at message 1"]
 
 
 async def test_messages_that_were_taken_from_the_end_are_found(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ async def test_messages_that_were_taken_from_the_end_are_found(tmp_path: Path) -
         "DELETE FROM messages WHERE seq = 3; UPDATE sessions SET last_seq = 2, indexed_seq = 2"
     ).fetchall()
     connection.close()
-    assert await _damage(path) == ["s: acknowledged up to message 3, and it ends at message 2"]
+    assert await _damage(path) == ["s: acknowledged up to message 3, and the session ends at message 2"]
     async with open_store(_url(path)) as store:
         assert len((await store.verify("s")).damage) == 1
 
@@ -174,7 +174,9 @@ async def test_a_store_that_was_moved_without_its_mark_is_sound_and_says_so(tmp_
     assert (found.is_sound, found.marked) == (True, None)
     await _filled(moved, "two")
     shutil.copy(path, moved)
-    assert await _damage(moved) == ["s: acknowledged up to message 2, and it ends at message 1"]  # there is one again
+    assert await _damage(moved) == [
+        "s: acknowledged up to message 2, and the session ends at message 1"
+    ]  # there is one again
 
 
 async def test_what_is_deleted_is_not_missing(tmp_path: Path, clock: Clock) -> None:

@@ -37,31 +37,31 @@ _is_name: Final = re.compile("[0-9a-f]{64}").fullmatch
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """One that is kept."""
+    """A stored blob."""
 
     sha256: str
     size: int
-    touched_at: float  # when it was last put, in seconds since 1970
+    touched_at: float  # the time of the last put, in seconds since 1970
 
 
 class Blobs(Protocol):
-    """Where large content is kept."""
+    """A location of blobs."""
 
     async def put(self, sha256: str, data: bytes) -> None:
-        """Keep it. If it is there already, note that somebody wants it."""
+        """Store a blob. If it exists, update its time."""
 
     async def get(self, sha256: str) -> bytes:
-        """What is kept under that hash; ``CorruptDataError`` if it is gone or another one."""
+        """Return a blob; ``CorruptDataError`` if it is missing or does not match its hash."""
 
     async def delete(self, sha256: str) -> None:
-        """Let it go."""
+        """Delete a blob."""
 
     def list(self) -> AsyncIterator[Blob]:
-        """Everything that is kept."""
+        """Yield all blobs."""
 
 
 def blobs_from_url(url: str) -> Blobs:
-    """The place that a URL names."""
+    """Return the blob location of a URL."""
     if url == "memory:":
         return MemoryBlobs()
     if url.startswith("s3://"):
@@ -69,30 +69,30 @@ def blobs_from_url(url: str) -> Blobs:
     if url.startswith("file:///"):
         return FolderBlobs(Path(unquote(urlsplit(url).path)))
     raise StoreUnusableError(
-        f"no large content can be kept at {url!r}",
+        f"{url!r} is not a location for blobs",
         remedy="Use file:///folder or s3://bucket/prefix",
         code="not_a_store",
     )
 
 
 def validate_name(sha256: str) -> str:
-    """The name, if it is one."""
+    """Return the name; ``CorruptDataError`` if it is not a SHA-256."""
     if not _is_name(sha256):
         raise CorruptDataError("it is not a SHA-256", where=repr(sha256[:80]))
     return sha256
 
 
 def verify_blob(sha256: str, data: bytes | None, where: str) -> bytes:
-    """The content, if it is what its name says."""
+    """Return the content if its hash is its name."""
     if data is None:
-        raise CorruptDataError("large content that a message names is gone", where=f"{where}/{sha256}")
+        raise CorruptDataError("a blob that a message refers to is missing", where=f"{where}/{sha256}")
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise CorruptDataError("large content is not what was stored", where=f"{where}/{sha256}")
+        raise CorruptDataError("a blob does not match its hash", where=f"{where}/{sha256}")
     return data
 
 
 class MemoryBlobs:
-    """In memory, for stores that are."""
+    """Blobs in memory, for a store in memory."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, tuple[bytes, float]] = {}
@@ -116,7 +116,7 @@ class MemoryBlobs:
 
 
 class FolderBlobs:
-    """In a folder, by the first two digits of their names."""
+    """Blobs in a folder, in sub-folders by the first two digits of their names."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -136,17 +136,17 @@ class FolderBlobs:
             try:
                 status = path.stat()
             except FileNotFoundError:
-                continue  # somebody else let it go
+                continue  # deleted meanwhile
             if _is_name(path.name):
                 yield Blob(path.name, status.st_size, status.st_mtime)
 
     async def remove_partial_files(self, older_than_s: float) -> None:
-        """Let go of what interrupted writes have left so long ago, by the clock of the files."""
+        """Delete files of interrupted writes that are older than ``older_than_s`` by the clock of the file system."""
         await asyncio.to_thread(self._remove_partial_files, time.time() - older_than_s)
 
     def _remove_partial_files(self, cutoff: float) -> None:
         for path in self.folder.glob("??/.*"):
-            with contextlib.suppress(FileNotFoundError):  # it was about to be done
+            with contextlib.suppress(FileNotFoundError):  # the write has just finished
                 if path.stat().st_mtime < cutoff:
                     path.unlink()
 
@@ -166,7 +166,7 @@ class FolderBlobs:
         try:
             if not self._touch(path, len(data)):
                 self._write(path, data)
-            for folder in (path.parent, self.folder):  # also if somebody else has just written it, and not got here
+            for folder in (path.parent, self.folder):  # also if another process has written it and not synced it yet
                 _sync(folder)
         except OSError as error:
             raise _storage_error(error) from error
@@ -205,7 +205,7 @@ def _sync(folder: Path) -> None:
 def _storage_error(error: OSError) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError("the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full")
-    return StorageError(f"large content could not be read or written ({error})")
+    return StorageError(f"a blob could not be read or written ({error})")
 
 
 # --- S3 --------------------------------------------------------------------------------------------------------------
@@ -214,15 +214,15 @@ _OPTIONS: Final = ("endpoint", "region", "path_style")
 
 
 class S3Blobs:
-    """In a bucket: ``s3://bucket/prefix?endpoint=https://…&region=…``.
+    """Blobs in a bucket: ``s3://bucket/prefix?endpoint=https://…&region=…``.
 
     Keys come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, a role), never from the URL, which
-    is shown and logged. To touch an object is to put it again: S3 has no other way.
+    is shown and logged. An object is touched by putting it again; S3 has no other way.
     """
 
     def __init__(self, url: str) -> None:
         try:
-            import obstore  # noqa: PLC0415  only who uses a bucket needs the extra
+            import obstore  # noqa: PLC0415  an optional extra
             from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
             from obstore.store import S3Store  # noqa: PLC0415
         except ImportError:

@@ -1,21 +1,20 @@
 """The last acknowledged position of each session, in a small file beside a SQLite database: ``NAME-mark``.
 
-    mark.start(ends, now)           the first line of a new mark, and every session that the file has
-    mark.begin(session_id, seq)     a session is there, and ends so; written at once
-    mark.note(session_id, seq, id)  a message was acknowledged; written within a second, and when the store is closed
-    mark.forget(ids)                sessions are about to be deleted; written at once
-    mark.record(losses)             sessions end before what was acknowledged; kept until the loss is accepted
-    mark.accept(ends, now)          drop the recorded losses, and go on from what is in the file
-    mark.read()                     what was acknowledged, by session; None if there is no such file
-    compare(marked)                 what a database lacks of that
+    mark.start(ends, now)              write the first line of a new mark, and the end of every session
+    mark.add_session(session_id, seq)  a session was created; written immediately
+    mark.acknowledge(session_id, …)    a message was acknowledged; written within a second, and on close
+    mark.forget(ids)                   sessions are about to be deleted; written immediately
+    mark.record_losses(losses)         acknowledged messages are missing; kept until the loss is accepted
+    mark.accept_losses(ends, now)      drop the recorded losses and continue from the file
+    mark.read()                        the acknowledged ends by session; None without a mark
+    compare_ends(state)                the acknowledged messages that a database lacks
 
-A database cannot tell that its end is missing: an older copy of it is sound, and so is one whose log was deleted. The
-mark is outside the file, so ``verify`` can compare. It is written after the commit and never synced: a process that is
-killed leaves out at most the last second, a power cut may leave out more.
+A database does not show that its last messages are missing: an older copy is consistent, and so is a file whose log was
+deleted. The mark is outside the file, so ``verify`` can compare. It is written after the commit and never synced: a
+killed process loses at most its last second, a power cut may lose more.
 
-Invariant: the mark never claims more than was committed. A line that cannot be read is counted and has no effect. A
-line about a session that was not begun, or was forgotten, has none either: another process may still note what it has
-added to the session before.
+Invariant: the mark never claims more than was committed. An unreadable line is counted and ignored. A line about
+an unknown or forgotten session is ignored: another process may still write earlier acknowledgements.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ except ImportError:  # not a POSIX system: processes that write at the same time
     fcntl = None  # type: ignore[assignment]
 
 _FLUSH_INTERVAL_S: Final = 1.0
-_COMPACT_ABOVE_BYTES: Final = 1024 * 1024  # of a file that is written anew when a store is opened
-_ABSENT: Final = -1  # where a session ends that is not in the file
+_COMPACT_ABOVE_BYTES: Final = 1024 * 1024  # a longer file is compacted when a store is opened
+_ABSENT: Final = -1  # the end of a session that is not in the file
 _START, _BEGIN, _NOTE, _FORGET = "start", "begin", "note", "forget"
 _LOST, _ACCEPT, _DAMAGED = "lost", "accept", "damaged"
 _log: Final = logging.getLogger("dragoman.store")
@@ -56,30 +55,30 @@ class _Line(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Messages that were acknowledged and are missing."""
+    """Acknowledged messages that are missing."""
 
     acknowledged: int  # the last message that was acknowledged
-    message_id: str  # its id; "" if the mark does not know it
-    end: int  # the last message that was still there
+    message_id: str  # its id, or ""
+    end: int  # the last message that is still present
 
 
 class MarkState(msgspec.Struct, frozen=True):
     """The content of a mark."""
 
-    since: datetime | None  # when it was begun
-    ends: dict[str, int]  # the last message that was acknowledged of each session
-    message_ids: dict[str, str] = {}  # and its id, if it is known
+    since: datetime | None  # the time of its first line
+    ends: dict[str, int]  # the last acknowledged message of each session
+    message_ids: dict[str, str] = {}  # and its id, if recorded
     losses: dict[str, Loss] = {}  # recorded when the store was opened, and not accepted
     damaged_lines: int = 0
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something of it cannot be read, its first line included."""
+        """Whether lines are unreadable, or the first line is missing."""
         return self.since is None or self.damaged_lines > 0
 
 
 class HighWaterMark:
-    """The mark of one database; without a path there is none, and nothing is written."""
+    """The mark of one database. Without a path nothing is written."""
 
     def __init__(self, database: Path | None) -> None:
         self.path = database.with_name(f"{database.name}-mark") if database is not None else None
@@ -89,18 +88,18 @@ class HighWaterMark:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, ends: Callable[[], Iterable[Any]], now: datetime) -> None:
-        """Begin a mark where there is none. It tells nothing of what was lost before."""
+        """Create a mark if there is none. It does not show earlier losses."""
         if self.path is not None and not self.path.exists():
             self._is_new = True
             lines = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends()]
             self._write([_Line(_START, "", round(now.timestamp())), *lines])
 
     def add_session(self, session_id: str, seq: int) -> None:
-        """A session was made."""
+        """Record a new session."""
         self._write([_Line(_BEGIN, session_id, seq)])
 
     def acknowledge(self, session_id: str, seq: int, message_id: str) -> None:
-        """A message was acknowledged."""
+        """Record an acknowledged message."""
         if self.path is None:
             return
         self._pending[session_id] = max((seq, message_id), self._pending.get(session_id, (0, "")))
@@ -109,30 +108,30 @@ class HighWaterMark:
             self._timer, self._loop = loop.call_later(_FLUSH_INTERVAL_S, self.flush), loop
 
     def forget(self, session_ids: Iterable[str]) -> None:
-        """Sessions are about to be deleted."""
+        """Remove sessions that are about to be deleted."""
         ids = list(session_ids)
         for session_id in ids:
             self._pending.pop(session_id, None)
         self._write([_Line(_FORGET, session_id, 0) for session_id in ids])
 
     def record_losses(self, losses: Mapping[str, Loss]) -> None:
-        """Keep that messages are missing. The sessions go on from where they end now."""
+        """Record missing messages. The sessions continue from their present ends."""
         self._write([_loss_line(session_id, loss) for session_id, loss in losses.items()])
 
     def accept_losses(self, ends: Mapping[str, int], now: datetime) -> None:
-        """Drop the recorded losses and unreadable lines; every session goes on from where it ends in the file."""
+        """Drop the recorded losses and unreadable lines; every session continues from its end in the file."""
         lines = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends.items()]
         self._write([_Line(_ACCEPT, "", round(now.timestamp())), *lines], is_after_damage=True)
 
     def flush(self) -> None:
-        """Write what was noted."""
+        """Write pending acknowledgements."""
         if self._timer is not None:
             self._timer.cancel()
         pending, self._pending, self._timer = self._pending, {}, None
         self._write([_Line(_NOTE, session_id, seq, message_id) for session_id, (seq, message_id) in pending.items()])
 
     def read(self) -> MarkState | None:
-        """What the mark says; nothing if there was none when the store was opened."""
+        """Return the content of the mark; None if there was none when the store was opened."""
         if self.path is None or self._is_new:
             return None
         try:
@@ -141,7 +140,7 @@ class HighWaterMark:
             return None
 
     def compact(self, *, force: bool = False) -> None:
-        """Write a long file anew, with one line for each session."""
+        """Rewrite a long file with one line per session."""
         if self.path is None or fcntl is None:
             return
         try:
@@ -170,7 +169,7 @@ class HighWaterMark:
 
     @contextlib.contextmanager
     def _open_file(self) -> Iterator[int]:
-        """The file, to be added to by this process alone."""
+        """Open the file to append, with an exclusive lock."""
         assert self.path is not None
         while True:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -178,7 +177,7 @@ class HighWaterMark:
                 if fcntl is not None:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                     if not os.path.samestat(os.fstat(descriptor), os.stat(self.path)):
-                        continue  # somebody has written it anew
+                        continue  # another process has rewritten it
                 yield descriptor
                 return
             finally:
@@ -256,25 +255,25 @@ def _parse(data: bytes) -> MarkState:
 
 
 def _add_loss(previous: Loss | None, loss: Loss) -> Loss:
-    """One loss for both, of a session that has lost messages twice."""
+    """Merge two losses of one session."""
     if previous is None:
         return loss
     last = max(previous, loss, key=lambda one: one.acknowledged)
     return Loss(last.acknowledged, last.message_id, min(previous.end, loss.end))
 
 
-# --- what a database lacks -------------------------------------------------------------------------------------------
+# --- comparison with a database ---------------------------------------------------------------------------------------
 
 
 @operation
 def session_ends() -> Steps[dict[str, int]]:
-    """The last message of every session."""
+    """Return the last seq of every session."""
     return dict((yield "SELECT id, last_seq FROM sessions", ()))
 
 
 @operation
 def compare_ends(state: MarkState) -> Steps[dict[str, Loss]]:
-    """What is missing: sessions that end before what was acknowledged, that are gone, or that hold another message."""
+    """Return losses: sessions that end too early, are missing, or have another message at the acknowledged seq."""
     ends = yield from session_ends()
     losses: dict[str, Loss] = {}
     for session_id, seq in state.ends.items():
@@ -289,7 +288,7 @@ def compare_ends(state: MarkState) -> Steps[dict[str, Loss]]:
 
 @operation
 def find_losses(state: MarkState) -> Steps[dict[str, Loss]]:
-    """What is missing now, with the recorded losses but for those whose last message is there again."""
+    """Return present and recorded losses, except recorded ones whose last message is present again."""
     losses = yield from compare_ends(state)
     for session_id, loss in state.losses.items():
         message_id = loss.message_id
@@ -299,6 +298,6 @@ def find_losses(state: MarkState) -> Steps[dict[str, Loss]]:
 
 
 def _is_message_at(session_id: str, seq: int, message_id: str, *, default: bool = True) -> Steps[bool]:
-    """Whether a message is in its place. A place without a message is found by other means."""
+    """Return whether a message has its seq; ``default`` if no message has that seq."""
     rows = yield "SELECT id FROM messages WHERE session_id = ? AND seq = ?", (session_id, seq)
     return bool(rows[0][0] == message_id) if rows else default

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
     from dragoman.store.tool_call_rows import CallInfo
 
-# What depends on the messages before and behind: the first two are looked up, the others are for who reads a history.
+# Rules about other messages: the first two are looked up; readers of a history check the others.
 _HISTORY_RULES: Final = ("result-has-call", "one-result-per-call", "call-is-answered", "partial-is-last", "one-session")
 
 
@@ -58,11 +58,13 @@ async def _find_invalid_results(store: Store, session_id: str, messages: Sequenc
 async def _has_other_result(
     store: Store, session_id: str, message: Message, calls: dict[str, CallInfo], call_id: str
 ) -> bool:
-    """Whether another message than this one, which may come again, has answered the call."""
+    """Return whether another message has answered the call; the same message may be appended again."""
     call = calls.get(call_id)
     if call is None or call.result_seq is None:
         return False
-    rows = await store.read(session_id, call.result_seq - 1, 1)  # a fork may end before, or say something else there
+    rows = await store.read(
+        session_id, call.result_seq - 1, 1
+    )  # a fork may end before it or have another message there
     messages = [row.message for row in rows if any(one.tool_use_id == call_id for _, one in results_of(row.message))]
     return any(one.id != message.id for one in messages)
 

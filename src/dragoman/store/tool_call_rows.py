@@ -168,7 +168,7 @@ def tool_ids_in_segments(segments: Sequence[Segment]) -> Steps[list[tuple[str, s
             (segment.session_id,),
         )
         for *entry, hash_ in rows:
-            check_row(hash_, *entry, where=f"session {segment.session_id}, what a provider calls a call")
+            check_row(hash_, *entry, where=f"session {segment.session_id}, the provider's id of a call")
         ids.extend((provider, tool_id, provider_id) for provider, tool_id, provider_id, _ in rows)
     return ids
 

@@ -36,9 +36,9 @@ _PAGE: Final = 500
 
 
 async def repair_usage(store: Store, session_id: str | None, seq: int | None, *, dry_run: bool) -> list[UsageRepair]:
-    """Put usages right, or say which would be."""
+    """Correct impossible usages, or list them."""
     if seq is not None and session_id is None:
-        raise InputError("a message has a place in a session", where="seq", remedy="Name the session as well")
+        raise InputError("a seq needs a session", where="seq", remedy="Name the session as well")
     is_named = session_id is not None and seq is not None
     places = [(session_id or "", seq or 0)] if is_named else await _find_impossible(store, session_id)
     repairs: list[UsageRepair] = []
@@ -85,7 +85,7 @@ def _audit_event(repair: UsageRepair, event_id: str, now: datetime) -> tuple[Any
 
 
 async def _find_impossible(store: Store, session_id: str | None) -> list[tuple[str, int]]:
-    """The places of messages with an impossible usage."""
+    """Return session and seq of messages with an impossible usage."""
     places: list[tuple[str, int]] = []
     after = (session_id or "", 0)
     while page := await store._read(_read_page(after, session_id)):
@@ -113,7 +113,7 @@ def _is_impossible(metadata_json: str) -> bool:
 
 @operation
 def _read_plan(session_id: str, seq: int, *, remove: bool) -> Steps[UsageRepair | None]:
-    """What a message says that it consumed, put right; nothing if there is nothing to do."""
+    """Plan the repair of a message; None if its usage is possible."""
     row = yield from _read_intact(session_id, seq)
     return _plan(row, remove=remove)
 
@@ -131,7 +131,7 @@ def _plan(row: MessageRow, *, remove: bool) -> UsageRepair | None:
         message_id=row.columns.id,
         user_id=metadata.get("user_id"),
         team_id=metadata.get("team_id"),
-        what="; ".join(problems.values()) or "its usage was taken away",
+        what="; ".join(problems.values()) or "its usage was removed",
         before=metadata["usage"],
         after=msgspec.json.decode(msgspec.json.encode(new_usage)),
     )
@@ -141,12 +141,12 @@ _EMPTY_USAGE: Final = Usage(input_tokens=0, output_tokens=0, cost_usd=None, pric
 
 
 def _without_problems(usage: Usage, problems: dict[str, str]) -> Usage:
-    """The usage without its impossible figures. What it cost is then not known either."""
+    """Return the usage without impossible figures and without a cost."""
     return without_figures(usage, problems).replace(cost_usd=None, pricing_version=NOT_RECORDED)
 
 
 def _read_intact(session_id: str, seq: int) -> Steps[MessageRow]:
-    """A message of a session that is as it was written, and is the session's own."""
+    """Read an intact message of the session itself, not of a parent."""
     where = f"session {session_id}, message {seq}"
     rows = yield from read_at(session_id, [seq])
     if not rows:
@@ -162,7 +162,7 @@ def _read_intact(session_id: str, seq: int) -> Steps[MessageRow]:
 
 @operation
 def _write_repair(plan: UsageRepair, event: tuple[Any, ...], *, remove: bool) -> Steps[UsageRepair | None]:
-    """Put it right as planned, unless somebody else did meanwhile."""
+    """Write a planned repair, unless another process has repaired the message."""
     session_id, seq = plan.session_id, plan.seq or 0
     yield from lock_session(session_id)
     row = yield from _read_intact(session_id, seq)
@@ -183,7 +183,7 @@ def _write_repair(plan: UsageRepair, event: tuple[Any, ...], *, remove: bool) ->
 
 
 def _repair_metadata(row: MessageRow, plan: UsageRepair, owner: Session | None) -> str:
-    """The metadata with the repaired usage; where it was taken away, counted for the session's own user."""
+    """Return the metadata with the repaired usage; a removed usage counts for the session's user."""
     metadata = msgspec.json.decode(row.columns.metadata_json)
     metadata["usage"] = plan.after
     if owner is not None:
@@ -195,7 +195,7 @@ def _repair_metadata(row: MessageRow, plan: UsageRepair, owner: Session | None) 
     return msgspec.json.encode(metadata).decode()
 
 
-# --- what deleted sessions have left ---------------------------------------------------------------------------------
+# --- usage of deleted sessions ---------------------------------------------------------------------------------------
 
 
 @operation
@@ -222,7 +222,7 @@ def _plan_sum(row: tuple[Any, ...]) -> UsageRepair | None:
         message_id=name,
         user_id=user_id,
         team_id=team_id,
-        what=f"what a deleted session consumed is impossible (past_usage {name}); dragoman repair-usage puts it right",
+        what=f"the usage of a deleted session is impossible (past_usage {name}); dragoman repair-usage corrects it",
         before=before,
         after=after,
     )

@@ -34,9 +34,9 @@ _STAGE_PERCENT: Final = {"tables": 50, "blobs": 20, "look": 30}  # of a hundred
 
 
 async def backup(store: Store, target: Path, progress: Progress | None) -> Verification:
-    """Copy a store to a file, and look at the copy; ``CorruptDataError`` if it is not sound, which leaves it there."""
+    """Copy a store to a file and verify the copy; ``CorruptDataError`` if the copy is damaged, which keeps the file."""
     if target.exists() or _blob_folder(target).exists():
-        what = "there is something already"
+        what = "the file or its blob folder exists already"
         raise ConflictError(what, where=str(target), remedy="Name another file", code="target_exists")
     partial = target.with_name(f".{target.name}.part")
     _remove_files(partial)
@@ -44,9 +44,7 @@ async def backup(store: Store, target: Path, progress: Progress | None) -> Verif
     try:
         permissions.make_folder(target.parent)
         await _copy_tables(store, partial, stages.stage("tables"))
-        async with SqliteStore(
-            partial, FolderBlobs(_blob_folder(partial))
-        ) as copy:  # which leaves nothing beside the file
+        async with SqliteStore(partial, FolderBlobs(_blob_folder(partial))) as copy:
             await _copy_blobs(store, copy, stages.stage("blobs"))
             verification = await copy.verify(progress=stages.stage("look"))
         _publish(partial, target)
@@ -55,9 +53,9 @@ async def backup(store: Store, target: Path, progress: Progress | None) -> Verif
     if not verification.is_intact:
         first = verification.damage[0]
         raise CorruptDataError(
-            f"{len(verification.damage)} things in the copy are not as they were written; the first: {first.what}",
+            f"{len(verification.damage)} problems were found in the copy; the first: {first.what}",
             where=f"{target}, session {first.session_id}, message {first.seq}",
-            remedy="The copy is there all the same; verify the store that it was made of",
+            remedy="The copy was kept; run dragoman verify on the original store",
         )
     return verification
 
@@ -73,7 +71,7 @@ def _remove_files(path: Path) -> None:
 
 
 def _publish(partial: Path, target: Path) -> None:
-    """Give a copy its name: the large content first, so that nothing is missing once the file is there."""
+    """Rename a finished copy: the blobs first, so that the file never refers to missing blobs."""
     if _blob_folder(partial).exists():
         _blob_folder(partial).rename(_blob_folder(target))
     partial.rename(target)
@@ -85,7 +83,7 @@ def _publish(partial: Path, target: Path) -> None:
 
 
 class _BackupProgress:
-    """Progress of several parts as one, in thousandths."""
+    """Progress of all stages as one figure, in thousandths."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -149,7 +147,7 @@ def _copy_table(target: apsw.Connection, table: str) -> Steps[None]:
 
 
 def _reset_index_columns(table: str, names: list[str], row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A session whose messages the index for searching lacks, which is not copied."""
+    """Mark a session as not indexed: the search index is not copied."""
     if table != "sessions":
         return row
     columns = dict(zip(names, row, strict=True))
@@ -157,11 +155,11 @@ def _reset_index_columns(table: str, names: list[str], row: tuple[Any, ...]) -> 
     return tuple({**columns, "indexed_seq": columns["parent_seq"], "is_behind": is_behind}.values())
 
 
-# --- large content ---------------------------------------------------------------------------------------------------
+# --- blobs -----------------------------------------------------------------------------------------------------------
 
 
 async def _copy_blobs(store: Store, copy: Store, progress: Progress) -> None:
-    """Copy what the copy names. What is damaged or gone is found when the copy is looked at."""
+    """Copy the blobs that the copy refers to. Verification reports damaged and missing ones."""
     hashes = await copy._read(_list_blob_refs())
     for number, sha256 in enumerate(hashes, 1):
         try:

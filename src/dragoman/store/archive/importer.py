@@ -50,7 +50,7 @@ _SPOOL_BYTES: Final = 4 * 1024 * 1024
 
 
 class _Section(msgspec.Struct, kw_only=True):
-    """A session in a file that was read: what it is, and where its messages stand."""
+    """A session of an export file, and the offsets of its lines."""
 
     session: Session
     offset: int  # of its first message
@@ -60,7 +60,7 @@ class _Section(msgspec.Struct, kw_only=True):
     trace_offset: int = 0  # of its first event or evaluation
     trace: int = 0
     call_records: CallRecords = msgspec.field(default_factory=lambda: CallRecords(tool_ids=[]))
-    is_bare: bool = False  # messages alone, of which nothing else is known
+    is_bare: bool = False  # messages only, without a session header
     is_copy: bool = False  # its messages become this session's own
 
 
@@ -81,7 +81,7 @@ async def import_session(store: Store, lines: Lines, session_id: str | None) -> 
 
 
 async def import_store(store: Store, lines: Lines, progress: Progress | None) -> list[Session]:
-    """Store every session of a file. What is there already, and the same, stays as it is."""
+    """Store every session of a file. A session that is stored already with the same content is skipped."""
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as file:
         sections = (await _scan_file(file, lines, f"sess_{store._ids.next()}", None)).sections
         missing = [section for section in sections if not await _is_stored(store, file, section)]
@@ -95,7 +95,7 @@ async def import_store(store: Store, lines: Lines, progress: Progress | None) ->
 
 
 async def _scan_file(file: IO[bytes], lines: Lines, new_id: str, session_id: str | None) -> _ArchiveReader:
-    """Keep what is given in a file of our own, and find out whether it is whole."""
+    """Copy the lines into a temporary file and check that the export is complete."""
     reader = _ArchiveReader(new_id, session_id)
     number = 0
     async for line in _split_lines(lines):
@@ -103,7 +103,7 @@ async def _scan_file(file: IO[bytes], lines: Lines, new_id: str, session_id: str
         try:
             reader.read_line(line + b"\n", file.tell())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError) as error:
-            raise _incomplete_error(f"line {number} is none of an export ({error})") from None
+            raise _incomplete_error(f"line {number} is not a line of an export ({error})") from None
         except FormatError as error:
             raise _with_line_number(number, error) from None
         file.write(line + b"\n")
@@ -114,7 +114,7 @@ async def _scan_file(file: IO[bytes], lines: Lines, new_id: str, session_id: str
 
 
 async def _split_lines(lines: Lines) -> AsyncIterator[bytes]:
-    """The lines, however the bytes are cut."""
+    """Yield lines from chunks of bytes."""
     rest = b""
     async for chunk in _iterate_chunks(lines):
         first, *others = chunk.split(b"\n")
@@ -136,22 +136,22 @@ async def _iterate_chunks(lines: Lines) -> AsyncIterator[bytes]:
 
 
 def _with_line_number(number: int, error: FormatError) -> FormatError:
-    """Return the same error with the number of its line; what is no message may be one in another format."""
+    """Return the error with its line number, and a hint to convert a line that is not a canonical message."""
     where = f"line {number}, {error.where}" if error.where else f"line {number}"
     remedy = error.remedy or (_CONVERT_HINT if error.code == FormatError.code else "")
     return FormatError(error.what, where=where, remedy=remedy, code=error.code)
 
 
 def _incomplete_error(what: str) -> FormatError:
-    return FormatError(what, remedy="Nothing was stored; take the file as it was written", code="cut_export")
+    return FormatError(what, remedy="Nothing was stored; use the unchanged file", code="cut_export")
 
 
 class _ArchiveReader:
-    """A file as it is read, line by line: is it whole, and what is where?"""
+    """Read an export line by line: check that it is complete and record the offsets of its sections."""
 
     def __init__(self, new_id: str, session_id: str | None) -> None:
         self.sections: list[_Section] = []
-        self.sessions: int | None = None  # in a file of a whole store: how many there should be
+        self.sessions: int | None = None  # the number of sessions that the header of a store export promises
         self._new_id = new_id
         self._session_id = session_id
         self._current: _Section | None = None
@@ -161,11 +161,11 @@ class _ArchiveReader:
         self._ids: set[str] = set()
 
     def read_line(self, line: bytes, offset: int) -> None:
-        """Look at the next line, which stands there."""
+        """Read the next line, which starts at ``offset``."""
         if not line.strip():
             return
         if self._is_complete:
-            raise _incomplete_error("something follows its end")
+            raise _incomplete_error("lines follow its last line")
         match line[: line.find(b":")]:
             case b'{"dragoman_store"' if not self.sections and self.sessions is None:
                 head = msgspec.json.decode(line, type=StoreHeader)
@@ -197,7 +197,7 @@ class _ArchiveReader:
     def _check_format(self, number: int) -> None:
         if number > FORMAT:
             raise FormatError(
-                f"a newer Dragoman wrote it (format {number}; this one knows up to {FORMAT})",
+                f"a newer Dragoman wrote it (format {number}; this version reads up to {FORMAT})",
                 remedy="Read it with a newer Dragoman",
                 code="newer_export",
             )
@@ -211,7 +211,7 @@ class _ArchiveReader:
     def _read_message(self, message: Message, offset: int) -> None:
         if self._current is None:
             if self.sections or self.sessions is not None:
-                raise _incomplete_error("a message stands outside of every session")
+                raise _incomplete_error("a message is outside of every session")
             session_id = self._session_id or message.session_id or self._new_id
             when = message.created_at
             session = Session(id=session_id, created_at=when, updated_at=when)
@@ -221,7 +221,7 @@ class _ArchiveReader:
         section = self._current
         if section.is_bare and not section.is_copy and message.session_id != section.session.id:
             what = f"its messages are of several sessions: {section.session.id!r} and {message.session_id!r}"
-            raise FormatError(what, remedy="Say which session they are to be, with session_id")
+            raise FormatError(what, remedy="Name the target session with session_id")
         if message.id and message.id in self._ids:
             raise FormatError("two messages have the same id", where=f"message {message.id}")
         self._ids.add(message.id)
@@ -237,7 +237,7 @@ class _ArchiveReader:
         section = self._current
         assert section is not None
         if (end.messages, end.sha256) != (section.messages, self._section_digest.hexdigest()):
-            raise _incomplete_error("it was cut or changed: its hash is not the one that it names")
+            raise _incomplete_error("it was cut or changed: its hash does not match its last line")
         if section.session.last_seq != section.session.parent_seq + section.messages:
             raise _incomplete_error(
                 f"it has {section.messages} messages, and should end with message {section.session.last_seq}"
@@ -248,25 +248,25 @@ class _ArchiveReader:
 
     def _end_store(self, end: StoreTrailer) -> None:
         if end.sessions != len(self.sections) or end.sha256 != self._store_digest.hexdigest():
-            raise _incomplete_error("it was cut or changed: its hash is not the one that it names")
+            raise _incomplete_error("it was cut or changed: its hash does not match its last line")
         self._is_complete = True
 
     def finish(self) -> None:
-        """There are no more lines."""
+        """End the file; ``FormatError`` if it is incomplete."""
         if self._current is not None and self._current.is_bare:
             self.sections.append(self._current)
             self._is_complete = True
         if self._current is None and not self.sections and self.sessions is None:
-            raise FormatError("it is empty", remedy="Take a file that dragoman export wrote", code="cut_export")
+            raise FormatError("it is empty", remedy="Use a file that dragoman export wrote", code="cut_export")
         if not self._is_complete:
             raise _incomplete_error("its end is missing")
 
 
-# --- storing what was read -------------------------------------------------------------------------------------------
+# --- storage ---------------------------------------------------------------------------------------------------------
 
 
 def _iterate_messages(store: Store, file: IO[bytes], section: _Section) -> Iterator[Message]:
-    """The messages of a session, as they will be read from the store."""
+    """Yield the messages of a session as they will be stored."""
     file.seek(section.offset)
     remaining = section.messages
     while remaining:
@@ -307,7 +307,7 @@ def _iterate_drafts(store: Store, file: IO[bytes], section: _Section, gone_at: d
 
 
 async def _is_stored(store: Store, file: IO[bytes], section: _Section) -> bool:
-    """Whether a session is there already, and the same; ``ConflictError`` if another one has its id."""
+    """Return whether the same session is stored already; ``ConflictError`` if another one has its id."""
     session = section.session
     try:
         stored = await store.get_session(session.id)
@@ -326,7 +326,7 @@ async def _is_stored(store: Store, file: IO[bytes], section: _Section) -> bool:
         is_same = list(_iterate_entries(file, section)) == [entry async for entry in stored_entries(store, session.id)]
     if not is_same:
         raise ConflictError(
-            "there is another one of that id",
+            "another session has this id",
             where=f"session {session.id}",
             remedy="Import it as a copy, with another session_id",
             code="session_exists",
@@ -338,7 +338,7 @@ _SESSION_FIELDS: Final = ("title", "workspace_path", "active_model", "routing_po
 
 
 async def _store_section(store: Store, file: IO[bytes], section: _Section) -> None:
-    if section.session.updated_at == UNKNOWN_TIME:  # no message says when it was said
+    if section.session.updated_at == UNKNOWN_TIME:  # no message has a time
         now = store.clock()
         section.session = msgspec.structs.replace(section.session, created_at=now, updated_at=now)
     gone_at: dict[str, int] = {}

@@ -3,7 +3,7 @@
 Each session is checked on one consistent view: the hash of every row, seqs without a gap, related tables and lineage;
 then all blobs by their hashes, and the integrity check of the engine.
 
-Invariant: what cannot be read is reported, and the verification continues after it.
+Invariant: an unreadable row is reported, and the verification continues after it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from dragoman.store.types import Damage, Session, Verification
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
-Progress = Callable[[int, int], None]  # how many messages were seen, and how many there are
+Progress = Callable[[int, int], None]  # messages checked so far, and the total
 _PAGE: Final = 200
 
 
 async def verify(store: Store, session_id: str | None, progress: Progress | None) -> Verification:
-    """Look at a session and those that it shares a history with, or at everything."""
+    """Verify a session and the sessions it shares a history with, or the whole store."""
     if session_id is not None:
         sessions = await store._read(_list_lineage(session_id))
     else:
@@ -68,7 +68,7 @@ async def verify(store: Store, session_id: str | None, progress: Progress | None
         try:
             check = await _check_session(store, name, step)
         except UnknownSessionError:
-            continue  # somebody has deleted it
+            continue  # deleted meanwhile
         except CorruptDataError as error:
             check = await _check_by_page(store, name, error)
         messages += check.messages
@@ -106,16 +106,16 @@ async def _check_engine(store: Store) -> list[Damage]:
 
 
 async def _find_losses(store: Store, state: MarkState, only: set[str] | None) -> list[Damage]:
-    """Sessions that end before what was acknowledged of them, or are gone; and whether all of them were compared."""
+    """Return sessions that end before their acknowledged position or are missing, and damage of the mark itself."""
     damage = [_mark_damage(state)] if state.is_damaged else []
     try:
         losses = await store._read(high_water.find_losses(state))
         ends = await store._read(high_water.session_ends())
     except CorruptDataError as error:
-        return [*damage, Damage(session_id="", seq=None, what=f"it cannot be compared with its mark: {error.what}")]
+        return [*damage, Damage(session_id="", seq=None, what=f"it cannot be compared with the mark: {error.what}")]
     lost = {name: loss for name, loss in losses.items() if only is None or name in only}
     if lost:
-        still = store.mark.read()  # without what was deleted meanwhile
+        still = store.mark.read()  # without sessions that were deleted meanwhile
         known = still.ends.keys() | still.losses.keys() if still is not None else set()
         damage += [_loss_damage(name, loss, ends.get(name)) for name, loss in lost.items() if name in known]
     return damage
@@ -126,20 +126,20 @@ def _mark_damage(state: MarkState) -> Damage:
     return Damage(
         session_id="",
         seq=None,
-        what=f"the mark beside the file is damaged ({what}): messages that are missing at the end may not be noticed;"
-        " dragoman verify --accept-loss begins it anew",
+        what=f"the mark beside the file is damaged ({what}): missing last messages may stay undetected;"
+        " dragoman verify --accept-loss starts a new one",
         kind="mark",
     )
 
 
 def _loss_damage(session_id: str, loss: Loss, last: int | None) -> Damage:
     if last is None:
-        extent = "it is not in the file"
+        extent = "the session is not in the file"
     elif last <= loss.end:
-        extent = f"it ends at message {last}"
+        extent = f"the session ends at message {last}"
     else:
-        extent = f"from message {loss.end + 1} on it holds others"
-    why = "the file is older than the mark beside it, or its log (-wal) is gone"
+        extent = f"its messages from {loss.end + 1} on are others"
+    why = "the file is older than the mark beside it, or its log (-wal) is missing"
     what = f"acknowledged up to message {loss.acknowledged}, and {extent}: {why}"
     return Damage(session_id=session_id, seq=None, what=what, kind="lost")
 
@@ -148,7 +148,9 @@ def _loss_damage(session_id: str, loss: Loss, last: int | None) -> Damage:
 def _check_integrity() -> Steps[list[str]]:
     rows = yield "PRAGMA integrity_check", ()
     broken = yield "PRAGMA foreign_key_check", ()
-    return [str(row[0]) for row in rows if row[0] != "ok"] + [f"a row of {row[0]} is of no session" for row in broken]
+    return [str(row[0]) for row in rows if row[0] != "ok"] + [
+        f"a row of {row[0]} belongs to no session" for row in broken
+    ]
 
 
 @operation
@@ -167,12 +169,12 @@ def _list_lineage(session_id: str) -> Steps[list[tuple[str, int]]]:
 
 
 class _SessionCheck:
-    """What a look at a session has found so far."""
+    """The state and the findings of the check of one session."""
 
     def __init__(self, session_id: str, blob_data: Mapping[str, bytes] | None = None) -> None:
         self.session_id = session_id
         self.blob_data = NoBlobs() if blob_data is None else _PartialBlobs(blob_data)
-        self.missing_blobs: set[str] = set()  # large content that may hold the name or the id of a call
+        self.missing_blobs: set[str] = set()  # blobs that may contain the name or the id of a call
         self.messages = 0
         self.damage: list[Damage] = []
         self.newest = ""
@@ -180,7 +182,7 @@ class _SessionCheck:
         self.usage: set[tuple[Any, ...]] = set()
         self.blobs: set[tuple[int, str]] = set()
         self.files: set[tuple[int, str, str]] = set()
-        self.calls: dict[str, tuple[str, int, str | None]] = {}  # a name that was erased is None
+        self.calls: dict[str, tuple[str, int, str | None]] = {}  # an erased name is None
         self.unusable: set[str] = set()  # calls that cannot be made
         self.results: dict[str, dict[tuple[int, str], bool]] = {}  # by call and place, whether it is an error
 
@@ -188,11 +190,11 @@ class _SessionCheck:
         self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what))
 
     def add_impossible_usage(self, seq: int, what: str) -> None:
-        what = f"its usage is impossible ({what}); dragoman repair-usage puts it right"
+        what = f"its usage is impossible ({what}); dragoman repair-usage corrects it"
         self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what, is_as_written=True, kind="usage"))
 
     def check_message(self, row: MessageRow) -> None:
-        """Look at a message."""
+        """Check a message and collect its references."""
         self.messages += 1
         try:
             message = message_from(row.session_id, row.seq, row.columns, row.hash, self.blob_data)
@@ -236,7 +238,7 @@ class _SessionCheck:
 
 
 class _PartialBlobs(NoBlobs):
-    """Large content of which some is known."""
+    """Blobs of which some are loaded."""
 
     def __init__(self, known: Mapping[str, bytes]) -> None:
         self._known = known
@@ -246,7 +248,7 @@ class _PartialBlobs(NoBlobs):
 
 
 def _lacks_id_or_name(block: ContentBlock) -> bool:
-    """Whether the name or the id of a call is empty, as it is where it was moved out and is not known."""
+    """Return whether the name or the id of a call is empty, because it is in a blob that is not loaded."""
     match block:
         case ToolUseBlock(id=call_id, name=name) | InvalidToolUseBlock(id=call_id, name=name):
             return not call_id or not name
@@ -257,14 +259,14 @@ def _lacks_id_or_name(block: ContentBlock) -> bool:
 
 
 async def _check_session(store: Store, session_id: str, step: Callable[[int], None]) -> _SessionCheck:
-    """Look at everything about a session; a second time if a name or an id of a call is in large content."""
+    """Check a session; check it again with blobs if they contain the name or the id of a call."""
     check = await store._read(_run_checks(session_id, step))
     known: dict[str, bytes] = {}
     while unknown := check.missing_blobs - known.keys():
         for sha256 in unknown:
             try:
                 known[sha256] = await store.blobs.get(sha256)
-            except CorruptDataError:  # which is reported where all large content is read
+            except CorruptDataError:  # _check_blobs reports it
                 known[sha256] = b""
         check = await store._read(_run_checks(session_id, lambda _: None, known))
     return check
@@ -274,7 +276,7 @@ async def _check_session(store: Store, session_id: str, step: Callable[[int], No
 def _run_checks(
     session_id: str, step: Callable[[int], None], blob_data: Mapping[str, bytes] | None = None
 ) -> Steps[_SessionCheck]:
-    """Look at everything about a session. ``large`` is the large content that is known."""
+    """Check a session with the blobs in ``blob_data``."""
     check = _SessionCheck(session_id, blob_data)
     session = yield from get_session(session_id)
     yield from _check_lineage(check, session)
@@ -296,11 +298,11 @@ def _run_checks(
 def _check_lineage(check: _SessionCheck, session: Session) -> Steps[None]:
     if session.parent_session_id is None:
         if session.parent_seq != 0:
-            check.add_damage(None, f"it shares {session.parent_seq} messages with no session")
+            check.add_damage(None, f"it shares {session.parent_seq} messages and has no parent session")
         return
     rows = yield "SELECT parent_seq, last_seq FROM sessions WHERE id = ?", (session.parent_session_id,)
     if not rows:
-        check.add_damage(None, f"the session {session.parent_session_id} that it was forked from is gone")
+        check.add_damage(None, f"the session {session.parent_session_id} that it was forked from is missing")
     elif not (session.parent_seq == 0 or rows[0][0] < session.parent_seq <= rows[0][1]):
         check.add_damage(None, f"the session that it was forked from has no message {session.parent_seq} of its own")
 
@@ -324,18 +326,18 @@ def _check_sequence(check: _SessionCheck, session: Session) -> Steps[None]:
     )
     newest, updated, listed, is_behind, indexed, last = rows[0]
     if newest < check.newest:
-        check.add_damage(None, "its greatest message id is not the one that it remembers")
+        check.add_damage(None, "its recorded greatest message id is too small")
     if listed != list_bucket(updated):
-        check.add_damage(None, "it is listed as of another time")
+        check.add_damage(None, "its place in the list does not match its time")
     if indexed > last:
-        what = f"the index for searching counts {indexed} messages of it, and it has {last}"
-        check.add_damage(None, f"{what}; it is indexed anew when the store is opened and searched")
+        what = f"the search index counts {indexed} messages, and the session has {last}"
+        check.add_damage(None, f"{what}; it is reindexed when the store is opened and searched")
     if indexed < last and not is_behind:
-        check.add_damage(None, "the index for searching lacks messages of it, and does not know")
+        check.add_damage(None, "messages are missing from the search index, and it is not marked as incomplete")
 
 
 def _check_related_rows(check: _SessionCheck, session: Session) -> Steps[None]:
-    """Compare other tables with what the messages say."""
+    """Compare the related tables with the messages."""
     key = (session.id,)
     rows = yield (
         "SELECT session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
@@ -344,20 +346,20 @@ def _check_related_rows(check: _SessionCheck, session: Session) -> Steps[None]:
         key,
     )
     for row in check.usage.symmetric_difference(map(tuple, rows)):
-        check.add_damage(row[1], "what it consumed is not what the totals count")
+        check.add_damage(row[1], "its usage differs from the usage table")
     rows = yield "SELECT seq, sha256 FROM blob_refs WHERE session_id = ?", key
     for seq, sha256 in check.blobs.symmetric_difference((seq, sha256) for seq, sha256 in rows):
-        check.add_damage(seq, f"the large content {sha256} that it names is not noted, or is noted and not named")
+        check.add_damage(seq, f"the blob {sha256} is in only one of the message and the table blob_refs")
     rows = yield "SELECT seq, bucket, path FROM attachment_refs WHERE session_id = ?", key
     for seq, _, path in check.files.symmetric_difference((seq, bucket, path) for seq, bucket, path in rows):
-        check.add_damage(seq, f"the file {path} that it names is not noted, or is noted and not named")
+        check.add_damage(seq, f"the file {path} is in only one of the message and the table attachment_refs")
     rows = yield (
         f"SELECT {', '.join(CALL_FIELDS)}, hash FROM tool_calls WHERE session_id = ?",
         key,
     )
     _check_calls(check, session, rows)
     rows = yield "SELECT provider, tool_id, provider_id, hash FROM tool_ids WHERE session_id = ?", key
-    _check_hashes(check, rows, "what a provider calls a call")
+    _check_hashes(check, rows, "the provider's id of a call")
     rows = yield (
         "SELECT key, fingerprint, first_seq, last_seq, created_at, hash FROM idempotency WHERE session_id = ?",
         key,
@@ -385,35 +387,35 @@ def _check_calls(check: _SessionCheck, session: Session, rows: Iterable[tuple[An
         is_settled = answer_seq is not None or status == "cancelled"
         is_as_made = call in ((message_id, seq, name), (message_id, seq, None))
         if not is_shared and not is_as_made and not (call is None and is_settled):
-            check.add_damage(seq, f"the call {call_id} is noted otherwise than it was made")
+            check.add_damage(seq, f"the call {call_id} differs between its message and the table tool_calls")
         answers = check.results.get(call_id, {})
         if answer_seq is not None and (answer_seq, answer_id) not in answers:
-            check.add_damage(answer_seq, f"the call {call_id} is noted as answered, and is not")
+            check.add_damage(answer_seq, f"the call {call_id} is recorded as answered, and no message answers it")
         if answer_seq is None and any(place > seq for place, _ in answers):
-            check.add_damage(seq, f"the call {call_id} was answered, and is not noted so")
+            check.add_damage(seq, f"the call {call_id} is answered by a message and not recorded as answered")
         if status not in _possible_statuses(check, call_id, (answer_seq, answer_id)):
             check.add_damage(seq, f"the call {call_id} has the status {status!r}, which does not fit its messages")
     for call_id in check.calls.keys() - call_ids:
-        check.add_damage(check.calls[call_id][1], f"the call {call_id} is not noted")
+        check.add_damage(check.calls[call_id][1], f"the call {call_id} is missing in the table tool_calls")
 
 
 def _possible_statuses(check: _SessionCheck, call_id: str, answer: tuple[int | None, str | None]) -> Sequence[str]:
-    """What the status of a call may be, by what the messages say."""
+    """Return the statuses of a call that fit the messages."""
     is_error = check.results.get(call_id, {}).get(answer)  # type: ignore[arg-type]
     if is_error is not None:
         return ("failed",) if is_error else ("succeeded",)
     if answer[0] is not None:
-        return CALL_STATUSES  # an answer that is not there: listed already
+        return CALL_STATUSES  # a missing answer, reported above
     if call_id in check.unusable:
         return "failed", "cancelled"
     return ("pending", "cancelled") if call_id in check.calls else ("pending", "cancelled", "failed")
 
 
-# --- what cannot be read at once -------------------------------------------------------------------------------------
+# --- unreadable sessions ---------------------------------------------------------------------------------------------
 
 
 async def _check_by_page(store: Store, session_id: str, error: CorruptDataError) -> _SessionCheck:
-    """Look at a session of which something cannot even be read, to find what it is."""
+    """Check an unreadable session page by page to find the damaged rows."""
     check = _SessionCheck(session_id)
     try:
         session = await store.get_session(session_id)
@@ -442,7 +444,7 @@ async def _check_by_message(store: Store, check: _SessionCheck, seqs: range) -> 
 
 
 async def _check_blobs(store: Store, check: _SessionCheck, known: dict[str, Damage | None]) -> list[Damage]:
-    """Look at large content that a session names; each only once, and not again if somebody else names it too."""
+    """Verify the blobs that a session refers to, each only once per run."""
     damage: list[Damage] = []
     for seq, sha256 in sorted(check.blobs):
         if sha256 not in known:
@@ -450,9 +452,7 @@ async def _check_blobs(store: Store, check: _SessionCheck, known: dict[str, Dama
             try:
                 await store.blobs.get(sha256)
             except CorruptDataError as error:
-                if await store._read(
-                    _has_reference(check.session_id, seq, sha256)
-                ):  # and nobody has deleted it meanwhile
+                if await store._read(_has_reference(check.session_id, seq, sha256)):  # not deleted meanwhile
                     known[sha256] = Damage(session_id=check.session_id, seq=seq, what=f"{error.what} ({sha256})")
         if (blob_damage := known[sha256]) is not None:
             damage.append(msgspec.structs.replace(blob_damage, session_id=check.session_id, seq=seq))

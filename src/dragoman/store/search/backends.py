@@ -15,43 +15,43 @@ _JOIN_SESSIONS: Final = " JOIN sessions AS s ON s.id = m.session_id"
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
-    """A message for the index."""
+    """A message to index."""
 
     seq: int
-    hash: bytes  # of the row that it was made from
+    hash: bytes  # of the indexed row
     analysis: Analysis
 
 
 class IndexBackend(Protocol):
-    """An index as one engine has it."""
+    """The search index of one engine."""
 
-    model: str  # the model of a message, as an expression
-    owner: str  # the user of a message, as an expression
-    team: str  # and the team
+    model: str  # SQL expression: the model of a message
+    owner: str  # SQL expression: its user
+    team: str  # SQL expression: its team
     place: str  # the alias of the table that has session_id and seq
 
     def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps[None]:
         """Add messages, or replace them."""
 
     def remove(self, session_id: str, first: int, last: int) -> Steps[None]:
-        """Take messages of a session out."""
+        """Remove messages of a session."""
 
     def clear(self) -> Steps[None]:
-        """Take everything out."""
+        """Remove all messages."""
 
     def compact(self) -> Steps[None]:
-        """Leave no trace of what was taken out."""
+        """Remove deleted words from the files of the index."""
 
     def query(self, terms: Sequence[Term], sessions: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
-        """A statement up to the words in its WHERE, its order, and its arguments.
+        """Return a statement up to the match in its WHERE, its order, and its arguments.
 
-        ``sessions`` are those that matter, if not all do; ``joined`` says which tables conditions will be about:
-        none, ``messages`` (as m), or ``sessions`` (as s) as well.
+        ``sessions`` restricts the search, if not empty. ``tables`` names the table that conditions use: ``""``,
+        ``"messages"`` (as m), or ``"sessions"`` (as s, and messages as m).
         """
 
 
 class Fts5:
-    """SQLite. The session of a message is a word of its own column, so that a search in one session reads no other."""
+    """FTS5. A column contains the session as a word, so that a search in one session reads no other session."""
 
     model = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.model') END"
     owner = "CASE WHEN json_valid(m.metadata_json) THEN json_extract(m.metadata_json, '$.user_id') END"
@@ -86,7 +86,7 @@ class Fts5:
             expressions.append(f"session : ({' OR '.join(_session_token(one) for one in sessions)})")
         return (
             "SELECT m.session_id, m.seq, -bm25(search, 1.0, 0.5, 0.0) AS score, m.number AS newest FROM search"
-            " CROSS JOIN messages AS m ON m.number = search.rowid"  # in this order, whatever the conditions
+            " CROSS JOIN messages AS m ON m.number = search.rowid"  # CROSS fixes the join order
             f"{' CROSS' + _JOIN_SESSIONS if tables == 'sessions' else ''}"
             " WHERE search MATCH ?",
             "score DESC, newest DESC",
@@ -103,18 +103,18 @@ class Fts5:
 
 
 class Tsvector:
-    """PostgreSQL. Words are of weight D, parts of weight C, at about the place of what they are a part of.
+    """tsvector. Words have weight D; parts have weight C and about the position of their word.
 
-    A tsvector has places for so many words, and for so many of one word; where there are more, every word stands once,
-    and the words in their order stand beside it as a text.
+    A tsvector limits positions and positions per word. A text beyond the limits stores every word once, and its words
+    in order in the column ``stream``.
     """
 
     model = "m.metadata ->> 'model'"
     owner = "m.metadata ->> 'user_id'"
     team = "m.metadata ->> 'team_id'"
     place = "f"
-    _MAX_POSITION: Final = 16_000  # it has places up to 16,383
-    _MAX_PER_WORD: Final = 250  # and 255 of one word
+    _MAX_POSITION: Final = 16_000  # the limit is 16,383
+    _MAX_PER_WORD: Final = 250  # the limit is 255
 
     def put(self, session_id: str, entries: Sequence[IndexEntry]) -> Steps[None]:
         vectors = [self._vector(entry.analysis) for entry in entries]
@@ -154,7 +154,7 @@ class Tsvector:
         yield "TRUNCATE search", ()
 
     def compact(self) -> Steps[None]:
-        yield from ()  # VACUUM is the server's, as it is for every other table
+        yield from ()  # VACUUM does this
 
     def query(self, terms: Sequence[Term], _: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
         exact = " & ".join(self._tsquery(term, as_phrase=True) for term in terms)
@@ -199,7 +199,7 @@ def _lexeme(word: str) -> str:
 
 
 def _is_pair(term: Term) -> bool:
-    """Whether two characters of a script without spaces are asked for: they are one part."""
+    """Return whether the term is two characters of a script without spaces, which are indexed as one part."""
     return len(term.words) == 2 and len(term.pairs) == 1
 
 

@@ -1,7 +1,7 @@
 """The search index: which messages it lacks, how they are added and removed, and how it is queried.
 
 ``indexed_seq`` of a session is the last indexed message. Any process that finds it behind ``last_seq`` may add the
-missing ones, several processes at once as well; the first one wins.
+missing ones. Several processes may do so at the same time; the first one wins.
 
 Invariant: a message is indexed only if its hash is unchanged in the transaction that indexes it; otherwise
 ``indexed_seq`` stays before it.
@@ -25,7 +25,7 @@ from dragoman.store.types import Owners
 
 
 class IndexBatch(msgspec.Struct, frozen=True):
-    """Messages of one session for the index: everything behind ``after`` and up to ``last``."""
+    """The messages of one session after ``after_seq`` up to ``last_seq``, analyzed."""
 
     session_id: str
     after_seq: int
@@ -40,7 +40,7 @@ class PendingMessages(msgspec.Struct, frozen=True):
     after_seq: int
     last_seq: int
     rows: Sequence[MessageRow]
-    unreadable: Sequence[tuple[int, bytes]] = ()  # places and hashes of rows that the engine cannot give
+    unreadable: Sequence[tuple[int, bytes]] = ()  # seq and hash of rows that the engine cannot read
 
 
 class SearchFilters(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +51,13 @@ class SearchFilters(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     user_id: str | None = None
     team_id: str | None = None
-    owners: Owners | None = None  # only sessions of theirs, and what their forks share; not messages that name them
+    owners: Owners | None = None  # their sessions and what their forks share; not messages that record them
     since: datetime | None = None
     until: datetime | None = None
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A message that fits, and the session to show it in."""
+    """A matching message, and the session to show it in."""
 
     session_id: str
     seq: int
@@ -70,7 +70,7 @@ class Match(msgspec.Struct, frozen=True):
 
 @operation
 def find_behind(sessions: Sequence[str] | None, limit: int) -> Steps[list[tuple[str, int]]]:
-    """Sessions that have messages which the index lacks, and up to where they go; of those, if some are named."""
+    """Return sessions with messages that are not indexed, and their last seq; only of ``sessions``, if given."""
     if sessions is None:
         rows = yield (
             "SELECT id, last_seq FROM sessions WHERE is_behind = 1 AND indexed_seq < last_seq ORDER BY id LIMIT ?",
@@ -86,13 +86,13 @@ def find_behind(sessions: Sequence[str] | None, limit: int) -> Steps[list[tuple[
 
 @operation
 def find_overrun() -> Steps[list[str]]:
-    """Sessions that are noted as indexed beyond their end, which only damage can do."""
+    """Return sessions that are indexed beyond their end, which only damage causes."""
     return [row[0] for row in (yield "SELECT id FROM sessions WHERE indexed_seq > last_seq", ())]
 
 
 @operation
 def reset_sessions(engine: str, sessions: Sequence[str]) -> Steps[None]:
-    """Take sessions out of the index, so that it is filled with them anew."""
+    """Remove sessions from the index, so that they are indexed again."""
     for session_id in sessions:
         yield from BACKENDS[engine].remove(session_id, 1, 2**62)
         yield "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1 WHERE id = ?", (session_id,)
@@ -100,7 +100,7 @@ def reset_sessions(engine: str, sessions: Sequence[str]) -> Steps[None]:
 
 @operation
 def read_pending(targets: Iterable[tuple[str, int]], limit: int) -> Steps[list[PendingMessages]]:
-    """Messages that the index lacks of these sessions, each up to a place; so many of them at once."""
+    """Return up to ``limit`` messages of these sessions that are not indexed, each session up to a seq."""
     results: list[PendingMessages] = []
     for session_id, last in targets:
         bounds = yield "SELECT indexed_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
@@ -118,7 +118,7 @@ def read_pending(targets: Iterable[tuple[str, int]], limit: int) -> Steps[list[P
 
 @operation
 def read_unreadable(session_id: str) -> Steps[list[PendingMessages]]:
-    """The next message that the index lacks of a session, without a look into it."""
+    """Return seq and hash of the next message of a session that is not indexed, without its content."""
     rows = yield (
         "SELECT s.indexed_seq, m.seq, m.hash FROM sessions AS s JOIN messages AS m ON m.session_id = s.id"
         " WHERE s.id = ? AND m.seq > s.indexed_seq ORDER BY m.seq LIMIT 1",
@@ -134,7 +134,7 @@ _SET_INDEXED: Final = (
 
 @operation
 def put_batches(engine: str, pieces: Iterable[IndexBatch]) -> Steps[bool]:
-    """Add messages to the index; false if somebody else had done so with some of them."""
+    """Add messages to the index; return False if another process has indexed some of them."""
     was_first = True
     for piece in pieces:
         moved = yield (
@@ -169,13 +169,13 @@ def _put_batch(engine: str, batch: IndexBatch) -> Steps[None]:
 
 @operation
 def remove_messages(engine: str, session_id: str, first: int = 1, last: int = 2**62) -> Steps[None]:
-    """Take a session's own messages out of the index, before they are deleted."""
+    """Remove a session's own messages from the index, before they are deleted."""
     yield from BACKENDS[engine].remove(session_id, first, last)
 
 
 @operation
 def clear_index(engine: str) -> Steps[None]:
-    """Empty the index, so that it is built anew, and put right what sessions are listed by."""
+    """Empty the index, so that it is rebuilt, and recompute the list order of sessions."""
     yield from BACKENDS[engine].clear()
     yield (
         "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1"
@@ -187,7 +187,7 @@ def clear_index(engine: str) -> Steps[None]:
 
 @operation
 def compact_index(engine: str) -> Steps[None]:
-    """Leave no word of what was taken out in the files of the index. It takes as long as the index is large."""
+    """Remove deleted words from the files of the index. The time grows with the index."""
     yield from BACKENDS[engine].compact()
 
 
@@ -198,7 +198,7 @@ def compact_index(engine: str) -> Steps[None]:
 def find_matches(
     engine: str, terms: Sequence[Term], filters: SearchFilters, limit: int, offset: int
 ) -> Steps[list[Match]]:
-    """The messages in which everything is that was asked for, the best first."""
+    """Return the messages that match all terms, the best first."""
     index = BACKENDS[engine]
     segments = (yield from lineage(filters.session_id)) if filters.session_id is not None else []
     parents = yield from _foreign_parents(filters)
@@ -218,11 +218,11 @@ def find_matches(
 
 @operation
 def read_matches(matches: Sequence[Match]) -> Steps[list[MessageRow]]:
-    """The rows of these messages, in no order."""
+    """Return the rows of these messages in any order."""
     results: list[MessageRow] = []
     for first in range(0, len(matches), _ROWS_PER_STATEMENT):
         places = [(match.session_id, match.seq) for match in matches[first : first + _ROWS_PER_STATEMENT]]
-        places.extend([places[-1]] * (_ROWS_PER_STATEMENT - len(places)))  # one statement, however many there are
+        places.extend([places[-1]] * (_ROWS_PER_STATEMENT - len(places)))  # the same statement for any number of rows
         rows = yield (
             f"SELECT {COLUMNS} FROM messages WHERE (session_id, seq) IN ({_VALUES})",
             [value for place in places for value in place],
@@ -278,7 +278,7 @@ def _conditions(
 
 
 def _foreign_parents(filters: SearchFilters) -> Steps[dict[str, tuple[str, int]]]:
-    """Sessions of others whose messages somebody's forks share: in which fork they are shown, and up to where."""
+    """Return foreign sessions that the filtered sessions share: the fork to show them in, and the last shared seq."""
     if filters.owners is not None:
         owner_sql, arguments = filters.owners.condition("c")
         other_sql = f"NOT coalesce({filters.owners.condition('p')[0]}, false)"
@@ -300,7 +300,7 @@ def _foreign_parents(filters: SearchFilters) -> Steps[dict[str, tuple[str, int]]
         try:
             segments = yield from lineage(fork)
         except CorruptDataError:
-            continue  # which is no reason to find nothing elsewhere
+            continue  # other sessions can still be searched
         for segment in segments:
             if segment.session_id != fork and segment.last > shown.get(segment.session_id, ("", 0))[1]:
                 shown[segment.session_id] = fork, segment.last

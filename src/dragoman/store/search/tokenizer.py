@@ -26,11 +26,11 @@ from typing import Final
 import msgspec
 
 MAX_WORD_LENGTH: Final = 128  # characters; a longer word is found by its beginning
-MAX_TEXT_LENGTH: Final = 4_000_000  # characters of a message that are looked at
-MAX_DISTINCT_BYTES: Final = 1_000_000  # bytes that the different words of a message may take, as PostgreSQL has a limit
+MAX_TEXT_LENGTH: Final = 4_000_000  # characters of a message that are analyzed
+MAX_DISTINCT_BYTES: Final = 1_000_000  # bytes of the distinct words of a message; PostgreSQL has a limit
 
 # Scripts that set no spaces between words, and Korean, whose words carry endings; from the charts of Unicode. Those
-# beyond U+FFFF stand apart, because a class of characters is fast only without them.
+# beyond U+FFFF are separate, because a character class is fast only without them.
 _NEAR: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u2e80-\u2fd5\u3005-\u3007"
     "\u3021-\u3029\u3031-\u3035\u303b\u303c\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u3131-\u318e"
@@ -42,73 +42,73 @@ _EMOJI: Final = "\u2600-\u27bf\U0001f000-\U0001f3fa\U0001f400-\U0001faff"
 _IS_SPACELESS: Final = re.compile(f"[{_NEAR}]|[{_FAR}]")
 _IS_APART: Final = re.compile(f"[{_NEAR}]|[{_FAR}{_EMOJI}]")
 _ASCII_RUN: Final = re.compile("[A-Za-z0-9]+")
-_COARSE: Final = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")  # most of these are plain, and those that are not are cut again
-_SEPARATOR: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f]")  # what is part of no word
+_COARSE: Final = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")  # most of these are words; the others are split again
+_SEPARATOR: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f]")  # not part of any word
 _PIECE_LENGTH: Final = 64 * 1024  # characters
 _QUOTATION: Final = re.compile('["“”„«»]([^"“”„«»]*)(?:["“”„«»]|$)')
 _SOFT: Final = "\u00ad\u0640\ufe0f"  # soft hyphen, tatweel and the mark of coloured pictures only shape a word
-_LETTERS: Final = str.maketrans(  # which Unicode does not take apart, and people without such a keyboard do
+_LETTERS: Final = str.maketrans(  # letters that Unicode does not decompose
     {"ø": "o", "đ": "d", "ħ": "h", "\u0131": "i", "ł": "l", "ŧ": "t", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"}
 )
-# Combining classes of what is folded away: the points of Hebrew, Arabic and Syriac, which most texts leave out, and
+# Combining classes that are folded away: the points of Hebrew, Arabic and Syriac, which most texts leave out, and
 # marks through, above and below letters. The vowels of Indic scripts and the tones of Thai are in other classes.
 _ORNAMENTS: Final = {1, *range(10, 37), *range(200, 241)}
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """What a text is found by."""
+    """The words and parts that a text is found by."""
 
     words: list[str]  # in their order
     parts: list[str]  # of words in camel case, and pairs of neighbours
 
 
 class Term(msgspec.Struct, frozen=True):
-    """Something that a query asks for."""
+    """A word or phrase that a query requires."""
 
     words: tuple[str, ...]  # in a row
-    pairs: tuple[str, ...] = ()  # parts that a text with these words has, too
-    is_prefix: bool = False  # the last word may go on
+    pairs: tuple[str, ...] = ()  # parts that a text with these words contains
+    is_prefix: bool = False  # the last word is a prefix
 
 
 class Excerpt(msgspec.Struct, frozen=True):
-    """A piece of a text, and where in it the matches are."""
+    """A piece of a text, and the positions of the matches in it."""
 
     text: str
     highlights: tuple[tuple[int, int], ...]
 
 
 class _Word(msgspec.Struct, frozen=True):
-    """A run of letters, taken apart."""
+    """A folded run of letters and its parts."""
 
     folded: str
     parts: tuple[str, ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()  # where in the run each part stands
+    spans: tuple[tuple[int, int], ...] = ()  # the position of each part in the run
 
 
-# --- taking a text apart ---------------------------------------------------------------------------------------------
+# --- analysis of a text ----------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def _run_pattern() -> re.Pattern[str]:
-    """What belongs together: characters of a script without spaces, an emoji, or letters, digits and marks."""
+    """Match a run: characters of a script without spaces, an emoji, or letters, digits and marks."""
     marks = (chr(code) for code in range(0x80, 0x20000) if unicodedata.category(chr(code)) in ("Mn", "Mc", "Me", "Co"))
     within = "".join(mark for mark in marks if not _IS_APART.match(mark))
     return re.compile(f"(?:[{_NEAR}]+|[{_FAR}]+)+|[{_EMOJI}]|(?:[^\\W_{_NEAR}{_FAR}{_EMOJI}]|[{_SOFT}{within}])+")
 
 
 def analyze(text: str) -> Analysis:
-    """What a text is found by. Of an enormous one it is the beginning."""
+    """Return the words and parts of a text; of a very long text, those of its beginning."""
     text = text[:MAX_TEXT_LENGTH]
     while True:
         analysis = _analyze(text)
-        size = _size(analysis) if len(text) > MAX_DISTINCT_BYTES // 32 else 0  # a character gives less than 32 bytes
+        size = _size(analysis) if len(text) > MAX_DISTINCT_BYTES // 32 else 0  # a character yields less than 32 bytes
         if size <= MAX_DISTINCT_BYTES:
             return analysis
         text = text[: len(text) * MAX_DISTINCT_BYTES * 9 // (size * 10)]
 
 
 def _size(analysis: Analysis) -> int:
-    """The bytes of the different words, with what an index needs to keep each of them."""
+    """Return the bytes of the distinct words, with the overhead of the index."""
     return sum(len(word.encode()) + 5 for word in {*analysis.words, *analysis.parts})
 
 
@@ -127,7 +127,7 @@ def _analyze(text: str) -> Analysis:
 
 
 def _split_text(text: str) -> Iterator[str]:
-    """A long text cut between words, so that no single step over it takes long."""
+    """Split a long text between words, so that no single step takes long."""
     begin = 0
     while len(text) - begin > _PIECE_LENGTH:
         separator = _SEPARATOR.search(text, begin + _PIECE_LENGTH)
@@ -152,7 +152,7 @@ def _find_runs(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=50_000)
 def _word(run: str) -> _Word | None:
-    """A run of letters: one word, and its parts if it is in camel case; none if there was nothing but marks."""
+    """Return a run as a word, with its parts if it is in camel case; None if it contains only marks."""
     folded = fold(run)[:MAX_WORD_LENGTH]
     cuts = _camel_case_cuts(run)
     if not folded or len(cuts) == 2:
@@ -163,7 +163,7 @@ def _word(run: str) -> _Word | None:
 
 
 def _camel_case_cuts(run: str) -> list[int]:
-    """Where the parts of a word in camel case begin, and where the last one ends."""
+    """Return the start of each part of a camel-case word, and the end of the last one."""
     rest = run[1:]
     if rest == rest.lower() or run.isupper():
         return [0, len(run)]
@@ -179,12 +179,12 @@ def _camel_case_cuts(run: str) -> list[int]:
 
 
 def fold(run: str) -> str:
-    """A word, or a row of characters, without what makes no difference."""
+    """Return a word without case, diacritics and width."""
     return run.lower() if run.isascii() else unicodedata.normalize("NFC", run.translate(_FOLD_TABLE))
 
 
 class _FoldTable(dict[int, str]):
-    """What becomes of each character; found out when it is first met."""
+    """Folded characters, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         folded = self[code] = _fold_character(chr(code))
@@ -195,7 +195,7 @@ _FOLD_TABLE: Final = _FoldTable()
 
 
 def _fold_character(character: str) -> str:
-    """A character without case, diacritics and width. It may become several, or none."""
+    """Return a character without case, diacritics and width; the result may be several characters or none."""
     digit = unicodedata.decimal(character, None)
     if digit is not None:
         return str(digit)
@@ -213,8 +213,8 @@ def _is_ornament(mark: str) -> bool:
 
 
 def terms_from(query: str) -> list[Term]:
-    """What a query asks for: everything of it must be there."""
-    chunks: list[tuple[str, bool]] = []  # words in a row, and whether they were quoted
+    """Return the terms of a query. All of them must match."""
+    chunks: list[tuple[str, bool]] = []  # consecutive words, and whether they are quoted
     position = 0
     for quotation in _QUOTATION.finditer(query):
         chunks.extend((chunk, False) for chunk in query[position : quotation.start()].split())
@@ -247,18 +247,18 @@ def _term(chunk: str, is_last: bool) -> Term:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """A match: which term, and where in the text."""
+    """A match: the index of the term, and its position in the text."""
 
     term: int
     begin: int
     end: int
 
 
-_MAX_PLACES: Final = 500  # of one term, that are compared; the first ones
+_MAX_PLACES: Final = 500  # per term; later ones are ignored
 
 
 def excerpt(text: str, terms: list[Term], length: int = 160) -> Excerpt:
-    """The piece of a text with the most of what was asked for."""
+    """Return the piece of a text that contains the most terms."""
     text = unicodedata.normalize("NFC", text[:MAX_TEXT_LENGTH])
     places = _find_places(text, terms)
     begin, end = _excerpt_bounds(text, _best_range(places, length), length)
@@ -274,7 +274,7 @@ def _to_one_line(text: str) -> str:
 
 
 def _find_places(text: str, terms: list[Term]) -> list[_Place]:
-    """Where the terms are, in the order of the text."""
+    """Return the matches of the terms in the order of the text."""
     words: list[str] = []
     spans: list[tuple[int, int]] = []
     places: list[_Place] = []
@@ -297,7 +297,7 @@ def _find_places(text: str, terms: list[Term]) -> list[_Place]:
 
 
 def _row_spans(run: str, row: str, at: int) -> list[tuple[int, int]]:
-    """Where the characters of a folded row stand; where folding made more or fewer of them, it is the whole run."""
+    """Return the positions of folded characters; the whole run for each if folding changed their number."""
     if len(run) == len(row):
         return [(at + number, at + number + 1) for number in range(len(row))]
     return [(at, at + len(run))] * len(row)
@@ -317,7 +317,7 @@ def _find_phrases(term: Term, words: list[str], spans: list[tuple[int, int]]) ->
 
 
 def _best_range(places: list[_Place], length: int) -> tuple[int, int]:
-    """From where to where the most of the terms are close together; the first such place."""
+    """Return the first range in which the most terms are close together."""
     best, most, every = (0, 0), 0, len({place.term for place in places})
     for number, first in enumerate(places):
         if most == every:
@@ -331,7 +331,7 @@ def _best_range(places: list[_Place], length: int) -> tuple[int, int]:
 
 
 def _excerpt_bounds(text: str, place: tuple[int, int], length: int) -> tuple[int, int]:
-    """That many characters with the place in the middle, from the beginning of a word to the end of one."""
+    """Return the bounds of about ``length`` characters around a range, at word boundaries."""
     spare = max(0, length - (place[1] - place[0]))
     begin = max(0, min(place[0] - spare // 2, len(text) - length))
     end = min(len(text), max(begin + length, place[1]))
