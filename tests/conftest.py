@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import forked
+from tests import cli_runner
 from tests.servers.fixtures import aimock_server, llama_server  # noqa: F401  fixtures for every folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,4 +73,4 @@ def suites() -> Path:
 
 def pytest_sessionfinish() -> None:
     """Stop the forked processes."""
-    forked.close()
+    cli_runner.close()

@@ -9,15 +9,25 @@ from pathlib import Path
 
 import dragoman
 from dragoman.cli.tour import example_conversation
+from tests import cli_runner
 
 COMMAND = Path(sys.executable).with_name("dragoman")
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "140", "NO_COLOR": "1"}
+    """Run a command without the cost of its imports."""
+    return cli_runner.run_text(*arguments, environment=_environment(), cwd=cwd)
+
+
+def run_program(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the installed program."""
     return subprocess.run(
-        [COMMAND, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=60
+        [COMMAND, *arguments], capture_output=True, text=True, check=False, env=_environment(), timeout=60
     )
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "140", "NO_COLOR": "1"}
 
 
 def written(file: Path, messages: tuple[dragoman.Message, ...]) -> Path:
@@ -26,16 +36,16 @@ def written(file: Path, messages: tuple[dragoman.Message, ...]) -> Path:
 
 
 def test_help_lists_every_command_and_what_it_does() -> None:
-    done = run("--help")
+    done = run_program("--help")
     assert done.returncode == 0
     for command in ("tour", "check", "price"):
         assert command in done.stdout
         assert run(command, "--help").returncode == 0
-    assert run("--version").stdout.strip() == dragoman.__version__
+    assert run_program("--version").stdout.strip() == dragoman.__version__
 
 
 def test_the_tour_shows_the_format_at_work() -> None:
-    done = run("tour")
+    done = run_program("tour")
     assert done.returncode == 0
     assert done.stderr == ""
     for sign in (

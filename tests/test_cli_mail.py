@@ -16,7 +16,7 @@ import pytest
 from dragoman.letters import answer_letter, letter_schema, needs_input_letter, task_result_letter, write_letter
 from dragoman.mail import Mail
 from dragoman.store import open_store
-from tests import forked
+from tests import cli_runner
 from tests.letters.examples import COMPLETE, EXAMPLES
 
 COMMAND = Path(sys.executable).with_name("dragoman")
@@ -43,14 +43,14 @@ class Home:
     def url(self) -> str:
         return f"sqlite:///{self.folder / 'mail.db'}"
 
-    def run(self, *arguments: str | Path, given: bytes | str = b"") -> subprocess.CompletedProcess[bytes]:
-        data = given.encode() if isinstance(given, str) else given
-        done = forked.run(*arguments, environment=self.environment, given=data)
+    def run(self, *arguments: str | Path, stdin: bytes | str = b"") -> subprocess.CompletedProcess[bytes]:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = cli_runner.run(*arguments, environment=self.environment, stdin=data)
         assert b"Traceback" not in done.stderr
         return done
 
-    def json(self, *arguments: str | Path, given: bytes | str = b"") -> Any:
-        return json.loads(self.run(*arguments, "--json", given=given).stdout)
+    def json(self, *arguments: str | Path, stdin: bytes | str = b"") -> Any:
+        return json.loads(self.run(*arguments, "--json", stdin=stdin).stdout)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def test_a_letter_is_valid_and_has_an_id(home: Home) -> None:
-    done = home.run("letter", "validate", "-", given=COMPLETE)
+    done = home.run("letter", "validate", "-", stdin=COMPLETE)
     assert done.returncode == 0
     assert done.stdout.startswith(b"valid: task_result 6601cdb4")
 
@@ -85,7 +85,7 @@ def test_everything_that_is_wrong_is_printed_with_its_place(home: Home) -> None:
 
 def test_several_letters_stand_on_a_line_each(home: Home) -> None:
     lines = [json.dumps(EXAMPLES["basic"]), "not JSON", json.dumps({**EXAMPLES["error"], "priority": 1})]
-    done = home.run("letter", "validate", "-", given="\n".join(lines))
+    done = home.run("letter", "validate", "-", stdin="\n".join(lines))
     assert done.returncode == 1
     out = done.stdout.decode()
     assert "error    -:2 " in out
@@ -111,8 +111,8 @@ def result(**fields: Any) -> bytes:
 
 
 def test_a_letter_is_sent_once_and_seen_without_being_taken(home: Home) -> None:
-    assert home.json("mail", "send", "-", given=result(message_id="m1"))["is_new"]
-    again = home.run("mail", "send", "-", given=result(message_id="m1"))
+    assert home.json("mail", "send", "-", stdin=result(message_id="m1"))["is_new"]
+    again = home.run("mail", "send", "-", stdin=result(message_id="m1"))
     assert again.stdout == b"already sent to ARCH: m1\n"
     (box,) = home.json("mail", "inbox")["mailboxes"]
     assert (box["recipient_id"], box["ready"]) == ("ARCH", 1)
@@ -125,7 +125,7 @@ def test_a_letter_is_sent_once_and_seen_without_being_taken(home: Home) -> None:
 
 
 def test_what_is_no_letter_is_not_sent(home: Home) -> None:
-    done = home.run("mail", "send", "-", given=json.dumps({**EXAMPLES["complete"], "type": "done"}))
+    done = home.run("mail", "send", "-", stdin=json.dumps({**EXAMPLES["complete"], "type": "done"}))
     assert done.returncode == 2
     assert done.stderr.decode().rstrip().endswith("[unknown_letter_type]")
     assert home.run("mail", "inbox").stdout == b"no mail\n"
@@ -161,7 +161,7 @@ def test_a_secret_is_stars_wherever_it_is_looked_at(home: Home) -> None:
         message_id="ask",
     )
     answer = answer_letter(request, inputs={"api_key": SECRET}, output=f"it is {SECRET}", timestamp=WHEN)
-    outputs = [home.run("mail", "send", "-", given=write_letter(letter)) for letter in (request, answer)]
+    outputs = [home.run("mail", "send", "-", stdin=write_letter(letter)) for letter in (request, answer)]
     for asked in (("inbox", "CA"), ("inbox", "--task", "T-1", "--json"), ("dead", "--json")):
         outputs.append(home.run("mail", *asked))
     assert all(SECRET.encode() not in done.stdout + done.stderr for done in outputs)
@@ -172,14 +172,14 @@ def test_a_secret_is_stars_wherever_it_is_looked_at(home: Home) -> None:
 
 
 def test_what_arrives_is_shown_as_it_arrives(home: Home) -> None:
-    home.run("mail", "send", "-", given=result(message_id="before"))
+    home.run("mail", "send", "-", stdin=result(message_id="before"))
     with subprocess.Popen(
         [COMMAND, "mail", "watch", "ARCH", "--json"], env=home.environment, stdout=subprocess.PIPE
     ) as watching:
         assert watching.stdout is not None
         seen: list[str] = []
         for number in range(200):
-            home.run("mail", "send", "-", given=result(message_id=f"m{number}"))
+            home.run("mail", "send", "-", stdin=result(message_id=f"m{number}"))
             if os.get_blocking(watching.stdout.fileno()):
                 os.set_blocking(watching.stdout.fileno(), False)
             lines = watching.stdout.readlines()

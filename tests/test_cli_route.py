@@ -16,7 +16,7 @@ from dragoman.catalog import builtin
 from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role, TextBlock
 from dragoman.routing import collect_facts
 from dragoman.store import open_store
-from tests import forked
+from tests import cli_runner
 from tests.routing.models import NOW
 
 COMMAND = Path(sys.executable).with_name("dragoman")
@@ -47,7 +47,7 @@ class Home:
         }
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        done = forked.run_text(*arguments, environment=self.environment, cwd=self.folder)
+        done = cli_runner.run_text(*arguments, environment=self.environment, cwd=self.folder)
         assert KEY not in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done

@@ -24,7 +24,7 @@ from dragoman.cli.stats import bar
 from dragoman.cli.tour import example_conversation
 from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
-from tests import forked
+from tests import cli_runner
 from tests.store.talk import answered, message, said
 from tests.test_cli import COMMAND, written
 
@@ -36,7 +36,7 @@ def run(*arguments: str | Path, store: Path | str | None = None, **options: Any)
     environment.pop("DRAGOMAN_STORE", None)
     if store is not None:
         environment["DRAGOMAN_STORE"] = str(store)
-    return forked.run_text(*arguments, environment=environment, **options)
+    return cli_runner.run_text(*arguments, environment=environment, **options)
 
 
 def document(*arguments: str | Path, store: Path) -> Any:

@@ -34,6 +34,7 @@ from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 from dragoman import catalog, entries, errors, event, exchange, pricing, routing, toolschema
 from dragoman.cli.parser import app
 from dragoman.exchange import FAULT_CODES
+from tests import cli_runner
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -103,18 +104,9 @@ def commands_of(text: str) -> list[tuple[str, str]]:
 
 def output_of(command: str) -> tuple[str, int]:
     """What a command prints in a terminal of 80 columns without colours, and its exit code."""
-    program = shutil.which("dragoman", path=Path(sys.executable).parent)
-    assert program, "the command is not installed beside this Python"
     terminal = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
-    done = subprocess.run(
-        [program, *shlex.split(command)[1:]],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **terminal},
-        encoding="utf-8",
-        check=False,
-        timeout=60,
-    )
+    arguments = shlex.split(command)[1:]
+    done = cli_runner.run_text(*arguments, environment={**os.environ, **terminal}, merge_stderr=True)
     return done.stdout, done.returncode
 
 

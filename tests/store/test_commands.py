@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli.tour import example_conversation
-from tests import forked
+from tests import cli_runner
 from tests.store.conftest import Place
 from tests.test_cli import written
 
@@ -19,7 +19,7 @@ async def test_every_command_does_the_same_on_every_engine(shared_place: Place, 
     session_id = messages[0].session_id
 
     def told(*arguments: str | Path, exit_code: int = 0) -> Any:
-        done = forked.run_text(*arguments, "--store", shared_place.url, "--json", environment=os.environ)
+        done = cli_runner.run_text(*arguments, "--store", shared_place.url, "--json", environment=os.environ)
         assert (done.returncode, done.stderr) == (exit_code, "")
         return json.loads(done.stdout)
 
@@ -49,7 +49,7 @@ async def test_where_nobody_knows_where_files_are_who_deletes_is_told_so(shared_
             await store.create_session(name)
 
     def told(*arguments: str) -> tuple[str, ...]:
-        done = forked.run_text(*arguments, "--yes", "--store", shared_place.url, environment=os.environ)
+        done = cli_runner.run_text(*arguments, "--yes", "--store", shared_place.url, environment=os.environ)
         return tuple(done.stdout.splitlines())
 
     known, hint = "deleted s1 with 0 messages", "attachments were not deleted: set their location with --attachments"

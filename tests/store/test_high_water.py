@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.store import Store, high_water, open_store
 from dragoman.store.high_water import HighWaterMark, MarkState
-from tests import forked
+from tests import cli_runner
 from tests.store.conftest import Clock, Place
 from tests.store.talk import said
 
@@ -134,7 +134,7 @@ async def test_the_command_names_a_loss_and_accepts_it(tmp_path: Path) -> None:
     await _filled(path, "two")
     shutil.copy(older, path)
     for options, exit_code in (((), 1), ((), 1), (("--accept-loss",), 0), ((), 0)):
-        done = forked.run_text("verify", "--store", path, *options, environment=os.environ)
+        done = cli_runner.run_text("verify", "--store", path, *options, environment=os.environ)
         assert (done.returncode, "acknowledged up to message 2" in done.stdout) == (exit_code, exit_code == 1)
 
 

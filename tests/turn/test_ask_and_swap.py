@@ -18,6 +18,7 @@ import pytest
 from dragoman.message import Message, MessageStatus, Role
 from dragoman.store import open_store
 from dragoman.tui.widgets import text_of
+from tests import cli_runner
 from tests.servers.faulty_server import SILENCE, FaultyServer, encode_chunk, make_head
 from tests.strict import StrictProvider, strict_provider
 from tests.tui.ground import PIXEL
@@ -79,9 +80,10 @@ class Home:
         )
 
     async def run(self, *arguments: str | Path, piped: str = "") -> Done:
-        process = await self.start(*arguments)
-        out, err = await asyncio.wait_for(process.communicate(piped.encode()), 120)
-        return Done(process.returncode, out.decode(), err.decode())
+        """Run a command to its end, while the fake providers answer in this loop."""
+        options = {"environment": self.environment, "cwd": self.folder, "stdin": piped.encode()}
+        done = await asyncio.to_thread(cli_runner.run_text, *arguments, **options)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     async def kept(self) -> list[list[Message]]:
         """Every conversation, the newest first."""

@@ -16,8 +16,8 @@ from dragoman.bus import Bus
 from dragoman.bus.otel import SpanExporter
 from dragoman.exchange import SideEffects
 from dragoman.tools import tool
+from tests import cli_runner
 from tests.strict import call, say, think
-from tests.test_cli import COMMAND
 from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 SECRET = "sk-ant-api03-" + "a1B2" * 20
@@ -134,11 +134,7 @@ async def test_after_a_question_at_the_command_line_its_trace_can_be_read(tmp_pa
 
 
 async def run(environment: dict[str, str], *arguments: str) -> str:
-    """What a command prints; the fake it talks to lives in this process."""
-    piped = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, *arguments, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=piped, stderr=piped
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+    """Run a command while the fake provider answers in this loop, and return its output."""
+    done = await asyncio.to_thread(cli_runner.run_text, *arguments, environment=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from dragoman.errors import PolicyError, RoutingConstraintError
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, Usage
 from dragoman.turn import Agent, TurnStart
-from tests.test_cli import COMMAND
+from tests import cli_runner
 from tests.turn.fake_agent import FakeAgent, open_fake_agent
 from tests.turn.test_turn import PICTURE
 
@@ -162,7 +163,7 @@ async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tm
                 session = await it.store.create_session()
                 agent = await it.agent()
                 await agent.ask(session.id, f"@{name} translate letter {number} into French")
-                await evaluated(url, session.id, score)
+                await evaluate(url, session.id, score)
         agent = await it.agent()
         told = [event async for event in agent.turn(it.session, "translate this letter into French")]
         assert isinstance(told[0], TurnStart)
@@ -184,15 +185,14 @@ async def test_what_one_user_judged_does_not_choose_the_models_of_another(tmp_pa
                 session = await it.store.create_session(user_id="ada")
                 agent = await it.agent()
                 await agent.ask(session.id, f"@{name} translate letter {number} into French", user_id="ada")
-                await evaluated(url, session.id, score)
+                await evaluate(url, session.id, score)
         agent = await it.agent()
         for user, model in (("bea", "fake-openai_chat:model"), ("ada", "fake-anthropic:model")):
             session = await it.store.create_session(user_id=user)
             assert (await agent.ask(session.id, "translate this letter into French", user_id=user)).model == model
 
 
-async def evaluated(url: str, session_id: str, score: str) -> None:
-    """Judge the last turn of a session, as a person would."""
+async def evaluate(url: str, session_id: str, score: str) -> None:
+    """Judge the last turn of a session with the command."""
     arguments = ("evaluate", session_id, "--score", score, "--store", url)
-    process = await asyncio.create_subprocess_exec(COMMAND, *arguments, stdout=asyncio.subprocess.DEVNULL)
-    assert await process.wait() == 0
+    assert (await asyncio.to_thread(cli_runner.run_text, *arguments, environment=os.environ)).returncode == 0
