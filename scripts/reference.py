@@ -259,14 +259,23 @@ def _annotation_text(annotation: str) -> str:
         "dict[str, Count]": "object of integers from 0",
         "tuple[ContentBlock, ...]": "list of blocks",
         "tuple[str, ...]": "list of texts",
+        "tuple[int, ...]": "list of integers",
+        "dict[str, str]": "object of texts",
         "tuple[Attachment, ...]": "a list of these",
     }
     parts = [part.strip() for part in annotation.split(" | ")]
-    literal = re.fullmatch(r"Literal\[(.*)\]", annotation)
+    literal = re.fullmatch(r"Literal\[(.*)\]", parts[0])
     if literal:
         return " or ".join(f"`{word}`" for word in literal[1].replace("'", '"').split(", "))
-    texts = [names.get(part, f"[{part}](#{part.lower()})") for part in parts if part != "None"]
+    texts = [names.get(part) or _class_link(part) for part in parts if part != "None"]
     return " or ".join(texts)
+
+
+def _class_link(annotation: str) -> str:
+    """Return a link to the section of a class, or of the class of the items of a tuple."""
+    item = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", annotation)
+    name = item[1] if item else annotation
+    return f"list of [{name}](#{name.lower()})" if item else f"[{name}](#{name.lower()})"
 
 
 def _default_text(value: Any) -> str:

@@ -14,6 +14,8 @@ from dragoman.ids import ALPHABET
 from dragoman.message import (
     Attachment,
     AudioBlock,
+    CacheHint,
+    Citation,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
@@ -29,6 +31,7 @@ from dragoman.message import (
     RoutingMode,
     TextBlock,
     ThinkingBlock,
+    TokenLogprob,
     TokenUsage,
     ToolResultBlock,
     ToolUseBlock,
@@ -74,18 +77,37 @@ unknown_blocks = st.sampled_from(
 ).map(lambda data: UnknownBlock(RawJson(data)))
 
 
+hints = st.none() | st.builds(CacheHint, st.none() | st.sampled_from(["5m", "1h"]))
+citations = st.builds(
+    Citation,
+    start=st.none() | counts,
+    end=st.none() | counts,
+    url=st.none() | texts,
+    title=st.none() | texts,
+    unit=st.sampled_from([None, "char", "page", "block"]),
+)
+logprobs = st.builds(TokenLogprob, texts, st.floats(-100, 0), st.none() | st.lists(st.integers(0, 255)).map(tuple))
+
+
 def _blocks(*, with_unknown: bool) -> dict[type, st.SearchStrategy[Any]]:
     extra = {"provider_raw": raws, "unknown_fields": unknown_fields if with_unknown else st.just(UNSET)}
     media = sources if with_unknown else st.builds(ImageSource, st.just("url"), texts)
     return {
-        TextBlock: st.builds(TextBlock, texts, **extra),
-        ToolUseBlock: st.builds(ToolUseBlock, tool_ids, texts, objects, **extra),
+        TextBlock: st.builds(
+            TextBlock,
+            texts,
+            **extra,
+            citations=st.lists(citations, max_size=1).map(tuple),
+            token_logprobs=st.lists(logprobs, max_size=1).map(tuple),
+            cache_hint=hints,
+        ),
+        ToolUseBlock: st.builds(ToolUseBlock, tool_ids, texts, objects, **extra, free_form=st.booleans()),
         InvalidToolUseBlock: st.builds(InvalidToolUseBlock, tool_ids, texts, texts, texts, **extra),
-        ImageBlock: st.builds(ImageBlock, media, texts, **extra),
+        ImageBlock: st.builds(ImageBlock, media, texts, **extra, cache_hint=hints, detail=st.none() | texts),
         DocumentBlock: st.builds(DocumentBlock, media, texts, st.none() | texts, **extra),
         AudioBlock: st.builds(AudioBlock, media, texts, **extra),
         VideoBlock: st.builds(VideoBlock, media, texts, **extra),
-        ThinkingBlock: st.builds(ThinkingBlock, texts, st.none() | texts, **extra),
+        ThinkingBlock: st.builds(ThinkingBlock, texts, st.none() | texts, **extra, is_summary=st.booleans()),
         RedactedThinkingBlock: st.builds(RedactedThinkingBlock, texts, **extra),
         OpaqueBlock: st.builds(OpaqueBlock, words, objects, **extra),
     }
@@ -101,7 +123,7 @@ def blocks(*, with_unknown: bool = True) -> st.SearchStrategy[ContentBlock]:
         st.lists(simple, max_size=2),
         st.booleans(),
         raws,
-        unknown_fields if with_unknown else st.just(UNSET),
+        unknown_fields=unknown_fields if with_unknown else st.just(UNSET),
     )
     return simple | results
 

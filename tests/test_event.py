@@ -46,7 +46,7 @@ def test_the_events_have_the_names_of_the_specification() -> None:
         "usage_update",
         "error",
     }
-    assert names == specified | {"message_start", "block_complete"}
+    assert names == specified | {"message_start", "block_complete", "alternative_complete"}
 
 
 @given(strategies.replies)

@@ -34,6 +34,7 @@ from dragoman.event import (
 from dragoman.exchange import Fault, Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
 from dragoman.ids import DEFAULT_ID_FORMAT, ToolIds, derive_ulid, ulid
 from dragoman.message import (
+    Alternative,
     CallBlock,
     ContentBlock,
     InvalidToolUseBlock,
@@ -136,6 +137,7 @@ class Adapter:
             usage=context.usage,
             status=status or (MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR),
             provider_raw=_message_notes(reply),
+            alternatives=tuple(_set_alternative_ids(each, context) for each in reply.alternatives),
             **metadata_fields,
         )
         content = tuple(_set_block_id(block, context) for block in reply.content)
@@ -246,6 +248,10 @@ def _drop_notes(block: ContentBlock) -> ContentBlock:
     if isinstance(block, OpaqueBlock | UnknownBlock) or block.provider_raw is None:
         return block
     return msgspec.structs.replace(block, provider_raw=None)
+
+
+def _set_alternative_ids(alternative: Alternative, context: RequestContext) -> Alternative:
+    return alternative.replace(content=tuple(_set_block_id(block, context) for block in alternative.content))
 
 
 def _message_notes(reply: Reply) -> ProviderRaw | None:

@@ -23,11 +23,15 @@ from dragoman.errors import InputError, JsonError
 from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
 from dragoman.jsontext import OWN, has_lone_surrogate, join_surrogates, read_json
 from dragoman.message import (
+    Alternative,
+    Citation,
     ContentBlock,
     InvalidToolUseBlock,
     ProviderRaw,
+    StopDetails,
     TextBlock,
     ThinkingBlock,
+    TokenLogprob,
     TokenUsage,
     ToolUseBlock,
 )
@@ -51,11 +55,13 @@ class MessageStart(Event, frozen=True, tag_field="type", tag="message_start"):
 
 
 class TextDelta(Event, frozen=True, tag_field="type", tag="text_delta"):
-    """A fragment of a text block. The first one opens the block."""
+    """A fragment of a text block. The first one opens the block. Citations and probabilities of fragments add up."""
 
     index: int
     text: str
     provider_raw: ProviderRaw | None = None
+    citations: tuple[Citation, ...] = ()  # further sources of the block
+    token_logprobs: tuple[TokenLogprob, ...] = ()  # probabilities of further tokens
 
 
 class ThinkingDelta(Event, frozen=True, tag_field="type", tag="thinking_delta"):
@@ -65,6 +71,7 @@ class ThinkingDelta(Event, frozen=True, tag_field="type", tag="thinking_delta"):
     text: str
     signature: str | None = None
     provider_raw: ProviderRaw | None = None
+    is_summary: bool = False  # the text is a summary that the provider made; of the first fragment
 
 
 class ToolUseStart(Event, frozen=True, tag_field="type", tag="tool_use_start"):
@@ -74,6 +81,7 @@ class ToolUseStart(Event, frozen=True, tag_field="type", tag="tool_use_start"):
     id: str  # canonical id, tu_<ulid>
     name: str
     provider_raw: ProviderRaw | None = None  # ``provider_raw`` of the call as far as known: a hint for writers
+    free_form: bool = False  # the tool takes one text; the fragments still add up to a JSON object
 
 
 class ToolUseInputDelta(Event, frozen=True, tag_field="type", tag="tool_use_input_delta"):
@@ -97,6 +105,12 @@ class BlockComplete(Event, frozen=True, tag_field="type", tag="block_complete"):
     block: ContentBlock
 
 
+class AlternativeComplete(Event, frozen=True, tag_field="type", tag="alternative_complete"):
+    """A further answer to a request for several. It is not streamed: it arrives whole, before the end of the first."""
+
+    alternative: Alternative
+
+
 class UsageUpdate(Event, frozen=True, tag_field="type", tag="usage_update"):
     """The usage so far. The last one counts, also if it follows the end."""
 
@@ -109,6 +123,7 @@ class MessageComplete(Event, frozen=True, tag_field="type", tag="message_complet
     stop_reason: StopReason
     stop_sequence: str | None = None
     provider_raw: ProviderRaw | None = None
+    stop_details: StopDetails | None = None
 
 
 class StreamError(Event, frozen=True, tag_field="type", tag="error"):
@@ -126,6 +141,7 @@ StreamEvent = (
     | ToolUseInputDelta
     | ToolUseEnd
     | BlockComplete
+    | AlternativeComplete
     | UsageUpdate
     | MessageComplete
     | StreamError
@@ -140,26 +156,29 @@ def unfold(reply: Reply) -> tuple[StreamEvent, ...]:
     events: list[StreamEvent] = [MessageStart(reply.model, reply.provider_raw)]
     for index, block in enumerate(reply.content):
         events.extend(_block_events(index, block))
+    events.extend(AlternativeComplete(alternative) for alternative in reply.alternatives)
     if reply.usage is not None:
         events.append(UsageUpdate(reply.usage))
     if reply.fault is not None:
         events.append(StreamError(reply.fault, reply.provider_raw))
     else:
-        events.append(MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw))
+        end = MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw, reply.stop_details)
+        events.append(end)
     return tuple(events)
 
 
 def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
-    if getattr(block, "unknown_fields", UNSET) is not UNSET:  # only the whole block can carry unknown fields
+    is_whole = getattr(block, "cache_hint", None) is not None or getattr(block, "unknown_fields", UNSET) is not UNSET
+    if is_whole:  # fields that only the whole block can carry
         return (BlockComplete(index, block),)
     match block:
         case TextBlock():
-            return (TextDelta(index, block.text, block.provider_raw),)
+            return (TextDelta(index, block.text, block.provider_raw, block.citations, block.token_logprobs),)
         case ThinkingBlock():
-            return (ThinkingDelta(index, block.text, block.signature, block.provider_raw),)
+            return (ThinkingDelta(index, block.text, block.signature, block.provider_raw, block.is_summary),)
         case ToolUseBlock():
             return (
-                ToolUseStart(index, block.id, block.name, block.provider_raw),
+                ToolUseStart(index, block.id, block.name, block.provider_raw, block.free_form),
                 ToolUseInputDelta(index, msgspec.json.encode(block.input).decode()),
                 ToolUseEnd(index, block.provider_raw),
             )
@@ -261,12 +280,15 @@ class _OpenText:
         self.parts: list[str] = []
         self.signature: str | None = None
         self.provider_raw: ProviderRaw | None = None
+        self.is_summary = False
+        self.citations: list[Citation] = []
+        self.token_logprobs: list[TokenLogprob] = []
 
     def block(self) -> ContentBlock:
         text = join_surrogates("".join(self.parts))
         if self.kind is TextDelta:
-            return TextBlock(text, self.provider_raw)
-        return ThinkingBlock(text, self.signature, self.provider_raw)
+            return TextBlock(text, self.provider_raw, tuple(self.citations), tuple(self.token_logprobs))
+        return ThinkingBlock(text, self.signature, self.provider_raw, self.is_summary)
 
 
 class _OpenCall:
@@ -287,7 +309,7 @@ class _OpenCall:
             value: Any = read_json(text, OWN) if text.strip() else {}
             if not isinstance(value, dict):
                 raise JsonError(f"a tool's input is a JSON object, not {type(value).__name__}")
-            return ToolUseBlock(self.start.id, self.start.name, value, provider_raw)
+            return ToolUseBlock(self.start.id, self.start.name, value, provider_raw, self.start.free_form)
         except (JsonError, ValueError) as error:
             return self.invalid(str(error), provider_raw)
 
@@ -320,6 +342,7 @@ class Accumulator:
         ] = {}  # calls without input, as they are if the output limit cut them off
         self.invalid_call: InvalidToolUseBlock | None = None  # the first call with an invalid input
         self.usage: TokenUsage | None = None
+        self.alternatives: list[Alternative] = []
         self.fault: Fault | None = None
         self.has_late_events = False
 
@@ -361,6 +384,8 @@ class Accumulator:
                     self.calls_without_input[index] = call.invalid(
                         "the output limit came before its input", provider_raw
                     )
+            case AlternativeComplete(alternative):
+                self.alternatives.append(alternative)
             case MessageStart():
                 if self.start is not None:
                     return "the message begins a second time"
@@ -390,8 +415,12 @@ class Accumulator:
         block.parts.append(delta.text)
         if delta.provider_raw is not None:
             block.provider_raw = {**(block.provider_raw or {}), **delta.provider_raw}
-        if type(delta) is ThinkingDelta and delta.signature is not None:
-            block.signature = delta.signature
+        if isinstance(delta, ThinkingDelta):
+            block.signature = block.signature if delta.signature is None else delta.signature
+            block.is_summary = block.is_summary or delta.is_summary
+        else:
+            block.citations.extend(delta.citations)
+            block.token_logprobs.extend(delta.token_logprobs)
         return None
 
     def _log_late_event(self, event: StreamEvent) -> None:
@@ -435,6 +464,8 @@ class Accumulator:
             model=self.start.model if self.start else None,
             fault=fault,
             provider_raw=self.provider_raw,
+            stop_details=completion.stop_details if completion else None,
+            alternatives=tuple(self.alternatives),
         )
 
     def _to_block(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock:

@@ -13,7 +13,17 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.jsontext import validate_json
-from dragoman.message import ContentBlock, Message, ProviderRaw, TokenUsage, blocks_from
+from dragoman.message import (
+    Alternative,
+    CacheHint,
+    ContentBlock,
+    Message,
+    ProviderRaw,
+    StopDetails,
+    TokenUsage,
+    blocks_from,
+)
+from dragoman.message import StopReason as StopReason  # noqa: PLC0414  exported again: it is part of a reply
 from dragoman.value import ValidatedMeta, Value
 
 
@@ -27,6 +37,17 @@ class SideEffects(enum.StrEnum):
     NETWORK = "network"  # outbound network mutation (POST, etc.)
 
 
+class Grammar(Value, frozen=True):
+    """The grammar of the text that a free-form tool takes."""
+
+    syntax: str  # lark or regex
+    definition: str  # the grammar
+
+
+# The input schema of a free-form tool: its text is the only property.
+FREE_FORM_SCHEMA: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
+
 class ToolDefinition(Value, metaclass=ValidatedMeta, frozen=True):
     """A tool that a model may call."""
 
@@ -36,6 +57,11 @@ class ToolDefinition(Value, metaclass=ValidatedMeta, frozen=True):
     side_effects: SideEffects  # the strongest effect of the tool
     requires_workspace: bool = True  # the tool accesses files of a workspace
     provider_raw: ProviderRaw | None = None  # fields that only one dialect supports
+    strict: bool | None = None  # whether the provider must enforce the schema
+    cache_hint: CacheHint | None = None  # cache the prompt up to and including this tool
+    defer_loading: bool | None = None  # the model sees it only after it has searched for it
+    free_form: bool = False  # the tool takes one text instead of an object; see ``FREE_FORM_SCHEMA``
+    grammar: Grammar | None = None  # the grammar of that text
 
     def validate(self) -> None:
         super().validate()
@@ -45,10 +71,12 @@ class ToolDefinition(Value, metaclass=ValidatedMeta, frozen=True):
 
 
 class OpaqueTool(Value, metaclass=ValidatedMeta, frozen=True):
-    """A tool that only one dialect supports, for example a web search that the provider runs."""
+    """A tool that the provider runs, such as a web search. Other dialects write their own tool of the same kind."""
 
-    dialect: str  # the only dialect that writes it
+    dialect: str  # the dialect of ``wire``
     wire: dict[str, Any]  # the original wire object
+    kind: str | None = None  # one word for all dialects: web_search, web_fetch, code_execution, …
+    settings: dict[str, Any] | None = None  # settings that several dialects share: allowed_domains, max_uses, …
 
     def validate(self) -> None:
         validate_json(self.wire, "wire")
@@ -59,6 +87,7 @@ class ToolChoice(Value, frozen=True):
 
     mode: Literal["auto", "none", "required", "tool"]  # "tool": the tool named below
     name: str | None = None  # the tool that it must call
+    allowed: tuple[str, ...] = ()  # the tools that it may call; empty: all
 
 
 class ResponseFormat(Value, frozen=True):
@@ -68,6 +97,7 @@ class ResponseFormat(Value, frozen=True):
     json_schema: dict[str, Any] | None = None  # the schema
     name: str | None = None  # name of the schema
     strict: bool | None = None  # whether the provider must enforce it
+    description: str | None = None  # purpose of the format, for the model
 
 
 class Reasoning(Value, frozen=True, kw_only=True):
@@ -76,6 +106,7 @@ class Reasoning(Value, frozen=True, kw_only=True):
     enabled: bool | None = None  # on or off, for providers without other settings
     effort: str | None = None  # low, medium, high, …
     budget_tokens: int | None = None  # maximum number of tokens
+    summary: str | None = None  # whether the answer shows a summary of it: none, auto, concise, detailed
 
 
 class Options(Value, frozen=True, kw_only=True):
@@ -96,6 +127,16 @@ class Options(Value, frozen=True, kw_only=True):
     service_tier: str | None = None  # the service tier
     user: str | None = None  # the end user, as the caller names them
     stream: bool | None = None  # whether to stream the answer
+    n: int | None = None  # number of answers
+    logprobs: bool | None = None  # whether to return the probabilities of tokens
+    top_logprobs: int | None = None  # number of most likely tokens to return for each place
+    verbosity: str | None = None  # length of the answer: low, medium, high
+    store: bool | None = None  # whether the provider keeps the answer
+    metadata: dict[str, str] | None = None  # labels that the provider keeps with the answer
+    safety_identifier: str | None = None  # stable pseudonym of the end user, for abuse detection
+    prompt_cache_key: str | None = None  # requests with the same key share a prompt cache
+    cache_hint: CacheHint | None = None  # cache the whole prompt
+    modalities: tuple[str, ...] = ()  # kinds of output: text, image, audio
 
 
 class Request(Value, frozen=True, kw_only=True, omit_defaults=False):
@@ -109,34 +150,22 @@ class Request(Value, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Loss(Value, frozen=True):
-    """A part that the target format of a conversion cannot represent."""
+    """A part that the target format of a conversion cannot represent, or represents in another way."""
 
     session_id: str  # session of the message
     message_id: str  # id of the message
     block_type: str  # type of the omitted block, or the name of the option
     adapter: str  # the dialect that cannot represent it
-    reason: str  # the reason
+    reason: str  # the reason, or the adjustment
+    kind: Literal["loss", "adjusted", "hint"] = "loss"  # left out; written in another way; a hint without effect there
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A wire object and the losses of the conversion."""
+    """A wire object, the losses of the conversion, and its adjustments and dropped hints."""
 
     wire: Any
-    losses: tuple[Loss, ...] = ()
-
-
-class StopReason(enum.StrEnum):
-    """Why a model stopped."""
-
-    END_TURN = "end_turn"  # finished
-    MAX_TOKENS = "max_tokens"  # the output limit was reached
-    STOP_SEQUENCE = "stop_sequence"  # a stop sequence was generated
-    TOOL_USE = "tool_use"  # the model waits for tool results
-    REFUSAL = "refusal"  # the model or a filter of its provider declined
-    PAUSED = "paused"  # the provider expects the same request again to continue
-    CANCELLED = "cancelled"  # cancelled by the caller
-    ERROR = "error"  # failed; see the fault
-    UNKNOWN = "unknown"  # ended properly without a reason
+    losses: tuple[Loss, ...] = ()  # everything that is left out
+    notes: tuple[Loss, ...] = ()  # what is written in another way, and hints that have no effect there
 
 
 class ErrorClass(enum.StrEnum):
@@ -212,6 +241,8 @@ class Reply(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
     model: str | None = None  # the model that answered, as the provider names it
     fault: Fault | None = None  # set if and only if the reply failed; the content is what arrived before
     provider_raw: ProviderRaw | None = None  # fields that only one dialect supports
+    stop_details: StopDetails | None = None  # more about the stop reason
+    alternatives: tuple[Alternative, ...] = ()  # further answers, if several were requested; this is the first one
 
     def validate(self) -> None:
         msgspec.structs.force_setattr(self, "content", blocks_from(self.content))

@@ -37,7 +37,7 @@ SCHEMA_VERSION: Final = 1
 Unknown = UnknownFields | UnsetType
 
 # Fields of a block or a message that only one dialect supports: {"dialect": …, …}. Only that dialect reads and writes
-# them. They are not part of equality or of a hash.
+# them. They are not part of equality or of a hash; neither are cache hints and token probabilities.
 ProviderRaw = dict[str, Any]
 
 
@@ -83,13 +83,55 @@ class ImageSource(Value, metaclass=ValidatedMeta, frozen=True):
     unknown_fields: Unknown = UNSET
 
 
+class CacheHint(Value, frozen=True):
+    """A request to cache the prompt up to and including this part. Some providers cache without a request."""
+
+    ttl: str | None = None  # lifetime, "5m" or "1h"; absent: the provider's default
+    unknown_fields: Unknown = UNSET
+
+
+class Citation(Value, frozen=True, kw_only=True):
+    """A source of a text, or of a part of it."""
+
+    start: int | None = None  # first character of the text that the source supports; absent: the whole text
+    end: int | None = None  # character after the last one
+    url: str | None = None  # address of the source
+    title: str | None = None  # title of the source
+    cited_text: str | None = None  # quotation from the source
+    source_id: str | None = None  # id of the source: a file, a document or a tool call
+    document: int | None = None  # number of the source among the documents of the request, from 0
+    unit: Literal["char", "page", "block"] | None = None  # what the next two fields count
+    source_start: int | None = None  # first character, page or block of the source
+    source_end: int | None = None  # the one after the last
+    unknown_fields: Unknown = UNSET
+
+
+class TokenLogprob(Value, frozen=True):
+    """The logarithm of the probability of one generated token."""
+
+    token: str  # the token as text
+    logprob: int | float  # natural logarithm of its probability
+    bytes: tuple[int, ...] | None = None  # its UTF-8 bytes; a token may be part of a character
+    top: tuple[TokenLogprob, ...] = ()  # the most likely tokens at this place, most likely first
+    unknown_fields: Unknown = UNSET
+
+
 class TextBlock(Block, frozen=True, tag_field="type", tag="text"):
     """Text."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str  # any characters, NUL included
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    citations: tuple[Citation, ...] = ()  # sources of the text
+    token_logprobs: tuple[TokenLogprob, ...] = ()  # probabilities of its tokens, if requested
+    cache_hint: CacheHint | None = None  # cache the prompt up to here
     unknown_fields: Unknown = UNSET
+
+    def validate(self) -> None:
+        super().validate()
+        for name in ("citations", "token_logprobs"):
+            if type(items := getattr(self, name)) is not tuple:
+                msgspec.structs.force_setattr(self, name, tuple(items))
 
 
 class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
@@ -100,6 +142,8 @@ class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
     name: str  # canonical tool name (snake_case, no provider prefix)
     input: dict[str, Any]  # a JSON object that matches the tool's input_schema
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    free_form: bool = False  # the tool takes one text, which is ``input["input"]``
+    cache_hint: CacheHint | None = None  # cache the prompt up to here
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -130,6 +174,7 @@ class ToolResultBlock(Block, frozen=True, tag_field="type", tag="tool_result"):
     content: tuple[ContentBlock, ...]  # usually one text; may include images
     is_error: bool = False  # the tool failed; the content describes the failure
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    cache_hint: CacheHint | None = None  # cache the prompt up to here
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -144,6 +189,8 @@ class ImageBlock(Block, frozen=True, tag_field="type", tag="image"):
     source: ImageSource  # location of its bytes
     media_type: str  # IANA media type, e.g. "image/png"
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    cache_hint: CacheHint | None = None  # cache the prompt up to here
+    detail: str | None = None  # resolution at which the model sees it: low, high, auto
     unknown_fields: Unknown = UNSET
 
 
@@ -155,6 +202,9 @@ class DocumentBlock(Block, frozen=True, tag_field="type", tag="document"):
     media_type: str  # IANA media type, e.g. "application/pdf"
     name: str | None = None  # title or file name
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    cache_hint: CacheHint | None = None  # cache the prompt up to here
+    context: str | None = None  # information about the document that is not cited
+    cite: bool | None = None  # whether the answer should cite it
     unknown_fields: Unknown = UNSET
 
 
@@ -165,6 +215,7 @@ class AudioBlock(Block, frozen=True, tag_field="type", tag="audio"):
     source: ImageSource  # location of its bytes
     media_type: str  # IANA media type, e.g. "audio/wav"
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    cache_hint: CacheHint | None = None  # cache the prompt up to here
     unknown_fields: Unknown = UNSET
 
 
@@ -175,6 +226,7 @@ class VideoBlock(Block, frozen=True, tag_field="type", tag="video"):
     source: ImageSource  # location of its bytes
     media_type: str  # IANA media type, e.g. "video/mp4"
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    cache_hint: CacheHint | None = None  # cache the prompt up to here
     unknown_fields: Unknown = UNSET
 
 
@@ -185,6 +237,7 @@ class ThinkingBlock(Block, frozen=True, tag_field="type", tag="thinking"):
     text: str  # the part that the provider returns; may be empty
     signature: str | None = None  # opaque token with which the provider verifies its reasoning
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
+    is_summary: bool = False  # the text is a summary that the provider made of the reasoning
     unknown_fields: Unknown = UNSET
 
 
@@ -204,6 +257,7 @@ class OpaqueBlock(Block, frozen=True, tag_field="type", tag="opaque"):
     dialect: str  # the only dialect that writes it
     wire: dict[str, Any]  # the original wire object
     provider_raw: ProviderRaw | None = None  # other fields that this dialect needs
+    kind: str | None = None  # what it is, in one word for all dialects: web_search, code_execution, file, …
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -387,6 +441,43 @@ def _format_figure(figure: int | Decimal) -> str:
     return str(figure) if figure.bit_length() <= 128 else "a number of too many digits"
 
 
+class StopReason(enum.StrEnum):
+    """Why a model stopped."""
+
+    END_TURN = "end_turn"  # finished
+    MAX_TOKENS = "max_tokens"  # the output limit was reached
+    STOP_SEQUENCE = "stop_sequence"  # a stop sequence was generated
+    TOOL_USE = "tool_use"  # the model waits for tool results
+    REFUSAL = "refusal"  # the model or a filter of its provider declined
+    PAUSED = "paused"  # the provider expects the same request again to continue
+    CANCELLED = "cancelled"  # cancelled by the caller
+    ERROR = "error"  # failed; see the fault
+    UNKNOWN = "unknown"  # ended properly without a reason
+
+
+class StopDetails(Value, frozen=True, kw_only=True):
+    """What a provider adds to the reason why a model stopped."""
+
+    category: str | None = None  # the provider's word for the kind of refusal
+    explanation: str | None = None  # a sentence for people
+    unknown_fields: Unknown = UNSET
+
+
+class Alternative(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
+    """A further answer to a request for several. It is kept beside the first answer and never continued."""
+
+    content: tuple[ContentBlock, ...] = ()  # blocks, in order
+    stop_reason: StopReason  # why the model stopped
+    stop_sequence: str | None = None  # the stop sequence that ended it
+    stop_details: StopDetails | None = None  # more about the reason
+    provider_raw: ProviderRaw | None = None  # fields that only one dialect supports
+    unknown_fields: Unknown = UNSET
+
+    def validate(self) -> None:
+        super().validate()
+        msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
+
+
 class Attachment(Value, frozen=True):
     """A file of a user message: its location in the storage, not a signed URL."""
 
@@ -415,6 +506,7 @@ class MessageMetadata(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True)
     user_message_attachments: Attachment | tuple[Attachment, ...] | None = None  # files of a user message
     critical: bool = False  # a conversion that would lose part of this message fails instead
     extra: dict[str, Any] | None = None  # other fields of the application
+    alternatives: tuple[Alternative, ...] = ()  # further answers, if several were requested
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:

@@ -86,8 +86,8 @@ RULES: Final = {
         Rule(
             "assistant-content",
             "5.1.3",
-            "An assistant message contains text, tool calls, thinking, redacted thinking and opaque blocks.",
-            "Models return neither results nor image blocks; a generated image is an opaque block.",
+            "An assistant message contains text, images, audio, calls, thinking, redacted thinking and opaque blocks.",
+            "Models generate images and audio; they return no results, documents or videos as blocks.",
         ),
         Rule(
             "tool-content",
@@ -244,9 +244,16 @@ RULES: Final = {
 
 _MEDIA: Final = frozenset({ImageBlock, DocumentBlock, AudioBlock, VideoBlock})
 _USER_BLOCKS: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}
-_ASSISTANT_BLOCKS: Final = frozenset(
-    {TextBlock, ToolUseBlock, InvalidToolUseBlock, ThinkingBlock, RedactedThinkingBlock, OpaqueBlock, UnknownBlock}
-)
+_GENERATED_MEDIA: Final = frozenset({ImageBlock, AudioBlock})
+_ASSISTANT_BLOCKS: Final = _GENERATED_MEDIA | {
+    TextBlock,
+    ToolUseBlock,
+    InvalidToolUseBlock,
+    ThinkingBlock,
+    RedactedThinkingBlock,
+    OpaqueBlock,
+    UnknownBlock,
+}
 _SYSTEM_BLOCKS: Final = frozenset({TextBlock, UnknownBlock})
 _TOOL_BLOCKS: Final = frozenset({ToolResultBlock, UnknownBlock})
 RESULT_BLOCKS: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}

@@ -2,7 +2,8 @@
 
     encode(value)            canonical bytes: fields in declared order, defaults omitted, no white space
     decode_lenient(…)        the value; unknown fields and blocks are kept with their bytes
-    identity(value)          canonical bytes without ``provider_raw``: the basis of equality and of all hashes
+    identity(value)          canonical bytes without ``provider_raw``, cache hints and token probabilities: the basis of
+                             equality and of all hashes
 
 Two values are equal if and only if their identities are the same bytes. This is stricter than Python's equality: 1, 1.0
 and true differ, and the order of keys counts, because a model and a reader can observe these differences.
@@ -131,18 +132,18 @@ def encode(value: Value) -> bytes:
         try:
             return encode_fast(value)
         except SlowPathRequired:
-            return _JSON_ENCODER.encode(_to_plain(value, keep_provider_raw=True))
+            return _JSON_ENCODER.encode(_to_plain(value, keep_asides=True))
     except UnicodeEncodeError as error:
         what = f"a lone surrogate at character {error.start} of a text"
         raise FormatError(what, where=type(value).__name__, code="invalid_unicode") from None
 
 
 def identity(value: Value) -> bytes:
-    """Return the canonical bytes without any ``provider_raw``."""
+    """Return the canonical bytes without any ``provider_raw``, cache hint or token probability."""
     data = encode(value)
-    if _PROVIDER_RAW_KEY not in data:  # inside a string the quotes are escaped
+    if not _has_aside(data):
         return data
-    return _JSON_ENCODER.encode(_to_plain(value, keep_provider_raw=False))
+    return _JSON_ENCODER.encode(_to_plain(value, keep_asides=False))
 
 
 class SlowPathRequired(Exception):  # noqa: N818  not an error: it selects the general path
@@ -155,13 +156,20 @@ def _reject_unknown(unknown: Any) -> Any:
     raise FormatError(f"{type(unknown).__name__} is not part of the format", remedy="Use the types of dragoman.message")
 
 
-_PROVIDER_RAW_KEY: Final = b'"provider_raw":'
+ASIDES: Final = ("provider_raw", "cache_hint", "token_logprobs")  # fields that are not part of the identity
+_ASIDE_KEYS: Final = tuple(f'"{name}":'.encode() for name in ASIDES)
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_reject_unknown)
 _JSON_ENCODER: Final = msgspec.json.Encoder()
 encode_fast: Final = _ENCODER.encode  # raises SlowPathRequired or UnicodeEncodeError; ``encode`` handles both
 
 
-def _to_plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, Any] | Raw:
+def _has_aside(data: bytes) -> bool:
+    """Whether encoded bytes may contain a field of ``ASIDES``; inside a string the quotes are escaped."""
+    raw_key, hint_key, logprobs_key = _ASIDE_KEYS
+    return raw_key in data or hint_key in data or logprobs_key in data
+
+
+def _to_plain(value: msgspec.Struct, *, keep_asides: bool) -> dict[str, Any] | Raw:
     """Convert a struct to a dict with unknown parts as raw bytes at their place."""
     if isinstance(value, UnknownValue):
         return Raw(value.raw.data)
@@ -173,28 +181,28 @@ def _to_plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, An
         item = getattr(value, field.name)
         if field.name == "unknown_fields" or (config.omit_defaults and item is field.default):
             continue
-        if field.name == "provider_raw" and not keep_provider_raw:
+        if field.name in ASIDES and not keep_asides:
             continue
-        plain[field.encode_name] = _part_to_plain(item, keep_provider_raw=keep_provider_raw)
+        plain[field.encode_name] = _part_to_plain(item, keep_asides=keep_asides)
     unknown = getattr(value, "unknown_fields", UNSET)
     if unknown is not UNSET:  # a known field that failed validation is written until a new value is set
         plain.update((name, Raw(data)) for name, data in unknown.items() if name not in plain)
     return plain
 
 
-def _part_to_plain(value: Any, *, keep_provider_raw: bool) -> Any:
+def _part_to_plain(value: Any, *, keep_asides: bool) -> Any:
     """Return encoded bytes if possible, else convert the parts."""
     if isinstance(value, tuple):
-        return [_part_to_plain(item, keep_provider_raw=keep_provider_raw) for item in value]
+        return [_part_to_plain(item, keep_asides=keep_asides) for item in value]
     if not isinstance(value, msgspec.Struct):
         return value
     try:
         data = encode_fast(value)
-        if keep_provider_raw or _PROVIDER_RAW_KEY not in data:
+        if keep_asides or not _has_aside(data):
             return Raw(data)
     except SlowPathRequired:
         pass
-    return _to_plain(value, keep_provider_raw=keep_provider_raw)
+    return _to_plain(value, keep_asides=keep_asides)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

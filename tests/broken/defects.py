@@ -328,8 +328,8 @@ def result_by_the_user(scene: list[Message], numbers: Numbers) -> Broken:
 
 
 @defect
-def picture_by_the_assistant(scene: list[Message], numbers: Numbers) -> Broken:
-    told = scene[4].replace(content=(*scene[4].content, PICTURE))
+def document_by_the_assistant(scene: list[Message], numbers: Numbers) -> Broken:
+    told = scene[4].replace(content=(*scene[4].content, DocumentBlock(PICTURE.source, "application/pdf")))
     return Broken([*scene[:4], told], (("assistant-content", told.id, f".content[{len(told.content) - 1}]"),))
 
 

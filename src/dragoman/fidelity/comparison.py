@@ -414,26 +414,30 @@ def _compare_options(
 def collect_options(request: Request) -> dict[str, Any]:
     """Return every option that is set, by name; parts of an option like ``reasoning.effort``.
 
-    Values that are the default of every provider are left out: automatic tool choice, parallel calls, text output, no
-    streaming.
+    Values that are the default of every provider are left out: automatic tool choice, parallel calls, text output, one
+    answer, no streaming, no probabilities.
     """
     options = request.options
     values: dict[str, Any] = {"model": request.model}
     for name in Options.__struct_fields__:
         value = getattr(options, name)
-        if name not in ("tool_choice", "response_format", "reasoning", "stop_sequences"):
-            values[name] = value
-    values["stop_sequences"] = list(options.stop_sequences) or None
+        if name not in ("tool_choice", "response_format", "reasoning", "cache_hint"):
+            values[name] = list(value) or None if isinstance(value, tuple) else value
     values["parallel_tool_calls"] = False if options.parallel_tool_calls is False else None
     values["stream"] = options.stream or None
+    values["logprobs"] = options.logprobs or None
+    values["n"] = options.n if options.n != 1 else None
     choice, response_format = options.tool_choice, options.response_format
     if choice is not None and choice.mode != "auto":
         values.update({"tool_choice": choice.mode, "tool_choice.name": choice.name})
+    if choice is not None:
+        values["tool_choice.allowed"] = list(choice.allowed) or None
     if response_format is not None and response_format.kind != "text":
         values["response_format"] = response_format.kind
         values["response_format.json_schema"] = response_format.json_schema
         values["response_format.name"] = response_format.name
         values["response_format.strict"] = response_format.strict or None
+        values["response_format.description"] = response_format.description
     values.update(_reasoning_options(options.reasoning or Reasoning()))
     return {name: value for name, value in values.items() if value is not None}
 
@@ -442,8 +446,12 @@ def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
     """Return the reasoning options. The effort ``none`` is off; an effort or a budget is on."""
     if reasoning.enabled is False or reasoning.effort == "none":
         return {"reasoning": "off"}
-    parts = {"reasoning.effort": reasoning.effort, "reasoning.budget_tokens": reasoning.budget_tokens}
-    on = reasoning.enabled or any(value is not None for value in parts.values())
+    parts = {
+        "reasoning.effort": reasoning.effort,
+        "reasoning.budget_tokens": reasoning.budget_tokens,
+        "reasoning.summary": reasoning.summary,
+    }
+    on = reasoning.enabled or reasoning.effort is not None or reasoning.budget_tokens is not None
     return {"reasoning": "on" if on else None, **parts}
 
 

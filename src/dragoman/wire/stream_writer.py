@@ -8,6 +8,7 @@
         write_call_input(index, text)
         write_call_end(end)
         write_block(index, block)           a block that arrives whole
+        write_alternative(alternative)      a further answer; a loss by default
         write_end(end, usage)               the message is complete
         write_failure(error)                the message failed
 
@@ -24,6 +25,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, Final
 
 from dragoman.event import (
+    AlternativeComplete,
     BlockComplete,
     MessageComplete,
     MessageStart,
@@ -36,9 +38,9 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
-from dragoman.exchange import StopReason
+from dragoman.exchange import Loss, StopReason
 from dragoman.jsontext import has_lone_surrogate, join_surrogates
-from dragoman.message import ContentBlock, ProviderRaw, TokenUsage
+from dragoman.message import Alternative, ContentBlock, ProviderRaw, TokenUsage
 from dragoman.wire.faults import early_end, stream_error
 from dragoman.wire.frames import json_text
 
@@ -61,6 +63,7 @@ class BaseStreamWriter:
         self._template: tuple[bytes, bytes] = (b"", b"")
         self._usage: TokenUsage | None = None
         self._end: MessageComplete | None = None
+        self._losses: dict[Loss, None] = {}
         self._is_over = False
 
     # --- what a dialect implements
@@ -72,6 +75,14 @@ class BaseStreamWriter:
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Write more text of a block."""
         raise NotImplementedError
+
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
+        """Write more text, on a wire with citations or probabilities: the delta, and its text with pairs joined."""
+        if delta.citations:
+            self.add_loss("citations", "this API has no citations")
+        if delta.token_logprobs:
+            self.add_loss("token_logprobs", "this API has no token probabilities")
+        return self.write_text(delta.index, text, delta.provider_raw)
 
     def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Write more reasoning."""
@@ -97,6 +108,11 @@ class BaseStreamWriter:
         """Write a whole block."""
         raise NotImplementedError
 
+    def write_alternative(self, alternative: Alternative) -> bytes:  # noqa: ARG002
+        """Write a further answer, on a wire that has several."""
+        self.add_loss("alternatives", "this API returns one answer")
+        return b""
+
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
         """Write the end of a complete message."""
         raise NotImplementedError
@@ -109,6 +125,15 @@ class BaseStreamWriter:
     def usage(self) -> TokenUsage | None:
         """The last usage."""
         return self._usage
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What the wire cannot carry of the events so far, each once."""
+        return tuple(self._losses)
+
+    def add_loss(self, name: str, reason: str) -> None:
+        """Record that the wire cannot carry a part of the events."""
+        self._losses.setdefault(Loss("", "", name, self._dialect, reason))
 
     def set_text_template(self, kind: type, index: int, raw: ProviderRaw | None, template: tuple[bytes, bytes]) -> None:
         """Set the bytes before and after the text of the next deltas of this kind and block."""
@@ -140,6 +165,8 @@ class BaseStreamWriter:
         kind, index, raw = self._template_key or (None, -1, None)
         if delta.index != index or type(delta) is not kind or not delta.text or delta.provider_raw not in (None, raw):
             return None
+        if type(delta) is TextDelta and (delta.citations or delta.token_logprobs):
+            return None
         prefix, suffix = self._template
         try:
             return prefix + json_text(delta.text) + suffix
@@ -167,8 +194,8 @@ class BaseStreamWriter:
 
     def _write_in_order(self, event: StreamEvent) -> bytes:
         match event:
-            case TextDelta(index, text, raw):
-                return self.write_text(index, self._join_text(index, text), raw)
+            case TextDelta(index, text):
+                return self.write_text_delta(event, self._join_text(index, text))
             case ThinkingDelta(index, text):
                 return self.write_thinking_delta(event, self._join_text(index, text))
             case ToolUseStart():
@@ -179,6 +206,8 @@ class BaseStreamWriter:
                 return self.write_call_end(event)
             case BlockComplete(index, block):
                 return self.write_block(index, block)
+            case AlternativeComplete(alternative):
+                return self.write_alternative(alternative)
             case MessageComplete():
                 self._end = event
                 return self._finish() if self._usage is not None else b""
