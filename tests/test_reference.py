@@ -40,7 +40,8 @@ def test_every_type_of_the_format_is_on_the_page() -> None:
         for name, cls in inspect.getmembers(message, inspect.isclass)
         if cls.__module__ == message.__name__ and name not in ("UnknownBlock", "TokenUsage", "Block")
     }
-    assert here | {"ToolDefinition", "SideEffects"} == shown
+    exchange = {"ToolDefinition", "SideEffects", "Grammar", "OpaqueTool", "Options", "ToolChoice", "ResponseFormat"}
+    assert here | exchange | {"Reasoning"} == shown
 
 
 def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
