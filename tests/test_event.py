@@ -24,6 +24,7 @@ from dragoman.event import (
     UsageUpdate,
     fold,
     mark_unusable,
+    merge_deltas,
     unfold,
 )
 from dragoman.exchange import Fault, Reply, StopReason
@@ -47,6 +48,27 @@ def test_the_events_have_the_names_of_the_specification() -> None:
         "error",
     }
     assert names == specified | {"message_start", "block_complete", "alternative_complete"}
+
+
+DELTAS = st.lists(
+    st.builds(TextDelta, st.integers(0, 1), st.text(max_size=3))
+    | st.builds(ThinkingDelta, st.integers(2, 3), st.text(max_size=3), st.none() | st.just("signature"))
+    | st.sampled_from(CALL),
+    max_size=20,
+)
+
+
+@given(DELTAS)
+def test_joined_deltas_fold_to_the_same_reply(events: list[StreamEvent]) -> None:
+    joined = merge_deltas([*events, END])
+    assert fold(joined) == fold([*events, END])
+    assert merge_deltas(joined) == joined
+
+
+def test_deltas_of_one_block_are_joined_up_to_one_with_notes() -> None:
+    noted = TextDelta(0, "d", {"dialect": "openai_chat"})
+    events = [TextDelta(0, "a"), TextDelta(0, "b"), TextDelta(1, "c"), noted, TextDelta(0, "e"), TextDelta(0, "f")]
+    assert merge_deltas(events) == [TextDelta(0, "ab"), TextDelta(1, "c"), noted, TextDelta(0, "ef")]
 
 
 @given(strategies.replies)

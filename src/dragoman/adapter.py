@@ -11,7 +11,8 @@ loss is always logged, and a loss on a critical message is an error.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final
 
@@ -153,16 +154,23 @@ class Adapter:
         Calls get ids of the session in the context, provider ids of complete calls are stored, and a failure is logged
         with the session.
         """
+        async with aclosing(self.stream_batches(chunks, context)) as batches:
+            async for events in batches:
+                for event in events:
+                    yield event
+
+    async def stream_batches(
+        self, chunks: AsyncIterable[bytes], context: RequestContext
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """The same as ``stream_response``: the events of each chunk as one list."""
         reader = self.dialect.stream_reader(None, self.provider.quirks)
         calls: dict[int, str] = {}
         rejected: set[int] = set()
         async for chunk in chunks:
-            for event in reader.feed(chunk):
-                if (valid_event := _validate_event_name(event, rejected)) is not None:
-                    yield self._record_event(valid_event, calls, context)
-        for event in reader.close():
-            if (valid_event := _validate_event_name(event, rejected)) is not None:
-                yield self._record_event(valid_event, calls, context)
+            if events := self._record_events(reader.feed(chunk), calls, rejected, context):
+                yield events
+        if events := self._record_events(reader.close(), calls, rejected, context):
+            yield events
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Return an estimate of the prompt tokens."""
@@ -210,6 +218,17 @@ class Adapter:
                 return msgspec.structs.replace(block, provider_raw=raw)
             case _:
                 return block
+
+    def _record_events(
+        self, events: Iterable[StreamEvent], calls: dict[int, str], rejected: set[int], context: RequestContext
+    ) -> list[StreamEvent]:
+        result: list[StreamEvent] = []
+        for event in events:
+            if type(event) is TextDelta:  # most events are: there is nothing to check
+                result.append(event)
+            elif (valid_event := _validate_event_name(event, rejected)) is not None:
+                result.append(self._record_event(valid_event, calls, context))
+        return result
 
     def _record_event(self, event: StreamEvent, calls: dict[int, str], context: RequestContext) -> StreamEvent:
         """Return the event with ids of the session; store provider ids and log faults."""

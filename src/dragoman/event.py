@@ -5,6 +5,7 @@
     Accumulator()                   incremental ``fold``: ``add(event)``, and ``reply()`` at any time
     mark_unusable(reply) -> Reply   apply the checks of ``fold`` to a reply that was not streamed
     storable_blocks(content)        the blocks of a content that can be stored
+    merge_deltas(events)            fewer events that fold to the same reply
 
 Stream readers of dialects emit these events, and stream writers receive them. The ``index`` of an event identifies its
 block; deltas of several blocks may interleave. The input of a tool call arrives as raw fragments and is parsed once,
@@ -14,7 +15,9 @@ Invariant: a stream that is incomplete, damaged or out of order never folds to a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -195,6 +198,37 @@ def fold(events: Iterable[StreamEvent]) -> Reply:
     for event in events:
         accumulator.add(event)
     return accumulator.reply()
+
+
+def merge_deltas(events: Iterable[Any]) -> list[Any]:
+    """Join neighbouring deltas of one block. Other values, and deltas with notes or a signature, stay as they are."""
+    result: list[Any] = []
+    for (kind, index), group in itertools.groupby(events, _delta_key):
+        deltas = list(group)
+        if kind is None or len(deltas) == 1:
+            result.extend(deltas)
+        else:
+            result.append(kind(index, "".join(map(_DELTA_TEXT[kind], deltas))))
+    return result
+
+
+_DELTA_TEXT: Final[dict[Any, Callable[[Any], str]]] = {
+    TextDelta: operator.attrgetter("text"),
+    ThinkingDelta: operator.attrgetter("text"),
+    ToolUseInputDelta: operator.attrgetter("partial_json"),
+}
+
+
+def _delta_key(event: Any) -> tuple[Any, int]:
+    """Type and block of a delta that can be joined with its neighbours; ``None`` for anything else."""
+    kind = type(event)
+    if kind is TextDelta:
+        is_plain = event.provider_raw is None
+    elif kind is ThinkingDelta:
+        is_plain = event.provider_raw is None and event.signature is None
+    else:
+        is_plain = kind is ToolUseInputDelta
+    return (kind, event.index) if is_plain else (None, -1)
 
 
 def _protocol_fault(what: str) -> Fault:

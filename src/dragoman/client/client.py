@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -117,21 +117,30 @@ class Client:
 
     async def stream(self, call: Call, call_log: CallLog | None = None) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of a reply as they arrive. Closing the iterator closes the connection."""
+        async with aclosing(self.stream_batches(call, call_log)) as batches:
+            async for events in batches:
+                for event in events:
+                    yield event
+
+    async def stream_batches(
+        self, call: Call, call_log: CallLog | None = None
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """Yield the events of a reply as they arrive, those of one read as one list."""
         attempts = _Attempts(self, call, call_log or CallLog(), stream=True)
         while True:
             error_event = None
             is_first = True
-            async with aclosing(attempts.events()) as events:
-                async for event in events:
-                    if is_first and type(event) is StreamError:
-                        error_event = event
+            async with aclosing(attempts.batches()) as batches:
+                async for events in batches:
+                    if is_first and type(events[0]) is StreamError:
+                        error_event = events[0]
                         break
                     is_first = False
-                    yield event
+                    yield events
             if error_event is None:
                 return
             if not await attempts.wait_before_retry(error_event.fault):
-                yield error_event
+                yield [error_event]
                 return
 
 
@@ -200,7 +209,7 @@ class _Attempts:
 
     # --- a stream ----------------------------------------------------------------------------------------------------
 
-    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+    async def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
         """Make one attempt: yield its events, the last one is ``MessageComplete`` or ``StreamError``."""
         self._start_attempt()
         end: StreamEvent | None = None
@@ -211,26 +220,34 @@ class _Attempts:
                     end = StreamError(await self._read_error(response))
                 else:
                     chunks = self._read_chunks(response, self.client.limits.stream_bytes)
-                    async with aclosing(chunks), aclosing(self._decode(chunks)) as events:
-                        async for event in events:
-                            kind = type(event)
-                            if kind is not MessageComplete and kind is not StreamError:
-                                yield event
-                                continue
-                            end = event
-                            self.has_ended = True
-                            if kind is StreamError:
+                    decoded = self.call.adapter.stream_batches(chunks, self.call.context)
+                    async with aclosing(chunks), aclosing(decoded) as batches:
+                        async for events in batches:
+                            end = self._pop_end(events) or end
+                            if events:
+                                yield events
+                            if type(end) is StreamError:
                                 break
         except InputError as error:  # raised by the stream reader; the events before it are valid
             end = StreamError(_server_fault("bad_event", error.what))
         except NetworkError as error:
             end = StreamError(error.fault)
         self._record_latency()
-        yield self._final_event(end)
+        yield [self._final_event(end)]
 
-    def _decode(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent, None]:
-        # stream_response is a generator, but declared as an iterator.
-        return cast("AsyncGenerator[StreamEvent, None]", self.call.adapter.stream_response(chunks, self.call.context))
+    def _pop_end(self, events: list[StreamEvent]) -> StreamEvent | None:
+        """Remove the end of the message from a list of events; events after a failure are dropped."""
+        end: StreamEvent | None = None
+        for index, event in enumerate(events):
+            if type(event) is MessageComplete or type(event) is StreamError:
+                end = event
+            if type(event) is StreamError:
+                del events[index:]
+                break
+        if end is not None:
+            self.has_ended = True
+            events[:] = [event for event in events if type(event) is not MessageComplete]
+        return end
 
     def _final_event(self, end: StreamEvent | None) -> StreamEvent:
         match end:

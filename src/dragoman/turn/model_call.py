@@ -32,6 +32,7 @@ from dragoman.event import (
     ThinkingDelta,
     ToolUseInputDelta,
     ToolUseStart,
+    merge_deltas,
     storable_blocks,
     unfold,
 )
@@ -72,13 +73,12 @@ async def call_model(turn: TurnState) -> AsyncGenerator[AnswerStart | StreamEven
     call = await _ModelCall.prepare(turn)
     try:
         yield call.start
-        async with contextlib.aclosing(call.events()) as events:
-            async for event in events:
-                if call.has_too_many_calls(event):
+        async with contextlib.aclosing(call.batches()) as batches:
+            async for events in batches:
+                for event in call.accept(events):
+                    yield event
+                if call.call_count > MAX_CALLS:
                     break
-                if call.whole_reply is None:
-                    call.writer.feed(event)
-                yield event
     except (asyncio.CancelledError, GeneratorExit):
         await run_to_completion(call.end(CANCELLED))
         raise
@@ -158,21 +158,27 @@ class _ModelCall:
         turn.steps += 1
         return cls(turn, call, AnswerWriter(turn.services.store, row, turn.adapter, context), start)
 
-    def events(self) -> AsyncGenerator[StreamEvent, None]:
+    def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
         """The events of the answer; of an answer that is not streamed, the events that a stream would have."""
         if self.turn.config.stream:
-            return self.turn.services.client.stream(self.call, self.call_log)
-        return self._stream_whole_reply()
+            return self.turn.services.client.stream_batches(self.call, self.call_log)
+        return self._fetch_whole_reply()
 
-    async def _stream_whole_reply(self) -> AsyncGenerator[StreamEvent, None]:
+    async def _fetch_whole_reply(self) -> AsyncGenerator[list[StreamEvent], None]:
         self.whole_reply = await self.turn.services.client.send(self.call, self.call_log)
-        for event in unfold(self.whole_reply):
-            yield event
+        yield list(unfold(self.whole_reply))
 
-    def has_too_many_calls(self, event: StreamEvent) -> bool:
-        """Count tool calls, and return whether there are too many."""
-        self.call_count += isinstance(event, ToolUseStart)
-        return self.call_count > MAX_CALLS
+    def accept(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        """Add the events of one read to the answer; return them with joined deltas, up to the last allowed call."""
+        accepted: list[StreamEvent] = []
+        for event in merge_deltas(events):
+            self.call_count += type(event) is ToolUseStart
+            if self.call_count > MAX_CALLS:
+                break
+            if self.whole_reply is None:
+                self.writer.feed(event)
+            accepted.append(event)
+        return accepted
 
     async def end(self, fault: Fault | None = None) -> AnswerEnd:
         """Store the finished answer with its cost, and emit the end of the call."""
