@@ -21,6 +21,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
+from dragoman.gateway import endpoints as gateway_endpoints
 from dragoman.server import mail, openapi, runs, web_page
 from dragoman.server.admin import health, metrics
 from dragoman.server.admin.counters import Counters
@@ -28,6 +29,7 @@ from dragoman.server.auth import me
 from dragoman.server.auth.principal import Principal, authenticate, get_principal
 from dragoman.server.chat import attachments, costs, export, history, messages, models, swap, threads
 from dragoman.server.config import base_path
+from dragoman.server.gateway_middleware import GatewayMiddleware
 from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.http.http_errors import ApiError, error_response, not_found_error
@@ -84,9 +86,12 @@ def make_app(state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> ASG
     app.router.redirect_slashes = False
     app.state.dragoman = state
     app.state.endpoints = all_endpoints
-    state.counters.name_routes((endpoint.method, endpoint.path) for endpoint in all_endpoints)
+    state.app = app
+    gateway_routes = ((endpoint.method, endpoint.paths[0]) for endpoint in gateway_endpoints.ENDPOINTS)
+    state.counters.name_routes((*((endpoint.method, endpoint.path) for endpoint in all_endpoints), *gateway_routes))
     first_segments = frozenset(endpoint.path.split("/")[1] for endpoint in all_endpoints)
-    with_base_path = BasePathMiddleware(app, base_path(state.config), first_segments)
+    with_gateway = GatewayMiddleware(app, state)
+    with_base_path = BasePathMiddleware(with_gateway, base_path(state.config), first_segments)
     return RequestMiddleware(with_base_path, state.config.allow_origin, state.counters)
 
 
@@ -160,7 +165,8 @@ class BasePathMiddleware:
 
     def _has_base_path(self, path: str) -> bool:
         rest = path.removeprefix(f"{self._path}/")
-        return rest != path and rest.partition("/")[0] in self._first_segments
+        is_route = rest.partition("/")[0] in self._first_segments or gateway_endpoints.has_path(f"/{rest}")
+        return rest != path and is_route
 
 
 class RequestMiddleware:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dragoman.attachments import Attachments
+from dragoman.gateway import make_gateway
 from dragoman.mail import Mail
 from dragoman.server.admin.audit import AuditLog
 from dragoman.server.admin.counters import Counters
@@ -18,13 +19,16 @@ from dragoman.store import Store
 from dragoman.turn import Agent
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from dragoman.server.runs import RunRegistry
 
 
 class AppState:
-    """The store, agent, attachments, mail, configuration, keys, counters and active runs of a server."""
+    """The store, agent, attachments, mail, gateway, configuration, keys, counters and active runs of a server."""
 
     runs: RunRegistry  # set last, because it needs the rest of the state
+    app: Starlette  # set by ``make_app``
 
     def __init__(self, store: Store, agent: Agent, attachments: Attachments, config: ServerConfig) -> None:
         self.store = store
@@ -35,6 +39,7 @@ class AppState:
         self.peppers = load_peppers(config.store, config.keys_file)
         self.keys = KeyRing(store, self.peppers)
         self.mail = Mail(store)
+        self.gateway = make_gateway(agent.services)
         self.audit = AuditLog(agent.bus)
         self.counters = Counters()  # replaced by counters with the shared table if there are several workers
         self.token = LocalToken()  # for other users of this machine, on a server without keys

@@ -25,7 +25,7 @@ from dragoman.settings.types import Account, Keyring, Setting, validate_key
 
 CONFIG_VARIABLE: Final = "DRAGOMAN_CONFIG"
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_TABLES: Final = ("providers", "models", "mcp_servers", "serve")
+_TABLES: Final = ("providers", "models", "mcp_servers", "serve", "gateway")
 
 
 def load(
@@ -50,7 +50,8 @@ def load(
         environment=dict(environment),
         keyring=keyring or system_keyring,
         mcp_servers=_read_mcp_servers(config or {}, path),
-        serve=_read_serve(config or {}, path),
+        serve=_read_table("serve", config or {}, path),
+        gateway=_read_table("gateway", config or {}, path),
         **choices,
     )
 
@@ -110,10 +111,10 @@ def _read_mcp_servers(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return servers
 
 
-def _read_serve(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    table = config.get("serve") or {}
+def _read_table(name: str, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    table = config.get(name) or {}
     if not isinstance(table, dict):
-        raise _config_error(path, "serve must be a table")
+        raise _config_error(path, f"{name} must be a table")
     return table
 
 

@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     keyring: Keyring | None = None
     serve: Mapping[str, Any] = {}  # the table [serve] for ``dragoman serve``
+    gateway: Mapping[str, Any] = {}  # the table [gateway] for ``dragoman.gateway``
     mcp_servers: Mapping[str, Any] = {}  # the table [mcp_servers] for ``dragoman.tools.mcp``
 
     @property

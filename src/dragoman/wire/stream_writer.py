@@ -13,7 +13,8 @@
         write_failure(error)                the message failed
 
 Each returns bytes. With ``set_text_template`` a dialect sets the bytes around the next deltas of a block; the base then
-writes these deltas itself. The base checks the order of events as ``fold`` does, joins surrogate pairs that two deltas
+writes these deltas itself. ``identity`` has the fields of the reply that events do not carry: its id and its time. The
+base checks the order of events as ``fold`` does, joins surrogate pairs that two deltas
 split, and writes the end when the usage is known.
 
 Invariant: events that do not fold to a finished reply never yield a stream that looks finished.
@@ -65,6 +66,7 @@ class BaseStreamWriter:
         self._end: MessageComplete | None = None
         self._losses: dict[Loss, None] = {}
         self._is_over = False
+        self.identity: dict[str, Any] = {}  # top-level fields of the reply, in place of the dialect's placeholders
 
     # --- what a dialect implements
 

@@ -110,7 +110,7 @@ class StreamWriter(BaseStreamWriter):
         notes = get_notes(start.provider_raw, NAME)
         default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=start.model))
         default["stop_reason"] = None
-        message = apply_diff(default, notes.get("residue"))
+        message = {**apply_diff(default, notes.get("residue")), **self.identity}
         message.update({key: None for key in ("stop_reason", "stop_sequence") if key in message})
         if "usage" in notes:
             message["usage"] = notes["usage"]
@@ -126,7 +126,8 @@ class StreamWriter(BaseStreamWriter):
             usage=usage,
             model=self._model,
         )
-        message = apply_diff(default_reply(mark_unusable(reply)), get_notes(end.provider_raw, NAME).get("residue"))
+        residue = get_notes(end.provider_raw, NAME).get("residue")
+        message = {**apply_diff(default_reply(mark_unusable(reply)), residue), **self.identity}
         out = b"".join(block.close() for block in self._wire_blocks.values()) + self._write_message_delta(message)
         return out + sse_frame({"type": "message_stop"}, "message_stop")
 

@@ -59,7 +59,7 @@ class StreamWriter(BaseStreamWriter):
     def write_start(self, start: MessageStart) -> bytes:
         """Write the empty message."""
         notes = get_notes(start.provider_raw, NAME)
-        fields = apply_diff(default_start(notes.get("form")), notes.get("residue"))
+        fields = {**apply_diff(default_start(notes.get("form")), notes.get("residue")), **self.identity}
         message = (
             fields["message"] if notes else {**fields["message"], "tool_plan": "", "tool_calls": [], "citations": []}
         )

@@ -112,7 +112,7 @@ class StreamWriter(BaseStreamWriter):
         reply = Reply(stop_reason=StopReason.UNKNOWN, model=start.model)
         wire = apply_diff(default_rest(reply, {**notes, "unsaid": True}), notes.get("residue"))
         self._model = start.model
-        self._repeated_fields = {key: wire[key] for key in REPEATED_FIELDS if key in wire}
+        self._repeated_fields = {key: wire[key] for key in REPEATED_FIELDS if key in wire} | self.identity
         first: _Part = next(iter(wire.get("candidates") or ()), {})
         content = first.get("content")
         self._content = {key: content[key] for key in content if key != "parts"} if isinstance(content, dict) else {}

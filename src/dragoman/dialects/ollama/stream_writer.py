@@ -62,7 +62,7 @@ class StreamWriter(BaseStreamWriter):
         """Write nothing: the first line starts the message."""
         self._model = start.model
         notes = get_notes(start.provider_raw, NAME)
-        start_fields = apply_diff(default_start(start.model), notes.get("residue"))
+        start_fields = {**apply_diff(default_start(start.model), notes.get("residue")), **self.identity}
         self._repeated_fields = {key: start_fields[key] for key in REPEATED_FIELDS if key in start_fields}
         role, content = (
             ("role",) if "role" in start_fields["message"] else (),

@@ -75,7 +75,7 @@ class StreamWriter(BaseStreamWriter):
         """Write the first chunk: id, model and role."""
         notes = get_notes(start.provider_raw, NAME)
         default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=start.model))
-        fields = apply_diff(default, notes.get("residue"))
+        fields = {**apply_diff(default, notes.get("residue")), **self.identity}
         fields.pop("usage", None)
         self._model, self._start_fields = start.model, fields
         self._base = {key: fields[key] for key in _REPEATED_KEYS if key in fields}
@@ -102,7 +102,7 @@ class StreamWriter(BaseStreamWriter):
             choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without one it looks cut
         others = [one for other in notes.get("others", ()) for one in _choice_chunks(other)]
         out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
-        reply_wire = apply_diff(default_reply(reply), notes.get("residue"))
+        reply_wire = {**apply_diff(default_reply(reply), notes.get("residue")), **self.identity}
         rest = {
             key: value
             for key, value in reply_wire.items()

@@ -171,7 +171,7 @@ class StreamWriter(BaseStreamWriter):
     def _start_response(self, start: MessageStart, frames: Frames) -> None:
         self._start, self._hint = start, get_notes(start.provider_raw, NAME)
         default = default_reply(Reply(stop_reason=StopReason.UNKNOWN, model=start.model))
-        wire = apply_diff(default, self._hint.get("residue"))
+        wire = {**apply_diff(default, self._hint.get("residue")), **self.identity}
         unknown = [
             key for key in ("usage", "error", "incomplete_details", "completed_at") if key in {**default, **wire}
         ]
@@ -187,7 +187,7 @@ class StreamWriter(BaseStreamWriter):
         reply = self._make_reply(end.stop_reason, end.provider_raw)
         if cut_calls:
             reply = reply.replace(stop_reason=StopReason.ERROR, fault=_CUT_CALL)
-        wire = write_reply(mark_unusable(reply)).wire
+        wire = {**write_reply(mark_unusable(reply)).wire, **self.identity}
         status = wire.get("status")
         self._close_current(frames, is_cut=status != "completed" and not self._hint)
         for block in open_calls:
@@ -207,7 +207,7 @@ class StreamWriter(BaseStreamWriter):
             block.address["item_id"] for block in self._wire_blocks if block.is_open and block.address is not None
         }
         output = [_mark_incomplete(item) if _item_name(item) in open_ids else item for item in wire["output"]]
-        wire = {**wire, "status": "failed", "error": _write_error(fault), "output": output}
+        wire = {**wire, **self.identity, "status": "failed", "error": _write_error(fault), "output": output}
         frames.append({"type": "response.failed", "response": wire})
 
     def _make_reply(self, stop_reason: StopReason, raw: ProviderRaw | None, fault: Fault | None = None) -> Reply:

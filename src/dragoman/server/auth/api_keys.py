@@ -75,6 +75,11 @@ def load_peppers(
     return SigningKeys.in_file(settings.default_file(environment).with_name("pepper.json"))
 
 
+def is_key(text: str) -> bool:
+    """Whether a text has the form of a key, valid or not."""
+    return text.startswith("ak_")
+
+
 class KeyRing:
     """Verifies the keys of a store."""
 

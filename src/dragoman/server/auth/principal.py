@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from dragoman.server.auth.local_access import PEER, Peer, can_find_users, cookie
 from dragoman.server.config import ServerConfig, is_loopback
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state
-from dragoman.store import Owners, Session, Store
+from dragoman.store import ApiKey, Owners, Session, Store
 from dragoman.store.types import LOCAL_USER
 
 if TYPE_CHECKING:
@@ -121,6 +122,16 @@ async def authenticate(request: Request) -> Principal:
         return await _authenticate_key(request, authorizations[0])
     if not is_open:
         raise credentials_error()
+    return await _authenticate_local(request, has_token=has_token)
+
+
+async def authenticate_local(request: Request, keys: Iterable[str]) -> Principal:
+    """Authenticate a caller of a server without keys; ``keys`` are texts that may be the token of the server."""
+    token = app_state(request).token
+    return await _authenticate_local(request, has_token=any(token.is_token(key) for key in keys))
+
+
+async def _authenticate_local(request: Request, *, has_token: bool) -> Principal:
     require_local_request(request)
     if not has_token and not await _is_own_user(request):
         raise _token_error()
@@ -160,6 +171,11 @@ async def _authenticate_key(request: Request, authorization: str) -> Principal:
     key = await app_state(request).keys.verify(text.strip()) if scheme.lower() == "bearer" else None
     if key is None:
         raise credentials_error()
+    return principal_from(key)
+
+
+def principal_from(key: ApiKey) -> Principal:
+    """The owner of a valid key."""
     return Principal(key.user_id, key.team_id, key.public_id, frozenset(key.scopes), False)
 
 

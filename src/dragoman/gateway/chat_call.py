@@ -1,0 +1,453 @@
+"""One call of a model: the models to try, the provider's answer, and the response to the caller.
+
+    response = await ChatCall(gateway, client_request, resolution).run()
+
+A model is tried again, or the next one is tried, only before the first token. In the caller's own dialect the
+provider's status, headers and bytes are the response; otherwise the reply is translated.
+
+Invariants: a stream that breaks ends with an error in the caller's dialect. What arrived is recorded before the last
+byte is sent, also if the caller disconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman import dialects
+from dragoman.client import Retries
+from dragoman.client.call import NetworkError
+from dragoman.client.retry import resolve_retry_date, retry_delay_s, retry_hint
+from dragoman.errors import InputError, SettingsError
+from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request
+from dragoman.gateway import headers as header_rules
+from dragoman.gateway.client_request import ClientRequest, with_fields
+from dragoman.gateway.error_shapes import error_response
+from dragoman.gateway.identity import echo_request, reply_identity
+from dragoman.gateway.model_names import Resolution
+from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, NativeStream, ping, stream_framing
+from dragoman.gateway.translation import StreamTranslator, loss_names, read_reply, translate_request, write_reply
+from dragoman.gateway.types import JSON_TYPE, GatewayResponse
+from dragoman.gateway.upstream import Target, UpstreamRequest, UpstreamResponse, build_request, open_response
+from dragoman.offload import run_off_loop
+from dragoman.shield import run_to_completion
+
+if TYPE_CHECKING:
+    from dragoman.gateway.gateway import Gateway
+
+# Failures after which another model may answer.
+_FALLBACK_CLASSES: Final = frozenset(
+    (ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK, ErrorClass.AUTH, ErrorClass.CONTEXT_OVERFLOW)
+)
+_MAX_REPLY_BYTES: Final = 64 * 2**20
+_MAX_HEADER: Final = 1_000
+Stream = NativeStream | StreamTranslator
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A failed attempt. ``body`` is the provider's, if it can be passed on as it is."""
+
+    fault: Fault
+    target: Target
+    status: int | None = None
+    headers: dict[str, str] = {}
+    body: bytes | None = None
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A request to one model, and what the translation lost."""
+
+    target: Target
+    request: UpstreamRequest
+    is_native: bool
+    losses: tuple[Loss, ...] = ()
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished call, for the recorder."""
+
+    client_request: ClientRequest
+    canonical: Request | None  # none if the body cannot be read
+    target: Target
+    reply: Reply
+    reason: str  # why this model was chosen
+    losses: tuple[str, ...]
+    started_at: datetime
+    latency_ms: int
+    is_cancelled: bool = False
+    response: dict[str, Any] | None = None  # the body for the caller, if it is a whole Responses reply
+
+
+class ChatCall:
+    """One call in progress."""
+
+    def __init__(self, gateway: Gateway, client_request: ClientRequest, resolution: Resolution) -> None:
+        self._gateway = gateway
+        self._services = gateway.services
+        self._config = gateway.config
+        self._client_request = client_request
+        self._resolution = resolution
+        self._canonical: Request | None = None
+        self._attempts = 0
+        self._started_at = self._services.clock()
+        self._start_s = self._services.client.clock()
+
+    async def run(self) -> GatewayResponse:
+        """Return the response of the first model that answers, or the last failure."""
+        failure: Failure | None = None
+        models = self._available_models()
+        for number, model in enumerate(models):
+            try:
+                target = await self._gateway.target(model)
+            except SettingsError:
+                if number + 1 == len(models) and failure is None:
+                    raise
+                continue
+            outcome = await self._try_target(target, is_last=number + 1 == len(models))
+            if isinstance(outcome, GatewayResponse):
+                return outcome
+            failure = outcome
+            if not _may_fall_back(failure.fault):
+                break
+        assert failure is not None
+        return self._failure_response(failure)
+
+    def _available_models(self) -> tuple[Any, ...]:
+        """Return the models without those that failed recently, unless that leaves none."""
+        models = self._resolution.models
+        if len(models) < 2:
+            return models
+        now, availability = self._services.clock(), self._services.availability
+        good = tuple(model for model in models if availability.is_available(model.provider, model.id, now))
+        return good or models
+
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    async def _try_target(self, target: Target, *, is_last: bool) -> GatewayResponse | Failure:
+        attempt = await self._prepare(target)
+        retries = Retries(max_retries=self._config.retries)
+        for number in range(retries.max_retries + 1):
+            self._attempts += 1
+            has_more = number < retries.max_retries or not is_last
+            outcome = await self._attempt(attempt, has_more=has_more)
+            fault = outcome.fault if isinstance(outcome, Failure) else None
+            self._services.record_call(target.model, fault, session_id="system")
+            if isinstance(outcome, GatewayResponse):
+                return outcome
+            hint = retry_hint(outcome.headers)
+            delay_s = retry_delay_s(
+                outcome.fault, number, retries, self._services.client.random_source(), provider_hint=hint
+            )
+            if delay_s is None:
+                return outcome
+            await self._services.client.sleep(delay_s)
+        return outcome
+
+    async def _prepare(self, target: Target) -> Attempt:
+        client_request = self._client_request
+        dialect = target.provider.dialect
+        if dialect == client_request.dialect == client_request.reply_dialect:
+            request = build_request(
+                target,
+                self._native_body(target),
+                stream=client_request.stream,
+                caller_headers=header_rules.request_headers(client_request.request.headers, dialect),
+                query=header_rules.forward_query(client_request.request.query),
+            )
+            return Attempt(target, request, is_native=True)
+        canonical = await self.canonical()
+        translated = await run_off_loop(
+            len(client_request.request.body), self._translate, canonical, client_request.dialect, target
+        )
+        body = msgspec.json.encode(translated.wire)
+        request = build_request(target, body, stream=client_request.stream)
+        return Attempt(target, request, is_native=False, losses=translated.losses)
+
+    def _translate(self, canonical: Request, dialect: str, target: Target) -> Any:
+        return translate_request(canonical, dialect, target.model, target.provider, stream=self._client_request.stream)
+
+    def _native_body(self, target: Target) -> bytes:
+        """Return the caller's body; only a name of ours is replaced by the provider's."""
+        fields, body = self._client_request.fields, self._client_request.request.body
+        if "model" not in fields or self._client_request.model == target.model.name:
+            return body
+        return with_fields(fields, model=target.model.name)
+
+    async def canonical(self) -> Request:
+        """Return the request as its dialect reads it."""
+        if self._canonical is None:
+            body = self._client_request.request.body
+            read = dialects.load(self._client_request.dialect).read_request
+            request: Request = await run_off_loop(len(body), read, body)
+            self._canonical = request
+        return self._canonical
+
+    async def _attempt(self, attempt: Attempt, *, has_more: bool) -> GatewayResponse | Failure:
+        try:
+            response = await open_response(self._services.client, attempt.request, self._gateway.timeouts)
+        except NetworkError as error:
+            return Failure(error.fault, attempt.target)
+        is_open = False
+        try:
+            if not 200 <= response.status < 300:
+                return await self._read_failure(attempt, response)
+            if not attempt.request.stream:
+                return await self._whole_response(attempt, response)
+            outcome = await self._stream_response(attempt, response, has_more=has_more)
+            is_open = isinstance(outcome, GatewayResponse)
+            return outcome
+        except NetworkError as error:
+            return Failure(error.fault, attempt.target)
+        finally:
+            if not is_open:
+                response.close()
+
+    async def _read_failure(self, attempt: Attempt, response: UpstreamResponse) -> Failure:
+        body = await response.read_error()
+        read_error = dialects.load(attempt.target.provider.dialect).read_error
+        fault: Fault = resolve_retry_date(
+            read_error(response.status, response.headers, body), response.headers, self._services.clock()
+        )
+        raw = _mask(body, attempt.target) if attempt.is_native else None
+        return Failure(self._mask_fault(fault, attempt.target), attempt.target, response.status, response.headers, raw)
+
+    def _mask_fault(self, fault: Fault, target: Target) -> Fault:
+        key = target.endpoint.key
+        return fault if key is None else fault.replace(message=key.mask_in(fault.message))
+
+    def _failure_response(self, failure: Failure) -> GatewayResponse:
+        """Return the failure: the provider's own response in the same dialect, else one in the caller's."""
+        headers = self._choice_headers(failure.target, ())
+        request = self._client_request
+        if failure.body is not None and failure.status is not None:
+            content_type = failure.headers.get("content-type", JSON_TYPE)
+            passed = header_rules.response_headers(failure.headers)
+            return GatewayResponse(
+                status=failure.status, headers={**headers, **passed, "content-type": content_type}, body=failure.body
+            )
+        response = error_response(request.reply_dialect, failure.fault, request.request.request_id)
+        if (hint := failure.headers.get("x-should-retry")) is not None:
+            response.headers["x-should-retry"] = hint
+        response.headers = {**headers, **response.headers}
+        return response
+
+    # --- whole replies -----------------------------------------------------------------------------------------------
+
+    async def _whole_response(self, attempt: Attempt, response: UpstreamResponse) -> GatewayResponse | Failure:
+        body = await response.read_all(_MAX_REPLY_BYTES)
+        target = attempt.target
+        try:
+            reply = await run_off_loop(len(body), read_reply, target.provider.dialect, body)
+        except InputError as error:
+            fault = Fault(
+                code="bad_content_type",
+                message=f"the provider's response is not a reply: {error.what}",
+                error_class=ErrorClass.SERVER_ERROR,
+                retryable=True,
+            )
+            return Failure(fault, target)
+        if attempt.is_native:
+            await self._record(target, reply, attempt.losses)
+            headers = {**self._choice_headers(target, ()), **header_rules.response_headers(response.headers)}
+            content_type = response.headers.get("content-type", JSON_TYPE)
+            return GatewayResponse(status=response.status, headers={**headers, "content-type": content_type}, body=body)
+        if reply.fault is not None:
+            return Failure(reply.fault, target)
+        dialect = self._client_request.reply_dialect
+        written = write_reply(reply, dialect, await self._identity(), self._new_call_id)
+        losses = (*attempt.losses, *written.losses)
+        await self._record(target, reply, losses, written.wire if dialect == "openai_responses" else None)
+        headers = {**self._choice_headers(target, losses), "content-type": JSON_TYPE}
+        return GatewayResponse(headers=headers, body=msgspec.json.encode(written.wire))
+
+    # --- streams -----------------------------------------------------------------------------------------------------
+
+    async def _stream_response(
+        self, attempt: Attempt, response: UpstreamResponse, *, has_more: bool
+    ) -> GatewayResponse | Failure:
+        """Return the streamed response once the answer has begun, or the failure before it."""
+        stream = await self._make_stream(attempt)
+        pump = StreamPump(response, stream)
+        await pump.start(self._config.ping_s)
+        fault = stream.fault
+        if fault is not None and not stream.has_content:
+            is_provider_error = attempt.is_native and fault.code not in LOCAL_FAULTS
+            if has_more or not is_provider_error:
+                return Failure(self._mask_fault(fault, attempt.target), attempt.target, headers=response.headers)
+        dialect = self._client_request.reply_dialect
+        headers = self._choice_headers(attempt.target, attempt.losses)
+        if attempt.is_native:
+            headers |= header_rules.response_headers(response.headers)
+        framing = stream_framing(dialect, self._client_request.framing)
+        headers |= {"content-type": MEDIA_TYPES[framing], "cache-control": "no-cache", "x-accel-buffering": "no"}
+        return GatewayResponse(headers=headers, body=self._send_stream(attempt, pump))
+
+    async def _make_stream(self, attempt: Attempt) -> Stream:
+        request, provider = self._client_request, attempt.target.provider
+        if attempt.is_native:
+            return NativeStream(provider.dialect, request.framing, provider.quirks)
+        options = request.value("stream_options") if request.dialect == "openai_chat" else None
+        is_asked = request.reply_dialect != "openai_chat" or (
+            isinstance(options, dict) and options.get("include_usage") is True
+        )
+        return StreamTranslator(
+            provider,
+            request.reply_dialect,
+            request.framing,
+            await self._identity(),
+            self._new_call_id,
+            with_usage=is_asked,
+        )
+
+    async def _send_stream(self, attempt: Attempt, pump: StreamPump) -> AsyncGenerator[bytes, None]:
+        """Yield the caller's bytes. The reply is recorded before the last of them."""
+        stream, is_recorded = pump.stream, False
+        keep_alive = ping(self._client_request.reply_dialect)
+        try:
+            async with contextlib.aclosing(pump.chunks(self._config.ping_s)) as chunks:
+                async for data in chunks:
+                    if data is None:
+                        if keep_alive:
+                            yield keep_alive
+                        continue
+                    if (stream.is_complete or stream.fault is not None) and not is_recorded:
+                        is_recorded = True
+                        await self._record(attempt.target, stream.accumulator.reply(), attempt.losses)
+                    if data:
+                        yield data
+        finally:
+            pump.close()
+            if not is_recorded:
+                await run_to_completion(
+                    self._record(attempt.target, stream.accumulator.reply(), attempt.losses, is_cancelled=True)
+                )
+
+    # --- both --------------------------------------------------------------------------------------------------------
+
+    async def _identity(self) -> dict[str, Any]:
+        dialect = self._client_request.reply_dialect
+        identity = reply_identity(dialect, self._gateway.new_id(), self._services.clock())
+        if dialect == "openai_responses":
+            names = self._client_request.fields
+            identity |= echo_request({name: self._client_request.value(name) for name in names if name != "input"})
+        return identity
+
+    def _new_call_id(self) -> str:
+        return f"call_{self._gateway.new_id()}"
+
+    async def _record(
+        self,
+        target: Target,
+        reply: Reply,
+        losses: tuple[Loss, ...],
+        response: dict[str, Any] | None = None,
+        *,
+        is_cancelled: bool = False,
+    ) -> None:
+        recorder = self._gateway.recorder
+        if recorder is None:
+            return
+        try:
+            canonical = await self.canonical()
+        except InputError:
+            canonical = None
+        latency_s = self._services.client.clock() - self._start_s
+        await recorder.record(
+            Exchange(
+                client_request=self._client_request,
+                canonical=canonical,
+                target=target,
+                reply=reply,
+                reason=self._resolution.reason,
+                losses=loss_names(losses),
+                started_at=self._started_at,
+                latency_ms=round(latency_s * 1000),
+                is_cancelled=is_cancelled,
+                response=response,
+            )
+        )
+
+    def _choice_headers(self, target: Target, losses: tuple[Loss, ...]) -> dict[str, str]:
+        """Return the headers that name the chosen model and why, and what the translation lost."""
+        position = self._resolution.models.index(target.model)
+        reason = self._resolution.reason if position == 0 else f"{self._resolution.reason}; fallback {position}"
+        headers = {
+            "x-dragoman-model": _header_text(target.model.id),
+            "x-dragoman-route": reason,
+            "x-dragoman-attempts": str(self._attempts),
+        }
+        if names := loss_names(losses):
+            headers["x-dragoman-losses"] = _header_text(", ".join(names))
+        return headers
+
+
+class StreamPump:
+    """Moves a provider's chunks through a stream."""
+
+    def __init__(self, response: UpstreamResponse, stream: Stream) -> None:
+        self._response = response
+        self.stream = stream
+        self._ready: list[bytes] = []
+        self._task: asyncio.Task[bytes] | None = None
+        self._has_ended = False
+
+    async def start(self, patience_s: float) -> None:
+        """Read until the answer begins or fails; a silent provider is not waited for longer than ``patience_s``."""
+        stream = self.stream
+        while not (self._has_ended or stream.has_content or stream.fault is not None):
+            data = await self._next(patience_s)
+            if data is None:
+                return
+            self._ready.append(data)
+
+    async def chunks(self, ping_s: float) -> AsyncGenerator[bytes | None, None]:
+        """Yield the caller's bytes, and none whenever the provider is silent for ``ping_s`` seconds."""
+        ready, self._ready = self._ready, []
+        for data in ready:
+            yield data
+        while not self._has_ended:
+            yield await self._next(ping_s)
+
+    async def _next(self, patience_s: float) -> bytes | None:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._response.read())
+        done, _ = await asyncio.wait((self._task,), timeout=patience_s)
+        if not done:
+            return None
+        task, self._task = self._task, None
+        try:
+            chunk = task.result()
+        except NetworkError as error:
+            self._has_ended = True
+            return self.stream.fail(error.fault)
+        data = self.stream.feed(chunk) if chunk else self.stream.close()
+        self._has_ended = not chunk or self.stream.fault is not None
+        return data
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._response.close()
+
+
+def _may_fall_back(fault: Fault) -> bool:
+    return fault.error_class in _FALLBACK_CLASSES or fault.code == "not_found"
+
+
+def _mask(body: bytes, target: Target) -> bytes:
+    """Return an error body without our key: some providers repeat a rejected key."""
+    key = target.endpoint.key
+    if key is None or key.reveal().encode() not in body:
+        return body
+    return body.replace(key.reveal().encode(), str(key).encode())
+
+
+def _header_text(text: str) -> str:
+    return text.encode("ascii", "replace").decode()[:_MAX_HEADER]

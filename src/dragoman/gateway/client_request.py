@@ -1,0 +1,112 @@
+"""The caller's request: its dialects, its model, and whether it wants a stream. Pure.
+
+    parse(match, path, headers, query, body) -> ClientRequest
+
+Only the top level of the body is decoded. The values stay as they are, so that a provider of the same dialect receives
+the same bytes. ``with_fields`` replaces single top-level values without touching the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.gateway.endpoints import Match, detect_dialect
+from dragoman.gateway.types import GatewayRequest, invalid_request_error
+
+_TopLevel = dict[str, msgspec.Raw]
+_decode: Final = msgspec.json.Decoder(_TopLevel).decode
+_REQUIRED: Final = {
+    "openai_chat": "messages",
+    "anthropic": "messages",
+    "cohere": "messages",
+    "gemini": "contents",
+}
+_EMPTY: Final = (b"[]", b"null", b'""')
+
+
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a model."""
+
+    request: GatewayRequest
+    dialect: str  # of the body
+    reply_dialect: str  # of the response
+    model: str
+    stream: bool
+    framing: str | None  # of the streamed response, if not the usual one of the dialect
+    fields: _TopLevel  # the top level of the body
+
+    def value(self, name: str) -> Any:
+        """Return a decoded top-level value, or none."""
+        raw = self.fields.get(name)
+        return None if raw is None else msgspec.json.decode(raw)
+
+
+def parse(found: Match, request: GatewayRequest) -> ClientRequest:
+    """Return the request of a chat endpoint; ``GatewayError`` if it cannot be one."""
+    fields = _decode_fields(request.body)
+    reply_dialect = detect_dialect(found, request.path, request.headers)
+    dialect = _body_dialect(reply_dialect, fields)
+    stream = found.endpoint.stream
+    if stream is None:
+        stream = _read_stream(fields, default=reply_dialect == "ollama")
+    return ClientRequest(
+        request=request,
+        dialect=dialect,
+        reply_dialect=reply_dialect,
+        model=found.values.get("model") or _read_model(fields),
+        stream=stream,
+        framing=_framing(reply_dialect, request.query),
+        fields=fields,
+    )
+
+
+def check_content(client_request: ClientRequest) -> None:
+    """Reject a request without messages: every provider does, but not every compatible server."""
+    name = _REQUIRED.get(client_request.dialect)
+    if name is None:
+        return
+    raw = client_request.fields.get(name)
+    if raw is None or bytes(raw).strip() in _EMPTY:
+        raise invalid_request_error(f"{name}: at least one message is required.")
+
+
+def with_fields(fields: Mapping[str, msgspec.Raw], **values: Any) -> bytes:
+    """Return a body with other top-level values; ``None`` removes one. All other values keep their bytes."""
+    changed: dict[str, Any] = {**fields, **values}
+    return msgspec.json.encode({name: value for name, value in changed.items() if value is not None})
+
+
+def _decode_fields(body: bytes) -> _TopLevel:
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid_request_error(f"The body is not a JSON object: {error}.") from None
+
+
+def _body_dialect(dialect: str, fields: _TopLevel) -> str:
+    """Return the dialect of a body: some clients send a Responses request to the path of Chat Completions."""
+    is_response = dialect == "openai_chat" and "input" in fields and "messages" not in fields
+    return "openai_responses" if is_response else dialect
+
+
+def _read_model(fields: _TopLevel) -> str:
+    model = msgspec.json.decode(fields["model"]) if "model" in fields else None
+    if not isinstance(model, str) or not model:
+        raise invalid_request_error("model: the name of a model is required.")
+    return model
+
+
+def _read_stream(fields: _TopLevel, *, default: bool) -> bool:
+    value = msgspec.json.decode(fields["stream"]) if "stream" in fields else None
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise invalid_request_error("stream: true or false is required.")
+    return value
+
+
+def _framing(dialect: str, query: str) -> str | None:
+    return "json-array" if dialect == "gemini" and "alt=sse" not in query.split("&") else None

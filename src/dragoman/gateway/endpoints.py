@@ -1,0 +1,108 @@
+"""The endpoints of the gateway, and which of them a method and a path name.
+
+    match("POST", "/v1/messages") -> Match(endpoint, {})
+    match("POST", "/v1beta/models/gemini-3:generateContent") -> Match(endpoint, {"model": "gemini-3"})
+    detect_dialect(match, headers)     the dialect of a path that several APIs share, by its headers
+
+The table is the only list of paths. Documentation and tests enumerate it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+Operation = Literal["chat", "models", "model"]
+
+
+class GatewayEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One endpoint of one API. ``{name}`` in a path stands for any text."""
+
+    method: str
+    path: str
+    operation: Operation
+    dialect: str | None  # none: headers decide
+    stream: bool | None = None  # none: the field ``stream`` of the body decides
+    versions: tuple[str, ...] = ("",)  # prefixes of the path
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path with each prefix."""
+        return tuple(version + self.path for version in self.versions)
+
+
+class Match(msgspec.Struct, frozen=True):
+    """An endpoint and the values of its path."""
+
+    endpoint: GatewayEndpoint
+    values: dict[str, str]
+
+
+_OPENAI: Final = ("/v1", "")  # clients differ in whether their base URL contains the version
+_GEMINI: Final = ("/v1beta", "/v1")
+
+
+def _chat(path: str, dialect: str, versions: tuple[str, ...] = ("",), stream: bool | None = None) -> GatewayEndpoint:
+    return GatewayEndpoint(
+        method="POST", path=path, operation="chat", dialect=dialect, stream=stream, versions=versions
+    )
+
+
+ENDPOINTS: Final = (
+    _chat("/chat/completions", "openai_chat", _OPENAI),
+    _chat("/responses", "openai_responses", _OPENAI),
+    _chat("/messages", "anthropic", ("/v1",)),
+    _chat("/models/{model}:generateContent", "gemini", _GEMINI, stream=False),
+    _chat("/models/{model}:streamGenerateContent", "gemini", _GEMINI, stream=True),
+    _chat("/api/chat", "ollama"),
+    _chat("/v2/chat", "cohere"),
+    _chat("/model/{model}/converse", "bedrock_converse", stream=False),
+    _chat("/model/{model}/converse-stream", "bedrock_converse", stream=True),
+    GatewayEndpoint(method="GET", path="/models", operation="models", dialect=None, versions=("/v1", "/v1beta", "")),
+    GatewayEndpoint(
+        method="GET", path="/models/{model}", operation="model", dialect=None, versions=("/v1", "/v1beta", "")
+    ),
+)
+_PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
+
+
+def _compile(path: str) -> re.Pattern[str]:
+    return re.compile(_PLACE.sub(r"(?P<\1>.+)", re.escape(path)))
+
+
+_PATTERNS: Final = tuple(
+    (endpoint.method, _compile(path), endpoint) for endpoint in ENDPOINTS for path in endpoint.paths
+)
+_LITERALS: Final = {
+    (endpoint.method, path): Match(endpoint, {}) for endpoint in ENDPOINTS for path in endpoint.paths if "{" not in path
+}
+
+
+def match(method: str, path: str) -> Match | None:
+    """Return the endpoint of a method and a decoded path; none if the gateway does not serve it."""
+    literal = _LITERALS.get((method, path))
+    if literal is not None:
+        return literal
+    for expected, pattern, endpoint in _PATTERNS:
+        if expected == method and (found := pattern.fullmatch(path)) is not None:
+            return Match(endpoint, found.groupdict())
+    return None
+
+
+def has_path(path: str) -> bool:
+    """Whether the gateway serves a path with any method."""
+    return any(pattern.fullmatch(path) for _, pattern, _ in _PATTERNS)
+
+
+def detect_dialect(found: Match, path: str, headers: Mapping[str, str]) -> str:
+    """Return the dialect of a request. A path that several APIs share is decided by the headers of their clients."""
+    if found.endpoint.dialect is not None:
+        return found.endpoint.dialect
+    if "anthropic-version" in headers:
+        return "anthropic"
+    if path.startswith("/v1beta") or "x-goog-api-key" in headers:
+        return "gemini"
+    return "openai_chat"

@@ -1,0 +1,105 @@
+"""The gateway: dispatches a request to its operation, and writes every failure in the caller's dialect.
+
+One instance per event loop. Invariant: ``handle`` raises nothing but cancellation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from dragoman.catalog import Model
+from dragoman.client import Timeouts
+from dragoman.errors import DragomanError
+from dragoman.exchange import ErrorClass, Fault
+from dragoman.gateway import client_request as requests
+from dragoman.gateway.chat_call import ChatCall, Exchange
+from dragoman.gateway.config import GatewayConfig, config_from
+from dragoman.gateway.endpoints import Match, detect_dialect
+from dragoman.gateway.error_shapes import error_response, fault_from
+from dragoman.gateway.model_lists import list_models, show_model
+from dragoman.gateway.model_names import ModelNames
+from dragoman.gateway.types import GatewayError, GatewayRequest, GatewayResponse
+from dragoman.gateway.upstream import Target
+from dragoman.offload import run_off_loop
+from dragoman.turn.services import AgentServices
+
+_log: Final = logging.getLogger("dragoman.gateway")
+_INTERNAL: Final = Fault(
+    code="server_error",
+    message="An unexpected error occurred. The log has details under the request id.",
+    error_class=ErrorClass.SERVER_ERROR,
+    status=500,
+)
+
+
+class Recorder(Protocol):
+    """Stores finished calls."""
+
+    async def record(self, exchange: Exchange) -> None:
+        """Store one call."""
+
+
+def make_gateway(services: AgentServices) -> Gateway:
+    """Return the gateway of the settings."""
+    return Gateway(services, config_from(services.settings.gateway, services.settings.file))
+
+
+class Gateway:
+    """Provider-compatible endpoints over the models of the settings."""
+
+    def __init__(
+        self,
+        services: AgentServices,
+        config: GatewayConfig,
+        *,
+        recorder: Recorder | None = None,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  an immutable value
+    ) -> None:
+        self.services = services
+        self.config = config
+        self.recorder = recorder
+        self.timeouts = timeouts
+        self.names = ModelNames(services.registry, config)
+        self._operations: dict[str, Callable[[Match, GatewayRequest], Awaitable[GatewayResponse]]] = {
+            "chat": self._chat,
+            "models": self._list_models,
+            "model": self._show_model,
+        }
+
+    async def handle(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        """Return the response to a request."""
+        dialect = detect_dialect(found, request.path, request.headers)
+        try:
+            return await self._operations[found.endpoint.operation](found, request)
+        except GatewayError as error:
+            fault = error.fault
+        except DragomanError as error:
+            fault = fault_from(error)
+            _log.warning("%s", error, extra={"request_id": request.request_id})
+        except Exception:  # noqa: BLE001  an entry point
+            _log.exception("unexpected error", extra={"request_id": request.request_id})
+            fault = _INTERNAL
+        return error_response(dialect, fault, request.request_id)
+
+    async def target(self, model: Model) -> Target:
+        """Return how a model is reached."""
+        endpoint = await self.services.endpoint(model.provider)
+        return Target(model, endpoint.provider, endpoint)
+
+    def new_id(self) -> str:
+        """Return a new ULID."""
+        return self.services.store.new_id()
+
+    async def _chat(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        client_request = await run_off_loop(len(request.body), requests.parse, found, request)
+        requests.check_content(client_request)
+        resolution = self.names.find(client_request.model, client_request.reply_dialect)
+        return await ChatCall(self, client_request, resolution).run()
+
+    async def _list_models(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        return list_models(self.names, detect_dialect(found, request.path, request.headers))
+
+    async def _show_model(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        return show_model(self.names, detect_dialect(found, request.path, request.headers), found.values["model"])

@@ -1,0 +1,168 @@
+"""Which models answer a name: configured names and patterns, ids, aliases, and plain names of providers. Pure.
+
+    ModelNames(registry, config).find("claude-sonnet-5", "openai_chat", seed) -> Resolution
+
+The first of these that matches decides:
+
+    1. a name in ``[gateway.models]``
+    2. the id or an alias of a model, ``provider:name`` or ``provider/name``
+    3. the longest pattern in ``[gateway.models]``
+    4. a model with this name, of a provider that can be called; one of the caller's dialect first
+    5. the provider of the caller's dialect, which receives the name as it is
+
+Weights are applied to ``seed``: calls of one session choose the same model, so that prompt caches stay valid.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import re
+from typing import Final
+
+import msgspec
+
+from dragoman.catalog import Model, Provider
+from dragoman.errors import UnknownModelError
+from dragoman.gateway.config import GatewayConfig, ModelRoute, WeightedModels
+from dragoman.gateway.types import not_found_error
+from dragoman.routing import Registry
+
+# The provider of names that nothing else resolves, by dialect, if it can be called.
+_DEFAULT_PROVIDERS: Final = {
+    "anthropic": "anthropic",
+    "bedrock_converse": "bedrock",
+    "cohere": "cohere",
+    "gemini": "gemini",
+    "ollama": "ollama",
+    "openai_chat": "openai-chat",
+    "openai_responses": "openai",
+}
+_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]{1,512}")
+_GEMINI_NAME: Final = re.compile(r"(?:models/|tunedModels/)?[A-Za-z0-9._:-]+")
+
+
+class Resolution(msgspec.Struct, frozen=True):
+    """The models that answer a name, in the order in which they are tried, and why."""
+
+    models: tuple[Model, ...]
+    reason: str  # route, id, pattern, name or provider
+
+
+class ModelNames:
+    """Lookup of the models for the names in requests."""
+
+    def __init__(self, registry: Registry, config: GatewayConfig) -> None:
+        self._registry = registry
+        self._config = config
+        patterns = [name for name in config.models if any(mark in name for mark in "*?[")]
+        self._patterns = sorted(patterns, key=lambda name: (-len(name), name))
+        self._by_name: dict[str, list[Model]] = {}
+        for model in registry.catalog.models.values():
+            if registry.is_configured(model):
+                self._by_name.setdefault(model.name, []).append(model)
+
+    def find(self, name: str, dialect: str, seed: str = "") -> Resolution:
+        """Return the models for a name; ``GatewayError`` if there are none."""
+        _check_name(name, dialect)
+        if name in self._config.models:
+            return Resolution(self._expand(self._config.models[name], seed), "route")
+        if (model := self._find_id(name)) is not None:
+            return Resolution((model,), "id")
+        for pattern in self._patterns:
+            if fnmatch.fnmatchcase(name, pattern):
+                return Resolution(self._expand(self._config.models[pattern], seed), "pattern")
+        plain = name.removeprefix("models/")
+        if (model := self._find_plain(plain, dialect)) is not None:
+            return Resolution((model,), "name")
+        provider = self._default_provider(dialect)
+        if provider is None:
+            raise unknown_model_error(name)
+        return Resolution((self._model_of(provider, plain),), "provider")
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names that clients can use: configured names, aliases, and names of declared models."""
+        declared = [model for model in self._registry.catalog.models.values() if self._registry.is_configured(model)]
+        aliases = [alias for model in declared for alias in model.aliases]
+        routes = [name for name in self._config.models if name not in self._patterns]
+        return tuple(dict.fromkeys((*routes, *aliases, *(model.name for model in declared))))
+
+    def _expand(self, route: ModelRoute, seed: str) -> tuple[Model, ...]:
+        match route:
+            case str():
+                names: tuple[str, ...] = (route,)
+            case WeightedModels():
+                names = _by_weight(route, seed)
+            case _:
+                names = route
+        return tuple(self._registry.catalog.model(name) for name in names)
+
+    def _find_id(self, name: str) -> Model | None:
+        found = self._registry.find(name)
+        if found is not None:
+            return found
+        provider, slash, rest = name.partition("/")
+        if slash and rest and provider in self._registry.catalog.providers and provider in self._registry.configured:
+            return self._registry.find(f"{provider}:{rest}")
+        return None
+
+    def _find_plain(self, name: str, dialect: str) -> Model | None:
+        """Return the model of that name; if its provider also serves the caller's dialect, the same model there."""
+        models = self._by_name.get(name, [])
+        for model in models:
+            if self._provider(model.provider).dialect == dialect:
+                return model
+        for model in models:
+            if (twin := self._find_twin(self._provider(model.provider), dialect)) is not None:
+                return model.replace(id=f"{twin.key}:{name}", provider=twin.key)
+        return models[0] if models else None
+
+    def _find_twin(self, provider: Provider, dialect: str) -> Provider | None:
+        """Return the row of the same service with another dialect: it shares the variable of the key or the address."""
+        for row in self._registry.catalog.providers.values():
+            shares_key = set(row.key_variables) & set(provider.key_variables)
+            if row.dialect == dialect and shares_key and row.key in self._registry.configured:
+                return row
+        return None
+
+    def _default_provider(self, dialect: str) -> Provider | None:
+        providers = self._registry.catalog.providers
+        key = self._config.providers.get(dialect, _DEFAULT_PROVIDERS.get(dialect, ""))
+        if key in providers and key in self._registry.configured:
+            return providers[key]
+        return None
+
+    def _provider(self, key: str) -> Provider:
+        return self._registry.catalog.providers[key]
+
+    def _model_of(self, provider: Provider, name: str) -> Model:
+        try:
+            return self._registry.catalog.model(f"{provider.key}:{name}")
+        except UnknownModelError:
+            raise unknown_model_error(name) from None
+
+
+def unknown_model_error(name: str) -> Exception:
+    """Return the error for a name that no model has."""
+    return not_found_error(
+        f"The model {name!r} does not exist here. GET /v1/models lists the names; [gateway.models] in the"
+        " configuration file adds one."
+    )
+
+
+def _check_name(name: str, dialect: str) -> None:
+    pattern = _GEMINI_NAME if dialect == "gemini" else _NAME
+    if not pattern.fullmatch(name):
+        raise unknown_model_error(name)
+
+
+def _by_weight(route: WeightedModels, seed: str) -> tuple[str, ...]:
+    """Return the models with the chosen one first. The seed decides, in proportion to the weights."""
+    weights = route.weights or (1.0,) * len(route.models)
+    digest = hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest()
+    left = int.from_bytes(digest[:8]) / 2**64 * sum(weights)
+    at = 0
+    while at < len(weights) - 1 and left >= weights[at]:
+        left -= weights[at]
+        at += 1
+    return (route.models[at], *route.models[:at], *route.models[at + 1 :])

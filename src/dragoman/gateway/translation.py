@@ -1,0 +1,259 @@
+"""Translate between the caller's dialect and the provider's. Pure.
+
+    translate_request(request, dialect, model, provider, stream=…)    the provider's body and the losses
+    write_reply(reply, dialect, identity, new_call_id)                the reply for the caller
+    StreamTranslator(…).feed(chunk) / close()                         the stream for the caller
+
+Ids of tool calls keep the form that their issuer gave them, as far as the other side accepts it, so that a provider
+finds its own ids in the next request. Reasoning of another provider is shown to the caller in the caller's dialect; its
+signature contains the origin, so that it returns only there.
+
+Invariant: events that do not end properly never become a stream that looks complete.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import dialects
+from dragoman.catalog import Model, Provider
+from dragoman.event import (
+    Accumulator,
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseStart,
+    UsageUpdate,
+    mark_unusable,
+)
+from dragoman.exchange import Fault, Loss, Reply, Request, Written
+from dragoman.ids import ToolIds
+from dragoman.message import (
+    CallBlock,
+    ContentBlock,
+    Message,
+    ProviderRaw,
+    Role,
+    ThinkingBlock,
+    ToolResultBlock,
+)
+
+# The note with which a dialect recognizes its own reasoning.
+_OWN_REASONING: Final[dict[str, ProviderRaw]] = {
+    "anthropic": {"own": True},
+    "bedrock_converse": {"own": True},
+    "cohere": {"form": "thinking"},
+    "gemini": {"own": True},
+    "ollama": {},
+    "openai_chat": {"at": "reasoning_content"},
+    "openai_responses": {"own": True},
+}
+_SIGNATURE: Final = "dragoman."  # of reasoning that another dialect produced: dragoman.<dialect>.<its signature>
+_MAX_ID_LENGTH: Final = 64
+
+
+class ProviderRequest(msgspec.Struct, frozen=True):
+    """A request for a provider."""
+
+    wire: Any
+    losses: tuple[Loss, ...]
+    request: Request  # as the caller's dialect reads it
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def translate_request(
+    request: Request, dialect: str, model: Model, provider: Provider, *, stream: bool
+) -> ProviderRequest:
+    """Write a request that was read in ``dialect`` for a provider."""
+    ids = ToolIds()
+    messages = tuple(_prepare_message(message, dialect, provider, ids) for message in request.messages)
+    options = request.options.replace(stream=True if stream else None)
+    if options.max_output_tokens is None and provider.dialect == "anthropic":  # required there
+        options = options.replace(max_output_tokens=model.capabilities.max_output_tokens)
+    target = request.replace(model=model.name, messages=messages, options=options)
+    written: Written = dialects.load(provider.dialect).write_request(target, provider.quirks)
+    return ProviderRequest(written.wire, written.losses, request)
+
+
+def _prepare_message(message: Message, dialect: str, provider: Provider, ids: ToolIds) -> Message:
+    if message.role not in (Role.ASSISTANT, Role.TOOL):
+        return message
+    content = tuple(_prepare_block(block, dialect, provider, ids) for block in message.content)
+    return msgspec.structs.replace(message, content=content)
+
+
+def _prepare_block(block: ContentBlock, dialect: str, provider: Provider, ids: ToolIds) -> ContentBlock:
+    if isinstance(block, ThinkingBlock):
+        return _restore_reasoning(block, provider.dialect)
+    if not isinstance(block, CallBlock | ToolResultBlock) or provider.dialect == dialect:
+        return block
+    call_id = block.tool_use_id if isinstance(block, ToolResultBlock) else block.id
+    issued = (block.provider_raw or {}).get("id")
+    if isinstance(issued, str) and provider.tool_ids.accepts(issued):
+        ids.add(provider.key, call_id, issued)
+    wire_id = ids.to_provider_id(provider.key, call_id, provider.tool_ids)
+    return block.replace(provider_raw={"dialect": provider.dialect, "id": wire_id})
+
+
+def _restore_reasoning(block: ThinkingBlock, dialect: str) -> ThinkingBlock:
+    """Return reasoning with its original signature, if it returns to the dialect that produced it."""
+    signature = block.signature or ""
+    prefix = f"{_SIGNATURE}{dialect}."
+    if not signature.startswith(prefix):
+        return block
+    try:
+        original = base64.urlsafe_b64decode(signature.removeprefix(prefix)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return block
+    return ThinkingBlock(block.text, original or None, {"dialect": dialect, **_OWN_REASONING[dialect]})
+
+
+# --- replies ---------------------------------------------------------------------------------------------------------
+
+
+def read_reply(dialect: str, body: bytes) -> Reply:
+    """Read a whole reply. Raises ``InputError`` if it is not one."""
+    reply: Reply = dialects.load(dialect).read_reply(body)
+    return mark_unusable(reply)
+
+
+def write_reply(reply: Reply, dialect: str, identity: dict[str, Any], new_call_id: Callable[[], str]) -> Written:
+    """Write a reply for a caller of another dialect."""
+    content = tuple(_to_client_block(block, dialect, new_call_id) for block in reply.content)
+    written: Written = dialects.load(dialect).write_reply(reply.replace(content=content))
+    return Written({**written.wire, **identity}, written.losses)
+
+
+def _to_client_block(block: ContentBlock, dialect: str, new_call_id: Callable[[], str]) -> ContentBlock:
+    if isinstance(block, CallBlock):
+        return block.replace(provider_raw=_call_notes(block.provider_raw, dialect, new_call_id))
+    if isinstance(block, ThinkingBlock):
+        origin = _origin(block.provider_raw)
+        return ThinkingBlock(block.text, _sign(block.signature, origin), _own_reasoning(dialect))
+    return block
+
+
+def _call_notes(raw: ProviderRaw | None, dialect: str, new_call_id: Callable[[], str]) -> ProviderRaw:
+    """Return the id of a call for the caller: the provider's, or a new one if it has none."""
+    issued = (raw or {}).get("id")
+    is_usable = isinstance(issued, str) and 0 < len(issued) <= _MAX_ID_LENGTH
+    return {"dialect": dialect, "id": issued if is_usable else new_call_id()}
+
+
+def _origin(raw: ProviderRaw | None) -> str:
+    return str((raw or {}).get("dialect") or "unknown")
+
+
+def _sign(signature: str | None, origin: str) -> str:
+    return f"{_SIGNATURE}{origin}.{base64.urlsafe_b64encode((signature or '').encode()).decode()}"
+
+
+def _own_reasoning(dialect: str) -> ProviderRaw:
+    return {"dialect": dialect, **_OWN_REASONING[dialect]}
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+class StreamTranslator:
+    """Reads a provider's stream and writes it in the caller's dialect. ``accumulator`` has the reply so far."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        dialect: str,
+        framing: str | None,
+        identity: dict[str, Any],
+        new_call_id: Callable[[], str],
+        *,
+        with_usage: bool = True,
+    ) -> None:
+        self._reader = dialects.load(provider.dialect).stream_reader(None, provider.quirks)
+        self._writer = dialects.load(dialect).stream_writer(framing)
+        self._writer.identity = identity
+        self._origin = provider.dialect
+        self._dialect = dialect
+        self._new_call_id = new_call_id
+        self._call_ids: dict[int, ProviderRaw] = {}
+        self._with_usage = with_usage
+        self._model: str | None = None
+        self.accumulator = Accumulator()
+        self.fault: Fault | None = None
+        self.has_content = False  # whether anything of the answer has arrived
+        self.is_complete = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the caller's bytes for a chunk of the provider's stream."""
+        return b"".join(self._write(event) for event in self._reader.feed(chunk))
+
+    def close(self) -> bytes:
+        """Return the last bytes."""
+        out = b"".join(self._write(event) for event in self._reader.close())
+        return out + self._close_writer()
+
+    def fail(self, fault: Fault) -> bytes:
+        """Return the bytes that end the stream with a failure."""
+        return self._write(StreamError(fault))
+
+    def _close_writer(self) -> bytes:
+        data: bytes = self._writer.close()
+        return data
+
+    def _write(self, event: StreamEvent) -> bytes:
+        self._note(event)
+        if isinstance(event, UsageUpdate) and not self._with_usage:
+            return b""
+        data: bytes = self._writer.feed(self._to_client_event(event))
+        return data
+
+    def _note(self, event: StreamEvent) -> None:
+        self.accumulator.add(event)
+        match event:
+            case StreamError(fault=fault):
+                self.fault = self.fault or fault
+            case MessageComplete():
+                self.is_complete = True
+            case MessageStart() | UsageUpdate():
+                pass
+            case _:
+                self.has_content = True
+
+    def _to_client_event(self, event: StreamEvent) -> StreamEvent:
+        match event:
+            case ToolUseStart(index=index, provider_raw=raw):
+                self._call_ids[index] = notes = _call_notes(raw, self._dialect, self._new_call_id)
+                return event.replace(provider_raw=notes)
+            case ToolUseEnd(index=index):
+                return event.replace(provider_raw=self._call_ids.get(index))
+            case BlockComplete(block=block):
+                return event.replace(block=_to_client_block(block, self._dialect, self._new_call_id))
+            case ThinkingDelta(signature=signature):
+                signed = _sign(signature, self._origin) if signature is not None else None
+                return event.replace(signature=signed, provider_raw=_own_reasoning(self._dialect))
+            case StreamError(fault=fault):
+                return event.replace(fault=fault.replace(provider_code=None), provider_raw=None)
+            case _:
+                return event
+
+
+def failure_frames(dialect: str, framing: str | None, fault: Fault) -> bytes:
+    """Return the bytes that end a stream that already began with a failure."""
+    writer = dialects.load(dialect).stream_writer(framing)
+    data: bytes = writer.write_failure(StreamError(fault))
+    return data
+
+
+def loss_names(losses: Iterable[Loss]) -> tuple[str, ...]:
+    """Return the names of what was lost, each once."""
+    return tuple(dict.fromkeys(loss.block_type for loss in losses))

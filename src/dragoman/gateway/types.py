@@ -1,0 +1,74 @@
+"""Values of the gateway: callers, requests, responses and failures. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+
+import msgspec
+
+from dragoman.exchange import ErrorClass, Fault
+from dragoman.store import Owners
+
+JSON_TYPE = "application/json"
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """The authenticated owner of what a call stores."""
+
+    user_id: str
+    team_id: str | None = None
+    is_local: bool = False
+
+    @property
+    def owners(self) -> Owners:
+        """The owner filter of store queries."""
+        return Owners(self.user_id, self.team_id, is_everywhere=self.is_local)
+
+
+class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as it arrived. Names of headers are in lower case."""
+
+    method: str
+    path: str
+    query: str = ""  # as it arrived, without the question mark
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    caller: Caller
+    request_id: str = ""
+
+
+class GatewayResponse(msgspec.Struct, kw_only=True):
+    """A response. A streamed body must be consumed or closed."""
+
+    status: int = 200
+    headers: dict[str, str] = {}
+    body: bytes | AsyncGenerator[bytes, None] = b""
+
+
+class GatewayError(Exception):
+    """A failed call. The gateway writes it in the caller's dialect."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def invalid_request_error(message: str, status: int = 400, code: str = "invalid_request") -> GatewayError:
+    """Return the error for a request that the gateway rejects."""
+    return GatewayError(
+        Fault(code=code, message=message, error_class=ErrorClass.INVALID_REQUEST, status=status, provider="dragoman")
+    )
+
+
+def not_found_error(message: str, provider_code: str | None = None) -> GatewayError:
+    """Return the error for a model or a stored object that does not exist for the caller."""
+    return GatewayError(
+        Fault(
+            code="not_found",
+            message=message,
+            error_class=ErrorClass.INVALID_REQUEST,
+            status=404,
+            provider="dragoman",
+            provider_code=provider_code,
+        )
+    )

@@ -1,0 +1,132 @@
+"""Calls of providers: one request, its status and headers, and its body in chunks.
+
+    request = build_request(target, body, stream=…, caller_headers=…, query=…)
+    async with-less: response = await open_response(client, request); response.close()
+
+Every failure of the connection is raised as ``NetworkError`` with its fault. Invariant: an API key is sent only to the
+origin of its endpoint, and the caller's key never is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import dialects
+from dragoman.catalog import Model, Provider
+from dragoman.client import Client, Timeouts
+from dragoman.client.call import NetworkError, build_headers, build_url, network_fault
+from dragoman.exchange import ErrorClass, Fault
+from dragoman.settings import Endpoint
+
+_MAX_ERROR_BYTES: Final = 256 * 1024
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A model and how its provider is reached."""
+
+    model: Model
+    provider: Provider
+    endpoint: Endpoint
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True):
+    """A request to a provider."""
+
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    stream: bool
+
+
+def build_request(
+    target: Target,
+    body: bytes,
+    *,
+    stream: bool,
+    caller_headers: Mapping[str, str] | None = None,
+    query: str | None = None,
+) -> UpstreamRequest:
+    """Return the request to a provider. The configured headers override those of the caller."""
+    url = build_url(target.endpoint, target.model.name, stream=stream)
+    if query is not None:
+        path = url.partition("?")[0]
+        url = f"{path}?{query}" if query else path
+    own = build_headers(target.endpoint, stream=stream)
+    protocol = dict(dialects.load(target.provider.dialect).HTTP.headers)
+    configured = {name.lower() for name in target.endpoint.headers}
+    kept = {name: value for name, value in own.items() if name not in protocol or name in configured}
+    return UpstreamRequest(url, {**protocol, **(caller_headers or {}), **kept}, body, stream)
+
+
+class UpstreamResponse:
+    """A response of a provider. ``read`` returns chunks, and nothing at the end."""
+
+    def __init__(self, response: Any, timeouts: Timeouts, *, stream: bool, started_at: float) -> None:
+        self._response = response
+        self._timeouts = timeouts
+        self._stream = stream
+        self._started_at = started_at
+        self._has_bytes = False
+        self.status: int = response.status
+        self.headers: dict[str, str] = response.headers
+
+    async def read(self) -> bytes:
+        """Return the next chunk; ``NetworkError`` if the connection breaks or is silent for too long."""
+        timeouts = self._timeouts
+        left_s = self._started_at + timeouts.whole_s - time.monotonic()
+        silence_s = timeouts.silence_s if self._has_bytes else timeouts.first_byte_s
+        limit_s = min(left_s, silence_s) if self._stream else left_s
+        try:
+            if limit_s <= 0:
+                raise TimeoutError
+            chunk: bytes = await self._response.read_chunk(limit_s)
+        except TimeoutError:
+            code = "stream_broken" if self._has_bytes else "timeout"
+            raise NetworkError(network_fault(code, f"no data of the provider for {limit_s:.0f} seconds")) from None
+        self._has_bytes = self._has_bytes or bool(chunk)
+        return chunk
+
+    async def read_all(self, limit: int) -> bytes:
+        """Return the whole body; ``NetworkError`` if it is larger than the limit."""
+        chunks, size = [], 0
+        while chunk := await self.read():
+            size += len(chunk)
+            if size > limit:
+                fault = Fault(
+                    code="too_large", message=f"response of more than {limit} bytes", error_class=ErrorClass.OTHER
+                )
+                raise NetworkError(fault)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def read_error(self) -> bytes:
+        """Return the body of an error response, as far as it arrives and fits the limit."""
+        chunks, size = [], 0
+        try:
+            while size < _MAX_ERROR_BYTES and (chunk := await self.read()):
+                size += len(chunk)
+                chunks.append(chunk)
+        except NetworkError:
+            pass  # the status is known
+        return b"".join(chunks)
+
+    def close(self) -> None:
+        """Return the connection to the pool if the body was read, else close it."""
+        self._response.__exit__(None, None, None)
+
+
+async def open_response(client: Client, request: UpstreamRequest, timeouts: Timeouts) -> UpstreamResponse:
+    """Send a request and return its response when the headers have arrived."""
+    started_at = time.monotonic()
+    response = await client.transport().post(
+        request.url,
+        request.headers,
+        request.body,
+        connect_s=timeouts.connect_s,
+        head_s=timeouts.first_byte_s if request.stream else timeouts.whole_s,
+    )
+    return UpstreamResponse(response, timeouts, stream=request.stream, started_at=started_at)

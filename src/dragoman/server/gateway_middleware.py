@@ -1,0 +1,126 @@
+"""Serves the endpoints of the gateway beside the other routes: authentication, body, response.
+
+The gateway has its own table of paths, because its endpoints follow the documents of other APIs; all other paths go to
+the application. Invariant: errors before the call (key, size of the body) have the caller's own shape, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette._utils import get_route_path
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dragoman.bus.event_types.system_events import GatewayAuthFailed
+from dragoman.exchange import ErrorClass, Fault
+from dragoman.gateway import Caller, Gateway, GatewayRequest, GatewayResponse, endpoints
+from dragoman.gateway.error_shapes import error_response
+from dragoman.gateway.headers import key_candidates
+from dragoman.server.auth.api_keys import is_key
+from dragoman.server.auth.principal import Principal, authenticate_local, credentials_error, principal_from
+from dragoman.server.http.http_errors import ApiError, get_request_id
+from dragoman.server.http.requests import read_body
+
+if TYPE_CHECKING:
+    from dragoman.server.state import AppState
+
+MAX_BODY_BYTES: Final = 32 * 2**20
+_CODES: Final = {401: "unauthorized", 403: "forbidden"}
+
+
+class GatewayMiddleware:
+    """Answers requests to the gateway; hands all other requests on."""
+
+    def __init__(self, app: ASGIApp, state: AppState) -> None:
+        self.app = app
+        self._state = state
+
+    @property
+    def _gateway(self) -> Gateway:
+        return self._state.gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = None
+        if scope["type"] == "http":
+            path = get_route_path(scope)
+            found = endpoints.match(scope["method"], path)
+        if found is None:
+            await self.app(scope, receive, send)
+            return
+        scope["dragoman.route"] = found.endpoint.paths[0]
+        request = Request(scope, receive)
+        request.scope["app"] = self._state.app
+        await _send_response(await self._respond(found, path, request), send)
+
+    async def _respond(self, found: endpoints.Match, path: str, request: Request) -> GatewayResponse:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+        try:
+            principal = await self._authenticate(request, headers)
+            body = await read_body(request, MAX_BODY_BYTES)
+        except ApiError as error:
+            dialect = endpoints.detect_dialect(found, path, headers)
+            response = error_response(dialect, _to_fault(error), get_request_id(request))
+            response.headers = {**response.headers, **error.headers}
+            return response
+        gateway_request = GatewayRequest(
+            method=request.method,
+            path=path,
+            query=request.scope["query_string"].decode("latin-1"),
+            headers=headers,
+            body=body,
+            caller=Caller(principal.user_id, principal.team_id, principal.is_local),
+            request_id=get_request_id(request),
+        )
+        return await self._gateway.handle(found, gateway_request)
+
+    async def _authenticate(self, request: Request, headers: dict[str, str]) -> Principal:
+        """Return the owner of the presented key.
+
+        Clients of these APIs always send a key. Where none is required, one that is not ours is ignored.
+        """
+        keys = list(key_candidates(headers, request.scope["query_string"].decode("latin-1")))
+        try:
+            own_key = next((key for key in keys if is_key(key)), None)
+            if own_key is not None:
+                principal = await self._verify(own_key)
+            elif self._state.requires_keys:
+                raise credentials_error()
+            else:
+                principal = await authenticate_local(request, keys)
+        except ApiError as error:
+            if error.status == 401:
+                self._state.audit.emit(GatewayAuthFailed(reason=error.code))
+            raise
+        request.state.principal = principal
+        if "chat" not in principal.scopes:
+            raise ApiError(403, "missing_scope", "The key does not have the scope chat.")
+        return principal
+
+    async def _verify(self, text: str) -> Principal:
+        key = await self._state.keys.verify(text)
+        if key is None:
+            raise credentials_error()
+        return principal_from(key)
+
+
+def _to_fault(error: ApiError) -> Fault:
+    code = _CODES.get(error.status, "invalid_request")
+    error_class = ErrorClass.AUTH if error.status in _CODES else ErrorClass.INVALID_REQUEST
+    return Fault(code=code, message=error.message, error_class=error_class, status=error.status, provider="dragoman")
+
+
+async def _send_response(response: GatewayResponse, send: Send) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers.items()]
+    if isinstance(response.body, bytes):
+        headers.append((b"content-length", str(len(response.body)).encode()))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+        return
+    body: Any = response.body
+    async with aclosing(body):
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        async for data in body:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,29 @@
+"""A server whose gateway reaches a strict fake provider of every dialect.
+
+async def test_…(gateway_server)     no keys; a model of each dialect, its alias is the name of the dialect
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman import dialects
+from tests.gateway.sdk_clients import close_clients
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
+
+__all__ = ["postgres", "postgres_server", "pytest_pyfunc_call", "runner"]
+
+
+@pytest.fixture
+def gateway_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
+    """A server that needs no key, over fakes of all dialects."""
+    context = run_test_server(tmp_path, *dialects.names())
+    server = runner.run(context.__aenter__())
+    yield server
+    close_clients()
+    runner.run(context.__aexit__(None, None, None))
