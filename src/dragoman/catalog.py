@@ -16,7 +16,7 @@ import functools
 import importlib.resources
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -56,6 +56,7 @@ QUIRKS: Final = {
     # replies
     "terminal_reason_optional": "a complete answer may end without a stop reason",
 }
+_MAX_LISTED: Final = 12  # providers in an error
 _SNAPSHOT: Final = re.compile(r"(?:-\d{8}|-\d{4}-\d{2}-\d{2}|@\d{8}|-latest)\Z")
 
 
@@ -132,6 +133,7 @@ class Catalog:
         self.providers = {key: self._provider(key, row) for key, row in file.providers.items()}
         self.models = {model_id: self._model(model_id, row) for model_id, row in file.models.items()}
         self._aliases = self._alias_table()
+        self._bare_names = self._name_table()
         self._check_provider_aliases()
 
     def provider(self, name: str, dialect: str | None = None) -> Provider:
@@ -150,15 +152,14 @@ class Catalog:
                 )
             case matches:
                 what, choices = f"{name!r} is an alias of several providers", matches
-        keys = ", ".join(sorted(row.key for row in choices))
-        raise UnknownModelError(what, where=self._origin, remedy=f"Known are {keys}")
+        raise UnknownModelError(what, where=self._origin, remedy=_suggest_provider(name, choices))
 
     def model(self, name: str) -> Model:
         """Return the model with that id or alias. A model without a row has the defaults of its provider."""
-        model_id = self._aliases.get(name, name)
+        model_id = self._aliases.get(name) or self._find_by_bare_name(name) or name
         key, colon, model_name = model_id.partition(":")
         if not colon or not model_name:
-            raise UnknownModelError(f"no model {name!r}", where=self._origin, remedy="Use provider:model or an alias")
+            raise UnknownModelError(f"no model is called {name!r}", where=self._origin, remedy=self._suggest(name))
         provider = self.provider(key)
         model_id = f"{provider.key}:{model_name}"
         row = self.models.get(model_id) or self._find_by_snapshot(model_id)
@@ -166,6 +167,23 @@ class Catalog:
             return row if row.id == model_id else row.replace(id=model_id, name=model_name, aliases=())
         capabilities = self._capabilities(provider.key, {}, model_id)
         return Model(id=model_id, provider=provider.key, name=model_name, capabilities=capabilities, is_declared=False)
+
+    def _find_by_bare_name(self, name: str) -> str | None:
+        """Return the id of the only model with a name that omits the provider, also of a dated snapshot of it."""
+        match = _SNAPSHOT.search(name)
+        end = match[0] if match else ""
+        for suffix in ("", end):
+            if len(ids := self._bare_names.get(name.removesuffix(suffix), [])) == 1:
+                return ids[0] + suffix
+        return None
+
+    def _suggest(self, name: str) -> str:
+        """Return the names of models that are similar to an unknown one, as a remedy."""
+        if ids := self._bare_names.get(name):
+            return f"Several providers have it: use {' or '.join(ids)}"
+        similar = _find_similar(name, (*self._aliases, *self._bare_names, *self.models))
+        hint = f"Did you mean {' or '.join(similar)}? " if similar else ""
+        return f"{hint}Run dragoman models for all names, or use provider:model"
 
     def overlay(self, rows: Mapping[str, Any], origin: str = "overlay") -> Catalog:
         """Return this catalog with more rows. A row with an existing name changes it field by field."""
@@ -218,6 +236,14 @@ class Catalog:
                 table[alias] = model.id
         return table
 
+    def _name_table(self) -> dict[str, list[str]]:
+        """The ids of models by their names without the provider, and without the path before the last part."""
+        table: dict[str, list[str]] = {}
+        for model in self.models.values():
+            for name in {model.name, model.name.rpartition("/")[2]}:
+                table.setdefault(name, []).append(model.id)
+        return table
+
     def _check_provider_aliases(self) -> None:
         """In one dialect a name belongs to one provider."""
         owners: dict[tuple[str, str], str] = {}
@@ -260,6 +286,21 @@ def builtin() -> Catalog:
     return catalog_from_toml(
         importlib.resources.files("dragoman").joinpath("catalog.toml").read_text("utf-8"), "built-in"
     )
+
+
+def _suggest_provider(name: str, choices: Iterable[Provider]) -> str:
+    """Return the providers to choose from; of many, those with a similar name."""
+    keys = sorted(row.key for row in choices)
+    if len(keys) <= _MAX_LISTED:
+        return f"Known are {', '.join(keys)}"
+    hint = " or ".join(_find_similar(name, keys))
+    return f"{f'Did you mean {hint}? ' if hint else ''}Run dragoman models for all names"
+
+
+def _find_similar(name: str, names: Iterable[str]) -> list[str]:
+    import difflib  # noqa: PLC0415  only for an error
+
+    return difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

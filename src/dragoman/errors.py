@@ -40,6 +40,7 @@
     ├── BusError                      the bus does not accept the event
     ├── TransportError                the broker is unreachable or misconfigured
     └── RemoteFaultError              a provider answered with a fault
+        └── AnswerError               a question has no usable answer
 
 Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text consists of
 these three. Invariant: a local error never contains the text of a remote one, and a remote fault is never raised as an
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from dragoman.message import Message
     from dragoman.repair import Action
     from dragoman.rules import Violation
+    from dragoman.turn.answer import Answer
 
 
 class DragomanError(Exception):
@@ -309,11 +311,17 @@ class RoutingFailedError(RoutingError):
 
     code = "routing_failed"
 
-    def __init__(self, tried: tuple[dict[str, Any], ...], alternative_providers_configured: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tried: tuple[dict[str, Any], ...],
+        alternative_providers_configured: tuple[str, ...],
+        detail: str | None = None,
+    ) -> None:
+        """``detail`` is why a candidate cannot be called, and what to do."""
         candidates = ", ".join(f"{candidate['model']} ({candidate['reason']})" for candidate in tried)
         super().__init__(
             f"no model may answer: {candidates}" if candidates else "no model may answer: none is named anywhere",
-            remedy="Choose one with /model or @model, or write a global_default into the routing policy",
+            remedy=detail or "Choose one with /model or @model, or write a global_default into the routing policy",
         )
         self.tried = tried
         self.alternative_providers_configured = alternative_providers_configured
@@ -400,3 +408,13 @@ class RemoteFaultError(DragomanError):
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message, where=fault.provider or "", code=fault.code)
         self.fault = fault
+
+
+class AnswerError(RemoteFaultError):
+    """Raised by ``ask`` if the turn ends with a fault. ``answer`` has what arrived: its text, its usage, its cost."""
+
+    code = "no_answer"
+
+    def __init__(self, fault: Fault, answer: Answer[Any]) -> None:
+        super().__init__(fault)
+        self.answer = answer

@@ -12,7 +12,7 @@ JSON of a message is also its stored form.
       metadata                             model, routing, usage and cost, status
       schema_version                       version of this format
 
-All classes are frozen, hashable structs. The module does no I/O, reads no clock and imports only ``dragoman.value``.
+All classes are frozen, hashable structs. The module does no I/O, reads no clock and imports only the modules below it.
 Invariant: the format only grows. New fields are optional, new blocks have a new ``type``, and a default never changes
 its meaning, because defaults are not written.
 """
@@ -28,6 +28,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
+from dragoman.html_repr import block_html, message_html
 from dragoman.jsontext import validate_json
 from dragoman.value import UNSET, OpenEnum, UnknownFields, UnknownValue, UnsetType, ValidatedMeta, Value
 
@@ -58,6 +59,7 @@ MAX_TOKENS: Final = 10**12
 MAX_USD: Final = Decimal(10**9)
 _MAX_DECIMALS: Final = 100
 
+NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of a message that is not stored; the store sets the time
 NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that was not recorded
 UNPRICED: Final = "unpriced"  # the pricing version of a call without a known price
 
@@ -73,6 +75,9 @@ class Block(Value, metaclass=ValidatedMeta, frozen=True):
         raw = getattr(self, "provider_raw", None)
         if raw is not None:
             validate_json(raw, "provider_raw")
+
+    def _repr_html_(self) -> str:
+        return block_html(self)
 
 
 class ImageSource(Value, metaclass=ValidatedMeta, frozen=True):
@@ -554,6 +559,49 @@ class Message(Value, metaclass=ValidatedMeta, frozen=True, omit_defaults=False):
             msgspec.structs.force_setattr(self, "content", blocks)
         if self.created_at.tzinfo is not UTC:
             msgspec.structs.force_setattr(self, "created_at", _to_utc(self.created_at))
+
+    @classmethod
+    def user(cls, *content: str | ContentBlock) -> Message:
+        """A message of the user, of texts and blocks. It has no id and no time: the store sets them."""
+        return _new_message(Role.USER, content)
+
+    @classmethod
+    def assistant(cls, *content: str | ContentBlock) -> Message:
+        """A message of a model."""
+        return _new_message(Role.ASSISTANT, content)
+
+    @classmethod
+    def system(cls, *content: str | ContentBlock) -> Message:
+        """A system prompt."""
+        return _new_message(Role.SYSTEM, content)
+
+    @classmethod
+    def tool(cls, tool_use_id: str, *content: str | ContentBlock, is_error: bool = False) -> Message:
+        """The result of a tool call."""
+        result = ToolResultBlock(tool_use_id, _blocks_from_parts(content), is_error)
+        metadata = MessageMetadata(parent_tool_use_id=tool_use_id)
+        return Message("", "", Role.TOOL, (result,), metadata, NO_TIME)
+
+    @property
+    def text(self) -> str:
+        """The text of all its text blocks."""
+        return "".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    @property
+    def tool_calls(self) -> tuple[ToolUseBlock, ...]:
+        """Its tool calls, without those whose input is invalid."""
+        return tuple(block for block in self.content if isinstance(block, ToolUseBlock))
+
+    def _repr_html_(self) -> str:
+        return message_html(self)
+
+
+def _new_message(role: Role, content: Iterable[str | ContentBlock]) -> Message:
+    return Message("", "", role, _blocks_from_parts(content), MessageMetadata(), NO_TIME)
+
+
+def _blocks_from_parts(content: Iterable[str | ContentBlock]) -> tuple[ContentBlock, ...]:
+    return tuple(TextBlock(part) if isinstance(part, str) else part for part in content)
 
 
 def _to_utc(when: datetime) -> datetime:

@@ -184,7 +184,7 @@ def call_of_local(base_url: str, *, streamed: bool) -> Call:
     return Call(endpoint=found.endpoint("local", base_url=base_url), adapter=adapter, wire=wire, context=CONTEXT)
 
 
-async def test_embedded_model_answers_without_a_key() -> None:
+async def test_local_model_answers_without_a_key() -> None:
     async with LocalModel(context_tokens=1024) as local, Client() as client:
         base_url, again = await asyncio.gather(local.base_url(), local.base_url())
         assert base_url == again
@@ -203,7 +203,7 @@ async def test_embedded_model_answers_without_a_key() -> None:
         assert lost.fault.code == "not_found"  # nobody finds it who does not know its address
 
 
-async def test_embedded_model_is_restarted_after_a_crash() -> None:
+async def test_local_model_is_restarted_after_a_crash() -> None:
     async with LocalModel(context_tokens=512) as local:
         first = await local.base_url()
         process = local._process
@@ -222,7 +222,7 @@ async def test_failed_start_reports_the_reason() -> None:
     await local.close()
 
 
-def test_embedded_model_exits_with_its_parent(tmp_path: Path) -> None:
+def test_local_model_exits_with_its_parent(tmp_path: Path) -> None:
     script = (
         "import asyncio, os, signal\n"
         "from dragoman.local import LocalModel\n"
@@ -257,7 +257,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_catalog_row_of_the_embedded_model_is_correct() -> None:
+def test_catalog_row_of_the_local_model_is_correct() -> None:
     capabilities = catalog.builtin().model("local").capabilities
     assert not capabilities.supports_tools
     assert not capabilities.supports_images

@@ -224,7 +224,7 @@ async def test_recent_summaries_of_agents_and_models(server: ServerFixture) -> N
 async def test_letter_linked_to_its_turn_becomes_a_routing_sample(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
     server.fake.say("done")
-    await server.agent.ask(session.id, "Write the report")
+    await server.agent.run(session.id, "Write the report")
     made = await read_json(post(server, result_of(session.id, 0.9)), 201)
     assert made["warnings"] == []
     assert made["evaluation"]["model"] == "fake-anthropic:model"
@@ -240,7 +240,7 @@ async def test_letter_scores_decide_the_model_of_similar_turns(tmp_path: Path) -
             for name, score in (("anthropic", 0.95), ("openai_chat", 0.2)):
                 session = await server.store.create_session(user_id="local")
                 server.fakes[name].say("Voilà")
-                await server.agent.ask(session.id, f"@{name} translate letter {number} into French")
+                await server.agent.run(session.id, f"@{name} translate letter {number} into French")
                 await read_json(post(server, result_of(session.id, score)), 201)
         server.fakes["anthropic"].say("Voilà")
         session = await server.store.create_session(user_id="local")
@@ -270,7 +270,7 @@ def result_of(session_id: str, score: float) -> bytes:
 async def test_letter_with_a_foreign_session_is_no_sample(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="grace", team_id="ops")
     server.fake.say("done")
-    await server.agent.ask(session.id, "Write the report")
+    await server.agent.run(session.id, "Write the report")
     made = await read_json(post(server, result_of(session.id, 1)), 201)
     assert made["warnings"][0].endswith("[unknown_session]")
     assert made["evaluation"]["model"] is None
@@ -283,7 +283,7 @@ async def test_letter_with_a_foreign_session_is_no_sample(server: ServerFixture)
 async def test_evaluator_cannot_set_the_model_of_a_turn(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
     server.fake.say("done")
-    await server.agent.ask(session.id, "Write the report")
+    await server.agent.run(session.id, "Write the report")
     fields = {"task_id": "T-9", "score": 1, "session_id": session.id, "model": "another:model"}
     made = await read_json(post(server, fields), 201)
     assert made["evaluation"]["model"] == "fake-anthropic:model"

@@ -55,7 +55,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     async def serve() -> None:
         async with run_test_server(folder) as server:
             session = await server.store.create_session(THREAD, user_id="local")
-            await server.agent.ask(session.id, "What is a dragoman?")
+            await server.agent.run(session.id, "What is a dragoman?")
             told["address"] = server.base_url
             is_up.set()
             while not may_end.is_set():

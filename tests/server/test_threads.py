@@ -173,7 +173,7 @@ async def test_a_picture_is_described_for_a_model_that_cannot_see_it(chat_server
     changed = await read_json(chat_server.client.patch(f"{API}/threads/{name}", json=asked))
     assert changed["model"] == "fake-anthropic:blind"
     chat_server.fake.say("Red.")
-    await chat_server.agent.ask(name, "Which colour?")
+    await chat_server.agent.run(name, "Which colour?")
     assert "a red square" in str(chat_server.fake.bodies[-1])
     assert chat_server.fake.refused == []
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from typing import Annotated, Any, Literal
 
 import msgspec
+import pydantic
 import pytest
 
 from dragoman import ImageBlock, ImageSource, SideEffects, TextBlock, ToolUseBlock
-from dragoman.errors import InputError, ToolSchemaError, UnknownToolError
+from dragoman.errors import InputError, ToolFailedError, ToolSchemaError, UnknownToolError
 from dragoman.tools import Tool, ToolContext, ToolOutput, ToolRegistry, tool
+from dragoman.tools.docstring import Docstring, parse_docstring
 from dragoman.tools.tool import content_from
 from tests.tools.tool_fixtures import result_of, text_of
 
@@ -86,13 +89,89 @@ async def test_a_function_that_is_not_async_is_a_tool_too_and_knows_where_it_is_
     assert text_of(await result_of(ask)) == '{"session":"sess_1","call":true}'
 
 
-def test_a_plain_function_in_place_of_a_tool_is_an_error_that_says_what_to_do() -> None:
-    def add(a: int, b: int) -> int:
+def test_a_plain_function_is_a_tool() -> None:
+    def add(a: int, b: int = 2) -> int:
+        """Add two numbers.
+
+        Args:
+            a: The first number.
+            b (int): The second number,
+                which may be left out.
+
+        Returns:
+            The sum.
+        """
         return a + b
 
-    with pytest.raises(InputError, match="'add' is not a Tool") as raised:
-        ToolRegistry([add])  # type: ignore[list-item]
+    (definition,) = ToolRegistry([add]).definitions
+    assert (definition.name, definition.description) == ("add", "Add two numbers.")
+    assert definition.input_schema["properties"] == {
+        "a": {"type": "integer", "description": "The first number."},
+        "b": {"type": "integer", "description": "The second number, which may be left out.", "default": 2},
+    }
+    assert definition.input_schema["required"] == ["a"]
+
+
+def test_what_is_neither_a_tool_nor_a_function_is_an_error() -> None:
+    with pytest.raises(InputError, match="neither a tool nor a function") as raised:
+        ToolRegistry(["add"])  # type: ignore[list-item]
     assert raised.value.code == "not_a_tool"
+
+
+def test_a_tool_can_be_called_as_the_function_that_it_was() -> None:
+    @tool
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    assert (add(1), add(1, b=5), add.name) == (3, 6, "add")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Look.\n\nArgs:\n    city: Its name.\n    days: How many\n        days.",
+        "Look.\n\nParameters\n----------\ncity : str\n    Its name.\ndays : int, optional\n    How many\n    days.\n\nReturns\n-------\nstr\n    x",
+        "Look.\n\n:param city: Its name.\n:param int days: How many\n    days.\n:returns: x",
+    ],
+    ids=["google", "numpy", "sphinx"],
+)
+def test_parameters_are_described_by_the_docstring(text: str) -> None:
+    parsed = parse_docstring(text)
+    assert (parsed.description, parsed.parameters) == ("Look.", {"city": "Its name.", "days": "How many days."})
+
+
+def test_a_docstring_without_sections_is_the_description() -> None:
+    assert parse_docstring("Look: it rains.\n\nOr not.") == Docstring("Look: it rains.\n\nOr not.", {})
+
+
+class _Place(pydantic.BaseModel):
+    name: str = pydantic.Field(min_length=2)
+    country: str = "CH"
+
+
+@dataclasses.dataclass
+class _Route:
+    start: _Place
+    stops: list[_Place]
+
+
+async def test_parameters_may_be_dataclasses_and_pydantic_models() -> None:
+    seen: list[object] = []
+
+    @tool
+    def drive(route: _Route, back: _Place | None = None) -> str:
+        """Drive."""
+        seen.extend((route, back))
+        return "done"
+
+    route = drive.definition.input_schema["properties"]["route"]
+    assert route["properties"]["start"]["properties"]["name"] == {"type": "string", "minLength": 2, "title": "Name"}
+    context = ToolContext(session_id="s")
+    bern = {"name": "Bern"}
+    assert await drive.run({"route": {"start": bern, "stops": [bern]}, "back": bern}, context) == "done"
+    assert seen == [_Route(_Place(name="Bern"), [_Place(name="Bern")]), _Place(name="Bern")]
+    with pytest.raises(ToolFailedError, match="name"):
+        await drive.run({"route": {"start": {"name": "B"}, "stops": []}}, context)
 
 
 def test_a_function_that_a_model_cannot_call_by_name_is_refused() -> None:

@@ -122,7 +122,7 @@ async def test_of_a_long_conversation_the_end_is_shown(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic", size=(80, 24)) as it:
         session = await it.store.create_session()
         for number in range(MAX_MESSAGES // 2 + 5):
-            await it.app.agent.ask(session.id, f"question {number}")
+            await it.app.agent.run(session.id, f"question {number}")
         await it.app.open(session)
         await it.shows(f"question {MAX_MESSAGES // 2 + 4}")
         assert len(it.app.query(MessageView)) == MAX_MESSAGES

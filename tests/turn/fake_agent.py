@@ -2,7 +2,7 @@
 
     async with open_fake_agent("anthropic", "gemini") as it:
         it.fakes["anthropic"].say("…")
-        it.agent(tools=[…]).ask(it.session, "…", model="anthropic")
+        it.agent(tools=[…]).run(it.session, "…", model="anthropic")
 
 A fake goes by the name of its dialect, as a provider and as the alias of its one model; ``blind-…`` is the same model
 for those who must not send pictures.
@@ -36,6 +36,7 @@ max_context_tokens = 200000
 supports_images = true
 supports_tools = true
 supports_thinking = true
+supports_structured_output = true
 
 [models."fake-{name}:blind"]
 aliases = ["blind-{name}"]

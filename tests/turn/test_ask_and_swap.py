@@ -356,7 +356,7 @@ async def test_ctrl_c_stops_the_answer_and_keeps_what_had_arrived(tmp_path: Path
         assert answer.metadata.status is MessageStatus.CANCELLED
 
 
-async def test_the_embedded_model_answers_without_a_key(tmp_path: Path) -> None:
+async def test_the_local_model_answers_without_a_key(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     async with home(tmp_path) as it:
         done = await it.run("ask", "Say hello.", "--max-tokens", "8", "--json")

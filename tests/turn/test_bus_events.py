@@ -38,7 +38,7 @@ async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         script(it)
-        ended = await agent.ask(it.session, f"What is 1 + 2? {SECRET}")
+        ended = await agent.run(it.session, f"What is 1 + 2? {SECRET}")
         await agent.close()
         events = await it.store.trace.events(it.session)
         by_id = {event.id: event for event in events}
@@ -71,14 +71,14 @@ async def test_a_trace_is_kept_by_an_agent_with_a_bus_of_its_own_or_by_whoever_w
         for given, is_kept in (({}, True), ({"record_trace": False}, False), ({"record_trace": True}, True)):
             session = await it.store.create_session()
             agent = await it.agent(**given)
-            await agent.ask(session.id, "Hello?")
+            await agent.run(session.id, "Hello?")
             await agent.close()
             assert bool(await it.store.trace.events(session.id)) is is_kept
         for trace in (None, True):
             session = await it.store.create_session()
             async with Bus() as bus:
                 agent = await it.agent(bus=bus, record_trace=trace)
-                await agent.ask(session.id, "Hello?")
+                await agent.run(session.id, "Hello?")
                 await agent.close()
                 assert bool(await it.store.trace.events(session.id)) is (trace is True)
 
@@ -92,9 +92,9 @@ async def test_a_turn_becomes_spans_within_each_other(tmp_path: Path) -> None:
         spans = SpanExporter(provider, agent="scout")
         spans.listen(agent.bus)
         script(it)
-        ended = await agent.ask(it.session, "What is 1 + 2?")
+        ended = await agent.run(it.session, "What is 1 + 2?")
         it.fakes["anthropic"].fail(429, "slow down")
-        await agent.ask(it.session, "And 2 + 3?")
+        await agent.run(it.session, "And 2 + 3?")
         await agent.close()
         await spans.close()
     found = kept.get_finished_spans()

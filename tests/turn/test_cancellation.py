@@ -123,7 +123,7 @@ class Watched:
         assert len(results) == len(set(results))
         fake = self.it.fakes["anthropic"]
         fake.forget()
-        assert (await self.agent.ask(self.session, "And now?")).fault is None
+        assert (await self.agent.run(self.session, "And now?")).fault is None
         assert fake.refused == []
 
 

@@ -198,7 +198,7 @@ async def charged(provider: str, body: dict[str, Any], folder: Path) -> tuple[Us
         config = AgentConfig(price_table=PRICES, stream=False, retries=retries)
         async with Agent(store, settings=found, config=config) as agent:
             session = await store.create_session()
-            ended = await agent.ask(session.id, "Is it so?", model=f"{provider}:model")
+            ended = await agent.run(session.id, "Is it so?", model=f"{provider}:model")
             assert ended.fault is None
             (row,) = await store.tail(session.id, 1)
             assert row.message.metadata.usage is not None

@@ -48,7 +48,7 @@ class Damage:
         """One turn in a session of its own: how it ended, and the answer as it is stored."""
         self._play(data)
         session = await self.agent.store.create_session()
-        ended = await self.agent.ask(session.id, "Go on")
+        ended = await self.agent.run(session.id, "Go on")
         rows = await self.agent.store.tail(session.id, 1)
         return ended, rows[0].message
 

@@ -23,8 +23,8 @@ async def test_a_session_begins_with_its_first_turn_and_goes_on_in_another_proce
         )
         first = await it.agent()
         seen = heard(first, "session.created", "session.resumed")
-        await first.ask(session.id, "Hello")
-        await first.ask(session.id, "And?")
+        await first.run(session.id, "Hello")
+        await first.run(session.id, "And?")
         await first.bus.drain()
         (created,) = seen
         payload: Any = created.payload
@@ -33,7 +33,7 @@ async def test_a_session_begins_with_its_first_turn_and_goes_on_in_another_proce
         assert len(payload.workspace_hash) == len(payload.routing_policy_version) == 64
         second = await it.agent()
         seen = heard(second, "session.created", "session.resumed")
-        await second.ask(session.id, "Again")
+        await second.run(session.id, "Again")
         await second.bus.drain()
         (resumed,) = seen
         assert resumed.type == "session.resumed"
@@ -45,12 +45,12 @@ async def test_a_choice_against_the_routing_and_against_what_worked_is_told(tmp_
     async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent()
         seen = heard(agent, "route.overridden", "pattern.matched", "pattern.override_dismissed")
-        await agent.ask(it.session, "Hello")
-        await agent.ask(it.session, "@anthropic Hello", model=None)
+        await agent.run(it.session, "Hello")
+        await agent.run(it.session, "@anthropic Hello", model=None)
         await agent.bus.drain()
         assert seen == [], "the routing had the same model"
         for _ in range(5):
-            await agent.ask(it.session, "@gemini Hello")
+            await agent.run(it.session, "@gemini Hello")
             judged = await it.store.evaluations.for_turn(it.session)
             await it.store.evaluations.record(it.session, score=1.0, **judged)
         await agent.bus.drain()
@@ -61,8 +61,8 @@ async def test_a_choice_against_the_routing_and_against_what_worked_is_told(tmp_
         seen.clear()
         other = await it.agent()
         seen = heard(other, "route.overridden", "pattern.matched", "pattern.override_dismissed")
-        await other.ask(it.session, "Hello")
-        await other.ask(it.session, "@anthropic Hello")
+        await other.run(it.session, "Hello")
+        await other.run(it.session, "@anthropic Hello")
         await other.bus.drain()
         assert [event.type for event in seen] == ["pattern.matched", "route.overridden", "pattern.override_dismissed"]
         matched: Any = seen[0].payload
@@ -76,7 +76,7 @@ async def test_three_failures_in_a_row_say_that_a_provider_gets_worse(tmp_path: 
         seen = heard(agent, "provider.degraded")
         for number in range(4):
             it.fakes["anthropic"].fail(500)
-            await agent.ask(it.session, f"Hello {number}")
+            await agent.run(it.session, f"Hello {number}")
         await agent.bus.drain()
         (degraded,) = seen
         payload: Any = degraded.payload

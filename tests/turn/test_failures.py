@@ -75,18 +75,18 @@ async def test_a_subscriber_that_raises_hurts_no_turn(tmp_path: Path) -> None:
 
         agent.bus.subscribe("clumsy", take)
         agent.bus.subscribe("clumsy and fast", take, fast=True)
-        assert (await agent.ask(it.session, "Hello?")).fault is None
+        assert (await agent.run(it.session, "Hello?")).fault is None
 
 
 async def test_a_bus_that_is_full_or_closed_hurts_no_turn(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         full = Bus(limit=3)  # nobody delivers: it was never started
         agent = await it.agent(bus=full)
-        assert (await agent.ask(it.session, "Hello?")).fault is None
+        assert (await agent.run(it.session, "Hello?")).fault is None
         closed = Bus()
         await closed.close()
         agent = await it.agent(bus=closed)
-        assert (await agent.ask(it.session, "Hello?")).fault is None
+        assert (await agent.run(it.session, "Hello?")).fault is None
         assert [one.metadata.status for one in await messages(it)] == [MessageStatus.COMPLETE] * 4
         await full.close()
 
@@ -105,14 +105,14 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_once_there_is_room
         said = await told_to(agent)
         it.fakes["anthropic"].say("word " * 200_000)  # more than the disk has room for
         with pytest.raises(StorageError) as caught:
-            await agent.ask(it.session, "Tell me everything")
+            await agent.run(it.session, "Tell me everything")
         assert caught.value.code == "disk_full"
         types = await types_in(agent, said)
         assert [name for name in types if name in ENDS] == ["turn.failed"]
         assert types.count("llm.call_started") == types.count("llm.call_completed") + types.count("llm.call_failed")
         room.unlink()
         it.fakes["anthropic"].say("briefly")
-        assert (await agent.ask(it.session, "Shorter, please")).fault is None
+        assert (await agent.run(it.session, "Shorter, please")).fault is None
         kept = await messages(it)
         assert [one.role for one in kept] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
         assert kept[1].metadata.status is MessageStatus.ERROR
@@ -137,7 +137,7 @@ async def test_the_last_answer_its_entries_and_the_end_of_the_lease_are_one_step
             if isinstance(event, AnswerEnd):
                 written = await it.store.entries.agent(it.session, agent.agent_key)
                 assert [entry["type"] for entry in written] == ["task", "final"]
-                assert (await other.ask(it.session, "Me too")).fault is None
+                assert (await other.run(it.session, "Me too")).fault is None
         kept = await messages(it)
         assert [one.role for one in kept] == [Role.USER, Role.ASSISTANT] * 2
         assert it.fakes["anthropic"].refused == []
@@ -154,7 +154,7 @@ async def test_a_session_may_be_deleted_while_a_turn_runs_in_it(when: type, tmp_
             await interrupted(turn, when, lambda: it.store.delete_session(it.session))
         assert [name for name in await types_in(agent, said) if name in ENDS] == ["turn.failed"]
         with pytest.raises(UnknownSessionError):
-            await agent.ask(it.session, "Still there?")
+            await agent.run(it.session, "Still there?")
         assert (await it.store.verify()).is_sound
 
 
@@ -169,7 +169,7 @@ async def test_a_turn_that_lost_its_lease_to_another_ends_and_the_other_goes_on(
                 break
         await pass_time(it.store, minutes=5)
         it.fakes["anthropic"].say("Good morning.")
-        assert (await other.ask(it.session, "Anybody there?")).fault is None
+        assert (await other.run(it.session, "Anybody there?")).fault is None
         with pytest.raises(ConflictError):
             async for _ in turn:
                 pass
@@ -222,14 +222,14 @@ async def test_a_key_that_is_gone_is_said_before_anything_is_stored(tmp_path: Pa
         said = await told_to(agent)
         keys.clear()
         with pytest.raises(SettingsError) as caught:
-            await agent.ask(it.session, "Hello?")
+            await agent.run(it.session, "Hello?")
         assert caught.value.code == "missing_key"
         assert await messages(it) == []
         assert [name for name in await types_in(agent, said) if name in ENDS] == ["turn.failed"]
         keys.append("sk-fake")
-        assert (await agent.ask(it.session, "Hello?")).fault is None
+        assert (await agent.run(it.session, "Hello?")).fault is None
         keys.clear()  # what was found once is good for the agent's life
-        assert (await agent.ask(it.session, "Hello?")).fault is None
+        assert (await agent.run(it.session, "Hello?")).fault is None
 
 
 async def test_a_provider_without_an_address_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ async def test_a_provider_without_an_address_is_refused_and_nothing_is_stored(tm
         it.settings = settings.load(environment={"FAKE_KEY": "x"}, file=file, keyring=lambda _: None)
         agent = await it.agent()
         with pytest.raises(RoutingConstraintError) as caught:
-            await agent.ask(it.session, "Hello?", model="nowhere:m")
+            await agent.run(it.session, "Hello?", model="nowhere:m")
         assert caught.value.validation_failure == "not_configured"
         assert await messages(it) == []
 
@@ -264,7 +264,7 @@ async def test_what_a_tool_gives_too_late_is_no_second_answer(tmp_path: Path) ->
         agent = await it.agent(tools=[dawdle])
         it.fakes["anthropic"].call("dawdle")
         it.fakes["anthropic"].say("It took too long.")
-        assert (await agent.ask(it.session, "Dawdle")).fault is None
+        assert (await agent.run(it.session, "Dawdle")).fault is None
         await is_late.wait()
         (result,) = results_in(await messages(it))
         assert result.is_error
@@ -288,7 +288,7 @@ async def test_who_does_not_answer_in_time_has_not_allowed_it(tmp_path: Path) ->
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note], confirm=silence, confirm_timeout_s=0.05)
         it.fakes["anthropic"].call("note", {"word": "never"})
-        assert (await agent.ask(it.session, "Note something")).fault is None
+        assert (await agent.run(it.session, "Note something")).fault is None
         (result,) = results_in(await messages(it))
         assert (result.is_error, ran) == (True, [])
         assert "in time" in str(result.content)
@@ -308,7 +308,7 @@ async def test_tools_know_who_asks_in_each_turn(tmp_path: Path) -> None:
         for user in ("ada", "grace"):
             it.fakes["anthropic"].call("whoami")
             it.fakes["anthropic"].say("I see.")
-            await agent.ask(it.session, "Who am I?", user_id=user)
+            await agent.run(it.session, "Who am I?", user_id=user)
         assert seen == ["ada", "grace"]
 
 
@@ -364,7 +364,7 @@ async def test_a_task_that_begins_with_an_at_sign_names_no_model(tmp_path: Path)
             it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": task})
             it.fakes["anthropic"].say("Thank you.")
             it.fakes["gemini"].say("done")
-            assert (await agent.ask(it.session, "Delegate it")).fault is None
+            assert (await agent.run(it.session, "Delegate it")).fault is None
         assert [result.content for result in results_in(await messages(it))] == [(TextBlock("done"),)] * 2
         assert "@nobody do it" in str(it.fakes["gemini"].bodies[-1])
 
@@ -375,7 +375,7 @@ async def test_a_worker_whose_provider_fails_is_an_error_result_and_the_turn_goe
         agent = await it.agent(workspace=tmp_path, allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Do it"})
         it.fakes["gemini"].fail(401, "who are you?")
-        assert (await agent.ask(it.session, "Delegate it")).fault is None
+        assert (await agent.run(it.session, "Delegate it")).fault is None
         (result,) = results_in(await messages(it))
         assert result.is_error
         assert "worker_error" in str(result.content)
@@ -388,9 +388,9 @@ async def test_a_worker_whose_provider_fails_is_an_error_result_and_the_turn_goe
 async def test_the_prompt_may_change_from_turn_to_turn(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(system_prompt="Be brief.")
-        await agent.ask(it.session, "Hello?")
+        await agent.run(it.session, "Hello?")
         agent.config = msgspec.structs.replace(agent.config, system_prompt="Be thorough.")
-        await agent.ask(it.session, "Hello again?")
+        await agent.run(it.session, "Hello again?")
         first, second = it.fakes["anthropic"].bodies
         assert "Be brief." in str(first["system"])
         assert "Be thorough." in str(second["system"])
@@ -401,7 +401,7 @@ async def test_the_prompt_may_change_from_turn_to_turn(tmp_path: Path) -> None:
 async def test_a_zero_that_a_turn_asks_for_goes_before_the_agent_s_own_choice(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(options=Options(temperature=0.7, max_output_tokens=9))
-        await agent.ask(it.session, "Hello?", options=Options(temperature=0))
+        await agent.run(it.session, "Hello?", options=Options(temperature=0))
         body = it.fakes["openai_chat"].bodies[0]
         assert body["temperature"] == 0
         assert 9 in body.values()
@@ -413,11 +413,11 @@ async def test_a_summary_that_cannot_be_had_stops_no_turn(tmp_path: Path) -> Non
         fake = it.fakes["openai_chat"]
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
-            await agent.ask(it.session, f"question {number}")
+            await agent.run(it.session, f"question {number}")
         agent.config = msgspec.structs.replace(agent.config, summarize=True)
         fake.fail(500, "no summary today")
         fake.say("indeed")
-        ended = await agent.ask(it.session, "And?")
+        ended = await agent.run(it.session, "And?")
         assert (ended.fault, ended.stop_reason) == (None, StopReason.END_TURN)
         assert "question 0" in str(fake.bodies[-1])
         assert (await messages(it))[-1].content == (TextBlock("indeed"),)
@@ -446,7 +446,7 @@ async def test_calls_beyond_the_last_step_are_answered_and_not_run(tmp_path: Pat
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], max_steps=1)
         it.fakes["anthropic"].answer_with(say("So."), call("add", {"a": 1, "b": 2}))
-        ended = await agent.ask(it.session, "What is 1 + 2?")
+        ended = await agent.run(it.session, "What is 1 + 2?")
         assert ended.fault is not None
         (result,) = results_in(await messages(it))
         assert result.is_error
@@ -470,7 +470,7 @@ async def test_an_answer_with_too_many_calls_ends_as_an_error_and_runs_none(tmp_
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note], stream=streamed)
         it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS + 1)))
-        ended = await agent.ask(it.session, "Note everything")
+        ended = await agent.run(it.session, "Note everything")
         assert ended.fault is not None
         assert ended.fault.code == "too_many_tool_calls"
         assert ran == []
@@ -478,7 +478,7 @@ async def test_an_answer_with_too_many_calls_ends_as_an_error_and_runs_none(tmp_
         assert answer.metadata.status is MessageStatus.ERROR
         assert len(answer.content) >= MAX_CALLS  # what had arrived is kept
         it.fakes["anthropic"].say("Fewer, then.")
-        assert (await agent.ask(it.session, "Go on")).fault is None
+        assert (await agent.run(it.session, "Go on")).fault is None
 
 
 async def test_an_answer_with_as_many_calls_as_allowed_runs_all(tmp_path: Path) -> None:
@@ -493,5 +493,5 @@ async def test_an_answer_with_as_many_calls_as_allowed_runs_all(tmp_path: Path) 
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS)))
-        assert (await agent.ask(it.session, "Note everything")).fault is None
+        assert (await agent.run(it.session, "Note everything")).fault is None
         assert sorted(ran) == list(range(MAX_CALLS))

@@ -48,12 +48,12 @@ def test_of_several_keys_the_first_in_the_list_counts() -> None:
     assert chosen(**both) == "anthropic:claude-sonnet-5-5"
 
 
-def test_without_a_key_the_embedded_model_answers() -> None:
+def test_without_a_key_the_local_model_answers() -> None:
     pytest.importorskip("xllamacpp")
     assert chosen() == "local:smollm2-135m"
 
 
-async def test_without_its_weights_the_embedded_model_is_not_chosen_and_says_what_to_install(
+async def test_without_its_weights_the_local_model_is_not_chosen_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = importlib.util.find_spec

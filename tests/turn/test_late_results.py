@@ -38,11 +38,11 @@ async def test_a_late_result_is_told_to_the_next_turn_and_to_those_after(dialect
         fake = it.fakes[dialect]
         fake.call("report", {})
         fake.say("It took too long.")
-        ended = await agent.ask(it.session, "Write a report")
+        ended = await agent.run(it.session, "Write a report")
         assert ended.fault is None
         assert "the report is written" not in str(fake.bodies)
-        await agent.ask(it.session, "And?")
-        await agent.ask(it.session, "Good")
+        await agent.run(it.session, "And?")
+        await agent.run(it.session, "Good")
         assert "the report is written" in str(fake.bodies[2])
         assert "the report is written" in str(fake.bodies[3])
         assert fake.refused == []
@@ -62,13 +62,13 @@ async def test_a_late_result_is_stored_when_the_agent_ends_before_the_next_turn(
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[report])
         it.fakes["anthropic"].call("report", {})
-        await agent.ask(it.session, "Write a report")
+        await agent.run(it.session, "Write a report")
         await agent.close()
         last = (await messages(it.store, it.session))[-1]
         assert last.role is Role.USER
         assert "the report is written" in text_of(last)
         other = await it.agent()
-        assert (await other.ask(it.session, "And?")).fault is None
+        assert (await other.run(it.session, "And?")).fault is None
         assert it.fakes["anthropic"].refused == []
 
 
@@ -78,8 +78,8 @@ async def test_of_a_tool_that_fails_late_the_bus_alone_hears(tmp_path: Path) -> 
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append, event_types=["tool.completed_late"])
         it.fakes["anthropic"].call("failing", {})
-        await agent.ask(it.session, "Fail")
-        await agent.ask(it.session, "And?")
+        await agent.run(it.session, "Fail")
+        await agent.run(it.session, "And?")
         assert not any(is_late_note(one) for one in await messages(it.store, it.session))
         await agent.bus.drain()
         assert [event.payload.success for event in seen] == [False]

@@ -48,6 +48,6 @@ async def test_an_answer_of_many_pieces_is_answered_whole(tmp_path: Path) -> Non
         agent = await it.agent()
         it.fakes["anthropic"].say("word " * 6000)
         async with asyncio.timeout(60):
-            assert (await agent.ask(it.session, "Tell me a lot")).fault is None
+            assert (await agent.run(it.session, "Tell me a lot")).fault is None
         (row,) = await it.store.tail(it.session, 1)
         assert row.message.content == (TextBlock("word " * 6000),)

@@ -74,7 +74,7 @@ async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_t
         agent = await it.agent(tools=[add], stream=streamed)
         fake = it.fakes[dialect]
         fake.answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {"exact": True}))
-        ended = await agent.ask(it.session, "Where am I, and what is 1 + 2?", tools=(PLACE,))
+        ended = await agent.run(it.session, "Where am I, and what is 1 + 2?", tools=(PLACE,))
         (pending,) = ended.pending
         assert (pending.name, pending.input, pending.reason) == ("get_place", {"exact": True}, "caller")
         assert (ended.stop_reason, ended.fault, ended.llm_calls, ended.tool_calls) == (StopReason.TOOL_USE, None, 1, 1)
@@ -105,7 +105,7 @@ async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "here"}))
-        ended = await agent.ask(it.session, "Note where I am", tools=(PLACE,))
+        ended = await agent.run(it.session, "Note where I am", tools=(PLACE,))
         ran, again = notes()
         async with (
             open_store(url) as store,
@@ -114,7 +114,7 @@ async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
             assert await other.pending_calls(it.session) == ended.pending
             place, consent = ended.pending
             assert (place.reason, consent.reason) == ("caller", "approval")
-            over = await other.ask(
+            over = await other.run(
                 it.session, answers=(given(place, "Bern"),), approvals=(Approval(consent.call_id, approved=True),)
             )
             assert over.fault is None
@@ -127,12 +127,12 @@ async def test_a_turn_goes_on_when_the_last_pending_call_is_answered(tmp_path: P
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("get_place", {"exact": True}))
-        first, second = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
-        ended = await agent.ask(it.session, answers=(given(first, "Bern"),))
+        first, second = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
+        ended = await agent.run(it.session, answers=(given(first, "Bern"),))
         assert ended.pending == (second,)
         assert (ended.llm_calls, ended.stop_reason) == (0, StopReason.TOOL_USE)
         assert len(it.fakes["anthropic"].bodies) == 1
-        ended = await agent.ask(it.session, answers=(given(second, "46.9, 7.4", PICTURE, is_error=True),))
+        ended = await agent.run(it.session, answers=(given(second, "46.9, 7.4", PICTURE, is_error=True),))
         assert (ended.llm_calls, ended.pending) == (1, ())
         assert (await results(it.store, it.session))[second.call_id].is_error
         assert PIXEL in str(it.fakes["anthropic"].bodies[1])
@@ -144,8 +144,8 @@ async def test_an_answer_and_a_question_may_come_together(tmp_path: Path) -> Non
         agent = await it.agent()
         fake = it.fakes["openai_chat"]
         fake.answer_with(call("get_place", {}), call("get_place", {"exact": True}))
-        first, second = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
-        ended = await agent.ask(it.session, "And be brief", answers=(given(first, "Bern"),))
+        first, second = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
+        ended = await agent.run(it.session, "And be brief", answers=(given(first, "Bern"),))
         assert (ended.fault, ended.pending) == (None, ())
         kept = await messages(it.store, it.session)
         assert [one.role.value for one in kept] == ["user", "assistant", "tool", "user", "assistant"]
@@ -158,25 +158,25 @@ async def test_the_model_that_began_an_answer_goes_on_with_it(tmp_path: Path) ->
     async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent()
         it.fakes["gemini"].call("get_place", {}, thinking="Hm.")
-        (pending,) = (await agent.ask(it.session, "@gemini Where am I?", tools=(PLACE,))).pending
-        ended = await agent.ask(it.session, answers=(given(pending, "Bern"),), tools=(PLACE,))
+        (pending,) = (await agent.run(it.session, "@gemini Where am I?", tools=(PLACE,))).pending
+        ended = await agent.run(it.session, answers=(given(pending, "Bern"),), tools=(PLACE,))
         assert ended.model == "fake-gemini:model"
         assert it.fakes["anthropic"].bodies == []
         assert it.fakes["gemini"].refused == []
-        assert (await agent.ask(it.session, "Thank you")).model == "fake-anthropic:model"
+        assert (await agent.run(it.session, "Thank you")).model == "fake-anthropic:model"
 
 
 async def test_a_tool_of_the_caller_may_not_have_the_name_of_one_of_the_agent_s(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         with pytest.raises(ToolSchemaError, match="the agent has a tool of that name"):
-            await agent.ask(it.session, "Hello", tools=(PLACE.replace(name="add"),))
+            await agent.run(it.session, "Hello", tools=(PLACE.replace(name="add"),))
         with pytest.raises(ToolSchemaError, match="already registered"):
-            await agent.ask(it.session, "Hello", tools=(PLACE, PLACE))
+            await agent.run(it.session, "Hello", tools=(PLACE, PLACE))
         with pytest.raises(ToolSchemaError, match="unknown keyword"):
-            await agent.ask(it.session, "Hello", tools=(PLACE.replace(input_schema={"type": "object", "x": 1}),))
+            await agent.run(it.session, "Hello", tools=(PLACE.replace(input_schema={"type": "object", "x": 1}),))
         with pytest.raises(ToolSchemaError, match="name"):
-            await agent.ask(it.session, "Hello", tools=(PLACE.replace(name="where am I"),))
+            await agent.run(it.session, "Hello", tools=(PLACE.replace(name="where am I"),))
         assert await messages(it.store, it.session) == []
 
 
@@ -184,7 +184,7 @@ async def test_a_tool_of_the_caller_has_the_name_that_the_caller_gave_it(tmp_pat
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].call("getPlace", {})
-        ended = await agent.ask(it.session, "Where am I?", tools=(PLACE.replace(name="getPlace"),))
+        ended = await agent.run(it.session, "Where am I?", tools=(PLACE.replace(name="getPlace"),))
         assert [one.name for one in ended.pending] == ["getPlace"]
 
 
@@ -193,7 +193,7 @@ async def test_an_input_that_does_not_fit_the_caller_s_tool_is_told_to_the_model
         agent = await it.agent()
         it.fakes["anthropic"].call("get_place", {"exact": "very"})
         it.fakes["anthropic"].call("get_place", {"exact": True})
-        ended = await agent.ask(it.session, "Where am I?", tools=(PLACE,))
+        ended = await agent.run(it.session, "Where am I?", tools=(PLACE,))
         assert [one.input for one in ended.pending] == [{"exact": True}]
         assert ended.llm_calls == 2
         (told,) = (await results(it.store, it.session)).values()
@@ -206,7 +206,7 @@ async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Pat
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "x"}))
-        place, consent = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        place, consent = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
         before = await messages(it.store, it.session)
         wrong: list[dict[str, Any]] = [
             {"answers": (ToolResultBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", ()),)},
@@ -215,16 +215,16 @@ async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Pat
         ]
         for terms in wrong:
             with pytest.raises(FormatError) as caught:
-                await agent.ask(it.session, **terms)
+                await agent.run(it.session, **terms)
             assert caught.value.code == "unknown_tool_use"
         with pytest.raises(ConflictError) as conflict:
-            await agent.ask(it.session, answers=(given(place, "Bern"), given(place, "Basel")))
+            await agent.run(it.session, answers=(given(place, "Bern"), given(place, "Basel")))
         assert conflict.value.code == "already_answered"
         nested = ToolResultBlock(place.call_id, (ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "x", {}),))
         with pytest.raises(FormatError, match="cannot have a tool_use block"):
-            await agent.ask(it.session, answers=(nested,))
+            await agent.run(it.session, answers=(nested,))
         with pytest.raises(ToolInputError):
-            await agent.ask(it.session, approvals=(Approval(consent.call_id, approved=True, edited_input={"word": 1}),))
+            await agent.run(it.session, approvals=(Approval(consent.call_id, approved=True, edited_input={"word": 1}),))
         assert await messages(it.store, it.session) == before
         assert await agent.pending_calls(it.session) == (place, consent)
 
@@ -233,14 +233,14 @@ async def test_a_call_is_answered_once(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         it.fakes["anthropic"].call("get_place", {})
-        (first,) = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
-        await agent.ask(it.session, answers=(given(first, "Bern"),))
+        (first,) = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
+        await agent.run(it.session, answers=(given(first, "Bern"),))
         it.fakes["anthropic"].call("get_place", {})
-        (second,) = (await agent.ask(it.session, "And now?", tools=(PLACE,))).pending
-        await agent.ask(it.session, "Never mind")
+        (second,) = (await agent.run(it.session, "And now?", tools=(PLACE,))).pending
+        await agent.run(it.session, "Never mind")
         for late in (first, second):
             with pytest.raises(ConflictError) as caught:
-                await agent.ask(it.session, answers=(given(late, "Basel"),))
+                await agent.run(it.session, answers=(given(late, "Basel"),))
             assert caught.value.code == "already_answered"
 
 
@@ -248,13 +248,13 @@ async def test_only_a_call_that_nobody_can_run_here_counts_as_pending_when_steps
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], max_steps=1)
         it.fakes["anthropic"].call("get_place", {})
-        assert (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).fault is None
+        assert (await agent.run(it.session, "Where am I?", tools=(PLACE,))).fault is None
         it.fakes["anthropic"].answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {}))
-        ended = await agent.ask(it.session, "And now?", tools=(PLACE,))
+        ended = await agent.run(it.session, "And now?", tools=(PLACE,))
         assert ended.fault is not None
         assert (ended.fault.code, ended.pending) == ("too_many_steps", ())
         assert await agent.pending_calls(it.session) == ()
-        assert (await agent.ask(it.session, "And now?")).fault is None
+        assert (await agent.run(it.session, "And now?")).fault is None
         assert it.fakes["anthropic"].refused == []
 
 
@@ -272,12 +272,12 @@ async def test_a_question_gives_up_what_is_pending_and_every_provider_takes_the_
         fake.answer_with(
             say("Let me see."), call("get_place", {}), call("add", {"a": 1, "b": 2}), call("note", {"word": "x"})
         )
-        pending = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        pending = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
         assert [one.reason for one in pending] == ["caller", "approval"]
         fake.say("As you like.")
-        ended = await agent.ask(it.session, "Never mind. What is new?")
+        ended = await agent.run(it.session, "Never mind. What is new?")
         assert (ended.fault, ended.pending) == (None, ())
-        assert (await agent.ask(it.session, "Really?")).fault is None
+        assert (await agent.run(it.session, "Really?")).fault is None
         assert fake.refused == []
         assert ran == []
         statuses = [one.status for one in await it.store.tool_calls(it.session)]
@@ -291,12 +291,12 @@ async def test_another_provider_takes_over_while_a_call_is_pending(target: str, 
     async with open_fake_agent(tmp_path, origin, target) as it:
         agent = await it.agent()
         it.fakes[origin].call("get_place", {}, thinking="Hm.")
-        (pending,) = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
-        ended = await agent.ask(it.session, answers=(given(pending, "Bern"),), tools=(PLACE,), model=target)
+        (pending,) = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
+        ended = await agent.run(it.session, answers=(given(pending, "Bern"),), tools=(PLACE,), model=target)
         assert ended.fault is None
         it.fakes[origin].call("get_place", {})
-        await agent.ask(it.session, "And now?", tools=(PLACE,), model=origin)
-        assert (await agent.ask(it.session, "Never mind", model=target)).fault is None
+        await agent.run(it.session, "And now?", tools=(PLACE,), model=origin)
+        assert (await agent.run(it.session, "Never mind", model=target)).fault is None
         assert it.fakes[origin].refused == it.fakes[target].refused == []
 
 
@@ -311,7 +311,7 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
         fake = it.fakes[dialect]
         words = ("yes", "perhaps", "no")
         fake.answer_with(call("add", {"a": 1, "b": 2}), *(call("note", {"word": word}) for word in words))
-        ended = await agent.ask(it.session, "Note some words")
+        ended = await agent.run(it.session, "Note some words")
         assert [(one.name, one.input["word"], one.reason) for one in ended.pending] == [
             ("note", word, "approval") for word in words
         ]
@@ -349,14 +349,14 @@ async def test_what_nobody_has_decided_goes_on_waiting(tmp_path: Path) -> None:
         ran, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].answer_with(call("note", {"word": "a"}), call("note", {"word": "b"}))
-        first, second = (await agent.ask(it.session, "Note")).pending
-        ended = await agent.ask(it.session, approvals=(Approval(first.call_id, approved=True),))
+        first, second = (await agent.run(it.session, "Note")).pending
+        ended = await agent.run(it.session, approvals=(Approval(first.call_id, approved=True),))
         assert (ran, ended.pending, ended.llm_calls) == (["a"], (second,), 0)
-        assert (await agent.ask(it.session)).pending == (second,)
+        assert (await agent.run(it.session)).pending == (second,)
         with pytest.raises(ConflictError) as caught:
-            await agent.ask(it.session, approvals=(Approval(first.call_id, approved=True),))
+            await agent.run(it.session, approvals=(Approval(first.call_id, approved=True),))
         assert caught.value.code == "already_answered"
-        ended = await agent.ask(it.session, "Stop", approvals=(Approval(second.call_id, approved=True),))
+        ended = await agent.run(it.session, "Stop", approvals=(Approval(second.call_id, approved=True),))
         assert (ran, ended.pending, ended.fault) == (["a", "b"], (), None)
         assert it.fakes["anthropic"].refused == []
 
@@ -366,7 +366,7 @@ async def test_an_agent_that_does_not_park_asks_and_waits(tmp_path: Path) -> Non
         ran, note = notes()
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].call("note", {"word": "x"})
-        ended = await agent.ask(it.session, "Note")
+        ended = await agent.run(it.session, "Note")
         assert (ended.pending, ran) == ((), [])
         (told,) = (await results(it.store, it.session)).values()
         assert "no approver is configured" in str(told.content)
@@ -379,9 +379,9 @@ async def test_asking_and_deciding_is_told(tmp_path: Path) -> None:
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append)
         it.fakes["anthropic"].call("note", {"word": "x"})
-        (pending,) = (await agent.ask(it.session, "Note")).pending
-        await agent.ask(it.session)
-        await agent.ask(it.session, approvals=(Approval(pending.call_id, approved=True),))
+        (pending,) = (await agent.run(it.session, "Note")).pending
+        await agent.run(it.session)
+        await agent.run(it.session, approvals=(Approval(pending.call_id, approved=True),))
         await agent.bus.drain()
         about = [event for event in seen if event.type.startswith("tool.")]
         assert [event.type for event in about] == [
@@ -408,7 +408,7 @@ async def test_a_worker_waits_for_nobody(tmp_path: Path) -> None:
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Note x", "allowed_tools": ["note"]})
         it.fakes["gemini"].call("note", {"word": "x"})
         it.fakes["gemini"].say("I may not.")
-        ended = await agent.ask(it.session, "Have somebody note x")
+        ended = await agent.run(it.session, "Have somebody note x")
         assert (ended.pending, ended.fault, ran) == ((), None, [])
         assert "I may not." in str((await results(it.store, it.session)).values())
 
@@ -445,7 +445,7 @@ async def test_a_call_that_a_crash_has_interrupted_is_not_run_again(tmp_path: Pa
         await crashed(it.store, it.session, own, other)
         (pending,) = await agent.pending_calls(it.session)
         assert pending.call_id == other.id
-        ended = await agent.ask(it.session, answers=(given(pending, "Bern"),))
+        ended = await agent.run(it.session, answers=(given(pending, "Bern"),))
         assert (ended.fault, ended.pending, ran) == (None, (), [])
         found = await results(it.store, it.session)
         assert found[own.id].is_error
@@ -462,8 +462,8 @@ async def test_a_turn_that_a_crash_has_ended_goes_on_without_a_new_question(tmp_
         assert (told[-1].fault, told[-1].llm_calls) == (None, 1)
         assert it.fakes["anthropic"].refused == []
         it.fakes["anthropic"].fail(500)
-        assert (await agent.ask(it.session, "Again")).fault is not None
-        assert (await agent.ask(it.session)).fault is None
+        assert (await agent.run(it.session, "Again")).fault is not None
+        assert (await agent.run(it.session)).fault is None
         kept = await messages(it.store, it.session)
         assert [one.metadata.status for one in kept][-2:] == [MessageStatus.ERROR, MessageStatus.COMPLETE]
 
@@ -472,10 +472,10 @@ async def test_nothing_is_asked_where_nothing_was_said(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         with pytest.raises(FormatError, match="nothing to answer"):
-            await agent.ask(it.session)
-        await agent.ask(it.session, "Hello")
+            await agent.run(it.session)
+        await agent.run(it.session, "Hello")
         with pytest.raises(FormatError, match="nothing to answer"):
-            await agent.ask(it.session)
+            await agent.run(it.session)
         assert len(it.fakes["anthropic"].bodies) == 1
 
 
@@ -483,7 +483,7 @@ async def test_what_many_sessions_share_with_nobody_is_let_go(tmp_path: Path) ->
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
-        await agent.ask(it.session, "Add")
+        await agent.run(it.session, "Add")
         kept = agent.services.tool_session(agent.config, it.session, None)
         kept.answers["add"] = Confirmation(allow=True, scope="session")
         for number in range(1_000):
@@ -499,7 +499,7 @@ async def test_an_approved_call_that_a_crash_has_interrupted_waits_for_consent_a
         await crashed(it.store, it.session, ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "note", {"word": "x"}))
         (pending,) = await agent.pending_calls(it.session)
         assert pending.reason == "approval"
-        ended = await agent.ask(it.session, approvals=(Approval(pending.call_id, approved=True),))
+        ended = await agent.run(it.session, approvals=(Approval(pending.call_id, approved=True),))
         assert (ended.fault, ran) == (None, ["x"])
 
 
@@ -511,7 +511,7 @@ async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, a
         agent = await it.agent(tools=[note], pause_for_approval=True)
         fake = it.fakes[dialect]
         fake.answer_with(call("get_place", {}), call("note", {"word": "a"}), call("note", {"word": "b"}))
-        place, first, _ = (await agent.ask(it.session, "Note where I am", tools=(PLACE,))).pending
+        place, first, _ = (await agent.run(it.session, "Note where I am", tools=(PLACE,))).pending
         turn = agent.begin(
             it.session, answers=(given(place, "Bern"),), approvals=(Approval(first.call_id, approved=True),)
         )
@@ -526,7 +526,7 @@ async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, a
         assert [one.reason for one in left] in ([], ["approval"])
         fake.forget()
         decided = tuple(Approval(one.call_id, approved=False) for one in left)
-        ended = await agent.ask(it.session, "And now?", approvals=decided)
+        ended = await agent.run(it.session, "And now?", approvals=decided)
         assert (ended.fault, ended.pending) == (None, ())
         assert fake.refused == []
 
@@ -543,7 +543,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
         _, note = notes()
         agent = await it.agent(tools=[note, *builtin_tools(["ask_user"])], pause_for_approval=True)
         fake.answer_with(call("ask_user", QUESTION), call("note", {"word": "here"}))
-        ended = await agent.ask(it.session, "Order some")
+        ended = await agent.run(it.session, "Order some")
         question, consent = ended.pending
         assert (question.reason, question.input, consent.reason) == ("input", QUESTION, "approval")
         assert question.answer_schema is not None
@@ -557,13 +557,13 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
         ):
             assert await other.pending_calls(it.session) == ended.pending
             with pytest.raises(FormatError, match="waits for a result"):
-                await other.ask(it.session, approvals=(Approval(question.call_id, approved=True),))
+                await other.run(it.session, approvals=(Approval(question.call_id, approved=True),))
             with pytest.raises(FormatError, match="waits for an approval"):
-                await other.ask(it.session, answers=(given(consent, "yes"),))
-            over = await other.ask(it.session, answers=(given(question, '{"count":3}'),))
+                await other.run(it.session, answers=(given(consent, "yes"),))
+            over = await other.run(it.session, answers=(given(question, '{"count":3}'),))
             assert over.pending == (consent,)
             fake.say("Done.")
-            over = await other.ask(it.session, approvals=(Approval(consent.call_id, approved=True),))
+            over = await other.run(it.session, approvals=(Approval(consent.call_id, approved=True),))
             assert (over.fault, over.pending, ran) == (None, (), ["here"])
             kept = await messages(store, it.session)
         assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
@@ -589,7 +589,7 @@ async def test_a_question_that_cannot_be_asked_is_an_error_to_the_model(
         agent = await it.agent(tools=builtin_tools(["ask_user"]), pause_for_approval=parks)
         it.fakes["anthropic"].call("ask_user", question)
         it.fakes["anthropic"].say("Then not.")
-        ended = await agent.ask(it.session, "Order some")
+        ended = await agent.run(it.session, "Order some")
         assert (ended.pending, ended.llm_calls) == ((), 2)
         (result,) = (await results(it.store, it.session)).values()
         assert result.is_error
@@ -600,8 +600,8 @@ async def test_a_new_question_gives_up_the_one_of_the_model(tmp_path: Path) -> N
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=builtin_tools(["ask_user"]), pause_for_approval=True)
         it.fakes["anthropic"].call("ask_user", {"question": "How many?"})
-        (question,) = (await agent.ask(it.session, "Order some")).pending
-        assert (await agent.ask(it.session, "Never mind")).pending == ()
+        (question,) = (await agent.run(it.session, "Order some")).pending
+        assert (await agent.run(it.session, "Never mind")).pending == ()
         with pytest.raises(ConflictError, match="cancelled by a later message"):
-            await agent.ask(it.session, answers=(given(question, "3"),))
+            await agent.run(it.session, answers=(given(question, "3"),))
         assert it.fakes["anthropic"].refused == []

@@ -61,7 +61,7 @@ async def test_a_turn_that_was_killed_keeps_what_was_flushed_and_the_next_one_wo
             assert stored >= min(heard - 8 * 1024, heard - int(len(_WORD) * 1.5 / _EVERY_S))
             await _expired(store, session.id)
             async with Agent(store, settings=found, config=AgentConfig(retries=Retries(max_retries=0))) as agent:
-                ended = await agent.ask(session.id, "Go on")
+                ended = await agent.run(session.id, "Go on")
             assert ended.fault is None
             kept = [row.message async for row in store.history(session.id)]
             assert [message.metadata.status.value for message in kept] == ["complete", "error", "complete", "complete"]

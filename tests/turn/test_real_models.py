@@ -71,7 +71,7 @@ def text_of(message: Message) -> str:
 async def test_llama_cpp_answers_a_turn(dialect: str, streamed: bool, llama_server: str, tmp_path: Path) -> None:
     async with agent_at(llama_server, dialect, tmp_path, stream=streamed) as agent:
         session = await agent.store.create_session()
-        ended = await agent.ask(session.id, "Hello")
+        ended = await agent.run(session.id, "Hello")
         assert (ended.fault, ended.stop_reason) == (None, StopReason.END_TURN)
         question, answer = await kept_in(agent.store, session.id)
         assert (text_of(question), text_of(answer)) == ("Hello", LLAMA_WORDS)
@@ -86,7 +86,7 @@ async def test_aimock_has_two_tools_run_at_once_and_answers(
 ) -> None:
     async with agent_at(aimock_server, dialect, tmp_path, stream=streamed, tools=[read_file]) as agent:
         session = await agent.store.create_session()
-        ended = await agent.ask(session.id, "Compare the two files.")
+        ended = await agent.run(session.id, "Compare the two files.")
         assert (ended.fault, ended.llm_calls, ended.tool_calls) == (None, 2, 2)
         kept = await kept_in(agent.store, session.id)
         results = [block for one in kept for block in one.content if isinstance(block, ToolResultBlock)]
@@ -99,7 +99,7 @@ async def test_aimock_has_two_tools_run_at_once_and_answers(
 async def test_aimock_thinks_before_it_speaks(dialect: str, aimock_server: str, tmp_path: Path) -> None:
     async with agent_at(aimock_server, dialect, tmp_path) as agent:
         session = await agent.store.create_session()
-        await agent.ask(session.id, "Please think.")
+        await agent.run(session.id, "Please think.")
         thought, words = (await kept_in(agent.store, session.id))[-1].content
         assert isinstance(thought, ThinkingBlock)
         assert (thought.text, words) == (THOUGHT, TextBlock(WORDS))
@@ -115,23 +115,23 @@ async def test_what_aimock_fails_with_is_the_fault_of_the_turn(
 ) -> None:
     async with agent_at(aimock_server, dialect, tmp_path) as agent:
         session = await agent.store.create_session()
-        ended = await agent.ask(session.id, said)
+        ended = await agent.run(session.id, said)
         assert ended.fault is not None
         assert code in (None, ended.fault.code)
         kept = await kept_in(agent.store, session.id)
         assert [one.metadata.status for one in kept] == [MessageStatus.COMPLETE, MessageStatus.ERROR]
         if dialect != "bedrock_converse":  # where both questions are one message, and aimock answers the first again
-            assert (await agent.ask(session.id, "Hello")).fault is None
+            assert (await agent.run(session.id, "Hello")).fault is None
 
 
-async def test_the_embedded_model_answers_somebody_who_has_no_key(tmp_path: Path) -> None:
+async def test_the_local_model_answers_somebody_who_has_no_key(tmp_path: Path) -> None:
     found = settings.load(environment={"XDG_CONFIG_HOME": str(tmp_path)}, keyring=lambda _: None)
     async with (
         open_store(f"sqlite:///{tmp_path / 'talk.db'}") as store,
         Agent(store, settings=found, options=Options(max_output_tokens=12, temperature=0)) as agent,
     ):
         session = await store.create_session()
-        ended = await agent.ask(session.id, "Say hello.")
+        ended = await agent.run(session.id, "Say hello.")
         assert ended.fault is None
         assert ended.model.startswith("local:")
         question, answer = await kept_in(store, session.id)

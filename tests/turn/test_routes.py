@@ -25,7 +25,7 @@ async def answered_by(it: FakeAgent, session_id: str, text: str, **given: object
     for fake in it.fakes.values():
         fake.say("Yes.")
     agent = await it.agent(**given)
-    await agent.ask(session_id, text)
+    await agent.run(session_id, text)
     (row,) = await it.store.tail(session_id, 1)
     return row.message
 
@@ -72,7 +72,7 @@ async def test_the_policy_of_a_session_s_workspace_holds_wherever_the_agent_work
 async def failing(it: FakeAgent, agent: Agent, name: str) -> None:
     """Have a provider refuse the key once: it is passed over from then on."""
     it.fakes[name].fail(401, "who are you?")
-    ended = await agent.ask((await it.store.create_session()).id, "hello", model=name)
+    ended = await agent.run((await it.store.create_session()).id, "hello", model=name)
     assert ended.fault is not None
 
 
@@ -82,7 +82,7 @@ async def test_who_failed_lately_is_passed_over_where_another_may_answer(tmp_pat
         session = await it.store.create_session(routing_policy={"schema_version": 1, "rules": rules})
         agent = await it.agent()
         await failing(it, agent, "anthropic")
-        assert (await agent.ask(session.id, "hello")).model == "fake-openai_chat:model"
+        assert (await agent.run(session.id, "hello")).model == "fake-openai_chat:model"
 
 
 async def test_who_failed_lately_is_tried_again_rather_than_nobody(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_who_failed_lately_is_tried_again_rather_than_nobody(tmp_path: Pat
         assert not agent.services.availability.is_available(
             "fake-anthropic", "fake-anthropic:model", agent.services.clock()
         )
-        ended = await agent.ask(it.session, "hello")
+        ended = await agent.run(it.session, "hello")
         assert (ended.model, ended.fault) == ("fake-anthropic:model", None)
         assert agent.services.availability.is_available(
             "fake-anthropic", "fake-anthropic:model", agent.services.clock()
@@ -106,7 +106,7 @@ async def test_what_a_person_chose_is_tried_also_if_it_failed_lately(how: str, t
         await failing(it, agent, "anthropic")
         if how == "/model":
             await it.store.change_session(it.session, active_model="anthropic")
-        ended = await agent.ask(it.session, "hello" if how == "/model" else "@anthropic hello")
+        ended = await agent.run(it.session, "hello" if how == "/model" else "@anthropic hello")
         assert (ended.model, ended.fault) == ("fake-anthropic:model", None)
 
 
@@ -115,7 +115,7 @@ async def test_a_choice_that_failed_lately_is_still_refused_for_what_it_cannot_d
         agent = await it.agent()
         await failing(it, agent, "anthropic")
         with pytest.raises(RoutingConstraintError) as caught:
-            await agent.ask(it.session, [TextBlock("What is this?"), PICTURE], model="blind-anthropic")
+            await agent.run(it.session, [TextBlock("What is this?"), PICTURE], model="blind-anthropic")
         assert caught.value.validation_failure == "no_vision_support"
 
 
@@ -129,7 +129,7 @@ async def test_a_rule_may_ask_what_was_spent_today(tmp_path: Path) -> None:
 
         async def asked() -> str:
             session = await it.store.create_session(routing_policy=policy)
-            return (await (await it.agent()).ask(session.id, "hello")).model
+            return (await (await it.agent()).run(session.id, "hello")).model
 
         assert await asked() == "fake-openai_chat:model"
         now = it.store.clock()
@@ -147,8 +147,8 @@ async def test_a_rule_may_ask_what_the_team_has_left_if_the_caller_says_so(tmp_p
         rules = [{"name": "thrifty", "when": {"team_budget_remaining_lt": 5}, "use": "anthropic"}]
         session = await it.store.create_session(routing_policy={"schema_version": 1, "rules": rules})
         agent = await it.agent()
-        assert (await agent.ask(session.id, "hello")).model == "fake-openai_chat:model"
-        ended = await agent.ask(session.id, "hello", team_budget_remaining_usd=Decimal("4.99"))
+        assert (await agent.run(session.id, "hello")).model == "fake-openai_chat:model"
+        ended = await agent.run(session.id, "hello", team_budget_remaining_usd=Decimal("4.99"))
         assert ended.model == "fake-anthropic:model"
 
 
@@ -162,7 +162,7 @@ async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tm
             for name, score in (("anthropic", "0.95"), ("openai_chat", "0.2")):
                 session = await it.store.create_session()
                 agent = await it.agent()
-                await agent.ask(session.id, f"@{name} translate letter {number} into French")
+                await agent.run(session.id, f"@{name} translate letter {number} into French")
                 await evaluate(url, session.id, score)
         agent = await it.agent()
         told = [event async for event in agent.turn(it.session, "translate this letter into French")]
@@ -184,12 +184,12 @@ async def test_what_one_user_judged_does_not_choose_the_models_of_another(tmp_pa
             for name, score in (("anthropic", "0.95"), ("openai_chat", "0.2")):
                 session = await it.store.create_session(user_id="ada")
                 agent = await it.agent()
-                await agent.ask(session.id, f"@{name} translate letter {number} into French", user_id="ada")
+                await agent.run(session.id, f"@{name} translate letter {number} into French", user_id="ada")
                 await evaluate(url, session.id, score)
         agent = await it.agent()
         for user, model in (("bea", "fake-openai_chat:model"), ("ada", "fake-anthropic:model")):
             session = await it.store.create_session(user_id=user)
-            assert (await agent.ask(session.id, "translate this letter into French", user_id=user)).model == model
+            assert (await agent.run(session.id, "translate this letter into French", user_id=user)).model == model
 
 
 async def evaluate(url: str, session_id: str, score: str) -> None:

@@ -30,12 +30,12 @@ async def test_turns_with_tools_faults_and_questions_that_are_given_up_pass_a_st
         agent = await it.agent(tools=[add, *builtin_tools(["ask_user"])], pause_for_approval=True)
         fake.answer_with(think("Hm."), say("Let me add."), call("add", {"a": 1, "b": 2}), call("add", {"a": "x"}))
         fake.say("Three.")
-        assert (await agent.ask(it.session, "Add")).fault is None
+        assert (await agent.run(it.session, "Add")).fault is None
         fake.fail(500)
-        assert (await agent.ask(it.session, "Again")).fault is not None
+        assert (await agent.run(it.session, "Again")).fault is not None
         fake.call("ask_user", {"question": "How many?", "fields": [{"name": "count", "type": "number"}]})
-        await agent.ask(it.session, "Order some")
+        await agent.run(it.session, "Order some")
         fake.say("Forget it.")
-        assert (await agent.ask(it.session, "Never mind")).fault is None
+        assert (await agent.run(it.session, "Never mind")).fault is None
         rules = {breach.rule for breach in check(await stored(it.store, it.session))}
         assert rules <= {"call-is-answered"}, "a question that was given up has no answer, and a model is told so"

@@ -45,7 +45,7 @@ async def talk(it: FakeAgent, turns: range) -> None:
         if number % 4 != 2:
             fake.say(f"answer {number}")
         content = [TextBlock(f"question {number}"), *([PICTURE] if number % 3 == 0 else [])]
-        ended = await agent.ask(it.session, content, model=name)
+        ended = await agent.run(it.session, content, model=name)
         assert ended.fault is None, (number, name, ended.fault, fake.refused)
 
 
@@ -65,7 +65,7 @@ async def test_thirty_turns_with_another_provider_each_are_refused_by_none(url: 
         assert sum(message.role is Role.USER for message in kept) == TURNS
         for name, fake in it.fakes.items():  # the whole history once more, to everybody
             fake.say("I have read it all.")
-            ended = await (await it.agent(tools=[look_up])).ask(it.session, "Have you read it all?", model=name)
+            ended = await (await it.agent(tools=[look_up])).run(it.session, "Have you read it all?", model=name)
             assert ended.fault is None, (name, fake.refused)
             sent = texts_in(fake.bodies[-1])
             assert all(f"question {number}" in sent and f"answer {number}" in sent for number in (0, 1, 15, 29))
@@ -80,7 +80,7 @@ async def test_a_provider_that_is_swapped_back_to_gets_its_own_signatures_and_id
         issued_ids = {block["id"] for body in first.bodies for block in _blocks(body, "tool_use")}
         signatures = {block["signature"] for body in first.bodies for block in _blocks(body, "thinking")}
         first.say("back again")
-        await (await it.agent(tools=[look_up])).ask(it.session, "Do you remember?", model=DIALECTS[0])
+        await (await it.agent(tools=[look_up])).run(it.session, "Do you remember?", model=DIALECTS[0])
         again = first.bodies[-1]
         assert {block["id"] for block in _blocks(again, "tool_use")} >= issued_ids
         assert {block["signature"] for block in _blocks(again, "thinking")} >= signatures

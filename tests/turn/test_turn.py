@@ -85,7 +85,7 @@ async def test_a_model_is_told_the_whole_history_and_the_agent_s_prompt(tmp_path
         agent = await it.agent(system_prompt="Be brief.")
         for number in range(3):
             it.fakes["openai_chat"].say(f"answer {number}")
-            await agent.ask(it.session, f"question {number}")
+            await agent.run(it.session, f"question {number}")
         sent = it.fakes["openai_chat"].bodies[-1]["messages"]
         assert [message["content"] for message in sent] == [
             "Be brief.",
@@ -103,7 +103,7 @@ async def test_events_of_a_turn_know_their_parents(tmp_path: Path) -> None:
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append)
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
-        await agent.ask(it.session, "What is 1 + 2?")
+        await agent.run(it.session, "What is 1 + 2?")
         await agent.bus.drain()
         turn = [event for event in seen if event.turn_id is not None]
         by_id = {event.id: event.type for event in turn}
@@ -125,7 +125,7 @@ async def test_the_turn_writes_entries_for_its_agent(tmp_path: Path) -> None:
         agent = await it.agent(tools=[add], agent_key="clerk")
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         it.fakes["anthropic"].say("three")
-        await agent.ask(it.session, "What is 1 + 2?")
+        await agent.run(it.session, "What is 1 + 2?")
         entries = await it.store.entries.agent(it.session, "clerk")
         assert [entry["type"] for entry in entries] == ["task", "action", "observation", "final"]
         assert [entry["type"] for entry in await it.store.entries.conversation(it.session)] == [
@@ -140,8 +140,8 @@ async def test_the_turn_writes_entries_for_its_agent(tmp_path: Path) -> None:
 async def test_a_model_named_in_the_message_answers_that_turn_alone(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent()
-        await agent.ask(it.session, "@gemini hello")
-        await agent.ask(it.session, "hello again")
+        await agent.run(it.session, "@gemini hello")
+        await agent.run(it.session, "hello again")
         first, second = [one for one in await messages(it.store, it.session) if one.role is Role.ASSISTANT]
         assert (first.metadata.model, second.metadata.model) == ("fake-gemini:model", "fake-anthropic:model")
         assert first.metadata.routing is not None
@@ -154,7 +154,7 @@ async def test_a_picture_for_a_model_that_cannot_see_is_refused_and_nothing_chan
         agent = await it.agent()
         await it.store.change_session(it.session, active_model="blind-anthropic")
         with pytest.raises(RoutingConstraintError) as caught:
-            await agent.ask(it.session, [TextBlock("What is this?"), PICTURE])
+            await agent.run(it.session, [TextBlock("What is this?"), PICTURE])
         assert caught.value.validation_failure == "no_vision_support"
         assert caught.value.would_fall_back_to == "fake-anthropic:model"
         assert await messages(it.store, it.session) == []
@@ -168,7 +168,7 @@ async def test_a_picture_for_a_model_that_cannot_see_is_refused_and_nothing_chan
 async def test_a_picture_may_be_told_in_words_instead(policy: str, shown: str, tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(capability_policy=policy, describe_image=lambda _: "a single red pixel")
-        await agent.ask(it.session, [TextBlock("What is this?"), PICTURE], model="blind-openai_chat")
+        await agent.run(it.session, [TextBlock("What is this?"), PICTURE], model="blind-openai_chat")
         assert shown in str(it.fakes["openai_chat"].bodies[0])
         assert (await messages(it.store, it.session))[0].content[1] == PICTURE
 
@@ -188,7 +188,7 @@ async def test_an_answer_that_breaks_off_is_stored_as_far_as_it_came_and_runs_no
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
         it.fakes["anthropic"].cut(900, say("Let me see. " * 20), call("note", {"word": "never"}))
-        ended = await agent.ask(it.session, "Go on")
+        ended = await agent.run(it.session, "Go on")
         assert ended.stop_reason is StopReason.ERROR
         assert ended.fault is not None
         answer = (await messages(it.store, it.session))[-1]
@@ -196,7 +196,7 @@ async def test_an_answer_that_breaks_off_is_stored_as_far_as_it_came_and_runs_no
         assert text_of(answer).startswith("Let me see.")
         assert ran == []
         it.fakes["anthropic"].say("Where were we?")
-        assert (await agent.ask(it.session, "And now?")).fault is None
+        assert (await agent.run(it.session, "And now?")).fault is None
         assert it.fakes["anthropic"].refused == []
 
 
@@ -204,11 +204,11 @@ async def test_a_provider_that_refuses_leaves_a_fault_and_an_ended_answer(tmp_pa
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent()
         it.fakes["openai_chat"].fail(429, "slow down", {"retry-after": "7"})
-        ended = await agent.ask(it.session, "Hello?")
+        ended = await agent.run(it.session, "Hello?")
         assert ended.fault is not None
         assert (ended.fault.code, ended.fault.retry_after_s) == ("rate_limited", 7)
         assert (await messages(it.store, it.session))[-1].metadata.status is MessageStatus.ERROR
-        assert (await agent.ask(it.session, "Hello again?")).fault is None
+        assert (await agent.run(it.session, "Hello again?")).fault is None
         assert it.fakes["openai_chat"].refused == []
 
 
@@ -231,7 +231,7 @@ async def test_a_turn_may_be_cancelled_at_any_event(after: int, tmp_path: Path) 
         if last.stop_reason is StopReason.CANCELLED and kept[-1].role is Role.ASSISTANT:
             assert kept[-1].metadata.status in (MessageStatus.CANCELLED, MessageStatus.COMPLETE)
         it.fakes["anthropic"].forget()
-        assert (await agent.ask(it.session, "And now?")).fault is None
+        assert (await agent.run(it.session, "And now?")).fault is None
         assert it.fakes["anthropic"].refused == []
 
 
@@ -265,10 +265,10 @@ async def test_a_session_has_one_turn_at_a_time(tmp_path: Path) -> None:
         first = agent.turn(it.session, "Hello")
         await anext(first)
         with pytest.raises(ConflictError) as caught:
-            await agent.ask(it.session, "Me too")
+            await agent.run(it.session, "Me too")
         assert caught.value.code == "turn_in_flight"
         await first.aclose()
-        assert (await agent.ask(it.session, "Me too")).fault is None
+        assert (await agent.run(it.session, "Me too")).fault is None
 
 
 async def test_a_model_that_never_stops_asking_for_tools_is_stopped(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ async def test_a_model_that_never_stops_asking_for_tools_is_stopped(tmp_path: Pa
         agent = await it.agent(tools=[add], max_steps=3)
         for _ in range(5):
             it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
-        ended = await agent.ask(it.session, "Go")
+        ended = await agent.run(it.session, "Go")
         assert ended.fault is not None
         assert ended.fault.code == "too_many_steps"
         assert ended.llm_calls == 3
@@ -298,7 +298,7 @@ async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> No
         it.fakes["anthropic"].say("The worker says three.")
         it.fakes["gemini"].call("add", {"a": 1, "b": 2})
         it.fakes["gemini"].say("three")
-        ended = await agent.ask(it.session, "Have somebody add 1 and 2")
+        ended = await agent.run(it.session, "Have somebody add 1 and 2")
         assert ended.fault is None
         results = [b for one in await messages(it.store, it.session) for b in one.content]
         (result,) = [block for block in results if isinstance(block, ToolResultBlock)]
@@ -321,7 +321,7 @@ async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observ
         it.fakes["anthropic"].call("delegate", given)
         it.fakes["anthropic"].say("Three.")
         it.fakes["gemini"].say("three")
-        ended = await agent.ask(session.id, "Have somebody add 1 and 2")
+        ended = await agent.run(session.id, "Have somebody add 1 and 2")
         assert ended.fault is None, "the tiers of the session hold"
         stages = [message.metadata.stage for message in await messages(it.store, session.id)]
         assert stages == [None, "intent", "delegation", "answer"]
@@ -349,7 +349,7 @@ async def test_a_tier_without_a_model_is_an_error_result_and_makes_no_session(tm
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "deep", "task": "Think"})
-        ended = await agent.ask(it.session, "Have somebody think")
+        ended = await agent.run(it.session, "Have somebody think")
         assert ended.fault is None
         results = [b for one in await messages(it.store, it.session) for b in one.content]
         (result,) = [block for block in results if isinstance(block, ToolResultBlock)]
@@ -364,7 +364,7 @@ async def test_an_output_schema_that_is_too_large_is_an_error_result_and_makes_n
     async with open_fake_agent(tmp_path, "anthropic", "gemini") as it:
         agent = await it.agent(allow_delegation=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Think", "output_schema": json.dumps(schema)})
-        ended = await agent.ask(it.session, "Have somebody think")
+        ended = await agent.run(it.session, "Have somebody think")
         assert ended.fault is None
         results = [b for one in await messages(it.store, it.session) for b in one.content]
         (result,) = [block for block in results if isinstance(block, ToolResultBlock)]
@@ -379,10 +379,10 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
         fake = it.fakes["openai_chat"]
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
-            await agent.ask(it.session, f"question {number}")
+            await agent.run(it.session, f"question {number}")
         fake.say("They talked about words.")
         fake.say("indeed")
-        await agent.ask(it.session, "And?")
+        await agent.run(it.session, "And?")
         sent = str(fake.bodies[-1])
         assert "They talked about words." in sent
         assert "question 0" not in sent
@@ -400,10 +400,10 @@ async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
         fake, calls = it.fakes["openai_chat"], 0
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
-            calls += (await agent.ask(it.session, f"question {number}")).llm_calls
+            calls += (await agent.run(it.session, f"question {number}")).llm_calls
         (before,) = await it.store.costs.totals("session", session=it.session)
         fake.say("They talked about words.")
-        ended = await agent.ask(it.session, "And?")
+        ended = await agent.run(it.session, "And?")
         (after,) = await it.store.costs.totals("session", session=it.session)
         await agent.bus.drain()
         assert ended.llm_calls == 2
@@ -424,9 +424,9 @@ async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: P
         fake = it.fakes["openai_chat"]
         for number in range(7):
             fake.say(f"answer {number} " + "word " * 60)
-            await agent.ask(it.session, f"question {number}")
+            await agent.run(it.session, f"question {number}")
         fake.fail(500)
-        ended = await agent.ask(it.session, "And?")
+        ended = await agent.run(it.session, "And?")
         await agent.bus.drain()
         assert ended.fault is None
         assert seen.count("llm.call_failed") == 1
@@ -436,7 +436,7 @@ async def test_what_a_turn_costs_is_the_sum_of_its_answers(tmp_path: Path) -> No
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], price_table=PRICES)
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
-        ended = await agent.ask(it.session, "What is 1 + 2?", user_id="u1")
+        ended = await agent.run(it.session, "What is 1 + 2?", user_id="u1")
         usages = [one.metadata.usage for one in await messages(it.store, it.session) if one.metadata.usage]
         assert ended.cost_usd == sum((usage.cost_usd or 0 for usage in usages), Decimal(0)) > 0
         assert (ended.state, ended.unpriced_calls) == ("priced", 0)
@@ -447,7 +447,7 @@ async def test_thinking_comes_back_with_its_signature(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2}, thinking="One and two.")
-        await agent.ask(it.session, "What is 1 + 2?")
+        await agent.run(it.session, "What is 1 + 2?")
         kept = await messages(it.store, it.session)
         (thought,) = [block for block in kept[1].content if isinstance(block, ThinkingBlock)]
         assert thought.signature

@@ -146,7 +146,7 @@ async def behind(site: Site) -> str:
     session = await store.create_session(user_id="local", title="What is Lantern?")
     site.fakes["anthropic"].answer_with(call("read_file", {"path": "README.md"}))
     site.fakes["anthropic"].say("A **lantern** is lit with `lantern on`.")
-    await site.doors.agent.ask(session.id, "What does the README say?")
+    await site.doors.agent.run(session.id, "What does the README say?")
     await _mail(site).send(
         task_result_letter(
             **_ends(site, "WRITER", "REVIEWER", "TASK-21", session_id=session.id),

@@ -146,7 +146,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         if rejection is None:
             return
         if rejection.code == "routing_failed":
-            raise RoutingFailedError(self.gate_failures, rejection.alternative_providers_configured)
+            raise RoutingFailedError(self.gate_failures, rejection.alternative_providers_configured, rejection.detail)
         raise RoutingConstraintError(
             f"Cannot use {rejection.model}: {rejection.detail or FAILURES[str(rejection.validation_failure)]}",
             source=str(rejection.source),
@@ -187,8 +187,11 @@ def decide(
         if entry.verdict == "rejected" and entry.policy in EXPLICIT:
             alternative = next((later.candidate_model for later in entries if later.verdict == "chose"), None)
             return _make_rejection(chain, alternative, facts, registry)
+    missing = (entry.candidate_model for entry in chain if entry.validation_failure == "not_configured")
     rejection = RoutingRejection(
-        code="routing_failed", alternative_providers_configured=tuple(sorted(registry.configured))
+        code="routing_failed",
+        detail=next((reason for name in missing if (reason := registry.unreachable_reason(name or ""))), None),
+        alternative_providers_configured=tuple(sorted(registry.configured)),
     )
     return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, rejection=rejection)
 
@@ -363,10 +366,15 @@ def _missing_capability(model: Model, facts: TurnFacts) -> str | None:
         (facts.estimated_input_tokens > can.max_context_tokens, "exceeds_context_window"),
         (needs.tools and not can.supports_tools, "no_tool_support"),
         (needs.system_prompt and not can.supports_system_prompt, "no_system_prompt_support"),
-        (needs.structured_output and not can.supports_structured_output, "no_structured_output_support"),
+        (needs.structured_output and not _gives_structured_output(can), "no_structured_output_support"),
         (needs.audio and not can.supports_audio, "no_audio_support"),
     )
     return next((name for fails, name in gates if fails), None)
+
+
+def _gives_structured_output(can: AdapterCapabilities) -> bool:
+    """Whether the answer can have a schema: by the model's own format, or as the input of a tool."""
+    return can.supports_structured_output or can.supports_tools
 
 
 def _takes_images(can: AdapterCapabilities, types: tuple[str, ...]) -> bool:

@@ -192,11 +192,11 @@ def _model_id(name: str | None, registry: Registry) -> str | None:
     """Return the id of the model with that name, or raise ``UnknownModelError``."""
     if name is None:
         return None
-    model = registry.find(name)
-    if model is None:
+    try:
+        return registry.get(name).id
+    except UnknownModelError as error:
         raise UnknownModelError(
             f"no model is called {name!r}",
             where="message",
-            remedy="Run dragoman models for the names; to send a message that starts with @, write \\@ instead",
-        )
-    return model.id
+            remedy=f"{error.remedy}; to send a message that starts with @, write \\@ instead",
+        ) from None

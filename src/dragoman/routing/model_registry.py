@@ -61,10 +61,14 @@ class Registry:
                 raise FormatError(f"the alias {alias!r} belongs to {other.id!r}", code="invalid_catalog")
             self._aliases[alias] = model.id
 
+    def get(self, name: str) -> Model:
+        """Return the model with that id, name or alias, or raise ``UnknownModelError`` with similar names."""
+        return self.catalog.model(self._aliases.get(name, name))
+
     def find(self, name: str) -> Model | None:
-        """Return the model with that id or alias, or ``None``."""
+        """Return the model with that id, name or alias, or ``None``."""
         try:
-            return self.catalog.model(self._aliases.get(name, name))
+            return self.get(name)
         except UnknownModelError:
             return None
 

@@ -210,7 +210,8 @@ def _missing_key_error(row: Provider, variables: tuple[str, ...], file: str | No
     return SettingsError(
         "no API key is set",
         where=row.title,
-        remedy=f"Set {' or '.join(variables)}, run dragoman login {row.key}, or {by_file}",
+        remedy=f"Set {' or '.join(variables)}, run dragoman login {row.key}, or {by_file}."
+        " The model local needs no key (pip install 'dragoman[local]')",
         code="missing_key",
     )
 

@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote
+from typing import Final
+from urllib.parse import quote, unquote
 
 from dragoman.errors import StoreUnusableError
 from dragoman.store.api_keys import ApiKey
@@ -36,16 +37,24 @@ from dragoman.store.types import (
     Verification,
 )
 
+_FILE_SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")  # of a path that names a store
 
-def open_store(url: str, *, blobs: str | None = None, strict: bool = False) -> Store:
-    """The store at that URL, to be used with ``async with``.
+
+def open_store(url: str | Path, *, blobs: str | None = None, strict: bool = False) -> Store:
+    """The store at that URL, to be used with ``async with``. The path of a SQLite file (``chats.db``) is a URL, too.
 
     ``blobs`` names another place for large content than the engine's own, for this store alone: ``file:///folder`` or
     ``s3://bucket/prefix?endpoint=…&region=…``. A ``strict`` store refuses messages that break a rule.
     """
-    store = _store_at(url, blobs)
+    store = _store_at(_to_url(url), blobs)
     store.strict = strict
     return store
+
+
+def _to_url(place: str | Path) -> str:
+    """The URL of a store that may be named by the path of a SQLite file."""
+    is_file = isinstance(place, Path) or (":" not in place and place.endswith(_FILE_SUFFIXES))
+    return f"sqlite:///{quote(str(place))}" if is_file else str(place)
 
 
 def _store_at(url: str, blobs: str | None) -> Store:

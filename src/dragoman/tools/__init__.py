@@ -15,7 +15,7 @@ from dragoman.tools.confirmation import Approval, Confirm, Confirmation, Confirm
 from dragoman.tools.dispatch import LateResult, ToolSession, dispatch, emit_approval_request, requires_approval
 from dragoman.tools.exposure import BUILTIN, builtin_tools
 from dragoman.tools.registry import ToolRegistry
-from dragoman.tools.tool import Preview, Tool, ToolContext, ToolOutput, tool
+from dragoman.tools.tool import FunctionTool, Preview, Tool, ToolContext, ToolOutput, to_tool, tool
 from dragoman.tools.workspace import Workspace
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Confirmation",
     "ConfirmationPolicy",
     "ConfirmationRequest",
+    "FunctionTool",
     "LateResult",
     "Preview",
     "Tool",
@@ -39,5 +40,6 @@ __all__ = [
     "dispatch",
     "emit_approval_request",
     "requires_approval",
+    "to_tool",
     "tool",
 ]

@@ -1,6 +1,6 @@
 """The tools of a session, by name.
 
-    registry = ToolRegistry([read_file, weather])
+    registry = ToolRegistry([read_file, weather])      tools, or functions
     registry.definitions                 for the request, always in the same order
     registry.subset(["read_file"])       a registry with fewer tools
     registry.with_foreign(definitions)   a registry with more tools, which the caller runs
@@ -11,39 +11,33 @@ start in any order. Invariant: every registered tool fits the schema subset.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from dragoman.errors import InputError, ToolFailedError, ToolSchemaError, UnknownToolError
+from dragoman.errors import ToolFailedError, ToolSchemaError, UnknownToolError
 from dragoman.exchange import ToolDefinition
-from dragoman.tools.tool import Tool, ToolContext
+from dragoman.tools.tool import Tool, ToolContext, to_tool
 from dragoman.toolschema import ToolSchemas
 
 
 class ToolRegistry:
     """Tools, by name."""
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
         self._tools: dict[str, Tool] = {}
         self._schemas = ToolSchemas()
         for tool in tools:
-            self._add(tool)
+            self._add(to_tool(tool))
         self.definitions = self._sort_definitions()
 
-    def register(self, tool: Tool) -> Tool:
-        """Add a tool, or raise ``ToolSchemaError`` with all its problems."""
-        self._add(tool)
+    def register(self, tool: Tool | Callable[..., Any]) -> Tool:
+        """Add a tool or a function, or raise ``ToolSchemaError`` with all its problems."""
+        added = to_tool(tool)
+        self._add(added)
         self.definitions = self._sort_definitions()
-        return tool
+        return added
 
     def _add(self, tool: Tool, *, is_foreign: bool = False) -> None:
-        if not isinstance(tool, Tool):  # a caller without a type checker passes a function
-            raise InputError(
-                f"{getattr(tool, '__name__', tool)!r} is not a Tool",
-                where="tools",
-                remedy="Put @tool (from dragoman.tools) above the function",
-                code="not_a_tool",
-            )
         self._schemas.add(tool.definition, is_foreign=is_foreign)
         self._tools[tool.name] = tool
 

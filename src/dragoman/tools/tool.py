@@ -4,7 +4,8 @@
     async def weather(city: str, days: int = 1) -> str:
         "The weather in a city."
 
-returns a ``Tool`` whose schema comes from the type hints and whose description is the docstring. A function that is not
+returns a ``FunctionTool`` whose schema comes from the type hints and whose descriptions come from the docstring. It can
+still be called as the function. Parameters may be dataclasses, structs and pydantic models. A function that is not
 async runs in a thread of its own. The return value becomes the content of the result: a text, one or more blocks, a
 ``ToolOutput``, or any JSON value. A tool that fails raises: the model receives the text of a ``ToolFailedError``, and
 of any other exception only that the tool failed.
@@ -19,17 +20,22 @@ import functools
 import inspect
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from dragoman.errors import ToolFailedError
+from dragoman.errors import InputError, ToolFailedError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import Block, ContentBlock, TextBlock
 from dragoman.rules import RESULT_BLOCKS
+from dragoman.tools.docstring import parse_docstring
 from dragoman.tools.schema_compat import to_portable_schema
 from dragoman.tools.workspace import Workspace
+from dragoman.type_schema import convert_value, schema_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MAX_TEXT: Final = 400_000  # characters of a result; tools are expected to limit themselves
 
@@ -99,8 +105,31 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 # --- from a function -------------------------------------------------------------------------------------------------
 
 
+class FunctionTool(Tool, Generic[P, R], frozen=True, kw_only=True):
+    """A tool that is made of a function, and that can be called as the function."""
+
+    function: Callable[P, R]
+
+    def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
+        return self.function(*args, **keywords)
+
+
+def to_tool(item: Tool | Callable[..., Any]) -> Tool:
+    """A tool, or a function as one. Raises ``InputError`` for anything else."""
+    if isinstance(item, Tool):
+        return item
+    if not inspect.isroutine(item):
+        raise InputError(
+            f"{item!r} is neither a tool nor a function",
+            where="tools",
+            remedy="Pass a function, or make a tool with @tool",
+            code="not_a_tool",
+        )
+    return tool(item)
+
+
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
 @overload
 def tool(
     *,
@@ -110,7 +139,7 @@ def tool(
     requires_workspace: bool = ...,
     timeout_s: float | None = ...,
     preview: PreviewOf | None = ...,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -121,26 +150,29 @@ def tool(
     requires_workspace: bool = False,
     timeout_s: float | None = None,
     preview: PreviewOf | None = None,
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
+) -> Any:
     """Make a tool from a function. A ``ToolContext`` parameter receives the context; the others are the input."""
 
-    def make_tool(function: Callable[..., Any]) -> Tool:
+    def make_tool(function: Callable[P, R]) -> FunctionTool[P, R]:
         tool_name = name or function.__name__
-        context_name, arguments = _parameters(function, tool_name)
+        docstring = parse_docstring(inspect.getdoc(function) or "")
+        context_name, arguments = _parameters(function, tool_name, docstring.parameters)
         definition = ToolDefinition(
             name=tool_name,
-            description=description or inspect.getdoc(function) or tool_name,
+            description=description or docstring.description or tool_name,
             input_schema=_schema(arguments),
             side_effects=side_effects,
             requires_workspace=requires_workspace,
         )
         run = _make_runner(function, arguments, context_name)
-        return Tool(definition=definition, run=run, timeout_s=timeout_s, preview=preview)
+        return FunctionTool(definition=definition, run=run, timeout_s=timeout_s, preview=preview, function=function)
 
     return make_tool if function is None else make_tool(function)
 
 
-def _parameters(function: Callable[..., Any], name: str) -> tuple[str | None, type[msgspec.Struct]]:
+def _parameters(
+    function: Callable[..., Any], name: str, descriptions: Mapping[str, str]
+) -> tuple[str | None, type[msgspec.Struct]]:
     """The name of the context parameter, and a struct of the other parameters."""
     hints = typing.get_type_hints(function, include_extras=True)
     context_name = None
@@ -151,10 +183,10 @@ def _parameters(function: Callable[..., Any], name: str) -> tuple[str | None, ty
         hint = hints.get(parameter.name, Any)
         if hint is ToolContext:
             context_name = parameter.name
-        elif parameter.default is parameter.empty:
-            fields.append((parameter.name, _with_description(hint)))
-        else:
-            fields.append((parameter.name, _with_description(hint), _field(parameter.default)))
+            continue
+        described = _with_description(hint, descriptions.get(parameter.name))
+        default = () if parameter.default is parameter.empty else (_field(parameter.default),)
+        fields.append((parameter.name, described, *default))
     return context_name, msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
@@ -162,16 +194,22 @@ def _field(default: Any) -> Any:
     return msgspec.field(default_factory=default.copy) if isinstance(default, list | dict | set) else default
 
 
-def _with_description(hint: Any) -> Any:
-    """Expand ``Annotated[str, "text"]`` to a ``msgspec.Meta`` with a description."""
+def _with_description(hint: Any, description: str | None) -> Any:
+    """Expand ``Annotated[str, "text"]`` to a ``msgspec.Meta`` with a description, else add that of the docstring."""
     base, *annotations = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    if description and not any(isinstance(note, str) or _describes(note) for note in annotations):
+        annotations.append(description)
     for note in annotations:
         base = typing.Annotated[base, msgspec.Meta(description=note) if isinstance(note, str) else note]
     return base
 
 
+def _describes(note: Any) -> bool:
+    return isinstance(note, msgspec.Meta) and note.description is not None
+
+
 def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    schema = to_portable_schema(msgspec.json.schema(arguments)).schema
+    schema = to_portable_schema(schema_of(arguments)).schema
     schema.pop("title", None)
     schema.pop("description", None)  # msgspec's own, of the struct
     return schema
@@ -180,8 +218,8 @@ def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
 def _make_runner(function: Callable[..., Any], arguments: type[msgspec.Struct], context_name: str | None) -> Run:
     async def run(input: dict[str, Any], context: ToolContext) -> Any:  # noqa: A002
         try:
-            values = msgspec.convert(input, arguments)
-        except msgspec.ValidationError as error:
+            values = convert_value(input, arguments)
+        except ValueError as error:  # of msgspec or pydantic
             raise ToolFailedError(str(error), error_class="validation_error") from None
         call = functools.partial(function, **{name: getattr(values, name) for name in arguments.__struct_fields__})
         if context_name is not None:

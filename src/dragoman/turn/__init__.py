@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dragoman.tools import Approval
 from dragoman.turn.agent import Agent
+from dragoman.turn.answer import Answer, AnswerStream
 from dragoman.turn.config import AgentConfig
+from dragoman.turn.portal import BlockingAgent, BlockingStream
+from dragoman.turn.question import ask, ask_async
 from dragoman.turn.services import AgentServices, default_model, make_registry
 from dragoman.turn.task import TurnTask
 from dragoman.turn.turn import run
@@ -23,9 +26,13 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "AgentServices",
+    "Answer",
     "AnswerEnd",
     "AnswerStart",
+    "AnswerStream",
     "Approval",
+    "BlockingAgent",
+    "BlockingStream",
     "PendingCall",
     "ToolResultEvent",
     "TurnEnd",
@@ -33,6 +40,8 @@ __all__ = [
     "TurnRequest",
     "TurnStart",
     "TurnTask",
+    "ask",
+    "ask_async",
     "default_model",
     "make_registry",
     "run",

@@ -1,16 +1,23 @@
-"""An agent runs turns in the sessions of a store.
+"""An agent answers questions. It runs turns in the sessions of a store.
 
-async with Agent(store) as agent:
-    async for event in agent.turn(session.id, "Hello"): ...      the events as they happen
-    end = await agent.ask(session.id, "Hello")                   the end of the turn
+async with Agent(model="gpt-5", tools=[weather]) as agent:
+    answer = await agent.ask("Is it raining in Bern?")           the answer; ``AnswerError`` if there is none
+    async for text in agent.stream("Is it raining?"): ...        its text as it arrives
+
+    async for event in agent.turn(session.id, "Hello"): ...      one turn of a session: the events as they happen
+    end = await agent.run(session.id, "Hello")                   the end of the turn, also if it failed
     task = agent.begin(session.id, "Hello"); task.cancel()       a task that others can follow and cancel
+
+``with Agent(...) as agent`` is for code without an event loop: see ``portal``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+import typing
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -18,11 +25,14 @@ from dragoman import settings as settings_module
 from dragoman.bus import Bus
 from dragoman.bus.trace_writer import TraceWriter
 from dragoman.client import Client
-from dragoman.exchange import Options
-from dragoman.message import ContentBlock, TextBlock
-from dragoman.settings import Settings
-from dragoman.store import Store
-from dragoman.tools import Tool, ToolRegistry, Workspace
+from dragoman.errors import DragomanError, FormatError
+from dragoman.exchange import Options, ToolDefinition
+from dragoman.message import ContentBlock, TextBlock, ToolResultBlock
+from dragoman.output_format import output_from
+from dragoman.settings import Setting, Settings
+from dragoman.store import Session, Store, open_store
+from dragoman.tools import Approval, Tool, ToolRegistry, Workspace
+from dragoman.turn.answer import Answer, AnswerStream
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.delegation import delegate_tool
 from dragoman.turn.pending_calls import PendingCalls
@@ -31,20 +41,46 @@ from dragoman.turn.start import make_turn_tools, recover_session
 from dragoman.turn.state import TurnUsage, find_open_calls
 from dragoman.turn.task import TurnTask
 from dragoman.turn.turn import run
-from dragoman.turn.types import PendingCall, TurnEnd, TurnEvent, TurnRequest
+from dragoman.turn.types import AGENT_OPTIONS, PendingCall, TurnEnd, TurnEvent, TurnFields, TurnRequest
 
+if TYPE_CHECKING:
+    from dragoman.turn.portal import BlockingAgent
+
+T = TypeVar("T")
+Question = str | Iterable[str | ContentBlock]  # a text, or texts and blocks
+
+_TITLE_LENGTH: Final = 60  # of a session that a question creates
+_LISTS: Final = ("tools", "answers", "approvals", "attachments")  # fields of a turn that may be any iterable
 _PENDING_WINDOW: Final = 200  # messages; the calls of one answer and their results are fewer
 
 
+class QuestionFields(TypedDict, total=False):
+    """The keywords of ``Agent.ask`` besides ``output``; its docstring explains them."""
+
+    session: Session | str | None
+    model: str | None
+    options: Options
+    context: str | None
+    tools: Iterable[ToolDefinition]
+    answers: Iterable[ToolResultBlock]
+    approvals: Iterable[Approval]
+    user_id: str | None
+
+
 class Agent:
-    """Runs turns in the sessions of a store. ``config`` has the settings that few programs change."""
+    """Answers questions, and runs turns in the sessions of a store.
+
+    ``store`` is a store, its URL, or the path of a SQLite file; without one, nothing is written to disk. ``model`` is
+    the default model. ``tools`` are functions or tools. ``config`` has the settings that few programs change.
+    """
 
     def __init__(
         self,
-        store: Store,
+        store: Store | Path | str | None = None,
         *,
+        model: str | None = None,
         settings: Settings | None = None,
-        tools: Iterable[Tool] | ToolRegistry = (),
+        tools: Iterable[Tool | Callable[..., Any]] | ToolRegistry = (),
         workspace: Workspace | Path | str | None = None,
         system_prompt: str | None = None,
         options: Options = Options(),  # noqa: B008  an immutable value
@@ -53,16 +89,17 @@ class Agent:
         config: AgentConfig | None = None,
     ) -> None:
         config = config or AgentConfig()
-        self.store = store
+        settings = settings or settings_module.load()
+        if model is not None:
+            settings = msgspec.structs.replace(settings, default_model=Setting(model, "model"))
+        self._owns_store = not isinstance(store, Store)
+        self.store = store if isinstance(store, Store) else open_store(store or "memory:", strict=settings.is_strict)
         self.bus = bus or Bus()
         self.services = AgentServices(
-            store,
-            config,
-            settings=settings or settings_module.load(),
-            workspace=workspace,
-            bus=self.bus,
-            client=client or Client(),
+            self.store, config, settings=settings, workspace=workspace, bus=self.bus, client=client or Client()
         )
+        if model is not None:
+            self.services.get_model(model)  # raises for an unknown name
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         if config.allow_delegation:
             registry = ToolRegistry((*registry, delegate_tool(self.services, lambda: self.config)))
@@ -70,7 +107,7 @@ class Agent:
         self._turn_tasks: list[TurnTask] = []
         self._owns_bus, self._owns_client = bus is None, client is None
         records_trace = self._owns_bus if config.record_trace is None else config.record_trace
-        self._trace = TraceWriter(store) if records_trace else None
+        self._trace = TraceWriter(self.store) if records_trace else None
 
     @property
     def agent_key(self) -> str:
@@ -87,6 +124,8 @@ class Agent:
         self.config = msgspec.structs.replace(self.config, tools=registry)
 
     async def __aenter__(self) -> Self:
+        if self._owns_store:
+            await self.store.__aenter__()
         if self._owns_bus:
             self.bus.start()
         if self._trace is not None:
@@ -96,8 +135,19 @@ class Agent:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def __enter__(self) -> BlockingAgent:
+        """Open the agent for code without an event loop."""
+        from dragoman.turn.portal import BlockingAgent  # noqa: PLC0415  it wraps this class
+
+        return BlockingAgent(self)
+
+    def __exit__(self, *_: object) -> None:
+        from dragoman.turn.portal import wait_for  # noqa: PLC0415
+
+        wait_for(self.close())
+
     async def close(self) -> None:
-        """Cancel running turns and close what the agent opened itself. The store stays open."""
+        """Cancel running turns and close what the agent opened itself. A store that you opened stays open."""
         for task in list(self._turn_tasks):
             await task.cancel_and_wait()
         await self.services.close()
@@ -109,17 +159,118 @@ class Agent:
             await self._trace.close()
         if self._owns_bus:
             await self.bus.close()
+        if self._owns_store:
+            await self.store.__aexit__(None, None, None)
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    @overload
+    async def ask(
+        self, question: Question = ..., *, output: None = ..., **fields: Unpack[QuestionFields]
+    ) -> Answer[None]: ...
+    @overload
+    async def ask(
+        self, question: Question = ..., *, output: type[T], **fields: Unpack[QuestionFields]
+    ) -> Answer[T]: ...
+    @overload
+    async def ask(
+        self, question: Question = ..., *, output: dict[str, Any], **fields: Unpack[QuestionFields]
+    ) -> Answer[Any]: ...
+    async def ask(
+        self,
+        question: Question = (),
+        *,
+        output: Any = None,
+        session: Session | str | None = None,
+        model: str | None = None,
+        options: Options = AGENT_OPTIONS,
+        context: str | None = None,
+        tools: Iterable[ToolDefinition] = (),
+        answers: Iterable[ToolResultBlock] = (),
+        approvals: Iterable[Approval] = (),
+        user_id: str | None = None,
+    ) -> Answer[Any]:
+        """Ask a question, and return the answer. Raises ``AnswerError`` if the model does not answer.
+
+        Without a ``session`` the question starts a new one. ``output`` is the type or the JSON Schema of the answer,
+        which is validated and ``parsed``. ``context`` is added to the system prompt. ``tools`` are definitions of tools
+        that you run; ``answers`` and ``approvals`` are for calls that an earlier answer left ``pending``.
+        """
+        stream = self.stream(
+            question,
+            output=output,
+            session=session,
+            model=model,
+            options=options,
+            context=context,
+            tools=tools,
+            answers=answers,
+            approvals=approvals,
+            user_id=user_id,
+        )
+        return await stream.answer()
+
+    def stream(
+        self,
+        question: Question = (),
+        *,
+        output: Any = None,
+        session: Session | str | None = None,
+        model: str | None = None,
+        options: Options = AGENT_OPTIONS,
+        context: str | None = None,
+        tools: Iterable[ToolDefinition] = (),
+        answers: Iterable[ToolResultBlock] = (),
+        approvals: Iterable[Approval] = (),
+        user_id: str | None = None,
+    ) -> AnswerStream[Any]:
+        """Ask a question, and return its answer as it arrives: iterate over the text, or over its ``events()``."""
+        content = _blocks_from(question)
+        fields: TurnFields = {
+            "output": None if output is None else output_from(output),
+            "model": model,
+            "options": options,
+            "context": context,
+            "tools": tools,
+            "answers": answers,
+            "approvals": approvals,
+            "user_id": user_id,
+        }
+        if session is not None:
+            session_id = session if isinstance(session, str) else session.id
+            return AnswerStream(self.turn(session_id, content, **fields), fields["output"], session_id)
+        if not content:
+            raise FormatError("the question is empty", where="ask", remedy="Pass a text, or the session to continue")
+        return AnswerStream(self._turn_in_new_session(content, fields), fields["output"])
+
+    async def _turn_in_new_session(
+        self, content: tuple[ContentBlock, ...], fields: TurnFields
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """The events of one turn in a new session, which is deleted if the turn is rejected."""
+        text = " ".join(block.text for block in content if isinstance(block, TextBlock))
+        title = " ".join(text.split())[:_TITLE_LENGTH] or None
+        session = await self.store.create_session(title=title, user_id=fields["user_id"])
+        is_rejected = True
+        try:
+            async with aclosing(self.turn(session.id, content, **fields)) as events:
+                async for event in events:
+                    is_rejected = False
+                    yield event
+        except DragomanError:
+            if is_rejected:
+                await self.store.delete_session(session.id)
+            raise
 
     # --- turns -------------------------------------------------------------------------------------------------------
 
     def turn(
-        self, session_id: str, content: str | Iterable[ContentBlock] = (), **fields: Any
+        self, session_id: str, content: Question = (), **fields: Unpack[TurnFields]
     ) -> AsyncGenerator[TurnEvent, None]:
-        """The events of one turn. ``fields`` are further fields of ``TurnRequest``. Closing it cancels the turn."""
+        """The events of one turn. The keywords are fields of ``TurnRequest``. Closing it cancels the turn."""
         return run(self.services, self.config, _make_request(session_id, content, fields))
 
-    async def ask(self, session_id: str, content: str | Iterable[ContentBlock] = (), **fields: Any) -> TurnEnd:
-        """Run one turn to its end. Its answer is the newest message of the session."""
+    async def run(self, session_id: str, content: Question = (), **fields: Unpack[TurnFields]) -> TurnEnd:
+        """Run one turn to its end, which has its fault if it failed. The answer is the newest message."""
         end: TurnEnd | None = None
         async for event in self.turn(session_id, content, **fields):
             if isinstance(event, TurnEnd):
@@ -127,7 +278,7 @@ class Agent:
         assert end is not None  # the last event of a turn that does not raise
         return end
 
-    def begin(self, session_id: str, content: str | Iterable[ContentBlock] = (), **fields: Any) -> TurnTask:
+    def begin(self, session_id: str, content: Question = (), **fields: Unpack[TurnFields]) -> TurnTask:
         """Start one turn in a task of its own, which runs until the turn ends or is cancelled."""
         request = _make_request(session_id, content, fields)
         usage = TurnUsage(request.run_id or self.store.new_id())
@@ -156,6 +307,18 @@ class Agent:
         await recover_session(self.services, session_id)
 
 
-def _make_request(session_id: str, content: str | Iterable[ContentBlock], fields: dict[str, Any]) -> TurnRequest:
-    blocks = (TextBlock(content),) if isinstance(content, str) else tuple(content)
-    return TurnRequest(session_id=session_id, content=blocks, **fields)
+def _blocks_from(question: Question) -> tuple[ContentBlock, ...]:
+    """The blocks of a question. Raises ``FormatError`` for a text without a character."""
+    parts = (question,) if isinstance(question, str) else tuple(question)
+    if parts and all(isinstance(part, str) and not part.strip() for part in parts):
+        raise FormatError("the question is empty", where="ask", remedy="Pass a text")
+    return tuple(TextBlock(part) if isinstance(part, str) else part for part in parts)
+
+
+def _make_request(session_id: str, content: Question, fields: TurnFields) -> TurnRequest:
+    parts = (content,) if isinstance(content, str) else content
+    blocks = tuple(TextBlock(part) if isinstance(part, str) else part for part in parts)
+    values: dict[str, Any] = {"session_id": session_id, "content": blocks}
+    for name, value in fields.items():
+        values[name] = tuple(typing.cast("Iterable[Any]", value)) if name in _LISTS else value
+    return TurnRequest(**values)

@@ -45,6 +45,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     retries: Retries = Retries()
     max_steps: int = MAX_STEPS  # calls of the model in one turn
+    output_repairs: int = 1  # further calls if an answer does not fit the requested ``output``
     allow_delegation: bool = False  # offer the tool ``delegate``
     summarize: bool = False
     summarize_above_tokens: int = SUMMARY_ABOVE_TOKENS

@@ -24,6 +24,7 @@ from dragoman.exchange import Options
 from dragoman.handoff import Describe, Policy
 from dragoman.ids import ToolIds
 from dragoman.message import (
+    NO_TIME,
     ImageBlock,
     ImageSource,
     MediaBlock,
@@ -36,7 +37,6 @@ from dragoman.message import (
 from dragoman.store import Session, Store
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.services import AgentServices
-from dragoman.turn.types import NO_TIME
 
 DESCRIPTIONS: Final = "descriptions"  # keys in the metadata of a session
 POLICY: Final = "capability_policy"

@@ -36,7 +36,7 @@ from dragoman.event import (
     storable_blocks,
     unfold,
 )
-from dragoman.exchange import ErrorClass, Fault, Options, Reply, ResponseFormat, StopReason, Written
+from dragoman.exchange import ErrorClass, Fault, Options, Reply, StopReason, Written
 from dragoman.handoff import project_history
 from dragoman.message import (
     InvalidToolUseBlock,
@@ -56,6 +56,7 @@ from dragoman.settings import Endpoint
 from dragoman.shield import run_to_completion
 from dragoman.store import Row, Store
 from dragoman.toolschema import output_problems
+from dragoman.turn.answer_tool import AnswerTool
 from dragoman.turn.image_policy import image_describer, image_policy
 from dragoman.turn.state import TurnState, stage_of_answer
 from dragoman.turn.types import AGENT_OPTIONS, AnswerEnd, AnswerStart
@@ -121,9 +122,12 @@ class _Answer(msgspec.Struct, frozen=True):
 class _ModelCall:
     """A call in progress."""
 
-    def __init__(self, turn: TurnState, call: Call, writer: AnswerWriter, start: AnswerStart) -> None:
+    def __init__(
+        self, turn: TurnState, call: Call, writer: AnswerWriter, start: AnswerStart, answer_tool: AnswerTool | None
+    ) -> None:
         self.turn = turn
         self.call = call
+        self._answer_tool = answer_tool
         self.writer = writer
         self.start = start
         self.whole_reply: Reply | None = None  # if the answer is not streamed
@@ -134,13 +138,23 @@ class _ModelCall:
     async def prepare(cls, turn: TurnState) -> _ModelCall:
         """Write the request and store the row of the answer."""
         endpoint = await turn.services.endpoint(turn.model.provider)
-        history, written = await run_off_loop(estimate_size(turn.history), _write_request, turn)
+        options = _options(turn)
+        answer_tool = AnswerTool.for_call(turn.model, options.response_format, turn.tools.definitions)
+        size = estimate_size(turn.history)
+        history, written = await run_off_loop(size, _write_request, turn, options, answer_tool)
         if turn.placeholder is None:
             await run_to_completion(_store_placeholder(turn))
-        return cls._with_row(turn, endpoint, history, written)
+        return cls._with_row(turn, endpoint, history, written, answer_tool)
 
     @classmethod
-    def _with_row(cls, turn: TurnState, endpoint: Endpoint, history: FittedHistory, written: Written) -> _ModelCall:
+    def _with_row(
+        cls,
+        turn: TurnState,
+        endpoint: Endpoint,
+        history: FittedHistory,
+        written: Written,
+        answer_tool: AnswerTool | None,
+    ) -> _ModelCall:
         row = turn.placeholder
         assert row is not None
         context = RequestContext(
@@ -156,7 +170,9 @@ class _ModelCall:
         )
         turn.placeholder = None
         turn.steps += 1
-        return cls(turn, call, AnswerWriter(turn.services.store, row, turn.adapter, context), start)
+        turn.is_repair_due = False
+        writer = AnswerWriter(turn.services.store, row, turn.adapter, context)
+        return cls(turn, call, writer, start, answer_tool)
 
     def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
         """The events of the answer; of an answer that is not streamed, the events that a stream would have."""
@@ -165,12 +181,16 @@ class _ModelCall:
         return self._fetch_whole_reply()
 
     async def _fetch_whole_reply(self) -> AsyncGenerator[list[StreamEvent], None]:
-        self.whole_reply = await self.turn.services.client.send(self.call, self.call_log)
-        yield list(unfold(self.whole_reply))
+        reply = await self.turn.services.client.send(self.call, self.call_log)
+        if self._answer_tool is None:  # otherwise the converted events are the answer
+            self.whole_reply = reply
+        yield list(unfold(reply))
 
     def accept(self, events: list[StreamEvent]) -> list[StreamEvent]:
         """Add the events of one read to the answer; return them with joined deltas, up to the last allowed call."""
         accepted: list[StreamEvent] = []
+        if self._answer_tool is not None:
+            events = self._answer_tool.convert(events)
         for event in merge_deltas(events):
             self.call_count += type(event) is ToolUseStart
             if self.call_count > MAX_CALLS:
@@ -190,6 +210,8 @@ class _ModelCall:
         turn.answered_ids.clear()
         calls = [call for _, call in calls_of(row.message)]
         turn.calling_message = row.message if reply.fault is None and calls else None
+        if reply.fault is not None and turn.may_repair(reply.fault):
+            turn.request_repair(reply.fault)
         if reply.fault is not None:
             for call in calls:  # the calls of a failed answer are not run
                 await turn.services.store.cancel_tool_call(turn.session.id, call.id)
@@ -226,7 +248,7 @@ class _ModelCall:
         is_charged = reply.usage is not None or reply.fault is None
         if is_charged:
             context = msgspec.structs.replace(context, usage=usage)
-        checked = _check_output(reply, _options(turn).response_format)
+        checked = _check_output(reply, turn)
         status = MessageStatus.CANCELLED if fault is CANCELLED else None
         return _Answer(reply, checked, usage, is_charged, self.writer.message(checked, context, status))
 
@@ -253,7 +275,8 @@ class _ModelCall:
         message, reply = answer.message, answer.reply
         turn, ids = self.turn, self.turn.adapter.ids.entries
         fields: dict[str, Any] = {"tool_ids": ids[turn.stored_id_count :]}
-        is_last = reply.stop_reason is not StopReason.PAUSED and not any(calls_of(message))
+        is_paused = reply.stop_reason is StopReason.PAUSED
+        is_last = not is_paused and not any(calls_of(message)) and not turn.may_repair(reply.fault)
         if is_last:
             fields |= {
                 "entries": turn.entries(message),
@@ -279,7 +302,7 @@ class _ModelCall:
         )
 
 
-def _check_output(reply: Reply, response_format: ResponseFormat | None) -> Reply:
+def _check_output(reply: Reply, turn: TurnState) -> Reply:
     """The reply, with a fault if it is a final answer that does not fit the requested format.
 
     The text is kept. The call itself succeeded, so the availability of the provider and the receipt do not change.
@@ -288,7 +311,8 @@ def _check_output(reply: Reply, response_format: ResponseFormat | None) -> Reply
     if reply.fault is not None or reply.stop_reason is StopReason.PAUSED or has_calls:
         return reply
     text = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
-    problems = output_problems(response_format, text)
+    output = turn.request.output
+    problems = output_problems(_options(turn).response_format, text) if output is None else output.problems(text)
     if not problems:
         return reply
     code, message = "output_invalid", f"the answer does not fit the requested format: {'; '.join(problems)}"
@@ -316,10 +340,11 @@ def make_call(turn: TurnState, endpoint: Endpoint, wire: Any, context: RequestCo
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
-def _write_request(turn: TurnState) -> tuple[FittedHistory, Written]:
-    options = _options(turn)
-    history = fit_history(turn, options)
-    return history, turn.adapter.to_wire(history.messages, turn.tools.definitions, options)
+def _write_request(turn: TurnState, options: Options, answer_tool: AnswerTool | None) -> tuple[FittedHistory, Written]:
+    history, tools = fit_history(turn, options), turn.tools.definitions
+    if answer_tool is not None:
+        tools, options = answer_tool.add_to(tools, options)
+    return history, turn.adapter.to_wire(history.messages, tools, options)
 
 
 def fit_history(turn: TurnState, options: Options) -> FittedHistory:
@@ -341,6 +366,8 @@ def _options(turn: TurnState) -> Options:
     overrides = turn.request.options
     fields = {} if overrides is AGENT_OPTIONS else msgspec.structs.asdict(overrides)
     values = {name: value for name, value in fields.items() if value not in (None, ())}
+    if turn.request.output is not None:
+        values["response_format"] = turn.request.output.response_format
     return turn.config.options.replace(**values, stream=True if turn.config.stream else None)
 
 

@@ -19,7 +19,7 @@ from dragoman.bus import Bus
 from dragoman.bus.event_types.routing_events import ProviderDegraded
 from dragoman.catalog import Model, Provider
 from dragoman.client import Client
-from dragoman.errors import DragomanError, FormatError, UnknownModelError, UnknownPriceError
+from dragoman.errors import DragomanError, FormatError, UnknownPriceError
 from dragoman.exchange import Fault
 from dragoman.ids import ToolIds
 from dragoman.local import LocalModel
@@ -145,11 +145,8 @@ class AgentServices:
         return samples
 
     def get_model(self, name: str) -> Model:
-        """The model with that id or alias, or ``UnknownModelError``."""
-        model = self.registry.find(name)
-        if model is None:
-            raise UnknownModelError(f"no model is called {name!r}", remedy="Run dragoman models for the names")
-        return model
+        """The model with that id, name or alias, or ``UnknownModelError`` with similar names."""
+        return self.registry.get(name)
 
     def adapter(self, model: Model, ids: ToolIds) -> Adapter:
         """The adapter of a model, with the tool ids of a session."""

@@ -24,7 +24,7 @@ from dragoman.context_window import with_summary
 from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, ToolDefinition
 from dragoman.ids import ToolIds, derive_ulid
-from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock
+from dragoman.message import NO_TIME, Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock
 from dragoman.offload import LARGE, estimate_size, run_off_loop
 from dragoman.redaction import redact
 from dragoman.routing import Decision, Policy, TurnFacts, collect_facts, decide
@@ -37,7 +37,7 @@ from dragoman.turn.image_policy import image_policy
 from dragoman.turn.pending_calls import PendingCalls
 from dragoman.turn.services import AgentServices
 from dragoman.turn.state import TurnState, TurnUsage, find_calling_message, find_open_calls
-from dragoman.turn.types import NO_TIME, TurnRequest, TurnStart
+from dragoman.turn.types import TurnRequest, TurnStart
 from dragoman.value import unvalidated
 
 _Tools = tuple[ToolDefinition, ...]
@@ -157,7 +157,7 @@ async def _choose_model(
     started_at = time.perf_counter()
     policy = services.policy(session)
     size = estimate_size(history)
-    response_format = request.options.response_format
+    response_format = request.options.response_format if request.output is None else request.output.response_format
     policy_of_images = image_policy(config, session) if session.metadata else config.capability_policy
     gather = functools.partial(
         collect_facts,

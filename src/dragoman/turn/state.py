@@ -16,13 +16,16 @@ from dragoman.bus import Payload, Scope
 from dragoman.catalog import Model
 from dragoman.entries import DELEGATE, Entry, entries_from_messages
 from dragoman.exchange import Fault, StopReason
+from dragoman.ids import derive_ulid
 from dragoman.message import (
+    NO_TIME,
     ContentBlock,
     InvalidToolUseBlock,
     Message,
     MessageMetadata,
     MessageStatus,
     Role,
+    TextBlock,
     ToolResultBlock,
     ToolUseBlock,
     Usage,
@@ -35,7 +38,7 @@ from dragoman.tools import ToolRegistry, answer_schema
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.pending_calls import PendingCalls, result_ids
 from dragoman.turn.services import AgentServices
-from dragoman.turn.types import NO_TIME, AnswerEnd, PendingCall, TurnEnd, TurnRequest
+from dragoman.turn.types import AnswerEnd, PendingCall, TurnEnd, TurnRequest
 
 # ``metadata.stage`` of the messages of a turn. A question has no stage.
 SUMMARY: Final = "summary"  # a summary of the oldest turns
@@ -84,6 +87,8 @@ class TurnState:
         self.calling_message = find_calling_message(history) if open_calls else None  # whose calls need results
         self.answered_ids = {call.id for call in get_calls(self.calling_message)} - {call.id for call in open_calls}
         self.steps = 0  # calls of the model
+        self.repairs = 0  # of answers that did not fit the requested output
+        self.is_repair_due = False  # the model is to be called again, with the problems of its answer
         self.placeholder: Row | None = None  # of the next answer, if it is stored
         self.answer: AnswerEnd | None = None  # the last one of this turn
         self.has_entries = False  # its trace entries are stored
@@ -134,9 +139,25 @@ class TurnState:
         """Whether the model is to be called: with results of its calls, after a pause, or for the first time."""
         if self.answer is None:
             return not self.all_pending
+        if self.is_repair_due:
+            return True
         is_paused = self.answer.stop_reason is StopReason.PAUSED
         has_steps_left = self.steps < self.config.max_steps
         return (is_paused or self.calling_message is not None) and has_steps_left and not self.all_pending
+
+    def may_repair(self, fault: Fault | None) -> bool:
+        """Whether the model may correct an answer with this fault."""
+        is_invalid = self.request.output is not None and fault is not None and fault.code == "output_invalid"
+        return is_invalid and self.repairs < self.config.output_repairs and self.steps < self.config.max_steps
+
+    def request_repair(self, fault: Fault) -> None:
+        """Add the problems of the last answer to the history of this turn. They are sent and not stored."""
+        self.repairs += 1
+        self.is_repair_due = True
+        text = f"{fault.message}. Write the whole answer again, only as JSON that fits the format."
+        message_id = derive_ulid(0, self.session.id, "repair", str(self.repairs))
+        content = (TextBlock(text),)
+        self.history.append(Message(message_id, self.session.id, Role.USER, content, MessageMetadata(), NO_TIME))
 
     def entries(self, *extra_messages: Message) -> list[Entry]:
         """The messages of this turn as trace entries of the agent."""

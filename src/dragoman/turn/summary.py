@@ -15,11 +15,10 @@ from dragoman.adapter import RequestContext, estimate_tokens
 from dragoman.client import CallLog
 from dragoman.context_window import SummaryPlan, plan_summary, summary_message
 from dragoman.exchange import Options, Reply, StopReason
-from dragoman.message import Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
+from dragoman.message import NO_TIME, Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
 from dragoman.repair import repair
 from dragoman.turn.model_call import CANCELLED, emit_call_end, emit_call_start, make_call
 from dragoman.turn.state import SUMMARY, TurnState
-from dragoman.turn.types import NO_TIME
 
 _MAX_TOKENS: Final = 2_000
 _PROMPT: Final = (

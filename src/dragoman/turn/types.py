@@ -8,22 +8,22 @@ the commit of the message.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 
 from dragoman.event import StreamEvent
 from dragoman.exchange import Fault, Loss, Options, StopReason, ToolDefinition
 from dragoman.message import Attachment, ContentBlock, ToolResultBlock
+from dragoman.output_format import Output
 from dragoman.routing import Decision
 from dragoman.store import Row
 from dragoman.tools import Approval
 
 PendingReason = Literal["caller", "approval", "input"]
 AGENT_OPTIONS: Final = Options()  # of a request that sets none
-NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of a message that is not stored; the store sets the time
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +39,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     approvals: tuple[Approval, ...] = ()  # decisions about pending calls
     model: str | None = None  # for this turn alone; takes precedence over @model
     options: Options = AGENT_OPTIONS
+    output: Output[Any] | None = None  # the format of the answer; an answer that does not fit is repaired
     user_id: str | None = None  # a pseudonym
     team_id: str | None = None
     run_id: str | None = None  # the id of the turn; none: a new id
@@ -49,6 +50,30 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None  # added to the system prompt of this turn alone
     tier: str | None = None  # of a delegated turn: fast, balanced or deep
     is_worker: bool = False  # the turn is delegated
+
+
+class TurnFields(TypedDict, total=False):
+    """The optional fields of a ``TurnRequest``, as keywords of ``Agent.turn``, ``run`` and ``begin``."""
+
+    tools: Iterable[ToolDefinition]
+    may_use_tools: bool
+    answers: Iterable[ToolResultBlock]
+    answer_ids: dict[str, str]
+    answer_extras: dict[str, dict[str, Any]]
+    approvals: Iterable[Approval]
+    model: str | None
+    options: Options
+    output: Output[Any] | None
+    user_id: str | None
+    team_id: str | None
+    run_id: str | None
+    message_id: str | None
+    team_budget_remaining_usd: Decimal | None
+    extra: dict[str, object] | None
+    attachments: Iterable[Attachment]
+    context: str | None
+    tier: str | None
+    is_worker: bool
 
 
 class TurnStart(msgspec.Struct, frozen=True, tag="turn_start"):

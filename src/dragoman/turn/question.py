@@ -1,0 +1,77 @@
+"""One question to a model, without an agent.
+
+    print(dragoman.ask("What is a ULID?", model="gpt-5").text)
+    answer = await dragoman.ask_async("What is a ULID?", model="gpt-5")
+
+Each call opens an agent without a store and closes it: nothing is written to disk. The embedded model keeps running
+until the process ends. To continue a conversation, to store it, or to ask often, use an ``Agent``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+from dragoman.exchange import Options
+from dragoman.local import LocalModel
+from dragoman.settings import Settings
+from dragoman.tools import Tool, ToolRegistry
+from dragoman.turn.agent import Agent, Question
+from dragoman.turn.answer import Answer
+from dragoman.turn.config import AgentConfig
+from dragoman.turn.portal import block
+
+T = TypeVar("T")
+
+
+class AskFields(TypedDict, total=False):
+    """The keywords of ``ask`` besides ``output``."""
+
+    model: str | None
+    system_prompt: str | None
+    tools: Iterable[Tool | Callable[..., Any]] | ToolRegistry
+    options: Options
+    settings: Settings | None
+
+
+@overload
+async def ask_async(question: Question, *, output: None = ..., **fields: Unpack[AskFields]) -> Answer[None]: ...
+@overload
+async def ask_async(question: Question, *, output: type[T], **fields: Unpack[AskFields]) -> Answer[T]: ...
+@overload
+async def ask_async(question: Question, *, output: dict[str, Any], **fields: Unpack[AskFields]) -> Answer[Any]: ...
+async def ask_async(
+    question: Question,
+    *,
+    output: Any = None,
+    model: str | None = None,
+    system_prompt: str | None = None,
+    tools: Iterable[Tool | Callable[..., Any]] | ToolRegistry = (),
+    options: Options = Options(),  # noqa: B008  an immutable value
+    settings: Settings | None = None,
+) -> Answer[Any]:
+    """Ask a model one question, and return its answer. Nothing is stored.
+
+    Without a ``model`` the default model of the settings answers. ``output`` is a type or a JSON Schema that the answer
+    must fit. Raises ``AnswerError`` if the model does not answer.
+    """
+    agent = Agent(
+        system_prompt=system_prompt,
+        tools=tools,
+        options=options,
+        settings=settings,
+        config=AgentConfig(local_model=_local_model(), record_trace=False),
+    )
+    async with agent:
+        answer: Answer[Any] = await agent.ask(question, output=output, model=model)
+        return answer
+
+
+ask = block(ask_async)
+
+
+@functools.cache
+def _local_model() -> LocalModel:
+    """The embedded model of all questions. Its process ends with this one."""
+    return LocalModel()

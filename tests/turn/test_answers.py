@@ -1,0 +1,475 @@
+"""Questions and answers of programs: ``ask``, ``stream``, their blocking forms, and structured output."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pydantic
+import pytest
+
+import dragoman
+from dragoman import Agent, AnswerError, Message, Options, TextDelta, TurnEnd
+from dragoman.errors import FormatError, InputError, RoutingFailedError, UnknownModelError
+from dragoman.settings import Settings
+from dragoman.turn import AgentConfig, TurnRequest
+from dragoman.turn.types import TurnFields
+from tests.strict import call, say
+from tests.turn.fake_agent import DIALECTS, FakeAgent, open_fake_agent
+
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
+
+
+@dataclasses.dataclass
+class City:
+    name: str
+    population: Annotated[int, msgspec.Meta(ge=0, description="People.")]
+
+
+class CityStruct(msgspec.Struct):
+    name: str
+    population: int
+
+
+class CityModel(pydantic.BaseModel):
+    name: str
+    population: int = pydantic.Field(ge=0)
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if name.islower():
+            raise ValueError("a name begins with a capital letter")
+        return name
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "population": {"type": "integer"}},
+    "required": ["name", "population"],
+    "additionalProperties": False,
+}
+BERN = '{"name": "Bern", "population": 146000}'
+OUTPUTS: dict[str, tuple[Any, Any]] = {
+    "dataclass": (City, City("Bern", 146000)),
+    "struct": (CityStruct, CityStruct("Bern", 146000)),
+    "pydantic": (CityModel, CityModel(name="Bern", population=146000)),
+    "schema": (SCHEMA, {"name": "Bern", "population": 146000}),
+}
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"It rains in {city}."
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
+
+@every_dialect
+async def test_an_answer_has_its_text_its_usage_and_all_messages_of_its_turn(dialect: str, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, dialect) as it:
+        it.fakes[dialect].call("weather", {"city": "Bern"})
+        it.fakes[dialect].say("It rains.")
+        agent = await it.agent(tools=[weather])
+        answer = await agent.ask("Does it rain in Bern?")
+        assert (answer.text, str(answer), answer.parsed, answer.pending) == ("It rains.", "It rains.", None, ())
+        assert answer.model == f"fake-{dialect}:model"
+        assert [message.role for message in answer.messages] == ["assistant", "tool", "assistant"]
+        assert answer.messages[0].tool_calls[0].input == {"city": "Bern"}
+        usages = [message.metadata.usage for message in answer.messages if message.metadata.usage]
+        assert answer.usage.output_tokens == sum(usage.output_tokens for usage in usages)
+        assert answer.cost is None
+        stored = [row.message async for row in it.store.history(answer.session_id)]
+        assert stored[1:] == list(answer.messages)
+
+
+async def test_a_question_without_a_session_starts_one_and_with_a_session_continues_it(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        first = await agent.ask("My name is Ada.")
+        other = await agent.ask("What is my name?")
+        again = await agent.ask("What is my name?", session=first.session_id)
+        assert (again.session_id, other.session_id != first.session_id) == (first.session_id, True)
+        assert [len(body["messages"]) for body in it.fakes["anthropic"].bodies] == [1, 1, 3]
+        assert (await it.store.get_session(first.session_id)).title == "My name is Ada."
+
+
+async def test_a_fault_is_an_error_with_the_answer_so_far(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].fail(401, "bad key")
+        with pytest.raises(AnswerError, match="bad key") as caught:
+            await (await it.agent()).ask("Hello?")
+        assert (caught.value.code, caught.value.fault.status, caught.value.answer.text) == ("unauthorized", 401, "")
+
+
+@pytest.mark.parametrize("question", ["", " \n", [], ["", " "]])
+async def test_an_empty_question_is_rejected_before_a_provider_is_called(question: Any, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        with pytest.raises(FormatError, match="the question is empty"):
+            await agent.ask(question)
+        assert it.fakes["anthropic"].bodies == []
+        assert len(await it.store.list_sessions()) == 1  # that of the fixture
+
+
+async def test_a_question_that_no_model_may_answer_leaves_no_session(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        agent = await it.agent(model="gpt-4o")
+        with pytest.raises(
+            RoutingFailedError, match=r"Set OPENAI_API_KEY, run dragoman login openai.*dragoman\[local\]"
+        ):
+            await agent.ask("Hello?")
+        with pytest.raises(UnknownModelError, match="Did you mean claude-sonnet-5-5"):
+            await agent.ask("Hello?", model="claude-sonet-5-5")
+        assert len(await it.store.list_sessions()) == 1
+
+
+async def test_an_agent_opens_the_store_that_it_is_named(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        file = tmp_path / "chats.db"
+        async with Agent(str(file), settings=it.settings) as agent:
+            answer = await agent.ask("Hello")
+        async with dragoman.open_store(file) as store:
+            assert len(await store.read(answer.session_id)) == 2
+        with pytest.raises(UnknownModelError, match="no model is called 'nobody'"):
+            Agent(model="nobody", settings=it.settings)
+
+
+@every_dialect
+async def test_a_stream_yields_text_and_events_and_ends_with_the_answer(dialect: str, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, dialect) as it:
+        it.fakes[dialect].say("It rains in Bern.")
+        it.fakes[dialect].say("It rains in Bern.")
+        agent = await it.agent()
+        stream = agent.stream("Does it rain?")
+        assert "".join([text async for text in stream]) == "It rains in Bern."
+        assert (await stream.answer()).text == "It rains in Bern."
+        events = [event async for event in agent.stream("Does it rain?").events()]
+        assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "It rains in Bern."
+        assert isinstance(events[-1], TurnEnd)
+
+
+async def test_a_stream_that_breaks_off_raises_after_its_text(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].cut(900, say("It rains in Bern, and it rains in Basel, and everywhere else. " * 20))
+        texts: list[str] = []
+        agent = await it.agent()
+
+        async def read() -> None:
+            async for text in agent.stream("Does it rain?"):
+                texts.append(text)
+
+        with pytest.raises(AnswerError) as caught:
+            await read()
+        assert texts
+        assert caught.value.answer.text == "".join(texts)
+
+
+def test_the_keywords_of_a_turn_are_the_fields_of_its_request() -> None:
+    assert {*TurnFields.__annotations__, "session_id", "content"} == set(TurnRequest.__struct_fields__)
+
+
+# --- structured output -----------------------------------------------------------------------------------------------
+
+
+@every_dialect
+@pytest.mark.parametrize("kind", OUTPUTS)
+async def test_an_answer_is_parsed(dialect: str, kind: str, tmp_path: Path) -> None:
+    output, expected = OUTPUTS[kind]
+    async with open_fake_agent(tmp_path, dialect) as it:
+        it.fakes[dialect].say(BERN)
+        answer = await (await it.agent()).ask("A city?", output=output)
+        assert (answer.parsed, answer.text) == (expected, BERN)
+        assert it.fakes[dialect].refused == []
+        assert "population" in str(it.fakes[dialect].bodies[0])
+
+
+@every_dialect
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_model_without_structured_output_answers_with_a_tool(
+    dialect: str, streamed: bool, tmp_path: Path
+) -> None:
+    async with open_fake_agent(tmp_path, dialect) as it:
+        fake = it.fakes[dialect]
+        fake.call("weather", {"city": "Bern"})
+        fake.answer_with(say("Here it is:"), call("final_answer", {"name": "Bern", "population": 146000}))
+        agent = await it.agent(tools=[weather], stream=streamed)
+        answer = await agent.ask("A city?", output=City, model=f"blind-{dialect}")
+        assert answer.parsed == City("Bern", 146000)
+        assert [message.role for message in answer.messages] == ["assistant", "tool", "assistant"]
+        assert (answer.message.tool_calls, answer.stop_reason) == ((), "end_turn")
+        assert fake.refused == []
+        fake.say("Thank you.")
+        assert (await agent.ask("Thanks", session=answer.session_id)).text == "Thank you."
+        assert fake.refused == []
+
+
+@pytest.mark.parametrize("model", ["openai_chat", "blind-openai_chat"])
+async def test_an_answer_that_does_not_fit_is_repaired_once(model: str, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        fake = it.fakes["openai_chat"]
+        fake.say('{"name": "Bern"}')
+        fake.say(BERN)
+        answer = await (await it.agent()).ask("A city?", output=City, model=model)
+        assert answer.parsed == City("Bern", 146000)
+        assert answer.usage.output_tokens == sum(
+            message.metadata.usage.output_tokens for message in answer.messages if message.metadata.usage
+        )
+        assert (len(answer.messages), answer.end.llm_calls) == (2, 2)
+        last = fake.bodies[1]["messages"][-1]
+        assert '"population" is a required property' in str(last["content"])
+        stored = [row.message async for row in it.store.history(answer.session_id)]
+        assert [message.metadata.status for message in stored] == ["complete", "error", "complete"]
+
+
+async def test_an_answer_that_never_fits_is_a_fault_that_keeps_the_text(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        for text in ("Bern.", "Basel.", "Zug."):
+            it.fakes["openai_chat"].say(text)
+        agent = await it.agent()
+        with pytest.raises(AnswerError, match="the answer is not JSON") as caught:
+            await agent.ask("A city?", output=City)
+        assert (caught.value.code, caught.value.answer.text) == ("output_invalid", "Basel.")
+        assert caught.value.answer.end.llm_calls == 2
+        agent = await it.agent(output_repairs=0)
+        with pytest.raises(AnswerError):
+            await agent.ask("A city?", output=City)
+        assert len(it.fakes["openai_chat"].bodies) == 3
+
+
+async def test_a_validator_of_pydantic_counts_like_the_schema(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        it.fakes["openai_chat"].say('{"name": "bern", "population": 1}')
+        it.fakes["openai_chat"].say('{"name": "Bern", "population": 1}')
+        answer = await (await it.agent()).ask("A city?", output=CityModel)
+        assert answer.parsed == CityModel(name="Bern", population=1)
+        assert "capital letter" in str(it.fakes["openai_chat"].bodies[1]["messages"][-1])
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "expected"),
+    [
+        (list[City], '{"value": [{"name": "Bern", "population": 1}]}', [City("Bern", 1)]),
+        (bool, '{"value": true}', True),
+        (Decimal, '{"value": "1.5"}', Decimal("1.5")),
+        (dict[str, int], '{"Bern": 1}', {"Bern": 1}),
+    ],
+    ids=["list", "bool", "decimal", "dict"],
+)
+async def test_an_output_may_be_any_type(output: Any, text: str, expected: Any, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        it.fakes["openai_chat"].say(text)
+        assert (await (await it.agent()).ask("?", output=output)).parsed == expected
+
+
+async def test_what_is_no_type_is_refused_before_a_model_is_called(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        with pytest.raises(InputError, match="Use a dataclass"):
+            await (await it.agent()).ask("?", output=threading.Lock)  # type: ignore[call-overload]
+        assert it.fakes["openai_chat"].bodies == []
+
+
+# --- without an event loop -------------------------------------------------------------------------------------------
+
+
+def blocking(it: FakeAgent) -> Agent:
+    return Agent(settings=it.settings, tools=[weather], config=AgentConfig(output_repairs=0))
+
+
+async def test_an_agent_works_without_an_event_loop(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].call("weather", {"city": "Bern"})
+        for text in ("It rains.", "It snows.", BERN):
+            it.fakes["anthropic"].say(text)
+
+        def script() -> None:
+            with blocking(it) as agent:
+                answer = agent.ask("Does it rain?")
+                assert answer.text == "It rains."
+                assert "".join(agent.stream("And now?", session=answer.session_id)) == "It snows."
+                assert agent.ask("A city?", output=City).parsed == City("Bern", 146000)
+                rows = agent.wait_for(agent.store.read(answer.session_id))
+                assert [row.message.role for row in rows] == [
+                    "user",
+                    "assistant",
+                    "tool",
+                    "assistant",
+                    "user",
+                    "assistant",
+                ]
+
+        await asyncio.to_thread(script)
+
+
+async def test_a_blocking_agent_works_where_a_loop_is_running(tmp_path: Path) -> None:
+    """As in a notebook: the cell runs inside a loop. The provider is another process, because this loop is blocked."""
+    with dragoman.Agent(model="local", options=Options(max_output_tokens=8)) as agent:
+        assert agent.ask("Say hello.").text
+
+
+async def test_leaving_a_blocking_stream_cancels_the_turn(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].say("It rains in Bern. " * 200)
+
+        def script() -> None:
+            with blocking(it) as agent:
+                for event in agent.stream("Does it rain?").events():
+                    if isinstance(event, TextDelta):
+                        break
+                (session,) = agent.wait_for(agent.store.list_sessions())
+                answer = agent.wait_for(agent.store.read(session.id))[-1].message
+                assert answer.metadata.status in ("cancelled", "complete")
+
+        await asyncio.to_thread(script)
+
+
+async def test_a_blocking_call_from_the_loop_of_the_portal_is_refused(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+
+        async def nested(city: str) -> str:
+            with Agent(settings=it.settings) as inner:
+                return inner.ask(f"The weather in {city}?").text
+
+        it.fakes["anthropic"].call("nested", {"city": "Bern"})
+        it.fakes["anthropic"].say("Sorry.")
+
+        def script() -> None:
+            with Agent(settings=it.settings, tools=[nested]) as agent:
+                answer = agent.ask("Does it rain?")
+                assert answer.messages[1].content[0].is_error  # type: ignore[union-attr]
+
+        await asyncio.to_thread(script)
+
+
+async def test_a_forked_process_gets_a_portal_of_its_own(tmp_path: Path) -> None:
+    script = """
+        import os, warnings, dragoman
+        from dragoman.turn.portal import wait_for
+        warnings.simplefilter("ignore")  # a fork of a process with threads
+        async def two(): return 2
+        assert wait_for(two()) == 2
+        child = os.fork()
+        if child == 0:
+            os._exit(wait_for(two()))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = await asyncio.to_thread(_run, script)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+async def test_ctrl_c_cancels_the_question(tmp_path: Path) -> None:
+    script = """
+        import asyncio, os, signal, threading, dragoman
+        from dragoman.turn.portal import wait_for
+        async def wait():
+            try:
+                threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+                await asyncio.Event().wait()
+            finally:
+                print("cancelled")
+        try:
+            wait_for(wait())
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    done = await asyncio.to_thread(_run, script)
+    assert (done.stdout, done.stderr) == ("cancelled\ninterrupted\n", "")
+
+
+def _run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
+
+
+# --- one question ----------------------------------------------------------------------------------------------------
+
+
+async def test_one_question_needs_no_agent_and_stores_nothing(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].say("It rains.")
+        it.fakes["anthropic"].say(BERN)
+        assert (await dragoman.ask_async("Does it rain?", settings=it.settings)).text == "It rains."
+        answer = await asyncio.to_thread(ask_for_a_city, it.settings)
+        assert answer == City("Bern", 146000)
+        assert {file.name for file in tmp_path.iterdir()} == {"config.toml"}
+
+
+def ask_for_a_city(settings: Settings) -> City:
+    return dragoman.ask("A city?", output=City, settings=settings).parsed
+
+
+def test_the_local_model_answers_in_two_lines(tmp_path: Path) -> None:
+    script = 'import dragoman\nprint(dragoman.ask("Say hello.", model="local").text)'
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_made_of_texts_and_blocks() -> None:
+    picture = dragoman.ImageBlock(dragoman.ImageSource("base64", "aGk="), "image/png")
+    message = Message.user("What is this?", picture)
+    assert (message.role, message.text, message.content[1]) == ("user", "What is this?", picture)
+    call = dragoman.ToolUseBlock("tu_01KR3V1C00000000000000000A", "weather", {"city": "Bern"})
+    assert Message.assistant("Wait.", call).tool_calls == (call,)
+    assert Message.system("Be brief.").role == "system"
+    result = Message.tool(call.id, "It rains.")
+    assert (result.metadata.parent_tool_use_id, result.role) == (call.id, "tool")
+    history = (Message.user("Rain?"), Message.assistant(call), result, Message.assistant("Yes."))
+    messages = [message.replace(id=f"m{number}", session_id="s") for number, message in enumerate(history)]
+    assert [message.content for message in dragoman.repair(messages).messages] == [part.content for part in history]
+
+
+def test_messages_and_blocks_are_shown_in_notebooks_with_every_text_escaped() -> None:
+    evil = "<script>alert('x')</script>"
+    blocks = [
+        dragoman.TextBlock(evil),
+        dragoman.ThinkingBlock(evil),
+        dragoman.ToolUseBlock("tu_1", evil, {evil: evil}),
+        dragoman.InvalidToolUseBlock("tu_1", evil, evil, evil),
+        dragoman.ToolResultBlock("tu_1", (dragoman.TextBlock(evil),)),
+        dragoman.ImageBlock(dragoman.ImageSource("base64", f'"{evil}'), "image/png"),
+        dragoman.ImageBlock(dragoman.ImageSource("base64", "aGk="), f'image/png" {evil}'),
+        dragoman.ImageBlock(dragoman.ImageSource("url", evil), "image/png"),
+        dragoman.OpaqueBlock("x", {"a": evil}),
+    ]
+    for block in blocks:
+        text = block._repr_html_()
+        assert text.startswith("<")
+        assert "<script" not in text
+    assert (
+        'src="data:image/png;base64,aGk="'
+        in dragoman.ImageBlock(dragoman.ImageSource("base64", "aGk="), "image/png")._repr_html_()
+    )
+    text = Message.assistant("a < b")._repr_html_()
+    assert "<strong>assistant</strong>" in text
+    assert "a &lt; b" in text
