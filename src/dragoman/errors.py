@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from dragoman.message import Message
     from dragoman.repair import Action
     from dragoman.rules import Violation
-    from dragoman.turn.answer import Answer
 
 
 class DragomanError(Exception):
@@ -411,10 +410,10 @@ class RemoteFaultError(DragomanError):
 
 
 class AnswerError(RemoteFaultError):
-    """Raised by ``ask`` if the turn ends with a fault. ``answer`` has what arrived: its text, its usage, its cost."""
+    """Raised by ``ask`` if the turn ends with a fault. ``answer`` is the ``Answer`` with what arrived."""
 
     code = "no_answer"
 
-    def __init__(self, fault: Fault, answer: Answer[Any]) -> None:
+    def __init__(self, fault: Fault, answer: Any) -> None:
         super().__init__(fault)
         self.answer = answer
