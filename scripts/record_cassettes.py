@@ -208,11 +208,11 @@ def _stand_in(seed: str, number: int) -> str:
 
 def record_all(folder: Path) -> None:
     """Record every scene of every dialect, whole and streamed. Calls are recorded before their results."""
-    unknown = set(dialects.names()) - set(ENDPOINTS)
+    unknown = set(dialects.callable_names()) - set(ENDPOINTS)
     if unknown:
         raise SystemExit(f"no server in ENDPOINTS for: {', '.join(sorted(unknown))}")
     with llama_cpp(folder) as real, aimock(folder) as mock:
-        for dialect in dialects.names():
+        for dialect in dialects.callable_names():
             endpoint = ENDPOINTS[dialect]
             for old in (recorded.CASSETTES / dialect).glob("*.json"):
                 old.unlink()
@@ -227,7 +227,7 @@ def record_all(folder: Path) -> None:
 def write_golden() -> None:
     """Write the golden files from the cassettes."""
     recorded.GOLDEN.mkdir(exist_ok=True)
-    for dialect in dialects.names():
+    for dialect in dialects.callable_names():
         (recorded.GOLDEN / f"{dialect}.json").write_bytes(recorded.golden(dialect))
 
 

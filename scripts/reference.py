@@ -110,7 +110,7 @@ def _cells(_name: str) -> Iterable[str]:
 
 @functools.cache
 def _measure() -> tuple[fidelity.Cell, ...]:
-    modules = (dialects.load(name) for name in dialects.names())
+    modules = (dialects.load(name) for name in dialects.callable_names())
     return fidelity.make_cells((*modules, *fidelity.transcript_dialects()))
 
 

@@ -89,7 +89,7 @@ def test_built_in_rows_are_consistent() -> None:
 
 
 def test_every_quirk_has_a_meaning_and_a_dialect_that_reads_it() -> None:
-    read = {quirk for name in dialects.names() for quirk in getattr(dialects.load(name), "QUIRKS", ())}
+    read = {quirk for name in dialects.callable_names() for quirk in getattr(dialects.load(name), "QUIRKS", ())}
     assert read == set(catalog.QUIRKS)
 
 
@@ -112,7 +112,7 @@ def dialects_by_record() -> dict[str, str]:
     """What records call each dialect."""
     return {
         word: name
-        for name in dialects.names()
+        for name in dialects.callable_names()
         for word in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
     }
 

@@ -55,12 +55,12 @@ APART = {
     "vercel": {MOVED}
 }  # a result stands with its call there, and in a few recorded histories it does not follow it
 CONVERSATIONS = {each.NAME: each for each in transcript_dialects()}
-EVERYTHING = (*dialects.names(), *CONVERSATIONS)
+EVERYTHING = (*dialects.callable_names(), *CONVERSATIONS)
 
 
 @functools.cache
 def measure_all() -> tuple[Cell, ...]:
-    return make_cells((*(dialects.load(name) for name in dialects.names()), *CONVERSATIONS.values()))
+    return make_cells((*(dialects.load(name) for name in dialects.callable_names()), *CONVERSATIONS.values()))
 
 
 def case(name: str) -> Case:
@@ -105,7 +105,9 @@ def test_native_samples_contain_the_subject_of_their_case(name: str) -> None:
 
 def test_every_case_is_supported_by_some_dialect() -> None:
     unsaid = [
-        each.name for each in CASES if all(make_sample(dialects.load(name), each) is None for name in dialects.names())
+        each.name
+        for each in CASES
+        if all(make_sample(dialects.load(name), each) is None for name in dialects.callable_names())
     ]
     assert unsaid == []
 
@@ -113,12 +115,12 @@ def test_every_case_is_supported_by_some_dialect() -> None:
 # --- recorded traffic ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", dialects.names())
+@pytest.mark.parametrize("source", dialects.callable_names())
 def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    spoken = {name: dialects.load(name) for name in dialects.names()}
+    spoken = {name: dialects.load(name) for name in dialects.callable_names()}
     recorded = {source.replace("_", "-"), *getattr(spoken[source], "RECORDING_NAMES", ())}
     tally = Tally()
     for file in files:
@@ -137,7 +139,7 @@ def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None
     assert others == set()
 
 
-@pytest.mark.parametrize("source", dialects.names())
+@pytest.mark.parametrize("source", dialects.callable_names())
 def test_recorded_traffic_has_no_silent_loss_in_any_transcript_format(source: str) -> None:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
@@ -317,7 +319,7 @@ def test_prove_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.Cap
     assert len(told["cells"]) == len(measure_all())
     assert told["shortfalls"] == []
     lost = {row["target"] for row in told["counts"] if row["kind"] == "aside" and row["outcome"] == "loss"}
-    assert lost == set(dialects.names()) - {"anthropic"}
+    assert lost == set(dialects.callable_names()) - {"anthropic"}
 
 
 def test_silent_losses_are_printed_and_fail_the_command() -> None:

@@ -51,7 +51,7 @@ THOUGHT = "The user wants it short."
 # --- 1. round trip per provider --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 def test_required_1_a_fixed_conversation_goes_out_as_recorded_and_comes_back_as_the_golden_message(
     dialect: str,
 ) -> None:
@@ -132,7 +132,7 @@ def assert_all_ids_resolve(speaking: Adapter, history: list[Message]) -> None:
 
 def trios() -> list[tuple[str, str, str]]:
     """Every dialect once in each of three places."""
-    names = dialects.names()
+    names = dialects.callable_names()
     return [(name, names[(at + 1) % len(names)], names[(at + 3) % len(names)]) for at, name in enumerate(names)]
 
 

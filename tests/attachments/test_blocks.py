@@ -98,7 +98,7 @@ def test_the_metadata_that_is_kept_is_the_specified_one() -> None:
     }
 
 
-@pytest.mark.parametrize("name", dialects.names())
+@pytest.mark.parametrize("name", dialects.callable_names())
 def test_a_picture_reaches_the_model_in_every_dialect_that_has_pictures(name: str) -> None:
     block = attachment_block(stored("image/png"), png())
     asked = Message("01K4Q2ZZZZZZZZZZZZZZZZZZZZ", "s", Role.USER, (TextBlock("What is it?"), block), META, WHEN)

@@ -37,7 +37,7 @@ from tests.strict import Issued, Part, call, fakes, say, think
 
 SESSION: Final = "sess_01KE0000000000000000000000"
 NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
-SPEAKERS: Final = dialects.names()
+SPEAKERS: Final = dialects.callable_names()
 TOOLS: Final = (
     ToolDefinition(
         "read_file",

@@ -124,7 +124,7 @@ def test_repair_mends_it_and_loses_nothing_that_could_be_kept(ways: tuple[str, .
 @CASE
 def test_every_strict_provider_takes_the_repaired_one(ways: tuple[str, ...], seed: int) -> None:
     repaired = repair(transcript(ways, seed).messages, PROBLEMS).messages
-    refused = {name: found for name in dialects.names() if (found := refusals_of(name, repaired))}
+    refused = {name: found for name in dialects.callable_names() if (found := refusals_of(name, repaired))}
     assert refused == {}
 
 
@@ -144,13 +144,13 @@ NOBODY_TAKES = (
 @pytest.mark.parametrize("way", NOBODY_TAKES)
 def test_without_the_repair_every_strict_provider_refuses_it(way: str) -> None:
     broken = transcript((way,), 0).messages
-    assert [name for name in dialects.names() if not refusals_of(name, broken)] == []
+    assert [name for name in dialects.callable_names() if not refusals_of(name, broken)] == []
 
 
 @pytest.mark.parametrize("way", NAMES)
 def test_pictures_are_sent_readable_also_where_no_model_is_known_to_look_at_them(way: str) -> None:
     repaired = repair(transcript((way,), 0).messages, PROBLEMS).messages
-    for name in dialects.names():
+    for name in dialects.callable_names():
         speaking = adapter(name, ToolIds())
         wire = speaking.to_wire(repaired, TOOLS).wire
         assert fakes()[name].refusals(wire, ISSUED[name], speaking.model.name) == [], name

@@ -122,7 +122,7 @@ def marks(value: Any) -> list[str]:
 
 async def conversation(stack: AsyncExitStack, seed: int) -> Talk:
     """Thirty turns, each with another provider than the one before."""
-    fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in dialects.names()}
+    fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in dialects.callable_names()}
     talk = Talk(fakes, random.Random(seed))
     order = list(fakes)
     before = ""
@@ -153,12 +153,12 @@ async def test_thirty_turns_with_changing_providers_are_refused_by_none(seed: in
             assert (status, fake.refused) == (200, []), data
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 async def test_whoever_speaks_again_gets_back_what_it_said_byte_for_byte(dialect: str) -> None:
     """The first provider's own turn is sent again, after all others have spoken, exactly as it was sent before."""
-    others = [name for name in dialects.names() if name != dialect]
+    others = [name for name in dialects.callable_names() if name != dialect]
     async with AsyncExitStack() as stack:
-        fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in dialects.names()}
+        fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in dialects.callable_names()}
         talk = Talk(fakes, random.Random(dialect))
         talk.history.append(said(talk.numbers, Role.USER, TextBlock("Look."), PICTURE))
         await talk.round(dialect, think("Hm."), say("I look."), call("read_file", {"path": "a"}), call("list_files"))

@@ -42,7 +42,7 @@ from tests.servers.faulty_server import (
 )
 from tests.servers.fixtures import LLAMA_WORDS
 
-every_dialect = pytest.mark.parametrize("dialect", dialects.names())
+every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
 both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 WHOLE = json.dumps(recorded.cassette("openai_chat", "text").response.body).encode()
 STREAMED = recorded.cassette("openai_chat", "text-streamed").response.stream

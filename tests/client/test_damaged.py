@@ -27,7 +27,7 @@ from tests.servers.faulty_server import (
     make_stream,
 )
 
-every_dialect = pytest.mark.parametrize("dialect", dialects.names())
+every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
 
 

@@ -30,7 +30,7 @@ THINKING = (
     "openai_responses",
 )  # of those that aimock gives as their providers do
 of_llama = pytest.mark.parametrize("dialect", OF_LLAMA)
-of_aimock = pytest.mark.parametrize("dialect", dialects.names())
+of_aimock = pytest.mark.parametrize("dialect", dialects.callable_names())
 both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 
 

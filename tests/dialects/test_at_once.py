@@ -80,7 +80,7 @@ def test_every_event_of_a_recorded_stream_is_written_when_it_comes(name: str) ->
     assert count >= 20
 
 
-@pytest.mark.parametrize("source", dialects.names())
+@pytest.mark.parametrize("source", dialects.callable_names())
 def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, dialect: ModuleType) -> None:
     reply = Reply(
         content=(TextBlock("I'll read é😀."), *CALLS),

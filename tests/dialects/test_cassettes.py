@@ -15,11 +15,11 @@ from dragoman.message import ContentBlock, ToolUseBlock
 from tests import recorded
 from tests.recorded import STREAMED, cassette, names_of, scene_of
 
-EXCHANGES = [(dialect, name) for dialect in dialects.names() for name in names_of(dialect)]
+EXCHANGES = [(dialect, name) for dialect in dialects.callable_names() for name in names_of(dialect)]
 STREAMS = [(dialect, name) for dialect, name in EXCHANGES if name.endswith(STREAMED) and scene_of(name) != "error"]
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_split_of_a_recorded_stream_gives_the_same_events(dialect: str, data: st.DataObject) -> None:
@@ -114,5 +114,5 @@ def test_the_payloads_that_a_reviewer_reads_are_those_of_the_frames(dialect: str
 
 
 def test_every_folder_of_cassettes_and_every_golden_file_is_of_a_dialect() -> None:
-    assert sorted(path.name for path in recorded.CASSETTES.iterdir()) == sorted(dialects.names())
-    assert sorted(path.stem for path in recorded.GOLDEN.iterdir()) == sorted(dialects.names())
+    assert sorted(path.name for path in recorded.CASSETTES.iterdir()) == sorted(dialects.callable_names())
+    assert sorted(path.stem for path in recorded.GOLDEN.iterdir()) == sorted(dialects.callable_names())

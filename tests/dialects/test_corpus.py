@@ -24,6 +24,7 @@ BROKEN: dict[str, dict[str, str]] = {
 }
 # Whole answers that do not say why they ended, or by an empty word. Every word that was recorded is known.
 UNSAID = {
+    "cohere_v1": {"cohere-defc82f3f43f77"},  # an early answer has no such field
     "openai_chat": {
         "openrouter-28daa15de5f994",
         "snowflake-06790065164650",
@@ -48,13 +49,21 @@ def test_everything_that_was_recorded_comes_back(name: str) -> None:
     assert all(reason in broken[record] for record, reason in reasons.items())
 
 
+def test_every_record_is_of_a_known_dialect() -> None:
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    recorded = Counter(record["dialect"] for file in files for record in read_records(file))
+    assert {name: count for name, count in recorded.items() if name not in dialects.recorded_names()} == {}
+
+
 @pytest.mark.parametrize("name", dialects.names())
 def test_every_word_for_an_end_that_was_recorded_is_known(name: str) -> None:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     dialect, unknown = dialects.load(name), set()
-    names = (name.replace("_", "-"), *getattr(dialect, "RECORDING_NAMES", ()))
+    names = [recorded for recorded, known in dialects.recorded_names().items() if known == name]
     for record in (record for file in files for record in read_records(file)):
         is_answer = isinstance(record.get("response"), dict) and record.get("status") in (200, None)
         if record["dialect"] in names and is_answer and record.get("kind") != "doctored":

@@ -18,7 +18,7 @@ def lost_elsewhere(source: str, wire: dict[str, Any]) -> dict[str, list[str]]:
     assert dialects.load(source).write_request(request).wire == wire
     return {
         name: [loss.block_type for loss in dialects.load(name).write_request(request).losses]
-        for name in dialects.names()
+        for name in dialects.callable_names()
         if name != source
     }
 

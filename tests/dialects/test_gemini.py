@@ -280,7 +280,7 @@ def recorded_streams(every: int) -> Iterator[tuple[str, str, list[StreamEvent]]]
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     known = {
         also: name
-        for name in dialects.names()
+        for name in dialects.callable_names()
         for also in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
     }
     for file in files:
@@ -344,7 +344,7 @@ def test_every_delta_is_written_immediately_for_streams_of_every_dialect() -> No
         if again.fault is None:
             assert texts_and_calls(again.content) == texts_and_calls(whole.content), record
             assert (again.stop_reason is StopReason.TOOL_USE) is any(isinstance(b, ToolUseBlock) for b in whole.content)
-    assert set(seen) == set(dialects.names())
+    assert set(seen) == set(dialects.callable_names())
 
 
 # --- how answers end -------------------------------------------------------------------------------------------------

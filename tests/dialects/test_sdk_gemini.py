@@ -43,7 +43,7 @@ def records(*, own: bool) -> Iterator[tuple[str, dict[str, Any]]]:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     known = {
         also: name
-        for name in dialects.names()
+        for name in dialects.callable_names()
         for also in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
         if (name == gemini.NAME) is own
     }
@@ -337,7 +337,7 @@ def test_the_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) ->
         if difference is not None:
             differences[record["id"]] = difference
     assert differences == {}
-    assert seen == set(dialects.names()) - {gemini.NAME}
+    assert seen == set(dialects.callable_names()) - {gemini.NAME}
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def test_requests_of_every_dialect_match_the_published_types() -> None:
         for problem in problems(gemini.write_request(request).wire):
             found.setdefault(problem, []).append(record["id"])
     assert found == {}
-    assert counts.keys() == set(dialects.names()) - {gemini.NAME}
+    assert counts.keys() == set(dialects.callable_names()) - {gemini.NAME}
 
 
 def test_the_type_check_detects_invalid_requests() -> None:

@@ -66,7 +66,7 @@ def sampled(*sources: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def others(name: str) -> list[str]:
-    return [source for source in dialects.names() if source != name]
+    return [source for source in dialects.callable_names() if source != name]
 
 
 def is_heard_whole(name: str, reply: Reply, server: Server) -> str | None:

@@ -144,7 +144,7 @@ def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) 
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
-    for source, record in some_records(*(source for source in dialects.names() if source != "ollama")):
+    for source, record in some_records(*(source for source in dialects.callable_names() if source != "ollama")):
         if not isinstance(record.get("request"), dict) or crc32(record["id"].encode()) % EVERY:
             continue
         try:
@@ -163,7 +163,7 @@ def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) 
             for kind, words in said_by(request)
             if words not in strings and not (kind == "text" and words in together)
         )
-    assert set(count) == set(dialects.names()) - {"ollama"}
+    assert set(count) == set(dialects.callable_names()) - {"ollama"}
     assert lost == []
     assert found == {}
 
@@ -280,7 +280,7 @@ def test_the_sdk_raises_for_a_failed_stream(loopback: Loopback) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [name for name in dialects.names() if name != "ollama"])
+@pytest.mark.parametrize("source", [name for name in dialects.callable_names() if name != "ollama"])
 def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
     for _, record in records(source):

@@ -120,7 +120,7 @@ def samples() -> dict[str, list[dict[str, Any]]]:
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in dialects.names()}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in dialects.callable_names()}
     spoken = {recorded_name: name for name in found for recorded_name in recorded_as(name)}
     for file in files:
         for record in read_records(file):
@@ -152,7 +152,7 @@ def frames_of(data: bytes) -> list[dict[str, Any]]:
 
 # --- our streams -----------------------------------------------------------------------------------------------------
 
-SPEAKERS = dialects.names()
+SPEAKERS = dialects.callable_names()
 
 
 def said_by(reply: Reply) -> list[Any]:

@@ -433,12 +433,12 @@ def model_of(dialect: str) -> str:
 
 
 def test_every_dialect_has_a_fake_and_no_other_has() -> None:
-    assert tuple(sorted(fakes())) == dialects.names()
-    assert {name: fake.NAME for name, fake in fakes().items()} == {name: name for name in dialects.names()}
-    assert GOOD.keys() == BAD.keys() == set(dialects.names())
+    assert tuple(sorted(fakes())) == dialects.callable_names()
+    assert {name: fake.NAME for name, fake in fakes().items()} == {name: name for name in dialects.callable_names()}
+    assert GOOD.keys() == BAD.keys() == set(dialects.callable_names())
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 def test_a_good_request_is_taken(dialect: str) -> None:
     assert refusals(dialect, GOOD[dialect], None, model_of(dialect)) == []
 
@@ -459,13 +459,13 @@ def test_a_bad_request_is_refused_in_the_words_of_the_provider(
     assert any(said in text for text in found), found
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 @pytest.mark.parametrize("body", [None, [], "text", 3, {}, {"messages": 3}, {"messages": [3], "contents": [3]}])
 def test_what_is_no_request_at_all_is_refused(dialect: str, body: Any) -> None:
     assert refusals(dialect, body)
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 def test_recorded_good_requests_are_taken(dialect: str) -> None:
     refused, seen = {}, 0
     for record in _recorded(dialect):
@@ -550,7 +550,7 @@ def read_stream(dialect: str, data: bytes) -> list[StreamEvent]:
     return [*reader.feed(data), *reader.close()]
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_what_was_scripted_is_answered_whole_and_streamed(dialect: str, name: str) -> None:
     parts = list(ANSWERS[name])
@@ -573,7 +573,7 @@ async def test_what_was_scripted_is_answered_whole_and_streamed(dialect: str, na
     assert fake.refused == []
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 async def test_without_a_script_the_same_question_gets_the_same_answer(dialect: str) -> None:
     answers = []
     for _ in range(2):
@@ -583,7 +583,7 @@ async def test_without_a_script_the_same_question_gets_the_same_answer(dialect: 
     assert dialects.load(dialect).read_reply(answers[0][1]).content
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 async def test_a_refusal_has_the_shape_of_the_provider_s(dialect: str) -> None:
     path, value, said = next(case for case in BAD[dialect] if case[2])
     async with strict_provider(dialect, signatures="any") as fake:
@@ -598,7 +598,7 @@ async def test_a_refusal_has_the_shape_of_the_provider_s(dialect: str) -> None:
     assert said in fake.refused[0]
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 async def test_a_stream_can_be_cut(dialect: str) -> None:
     async with strict_provider(dialect, signatures="any") as fake:
         fake.cut(40, say("This will not be said to its end."))
@@ -606,7 +606,7 @@ async def test_a_stream_can_be_cut(dialect: str) -> None:
             await ask(fake, GOOD[dialect], stream=True)
 
 
-@pytest.mark.parametrize("dialect", [name for name in dialects.names() if name != "ollama"])
+@pytest.mark.parametrize("dialect", [name for name in dialects.callable_names() if name != "ollama"])
 async def test_without_a_key_nothing_is_answered(dialect: str) -> None:
     async with strict_provider(dialect) as fake:
         path = "/v1/messages" if dialect == "anthropic" else "/"
@@ -645,7 +645,7 @@ def signed(dialect: str, issued: Issued) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize("dialect", dialects.names())
+@pytest.mark.parametrize("dialect", dialects.callable_names())
 def test_reasoning_is_taken_back_from_its_origin_only_and_unaltered(dialect: str) -> None:
     issued = Issued("one")
     body = signed(dialect, issued)

@@ -23,7 +23,7 @@ from dragoman.store import Store, open_store
 from dragoman.turn import Agent, AgentConfig
 from tests.strict import StrictProvider, strict_provider
 
-DIALECTS = dialects.names()
+DIALECTS = dialects.callable_names()
 _MODEL = """
 [providers.fake-{name}]
 dialect = "{dialect}"

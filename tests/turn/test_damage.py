@@ -23,7 +23,7 @@ from tests.store.faults.conftest import times
 
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
 ONCE = Retries(max_retries=0)
-every_dialect = pytest.mark.parametrize("dialect", dialects.names())
+every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
 _SETTINGS = """
 default_model = "fake:model"
 [providers.fake]

@@ -32,7 +32,7 @@ supports_tools = true
 supports_thinking = true
 """
 of_llama = pytest.mark.parametrize("dialect", ["anthropic", "openai_chat", "openai_responses"])
-of_aimock = pytest.mark.parametrize("dialect", dialects.names())
+of_aimock = pytest.mark.parametrize("dialect", dialects.callable_names())
 both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 SHORT = Options(max_output_tokens=64)
 

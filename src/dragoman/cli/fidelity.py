@@ -66,7 +66,7 @@ def make_folder(folder: Path) -> Path:
 
 def write_table(folder: Path, tally: Tally) -> tuple[Cell, ...]:
     """Measure the constructed cases as well, and write ``fidelity.md`` and ``fidelity.json``."""
-    results = make_cells((*(dialects.load(name) for name in dialects.names()), *transcript_dialects()))
+    results = make_cells((*(dialects.load(name) for name in dialects.callable_names()), *transcript_dialects()))
     (folder / "fidelity.md").write_text("\n".join(page_lines(results, tally)), "utf-8")
     (folder / "fidelity.json").write_bytes(msgspec.json.format(msgspec.json.encode(to_plain(results, tally)), indent=1))
     return results

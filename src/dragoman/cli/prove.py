@@ -55,11 +55,12 @@ class Proof(msgspec.Struct):
     equal: Counter[tuple[str, str, str]]
     failures: list[Failure]
     broken: list[Failure]  # requests that the provider rejected too, streams that are incomplete or end in an error
+    unknown: Counter[str] = msgspec.field(default_factory=Counter)  # records by dialect that no dialect of ours reads
 
     @property
     def is_success(self) -> bool:
-        """Whether something was compared, and all of it is equal."""
-        return not self.failures and sum(self.equal.values()) > 0
+        """Whether something was compared, all of it is equal, and every record is of a known dialect."""
+        return not self.failures and not self.unknown and sum(self.equal.values()) > 0
 
 
 def prove(
@@ -105,9 +106,12 @@ def prove(
     for name, failures in (("not equal", proof.failures), ("damaged themselves", proof.broken)):
         if failures:
             console.print(f"{len(failures)} {name}{f', {limit} shown' if len(failures) > limit else ''}")
+    for name, count in proof.unknown.items():
+        console.print(escape(f"{count} records of an unknown dialect: {name}"), soft_wrap=True, highlight=False)
     if json_to is not None:
         rows = [{"dialect": d, "provider": p, "part": part, "equal": n} for (d, p, part), n in proof.equal.items()]
-        json_to.write_bytes(msgspec.json.encode({"equal": rows, "failures": proof.failures, "broken": proof.broken}))
+        result = {"equal": rows, "failures": proof.failures, "broken": proof.broken, "unknown": proof.unknown}
+        json_to.write_bytes(msgspec.json.encode(result))
     is_success = proof.is_success
     if table_to is not None and tally is not None:
         is_success &= fidelity.print_result(console, fidelity.write_table(table_to, tally), tally, limit)
@@ -158,10 +162,13 @@ def prove_records(
 ) -> Proof:
     """Prove each record of a supported dialect. Edited records (kind ``doctored``) are ignored."""
     modules = {name: dialects.load(name) for name in dialects.names()}
-    dialect_names = {alias: name for name in modules for alias in _dialect_aliases(name)}
+    dialect_names = dialects.recorded_names()
     for record in records:
         name = dialect_names.get(record["dialect"])
-        if name is None or record.get("kind") == "doctored" or dialect not in (None, name):
+        if record.get("kind") == "doctored" or dialect not in (None, name):
+            continue
+        if name is None:
+            proof.unknown[record["dialect"]] += 1
             continue
         if tally is not None:
             fidelity.tally_record(record, name, modules, tally)
@@ -176,10 +183,6 @@ def prove_records(
             failure = Failure(record["id"], name, record["provider"], part, difference)
             (proof.broken if is_broken else proof.failures).append(failure)
     return proof
-
-
-def _dialect_aliases(name: str) -> tuple[str, ...]:
-    return (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
 
 
 def differences(record: dict[str, Any], dialect: ModuleType) -> Iterator[tuple[str, str | None]]:

@@ -17,7 +17,7 @@ from dragoman.errors import DragomanError, FormatError
 from dragoman.exchange import Request
 from dragoman.formats import CANONICAL
 from dragoman.formats.reader import read_value
-from dragoman.formats.registry import dialect, list_key
+from dragoman.formats.registry import dialect, has_messages, list_key
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
 from dragoman.wire.residue import get_notes
@@ -98,7 +98,8 @@ class SourceMap:
         if isinstance(self._value, list) or dialect(self.source.format) is None:
             return ()
         key = list_key(self.source.format)
-        return (key,) if key in self._value else ("request", key)
+        path = (key,) if has_messages(self.source.format, self._value) else ("request", key)
+        return path if key in functools.reduce(lambda value, name: value[name], path[:-1], self._value) else ()
 
     @functools.cached_property
     def _items(self) -> list[Any]:

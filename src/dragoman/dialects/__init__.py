@@ -10,7 +10,8 @@
 ``wire`` is an object or its JSON text. Invariant: reading a wire and writing it in the same dialect yields the same
 wire; what the canonical fields cannot express is stored as residue (``wire.residue``). To add a dialect, add a package
 here; it is discovered by its name. ``quirks`` name deviations of a provider from its dialect; a dialect lists those
-that it knows as ``QUIRKS`` and ignores others.
+that it knows as ``QUIRKS`` and ignores others. A dialect with ``HTTP`` can be called (``callable_names``); the others
+are further wires of a provider that is called in one of these, and are read and written only.
 """
 
 from __future__ import annotations
@@ -24,6 +25,21 @@ from types import ModuleType
 def names() -> tuple[str, ...]:
     """Return the names of all dialects."""
     return tuple(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def callable_names() -> tuple[str, ...]:
+    """Return the names of the dialects in which a provider can be called."""
+    return tuple(name for name in names() if hasattr(load(name), "HTTP"))
+
+
+def recorded_names() -> dict[str, str]:
+    """Return the name of the dialect for each name that recorded traffic uses."""
+    return {alias: name for name in names() for alias in (name.replace("_", "-"), *_recording_names(name))}
+
+
+def _recording_names(name: str) -> tuple[str, ...]:
+    aliases: tuple[str, ...] = getattr(load(name), "RECORDING_NAMES", ())
+    return aliases
 
 
 def load(name: str) -> ModuleType:

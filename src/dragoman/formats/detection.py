@@ -21,7 +21,16 @@ from dragoman.envelope import TYPES as ENVELOPE_TYPES
 from dragoman.errors import DragomanError, InputError
 from dragoman.exchange import OpaqueTool, Request, ToolDefinition
 from dragoman.formats.reader import Fragment, read
-from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, dialect, list_key, readable, transcript
+from dragoman.formats.registry import (
+    CANONICAL,
+    ENTRIES,
+    ENVELOPES,
+    dialect,
+    has_messages,
+    list_key,
+    readable,
+    transcript,
+)
 from dragoman.message import ContentBlock, Message, OpaqueBlock, ToolResultBlock
 
 _CANONICAL_KEYS: Final = {"id", "session_id", "role", "content", "metadata", "created_at"}
@@ -79,7 +88,7 @@ def is_single_message(name: str, value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     if dialect(name) is not None:
-        return list_key(name) not in value and not isinstance(value.get("request"), dict) and "role" in value
+        return not has_messages(name, value) and not isinstance(value.get("request"), dict) and "role" in value
     if (module := transcript(name)) is not None:
         return not module.looks_like(value) and bool(module.looks_like([value]))
     return True
@@ -131,6 +140,9 @@ def _try_dialects(values: Sequence[Any]) -> tuple[list[_Candidate], list[tuple[s
     candidates: list[_Candidate] = []
     rejected: list[tuple[str, str]] = []
     for name in dialects.names():
+        looks_like = getattr(dialects.load(name), "looks_like", None)
+        if looks_like is not None and not all(isinstance(value, dict) and looks_like(value) for value in values):
+            continue
         match _try_dialect(name, values):
             case _Candidate() as candidate:
                 candidates.append(candidate)
@@ -145,7 +157,7 @@ def _has_message_list(name: str, value: Any) -> bool:
     """Return whether a value has its messages where the dialect has them."""
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], dict)
-    return isinstance(value, dict) and (list_key(name) in value or is_single_message(name, value))
+    return isinstance(value, dict) and (has_messages(name, value) or is_single_message(name, value))
 
 
 def _try_dialect(name: str, values: Sequence[Any]) -> _Candidate | str:
@@ -168,6 +180,7 @@ def _try_dialect(name: str, values: Sequence[Any]) -> _Candidate | str:
         unread_size += _unread_size(request)
         messages.extend(request.messages)
     has_evidence = any(_is_evidence(block) for message in messages for block in message.content)
+    has_evidence = has_evidence or hasattr(dialects.load(name), "looks_like")
     if not has_evidence and not all(_has_role(name, value) for value in values):
         return _NO_EVIDENCE
     return _Candidate(name, by_message, unread_size, tuple(messages), request.model)
@@ -194,7 +207,7 @@ def _unread_size(request: Request) -> int:
         getattr(block, "provider_raw", None) for message in request.messages for block in _blocks(message.content)
     ]
     all_notes += [tool.provider_raw for tool in request.tools if isinstance(tool, ToolDefinition)]
-    unread = [raw["residue"] for raw in all_notes if raw and "residue" in raw]
+    unread = [raw[key] for raw in all_notes if raw for key in ("residue", "outer") if key in raw]
     unread += [
         block.wire for owner in request.messages for block in _blocks(owner.content) if isinstance(block, OpaqueBlock)
     ]

@@ -18,7 +18,16 @@ import msgspec
 from dragoman import codec, entries, envelope
 from dragoman.errors import DragomanError, FormatError, InputError, JsonError
 from dragoman.exchange import Reply, Request
-from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, UNKNOWN_TIME, dialect, list_key, transcript
+from dragoman.formats.registry import (
+    CANONICAL,
+    ENTRIES,
+    ENVELOPES,
+    UNKNOWN_TIME,
+    dialect,
+    has_messages,
+    list_key,
+    transcript,
+)
 from dragoman.formats.request_metadata import restore_request
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role
@@ -111,14 +120,14 @@ def _read_dialect_value(module: Any, name: str, value: Any) -> Request:
     key = list_key(name)
     if isinstance(value, list):
         value = {key: value}
-    if isinstance(value, dict) and key not in value and isinstance(value.get("request"), dict):
+    if isinstance(value, dict) and not has_messages(name, value) and isinstance(value.get("request"), dict):
         request_part: Request = module.read_request(value["request"])
         if isinstance(value.get("response"), dict):
             return request_part.replace(
                 messages=(*request_part.messages, _read_answer(module, value["response"], len(request_part.messages)))
             )
         return request_part
-    if isinstance(value, dict) and key not in value:
+    if isinstance(value, dict) and not has_messages(name, value):
         raise FormatError(f"expected a list of messages under {key!r}", where="$")
     request: Request = module.read_request(value)
     return request

@@ -6,9 +6,10 @@ Every dialect and transcript is a format automatically.
 from __future__ import annotations
 
 import functools
+import itertools
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from dragoman import dialects, transcripts
 from dragoman.errors import InputError
@@ -59,9 +60,17 @@ def transcript(name: str) -> ModuleType | None:
 
 @functools.cache
 def list_key(name: str) -> str:
-    """Return the key of the message list in a dialect's request."""
+    """Return the key of the message list in a dialect's request, or of its only message."""
     module = dialect(name)
     assert module is not None
     message = Message("0", "", Role.USER, (TextBlock("hello"),), MessageMetadata(), UNKNOWN_TIME)
     wire = module.write_request(Request(model=None, messages=(message,))).wire
-    return next(str(key) for key, value in wire.items() if isinstance(value, list) and len(value) == 1)
+    lists = (str(key) for key, value in wire.items() if isinstance(value, list) and len(value) == 1)
+    texts = (str(key) for key, value in wire.items() if value == "hello")  # one message instead of a list
+    return next(itertools.chain(lists, texts))
+
+
+def has_messages(name: str, value: dict[str, Any]) -> bool:
+    """Return whether an object is a request of a dialect, not an exchange with a request."""
+    looks_like = getattr(dialect(name), "looks_like", None)
+    return list_key(name) in value or (looks_like is not None and looks_like(value))

@@ -19,7 +19,7 @@ from dragoman import codec, entries, envelope, renderers
 from dragoman.errors import CriticalLossError, DragomanError
 from dragoman.exchange import Loss, Reply, Request, Written
 from dragoman.formats.reader import answer_id
-from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, PAGES, dialect, list_key, transcript
+from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, PAGES, dialect, has_messages, list_key, transcript
 from dragoman.formats.request_metadata import KEY, embed_request, request_fields
 from dragoman.message import Message
 
@@ -80,7 +80,7 @@ def write_message(name: str, message: Message) -> Any:
 
 
 def _is_exchange(name: str, original: Any) -> bool:
-    is_object = dialect(name) is not None and isinstance(original, dict) and list_key(name) not in original
+    is_object = dialect(name) is not None and isinstance(original, dict) and not has_messages(name, original)
     return is_object and isinstance(original.get("request"), dict)
 
 
@@ -125,8 +125,9 @@ def _write_request(name: str, request: Request) -> Written:
 
 def _get_messages(name: str, wire: Any) -> list[Any]:
     """Return the messages of a wire value without other fields; else the whole value."""
-    if isinstance(wire, dict) and dialect(name) is not None and wire.keys() == {list_key(name)}:
-        wire = wire[list_key(name)]
+    key = list_key(name) if dialect(name) is not None else ""
+    if isinstance(wire, dict) and wire.keys() == {key} and isinstance(wire[key], list):
+        wire = wire[key]
     return wire if isinstance(wire, list) else [wire]
 
 

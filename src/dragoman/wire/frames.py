@@ -8,6 +8,7 @@ character. ``tail`` is what is left at the end of a cut stream.
     json-array                 one JSON array, each item as soon as it is complete
     aws-eventstream            binary frames of AWS
     aws-eventstream-decoded    the same frames as JSON objects, one per line, as recorders store them
+    aws-ndjson                 the same events as SDKs return them: one object per line, with the type as its key
 """
 
 from __future__ import annotations
@@ -180,6 +181,27 @@ class DecodedAwsSplitter(LineSplitter):
     def close(self) -> Iterator[Frame]:
         """Yield a last line without a newline, if it is valid."""
         yield from (_parse_decoded_aws_frame(frame.data) for frame in super().close())
+
+
+class AwsEventLineSplitter(LineSplitter):
+    """Events as the SDKs of AWS return them: one JSON object per line, whose first key is the type of the event."""
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the complete events; events before a damaged one are not lost."""
+        yield from (_parse_aws_event(frame.data) for frame in super().feed(data))
+
+    def close(self) -> Iterator[Frame]:
+        """Yield a last line without a newline, if it is valid."""
+        yield from (_parse_aws_event(frame.data) for frame in super().close())
+
+
+def _parse_aws_event(line: bytes) -> Frame:
+    try:
+        (name, value), *extra = json.loads(line).items()
+        payload = {**value, **dict(extra)}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise FramingError("not an event of AWS", where="stream") from None
+    return Frame(json.dumps(payload).encode(), name, is_failure=name.endswith("Exception"))
 
 
 def _parse_decoded_aws_frame(line: bytes) -> Frame:
@@ -364,6 +386,7 @@ SPLITTERS: Final[dict[str, type[Any]]] = {
     "json-array": JsonArraySplitter,
     "aws-eventstream": AwsSplitter,
     "aws-eventstream-decoded": DecodedAwsSplitter,
+    "aws-ndjson": AwsEventLineSplitter,
 }
 
 
@@ -427,6 +450,11 @@ def aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
 def aws_frame_as_json(wire: Any, event: str, kind: str = "event") -> bytes:
     """Return the frame as recorders store it."""
     return json_line({"headers": {f":{kind}-type": event, ":message-type": kind}, "payload": wire}) + b"\n"
+
+
+def aws_event_line(wire: Any, event: str, kind: str = "event") -> bytes:  # noqa: ARG001  the type tells the kind
+    """Return the event as SDKs return it."""
+    return json_line({event: wire}) + b"\n"
 
 
 def _is_json(data: bytes) -> bool:

@@ -45,6 +45,7 @@ class MessageBuilder:
         self.messages: list[Message] = []
         self._tool_ids: dict[str, str] = {}
         self._uses: dict[str, int] = {}  # how often a provider id was used, from the second use
+        self._unnamed_results = 0
 
     def add(
         self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, parent_id: str | None = None
@@ -81,6 +82,11 @@ class MessageBuilder:
     def result_id(self, provider_id: str) -> str:
         """Return our id of the latest call with this provider id."""
         return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
+
+    def unnamed_result_id(self) -> str:
+        """Return our id of the oldest call without a provider id that has no result yet."""
+        self._unnamed_results += 1
+        return tool_id_for("", self._unnamed_results)
 
 
 @functools.lru_cache(maxsize=4096)  # every turn reads the history again

@@ -45,7 +45,7 @@ from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
 
-FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
+FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded", "ndjson")
 _PADDING: Final = "p"  # random padding of the provider
 _KINDS_WITH_START: Final = (
     "toolUse",
@@ -118,8 +118,8 @@ class StreamReader(BaseStreamReader):
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, *FRAMINGS):
             raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
-        super().__init__(NAME, framing or FRAMINGS[0])
-        self._is_decoded = framing == FRAMINGS[1]
+        super().__init__(NAME, "aws-ndjson" if framing == "ndjson" else framing or FRAMINGS[0])
+        self._has_text_lines = framing in FRAMINGS[1:]
         self._message: dict[str, Any] | None = None  # fields of messageStart
         self._blocks: dict[int, _OpenBlock] = {}
         self._last_index = -1  # index of the latest block
@@ -146,7 +146,7 @@ class StreamReader(BaseStreamReader):
         if self._message_stop is not None:
             self._emit_end(events)
             return
-        is_cut = self._is_decoded and (self._head or b"")[:1] == b"{"  # a truncated frame
+        is_cut = self._has_text_lines and (self._head or b"")[:1] == b"{"  # a truncated frame
         events.append(early_end(NAME, None if is_cut else self._head, self._splitter.tail))
 
     def handle_framing_error(self, error: FramingError, events: list[StreamEvent]) -> None:

@@ -34,11 +34,11 @@ from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
 from dragoman.jsontext import list_or_empty
 from dragoman.message import ContentBlock, InvalidToolUseBlock, ProviderRaw, TokenUsage, ToolUseBlock
 from dragoman.wire.faults import stream_error
-from dragoman.wire.frames import aws_frame, aws_frame_as_json
+from dragoman.wire.frames import aws_event_line, aws_frame, aws_frame_as_json
 from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
-_FRAMES: Final = dict(zip(FRAMINGS, (aws_frame, aws_frame_as_json), strict=True))
+_FRAMES: Final = dict(zip(FRAMINGS, (aws_frame, aws_frame_as_json, aws_event_line), strict=True))
 _STOP_FIELDS: Final = ("stopReason", "additionalModelResponseFields")  # other fields are in metadata
 _STRUCTURE: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)  # JSON structure
 _EXCEPTIONS: Final = (

@@ -23,3 +23,4 @@ from dragoman.dialects.openai_chat.stream_writer import stream_writer as stream_
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/chat/completions")
+RECORDING_NAMES: Final = ("writer-chat",)  # another name in recorded traffic; Writer adds fields of its own

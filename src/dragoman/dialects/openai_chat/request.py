@@ -167,12 +167,13 @@ def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> T
     provider_id = wire.get("tool_call_id")
     if wire["role"] == "function":
         provider_id = f"{LEGACY_ID}{wire.get('name')}"
-    if not isinstance(provider_id, str):
+    if not isinstance(provider_id, str | None):
         raise FormatError("a result names the call that it answers", where=f"{where}.tool_call_id")
     blocks = [block for _, block in read_parts(wire, where)]
-    result = ToolResultBlock(builder.result_id(provider_id), tuple(blocks))
+    result_id = builder.result_id(provider_id) if provider_id else builder.unnamed_result_id()
+    result = ToolResultBlock(result_id, tuple(blocks))
     content = wire.get("content", ABSENT)
-    notes: dict[str, Any] = {} if provider_id == result.tool_use_id else {"id": provider_id}
+    notes: dict[str, Any] = {} if provider_id in (None, result_id) else {"id": provider_id}
     if not isinstance(content, str):
         notes["form"] = "list" if isinstance(content, list) else "null" if content is None else "absent"
     return result.replace(provider_raw=make_notes(NAME, _default_result(result, notes), wire, **notes))
