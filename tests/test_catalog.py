@@ -96,25 +96,13 @@ def test_every_quirk_has_a_meaning_and_a_dialect_that_reads_it() -> None:
 def test_everybody_who_was_recorded_has_a_row_in_the_dialect_of_the_record() -> None:
     rows = catalog.builtin()
     homes = {urlsplit(row.base_url).hostname: row.key for row in rows.providers.values() if row.base_url}
-    spoken = dialects_by_record()
-    unspoken = set()
+    spoken = dialects.recorded_names()
     for record in recorded():
-        if record["dialect"] not in spoken:
-            unspoken.add(record["dialect"])
+        if spoken[record["dialect"]] not in dialects.callable_names():
             continue
         name = record["provider"] if record["provider"] != "other" else homes[record["host"]]
         row = rows.provider(name, spoken[record["dialect"]])
         assert row.dialect == spoken[record["dialect"]]
-    assert unspoken <= {"bedrock-invoke", "cohere-v1", "gemini-interactions", "ollama-generate", "writer-chat"}
-
-
-def dialects_by_record() -> dict[str, str]:
-    """What records call each dialect."""
-    return {
-        word: name
-        for name in dialects.callable_names()
-        for word in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
-    }
 
 
 def recorded() -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from dragoman.wire.frames import (
     SPLITTERS,
     Frame,
     FramingError,
+    aws_event_line,
     aws_frame,
     aws_frame_as_json,
     json_line,
@@ -107,6 +108,7 @@ def test_every_framing_gives_back_what_was_written(values: list[dict], cuts: lis
         "json-array": b"[" + b",\r\n".join(json.dumps(value, indent=1).encode() for value in values) + b"]\n",
         "aws-eventstream": b"".join(aws_frame(value, "x") for value in values),
         "aws-eventstream-decoded": b"".join(aws_frame_as_json(value, "x") for value in values),
+        "aws-ndjson": b"".join(aws_event_line(value, "x") for value in values),
     }
     assert set(written) == set(SPLITTERS)
     for framing, data in written.items():
@@ -131,6 +133,7 @@ def test_a_cut_leaves_a_tail_and_no_half_of_an_event(framing: str) -> None:
         "json-array": b"[" + json_line(value) + b"]",
         "aws-eventstream": aws_frame(value, "x"),
         "aws-eventstream-decoded": aws_frame_as_json(value, "x"),
+        "aws-ndjson": aws_event_line(value, "x"),
     }[framing]
     for cut in range(1, len(written) - 3):
         frames, tail = frames_of(framing, written[:cut])

@@ -22,7 +22,7 @@ __all__ = ["postgres", "postgres_server", "pytest_pyfunc_call", "runner"]
 @pytest.fixture
 def gateway_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that needs no key, over fakes of all dialects."""
-    context = run_test_server(tmp_path, *dialects.names())
+    context = run_test_server(tmp_path, *dialects.callable_names())
     server = runner.run(context.__aenter__())
     yield server
     close_clients()
