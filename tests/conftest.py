@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dragoman.local import find_weights
+from dragoman.local.weights import VARIABLE as WEIGHTS_VARIABLE
 from tests import cli_runner
 from tests.servers.fixtures import aimock_server, llama_server  # noqa: F401  fixtures for every folder
 
@@ -24,6 +26,9 @@ CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
 IS_FULL = IS_LONG or os.environ.get("DRAGOMAN_TESTS") == "full"
 _RECORD_SAMPLING = {"openai-chat": 5, "openai-responses": 4, "anthropic": 4, "gemini": 3}  # one record of so many
+
+if weights := find_weights():
+    os.environ[WEIGHTS_VARIABLE] = str(weights)  # tests change the data directory, and no test fetches the weights
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     # The tests run in the background. Without this, every process that a test starts would ignore Ctrl-C as well.

@@ -50,10 +50,11 @@ function outputName(start, end) {
   return output;
 }
 
-// Writes the licences of all dependencies to one file.
+// Writes the licences of all dependencies that are parts of the page to one file.
 async function writeLicences() {
   const { dependencies } = JSON.parse(await readFile(join(here, "package.json"), "utf-8"));
-  const texts = await Promise.all(Object.entries(dependencies).map(licenceOf));
+  const parts = Object.entries(dependencies).filter(([name]) => name !== "esbuild"); // it builds, and is no part
+  const texts = await Promise.all(parts.map(licenceOf));
   const text = texts.join(`\n\n${"-".repeat(80)}\n\n`);
   const name = `licences-${createHash("sha256").update(text).digest("hex").slice(0, 8).toUpperCase()}.txt`;
   await writeFile(join(fresh, name), text);

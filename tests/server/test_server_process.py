@@ -24,6 +24,7 @@ from dragoman.errors import SettingsError
 from dragoman.server.config import ServerConfig
 from dragoman.server.server import attachments_url
 from dragoman.settings import load
+from tests.conftest import WEIGHTS_VARIABLE
 
 
 def command(*arguments: str) -> list[str]:
@@ -32,7 +33,7 @@ def command(*arguments: str) -> list[str]:
 
 def make_environment(folder: Path, **more: str) -> dict[str, str]:
     """An environment that knows nothing of this machine's settings."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV", WEIGHTS_VARIABLE) if name in os.environ}
     return {**kept, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder), **more}
 
 

@@ -17,6 +17,7 @@ import msgspec
 from cyclopts import Parameter
 
 from dragoman import settings as keys
+from dragoman.cli.local import prepare_weights
 from dragoman.cli.options import (
     JsonOption,
     McpOption,
@@ -92,6 +93,7 @@ async def ask(
     content = _content(question, image)
     options = Options(max_output_tokens=max_tokens, response_format=_format(schema))
     settings = keys.load()
+    prepare_weights(settings, model)
     async with open_store_at(store_url, create=True) as store, open_tools(tool, mcp, settings) as tools:
         current = await _session(store, "last" if go_on else session, question, workspace)
         question_run = _QuestionRun(verbose=verbose, json=json, yes=yes)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from dragoman import settings as keys
+from dragoman.cli.local import prepare_weights
 from dragoman.cli.options import McpOption, StoreOption, ToolOption, find_session, open_store_at, open_tools
 from dragoman.errors import InputError
 
@@ -45,6 +46,7 @@ async def chat(
     logging.disable(logging.CRITICAL)  # the screen is the chat's, and what goes wrong is shown in it
     folder = (workspace or Path.cwd()).resolve()
     settings = keys.load()
+    prepare_weights(settings, model)
     async with open_store_at(store_url, create=True) as store, open_tools(tool, mcp, settings) as tools:
         if session is None:
             current = await store.create_session(workspace_path=str(folder))

@@ -74,11 +74,9 @@ TokenCount = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=10*
 
 def default_path() -> Path:
     """Return the default SQLite file."""
-    if sys.platform == "win32":
-        folder = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    else:
-        folder = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(folder) / "dragoman" / "store.db"
+    from dragoman.settings import data_folder  # noqa: PLC0415  not needed by all commands
+
+    return data_folder(os.environ) / "store.db"
 
 
 def resolve_store_url(option: str | None) -> str:

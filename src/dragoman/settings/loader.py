@@ -65,6 +65,15 @@ def default_file(environment: Mapping[str, str]) -> Path:
     return folder / "dragoman" / "config.toml"
 
 
+def data_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the default store and of the weights of the embedded model."""
+    if sys.platform == "win32":
+        folder = Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        folder = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return folder / "dragoman"
+
+
 def private_paths(settings: Settings) -> tuple[Path, ...]:
     """Return the files of this machine that contain settings and keys, existing or not."""
     default = default_file(settings.environment)

