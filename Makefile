@@ -109,17 +109,17 @@ $(RUN_STAMP): pyproject.toml scripts/set_up.py requirements/run.txt requirements
 	@touch $@
 
 $(STAMP): $(RUN_STAMP) requirements/dev.txt
-	@$(BIN)/python scripts/set_up.py dev
+	@"$(PYTHON)" scripts/set_up.py dev
 	@touch $@
 
 # The page is built with Node.js of a wheel, from the sources and pins in web/.
 $(PAGE): scripts/build_page.py requirements/page.txt $(filter-out web/node_modules/%,$(wildcard web/*.* web/src/*.* web/src/*/*.*)) \
 		| $(RUN_STAMP)
-	@$(BIN)/python scripts/set_up.py page
+	@"$(PYTHON)" scripts/set_up.py page
 	@touch $@
 
 $(WEIGHTS): src/dragoman/local/weights.py | $(RUN_STAMP)
-	@$(BIN)/dragoman local install
+	@"$(PYTHON)" scripts/set_up.py weights
 	@touch $@
 
 $(RECORDER)/.installed: requirements/record.txt scripts/package.json scripts/package-lock.json

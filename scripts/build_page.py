@@ -87,10 +87,11 @@ def _install_packages(options: tuple[str, ...]) -> None:
 
 
 def _run(command: list[str]) -> None:
-    """Run a command with Node.js on ``PATH`` and the certificates of the system. It prints its own errors."""
+    """Run a command with Node.js on ``PATH`` and the certificates of the system. It writes its errors to standard error."""
     path = f"{_node_folder()}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {"NODE_USE_SYSTEM_CA": "1", **os.environ, "PATH": path}
-    done = subprocess.run(command, cwd=SOURCES, env=environment, check=False, stdin=subprocess.DEVNULL)
+    null = subprocess.DEVNULL
+    done = subprocess.run(command, cwd=SOURCES, env=environment, stdin=null, stdout=null, check=False)
     if done.returncode:
         raise SystemExit(f"The web page is not built: {Path(command[1]).name} failed with exit code {done.returncode}.")
 

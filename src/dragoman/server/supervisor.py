@@ -113,8 +113,10 @@ async def _run_worker(config: ServerConfig, listener: socket.socket, token: str 
         state.counters = counters
         freeze_loaded_objects()
         server = ChatServer(state)
+        model_load = asyncio.create_task(state.agent.services.load_embedded_model())  # while the server starts
         with _stop_on_signals(server), _stop_with_parent(server):
             await server._serve([listener])
+        model_load.cancel()
 
 
 def hide_environment() -> None:

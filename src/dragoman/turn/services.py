@@ -19,10 +19,10 @@ from dragoman.bus import Bus
 from dragoman.bus.event_types.routing_events import ProviderDegraded
 from dragoman.catalog import Model, Provider
 from dragoman.client import Client
-from dragoman.errors import DragomanError, FormatError, UnknownPriceError
+from dragoman.errors import DragomanError, FormatError, SettingsError, UnknownPriceError
 from dragoman.exchange import Fault
 from dragoman.ids import ToolIds
-from dragoman.local import LocalModel
+from dragoman.local import LocalModel, find_weights
 from dragoman.message import UNPRICED, Message, TokenUsage, Usage
 from dragoman.pricing import library_prices, price_usage
 from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
@@ -191,6 +191,17 @@ class AgentServices:
         if self._is_embedded(provider):
             return self.settings.endpoint(provider, base_url=await self.local_model.base_url())
         return self._get_endpoint(provider)
+
+    async def load_embedded_model(self) -> None:
+        """Start the embedded model if it is the default model and its weights are installed. A failure is logged."""
+        model = self.registry.find(self.default_model) if self.default_model else None
+        if model is None or not self._is_embedded(model.provider):
+            return
+        try:
+            if find_weights() is not None:
+                await self.local_model.base_url()
+        except SettingsError as error:
+            _log.warning("the embedded model is not loaded: %s", error)
 
     def check_endpoint(self, provider: str) -> None:
         """Raise ``SettingsError`` if a provider has no address or no key."""
