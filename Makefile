@@ -41,7 +41,7 @@ test-full: check $(PAGE) $(WEIGHTS) ## Run all tests without sampling, with more
 	DRAGOMAN_TESTS=full $(BIN)/pytest $(PYTEST_PARALLEL) --timeout 600 $(PYTEST_ARGS)
 
 test-install: $(STAMP) $(PAGE) $(WEIGHTS) ## Install the wheel and the sdist in clean environments, and repeat a new user's first minute
-	DRAGOMAN_TESTS=full $(BIN)/pytest tests/install $(PYTEST_ARGS)
+	DRAGOMAN_TESTS=install $(BIN)/pytest tests/install $(PYTEST_ARGS)
 	$(BIN)/python -m scripts.first_minute
 
 faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux
@@ -83,7 +83,7 @@ golden: $(STAMP) ## Write tests/golden from the cassettes; review the difference
 lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrade for newer ones)
 	@$(needs_python)
 	@tool=$$(mktemp -d) && trap 'rm -rf "$$tool"' EXIT && mkdir -p requirements && \
-	"$(PYTHON)" -m venv "$$tool" && "$$tool/bin/pip" install --quiet --require-hashes -r requirements/uv.txt && \
+	"$(PYTHON)" -m venv "$$tool" && "$$tool/bin/pip" install --quiet --require-hashes --only-binary :all: -r requirements/uv.txt && \
 	compile="$$tool/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(LOCK_ARGS)" && \
 	export UV_CUSTOM_COMPILE_COMMAND="make lock" UV_SYSTEM_CERTS=1 && \
 	$$compile pyproject.toml --group dev --output-file requirements/dev.txt && \

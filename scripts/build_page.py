@@ -87,7 +87,7 @@ def _install_packages(options: tuple[str, ...]) -> None:
 
 
 def _run(command: list[str]) -> None:
-    """Run a command with Node.js on ``PATH`` and the certificates of the system. It writes its errors to standard error."""
+    """Run a command with Node.js on ``PATH`` and the certificates of the system. Its errors are shown."""
     path = f"{_node_folder()}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {"NODE_USE_SYSTEM_CA": "1", **os.environ, "PATH": path}
     null = subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Set up ``.venv``: ``python scripts/set_up.py run|dev|page|weights``. The Makefile calls it; it needs only Python 3.11.
+"""Set up ``.venv``: ``python scripts/set_up.py run|dev|page|weights``. The Makefile calls it.
 
     run     the run-time lock (core, server, local, tui) and the project itself
     dev     the development lock, in the same environment
@@ -124,7 +124,7 @@ def _install(*arguments: str, **variables: str) -> None:
 
 @functools.cache
 def _pip() -> list[str]:
-    """Return the command of a pip that installs into ``.venv``: its own, or that of the Python that runs this script."""
+    """Return the command of a pip that installs into ``.venv``: its own, or that of this Python."""
     if _can_import("pip"):
         return [str(PYTHON), "-m", "pip"]
     if importlib.util.find_spec("pip") is None:

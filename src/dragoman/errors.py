@@ -364,7 +364,7 @@ class StorageError(StoreError):
 
 class SettingsError(DragomanError):
     """Codes: invalid_config, unsafe_config, unsafe_workspace, missing_key, invalid_key, missing_base_url,
-    invalid_base_url, keyring_failed, missing_package, local_model_failed."""
+    invalid_base_url, keyring_failed, missing_package, local_model_failed, weights_unavailable, weights_damaged."""
 
     code = "invalid_config"
 

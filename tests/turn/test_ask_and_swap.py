@@ -19,6 +19,7 @@ from dragoman.message import Message, MessageStatus, Role
 from dragoman.store import open_store
 from dragoman.tui.widgets import text_of
 from tests import cli_runner
+from tests.conftest import WEIGHTS_VARIABLE
 from tests.servers.faulty_server import SILENCE, FaultyServer, encode_chunk, make_head
 from tests.strict import StrictProvider, strict_provider
 from tests.tui.ground import PIXEL
@@ -56,7 +57,11 @@ class Home:
         self.store = folder / "talk.db"
         if fakes:
             settings_for(folder, fakes, next(iter(fakes)))
-        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "SYSTEMROOT")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name in ("PATH", "LANG", "SYSTEMROOT", WEIGHTS_VARIABLE)
+        }
         self.environment = {
             **kept,
             "HOME": str(folder),

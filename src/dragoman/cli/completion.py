@@ -21,7 +21,7 @@ def completion(
     shell
         The shell: bash, zsh or fish.
     install
-        Write the script to the folder from which the shell loads completions, and name the file.
+        Write the script to a file in your home folder, and a line that loads it to the start-up file of the shell.
     """
     from dragoman.cli.parser import app  # noqa: PLC0415  which names this module
 

@@ -92,7 +92,7 @@ def verify_weights(file: Path) -> None:
         raise SettingsError(
             f"the weights have the hash {digest[:12]}… instead of {FILE_SHA256[:12]}…",
             where="local",
-            remedy="Run: dragoman local install",
+            remedy="Run: dragoman local install --force",
             code="weights_damaged",
         )
 

