@@ -36,7 +36,21 @@ KEYLESS: Final = ("no key", "revoked key", "expired key", "unknown key", "wrong 
 
 # What a query may name that is nobody's.
 _NOT_IDS: Final = {
-    *("before", "limit", "beforeSeq", "afterSeq", "q", "role", "model", "from", "to", "offset", "policy", "format"),
+    *(
+        "before",
+        "limit",
+        "beforeSeq",
+        "afterSeq",
+        "aroundSeq",
+        "q",
+        "role",
+        "model",
+        "from",
+        "to",
+        "offset",
+        "policy",
+        "format",
+    ),
     *("lastEventId", "last_event_id", "by", "newest", "bucket"),
 }
 _MISSING: Final = "nobody-has-this"

@@ -322,3 +322,55 @@ async def test_a_search_is_narrowed(server: ServerFixture) -> None:
 )
 async def test_a_search_that_makes_no_sense_is_refused(chat_server: ServerFixture, query: str) -> None:
     assert await read_error_code(chat_server.client.get(f"{API}/search{query}"), 422)
+
+
+# --- versions and positions ------------------------------------------------------------------------------------------
+
+
+async def versions(server: ServerFixture, thread_id: str) -> list[tuple[int, list[str], int]]:
+    body = await read_json(server.client.get(f"{API}/threads/{thread_id}/versions"))
+    assert body["threadId"] == thread_id
+    return [(one["seq"], one["threads"], one["current"]) for one in body["versions"]]
+
+
+async def fork_at(server: ServerFixture, thread_id: str, seq: int, *texts: str) -> str:
+    fork = await server.store.fork(thread_id, seq)
+    await server.store.append(fork.id, [make_message(text) for text in texts])
+    return fork.id
+
+
+async def test_versions_of_a_message_are_the_original_and_its_forks(server: ServerFixture) -> None:
+    original = await make_thread(server, *(make_message(text) for text in ("one", "two", "three")))
+    assert await versions(server, original) == []
+    second = await fork_at(server, original, 2, "another three")
+    third = await fork_at(server, original, 2, "a further three", "four")
+    await fork_at(server, original, 3)  # without a message of its own it is no version
+    expected = [original, second, third]
+    for place, thread_id in enumerate(expected):
+        assert await versions(server, thread_id) == [(3, expected, place)]
+    nested = await fork_at(server, third, 3, "another four")
+    assert await versions(server, nested) == [(3, expected, 2), (4, [third, nested], 1)]
+    assert await versions(server, third) == [(3, expected, 2), (4, [third, nested], 0)]
+
+
+async def test_a_fork_before_the_first_message_is_a_version_of_it(server: ServerFixture) -> None:
+    original = await make_thread(server, make_message("one"), active_model="anthropic:claude-sonnet-5-5")
+    edited = await read_json(server.client.post(f"{API}/threads/{original}/fork", json={"atSeq": 0}), 201)
+    assert (edited["parentId"], edited["lastSeq"]) == (original, 0)
+    assert edited["model"] == "anthropic:claude-sonnet-5-5"
+    assert await versions(server, original) == []
+    await server.store.append(edited["id"], [make_message("another one")])
+    assert await versions(server, original) == [(1, [original, edited["id"]], 0)]
+    assert await versions(server, edited["id"]) == [(1, [original, edited["id"]], 1)]
+
+
+@pytest.mark.parametrize(
+    ("around", "first", "last"), [(1, 1, 10), (6, 1, 10), (50, 45, 54), (99, 91, 100), (100, 91, 100), (5_000, 91, 100)]
+)
+async def test_messages_around_a_position(server: ServerFixture, around: int, first: int, last: int) -> None:
+    thread_id = await make_thread(server, *(make_message(str(number)) for number in range(1, 101)))
+    page = await read_json(server.client.get(f"{API}/threads/{thread_id}/messages?limit=10&aroundSeq={around}"))
+    assert [row["seq"] for row in page["messages"]] == list(range(first, last + 1))
+    assert (page["hasMore"], page["hasLater"]) == (first > 1, last < 100)
+    both = f"{API}/threads/{thread_id}/messages?aroundSeq=1&afterSeq=1"
+    assert await read_error_code(server.client.get(both), 422) == "invalid_parameter"

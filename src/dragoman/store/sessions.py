@@ -198,6 +198,18 @@ def list_sessions_of(owners: Owners, before: tuple[datetime, str] | None, limit:
 
 
 @operation
+def list_forks(parents: Sequence[str], owners: Owners) -> Steps[list[Session]]:
+    """Read the forks of these sessions that belong to the owners, the oldest first."""
+    condition, arguments = owners.condition("sessions")
+    rows = yield (
+        f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE parent_session_id IN ({', '.join('?' * len(parents))})"
+        f" AND {condition} ORDER BY created_at, id",
+        (*parents, *arguments),
+    )
+    return [_session_from_row(row) for row in rows]
+
+
+@operation
 def find_sessions(part: str, limit: int) -> Steps[list[Session]]:
     """Read sessions whose id starts or ends with a text, ignoring case, the last changed first."""
     _check_limit(limit)

@@ -50,6 +50,7 @@ from dragoman.store.rule_check import reject_violations
 from dragoman.store.runs import RunStore
 from dragoman.store.search.index import SearchFilters
 from dragoman.store.search.search import SearchIndex
+from dragoman.store.sessions import Segment
 from dragoman.store.tool_call_rows import CallInfo
 from dragoman.store.trace import TraceStore
 from dragoman.store.turns import TurnStore
@@ -404,8 +405,16 @@ class Store:
     async def list_sessions_of(
         self, owners: Owners, *, before: tuple[datetime, str] | None = None, limit: int = 50
     ) -> list[Session]:
-        """Somebody's sessions, the one that changed last first; ``before``: time and id of the last one told."""
+        """Return sessions by owner, the last changed first; ``before``: time and id of the last one already read."""
         return await self._read(sessions.list_sessions_of(owners, before, limit))
+
+    async def lineage(self, session_id: str) -> list[Segment]:
+        """Return the segments of a history: which session owns which messages, the oldest first."""
+        return await self._read(sessions.lineage(session_id))
+
+    async def list_forks(self, parents: Sequence[str], owners: Owners) -> list[Session]:
+        """Return the forks of these sessions that belong to the owners, the oldest first."""
+        return await self._read(sessions.list_forks(parents, owners)) if parents else []
 
     async def find_attachment_refs(self, session_id: str, owners: Owners, prefix: str) -> AttachmentRefs:
         """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""

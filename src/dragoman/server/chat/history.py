@@ -53,6 +53,7 @@ PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200
 _MAX_DAY_SIZE: Final = 1_000  # messages of one day, without a limit in the query
 _MAX_SEQ: Final = 999_999_999
+_POSITIONS: Final = ("beforeSeq", "afterSeq", "aroundSeq")
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -71,11 +72,11 @@ class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def get_history(request: Request) -> Response:
     """Return a page of one of the caller's threads."""
     session = await _find_session(request)
-    position_params = [name for name in ("limit", "beforeSeq", "afterSeq") if name in request.query_params]
+    position_params = [name for name in ("limit", *_POSITIONS) if name in request.query_params]
     before = day_param(request, "before")
-    if before is not None and {"beforeSeq", "afterSeq"} & set(position_params):
+    if before is not None and set(_POSITIONS) & set(position_params):
         raise ApiError(
-            422, "invalid_parameter", "before selects by day, beforeSeq and afterSeq by position. Use one of them."
+            422, "invalid_parameter", f"before selects by day, {', '.join(_POSITIONS)} by position. Use one of them."
         )
     is_by_day = before is not None or not position_params
     limit = int_param(request, "limit", default=_MAX_DAY_SIZE if is_by_day else PAGE_SIZE, maximum=MAX_PAGE_SIZE)
@@ -154,12 +155,20 @@ async def _read_page(request: Request, session: Session, limit: int) -> History:
 
 
 async def read_page_rows(request: Request, session: Session, limit: int) -> tuple[list[Row], bool]:
-    """The messages of ``beforeSeq`` or ``afterSeq``, or the newest; and whether there are more."""
+    """The messages of ``beforeSeq``, ``afterSeq`` or ``aroundSeq``, or the newest; and whether there are more.
+
+    Around a position, "more" are earlier messages.
+    """
     store = app_state(request).store
     after = seq_param(request, "afterSeq")
     before = seq_param(request, "beforeSeq")
-    if after is not None and before is not None:
-        raise ApiError(422, "invalid_parameter", "afterSeq and beforeSeq exclude each other. Use one of them.")
+    around = seq_param(request, "aroundSeq")
+    if [after, before, around].count(None) < 2:
+        raise ApiError(422, "invalid_parameter", f"{', '.join(_POSITIONS)} exclude each other. Use one of them.")
+    if around is not None:
+        last_start = max(0, session.last_seq - limit)  # a full page at the end of the thread as well
+        rows = await store.read(session.id, min(max(0, around - limit // 2 - 1), last_start), limit)
+        return rows, bool(rows) and rows[0].seq > 1
     if after is not None:
         rows = await store.read(session.id, after, limit)
         return rows, bool(rows) and rows[-1].seq < session.last_seq
@@ -203,6 +212,7 @@ def page_params() -> tuple[Query, ...]:
         Query("limit", {"type": "integer", "minimum": 1}, f"Maximum number of messages, at most {MAX_PAGE_SIZE}"),
         Query("beforeSeq", number, "Messages before this position"),
         Query("afterSeq", number, "Messages after this position"),
+        Query("aroundSeq", number, "Messages around this position"),
     )
 
 

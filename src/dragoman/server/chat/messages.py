@@ -58,7 +58,8 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     thread_id: str
     messages: list[PositionedMessage]
-    has_more: bool
+    has_more: bool  # in the requested direction; around a position, earlier ones
+    has_later: bool
     limit: int
 
 
@@ -91,7 +92,15 @@ async def list_messages(request: Request) -> Response:
     limit = int_param(request, "limit", default=PAGE_SIZE, maximum=MAX_PAGE_SIZE)
     rows, has_more = await read_page_rows(request, session, limit)
     items = [{"seq": row.seq, "message": msgspec.Raw(identity(_strip_media(row.message)))} for row in rows]
-    return json_response({"threadId": name_from_id(session.id), "messages": items, "hasMore": has_more, "limit": limit})
+    return json_response(
+        {
+            "threadId": name_from_id(session.id),
+            "messages": items,
+            "hasMore": has_more,
+            "hasLater": bool(rows) and rows[-1].seq < session.last_seq,
+            "limit": limit,
+        }
+    )
 
 
 def _strip_media(message: Message) -> Message:
