@@ -328,33 +328,144 @@ async def test_a_conversation_is_forked_at_a_message_and_the_original_stays(visi
     assert await visitor.find(".messages", "Another way.").count() == 0
 
 
-async def test_a_question_is_changed_in_a_new_branch(visitor: Visitor, site: Site) -> None:
+async def thread_ids(site: Site) -> list[str]:
+    """The ids of all conversations, the last changed first."""
+    return [session.id for session in await site.doors.store.list_sessions(limit=100)]
+
+
+async def choose_gemini(visitor: Visitor, site: Site) -> None:
+    await visitor.find(".model-button").click()
+    await visitor.find("button.model", "gemini-3.8-flash").first.click()
+
+
+async def test_an_edited_question_becomes_a_version_once_it_is_sent(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     for number in ("one", "two"):
         site.fakes["anthropic"].say(f"Said {number}.")
         await visitor.answered(f"Say {number}", f"Said {number}.")
+    before = await thread_ids(site)
     await visitor.page.keyboard.press("ArrowUp")
-    await visitor.find(".answer").nth(1).wait_for(state="detached")
-    assert await visitor.find("#words").input_value() == "Say two"
+    await visitor.until("document.querySelector('#words').value === 'Say two'")
+    await visitor.find(".answer.replaced", "Said two.").wait_for()
+    assert await thread_ids(site) == before  # nothing was sent, so there is no fork
+    await visitor.page.keyboard.press("Escape")
+    assert await visitor.find(".replaced").count() == 0
+    assert await visitor.find("#words").input_value() == ""
+    await visitor.page.keyboard.press("ArrowUp")
+    await visitor.find(".answer.replaced").wait_for()
     site.fakes["anthropic"].say("Said three.")
     await visitor.answered("Say three", "Said three.")
     assert await visitor.find(".question .plain").all_inner_texts() == ["Say one", "Say three"]
+    await visitor.find(".versions", "2/2").wait_for()
+    await visitor.press("Previous version")
+    await visitor.sees("Said two.")
+    await visitor.find(".versions", "1/2").wait_for()
 
 
-async def test_a_question_that_is_changed_keeps_its_pictures(visitor: Visitor, site: Site) -> None:
+async def test_an_edited_first_question_keeps_the_model_the_pictures_and_its_origin(
+    visitor: Visitor, site: Site
+) -> None:
     await visitor.open()
+    await choose_gemini(visitor, site)
     await visitor.page.set_input_files("input[type=file]", [picture(60)])
     await visitor.find(".upload:not(.sending)").wait_for()
-    site.fakes["anthropic"].say("A square.")
+    site.fakes["gemini"].say("A square.")
     await visitor.answered("What is it?", "A square.")
-    await visitor.press("Undo: edit the last question")
-    await visitor.find(".welcome").wait_for()
+    await visitor.find(".question").hover()
+    await visitor.find(".question").get_by_label("Edit").click()
     await visitor.find(".upload img").wait_for()
-    before = len(site.fakes["anthropic"].bodies)
-    site.fakes["anthropic"].say("Still a square.")
+    before = len(site.fakes["gemini"].bodies)
+    site.fakes["gemini"].say("Still a square.")
     await visitor.answered("And now?", "Still a square.")
-    (body,) = site.fakes["anthropic"].bodies[before:]
-    assert [part["type"] for part in body["messages"][-1]["content"]].count("image") == 1
+    (body,) = site.fakes["gemini"].bodies[before:]
+    assert "inlineData" in json.dumps(body)
+    await visitor.find(".titles", "forked from What is it?").wait_for()
+    await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
+    assert await visitor.find(".question .plain").all_inner_texts() == ["And now?"]
+
+
+async def test_an_answer_is_regenerated_in_place_also_with_another_model(visitor: Visitor, site: Site) -> None:
+    await visitor.open()
+    site.fakes["anthropic"].say("First try.")
+    await visitor.answered("Try", "First try.")
+    site.fakes["anthropic"].say("Second try.")
+    await visitor.press("Regenerate")
+    await visitor.sees("Second try.")
+    await visitor.settled()
+    await visitor.find(".versions", "2/2").wait_for()
+    site.fakes["gemini"].say("Third try.")
+    await visitor.press("Regenerate with another model")
+    await visitor.find("button.model", "gemini-3.8-flash").first.click()
+    await visitor.sees("Third try.")
+    await visitor.settled()
+    assert await visitor.find(".answer .who").inner_text() == "gemini-3.8-flash"
+    assert await visitor.find(".question .plain").all_inner_texts() == ["Try"]
+    await visitor.find(".versions", "3/3").wait_for()
+    await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
+    await visitor.press("Previous version")
+    await visitor.sees("Second try.")
+    await visitor.find(".model-button", "sonnet").wait_for()
+
+
+async def test_a_question_that_the_server_rejects_in_a_branch_leaves_no_fork(visitor: Visitor, site: Site) -> None:
+    visitor.expected.append("422")
+    await visitor.open()
+    site.fakes["anthropic"].say("Yes.")
+    await visitor.answered("Are you there?", "Yes.")
+    before = await thread_ids(site)
+    await visitor.page.keyboard.press("ArrowUp")
+    await visitor.find(".answer.replaced").wait_for()
+    await visitor.ask("@nobody-knows-this-model hello")
+    await visitor.find(".banner.bad").wait_for()
+    await visitor.until("document.querySelector('#words').value === '@nobody-knows-this-model hello'")
+    assert await thread_ids(site) == before
+    await visitor.sees("Yes.")
+
+
+async def test_a_conversation_outside_of_the_list_shows_its_own_model_and_title(visitor: Visitor, site: Site) -> None:
+    store = site.doors.store
+    old = await store.create_session(title="An old one", active_model="gemini:gemini-3.8-flash", user_id="local")
+    fork = await store.fork(old.id, 0, title="Its fork")
+    for number in range(60):
+        await store.create_session(title=f"Newer {number}", user_id="local")
+    await visitor.open(f"#/thread/{fork.id}")
+    await visitor.find(".titles h1", "Its fork").wait_for()
+    await visitor.find(".titles", "forked from An old one").wait_for()
+    await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
+    assert await visitor.page.title() == "Its fork · Dragoman"
+    assert await visitor.find(".thread", "Its fork").count() == 0
+    await visitor.find(".list button", "Show more").click()
+    await visitor.find(".thread", "Its fork").wait_for()
+    listed = await visitor.find(".thread").count()
+    site.fakes["gemini"].say("Here.")
+    await visitor.answered("Are you there?", "Here.")
+    await visitor.until("document.querySelector('.thread .title').textContent === 'Its fork'")
+    assert await visitor.find(".thread").count() == listed
+    for session_id in await thread_ids(site):
+        await store.delete_session(session_id)
+
+
+async def test_a_draft_and_the_chosen_model_survive_a_reload(visitor: Visitor, site: Site) -> None:
+    await visitor.open()
+    await choose_gemini(visitor, site)
+    await visitor.write("Half a thou")
+    await visitor.page.reload()
+    await visitor.until("document.querySelector('#words').value === 'Half a thou'")
+    await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
+    site.fakes["gemini"].say("A whole one.")
+    await visitor.answered("Half a thought", "A whole one.")
+    await visitor.page.reload()
+    await visitor.sees("A whole one.")
+    assert await visitor.find("#words").input_value() == ""
+
+
+async def test_a_long_question_is_folded(visitor: Visitor, site: Site) -> None:
+    await visitor.open()
+    site.fakes["anthropic"].say("Read.")
+    await visitor.answered("\n".join(f"line {number}" for number in range(600)), "Read.")
+    assert "line 599" not in await visitor.find(".question .plain").inner_text()
+    await visitor.press("Show all 600 lines")
+    assert "line 599" in await visitor.find(".question .plain").inner_text()
 
 
 async def test_a_conversation_is_renamed_and_deleted(visitor: Visitor, site: Site) -> None:

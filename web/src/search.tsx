@@ -9,18 +9,29 @@ import type { Hit } from "./api/types.ts";
 const WHO: Record<string, string> = { user: "You", assistant: "Model", tool: "Tool", system: "System" };
 const PAUSE_MS = 150;
 
+interface Results {
+  hits: Hit[];
+  hasMore: boolean;
+}
+
 export function SearchResults({ words }: { words: string }) {
-  const [hits, setHits] = useState<Hit[] | null>(null);
+  const [results, setResults] = useState<Results | null>(null);
   useEffect(() => {
     const abort = new AbortController();
-    const timer = setTimeout(() => void appState.attempt(async () => setHits(await findHits(words, abort.signal))), PAUSE_MS);
+    const timer = setTimeout(() => void appState.attempt(async () => setResults(await find(words, 0, abort.signal))), PAUSE_MS);
     return () => (clearTimeout(timer), abort.abort());
   }, [words]);
-  if (hits === null) return <p class="hint">Searching …</p>;
+  if (results === null) return <p class="hint">Searching …</p>;
+  const { hits, hasMore } = results;
+  const showMore = () =>
+    void appState.attempt(async () => {
+      const next = await find(words, hits.length, new AbortController().signal);
+      setResults({ hits: [...hits, ...next.hits], hasMore: next.hasMore });
+    });
   return (
     <>
       <p class="hint" role="status">
-        {hits.length ? plural(hits.length, "message") : "No results. Try fewer or different words."}
+        {hasMore ? `The best ${plural(hits.length, "message")}; there are more` : hits.length ? plural(hits.length, "message") : "No results. Try fewer or different words."}
       </p>
       <ul>
         {hits.map((hit) => (
@@ -36,15 +47,20 @@ export function SearchResults({ words }: { words: string }) {
           </li>
         ))}
       </ul>
+      {hasMore && (
+        <button type="button" class="quiet wide" onClick={showMore}>
+          Show more
+        </button>
+      )}
     </>
   );
 }
 
-async function findHits(words: string, signal: AbortSignal): Promise<Hit[]> {
+async function find(words: string, offset: number, signal: AbortSignal): Promise<Results> {
   try {
-    return await api.search(words, signal);
+    return await api.search(words, offset, signal);
   } catch (error) {
-    if (signal.aborted) return [];
+    if (signal.aborted) return { hits: [], hasMore: false };
     throw error;
   }
 }

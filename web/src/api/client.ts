@@ -5,7 +5,7 @@
 import { requestProblem } from "./error-messages.ts";
 import { Observable } from "../state/observable.ts";
 import type { Problem } from "../state/view-model.ts";
-import type { Hit, Model, Preflight, Row, Stored, Thread } from "./types.ts";
+import type { Hit, Model, Preflight, Row, Stored, Thread, Versions } from "./types.ts";
 
 const BASE = "api/v1/agent"; // relative to the path of the page
 const KEY = "dragoman-key";
@@ -82,6 +82,14 @@ export function threads(cursor: string | null = null): Promise<{ threads: Thread
   return json(`/threads${query({ limit: 50, cursor })}`);
 }
 
+export function thread(thread: string): Promise<Thread> {
+  return json(`/threads/${id(thread)}`);
+}
+
+export async function versions(thread: string): Promise<Versions[]> {
+  return (await json<{ versions: Versions[] }>(`/threads/${id(thread)}/versions`)).versions;
+}
+
 export function messages(thread: string, where: { beforeSeq?: number; afterSeq?: number } = {}): Promise<{ messages: Row[]; hasMore: boolean }> {
   return json(`/threads/${id(thread)}/messages${query({ limit: 50, ...where })}`);
 }
@@ -98,8 +106,8 @@ export function fork(thread: string, atSeq: number): Promise<Thread> {
   return json(`/threads/${id(thread)}/fork`, jsonRequest("POST", { atSeq }));
 }
 
-export async function search(words: string, signal: AbortSignal): Promise<Hit[]> {
-  return (await json<{ hits: Hit[] }>(`/search${query({ q: words, limit: 40 })}`, { signal })).hits;
+export function search(words: string, offset: number, signal: AbortSignal): Promise<{ hits: Hit[]; hasMore: boolean }> {
+  return json(`/search${query({ q: words, limit: 40, offset })}`, { signal });
 }
 
 // Downloads a conversation as a Markdown file.

@@ -12,6 +12,13 @@ export interface Thread {
   updatedAt: string;
 }
 
+// A message that several threads have in different versions.
+export interface Versions {
+  seq: number;
+  threads: string[];
+  current: number; // index in threads
+}
+
 export interface Hit {
   threadId: string;
   seq: number;

@@ -38,16 +38,20 @@ function OpenConversation({ conversation }: { conversation: Conversation }) {
 }
 
 function Head({ view }: { view: View }) {
-  const threads = useObservable(appState.threads);
   const isKnown = useObservable(appState.models).length > 0;
-  const thread = threads?.find((row) => row.id === view.threadId) ?? null;
-  const parent = thread?.parentId ? threads?.find((row) => row.id === thread.parentId) : null;
+  const thread = appState.useThread(view.threadId);
+  const parent = appState.useThread(thread?.parentId ?? null);
   const model = chosenModel(view.threadId);
+  const title = thread?.title || firstWords(view) || "New conversation";
+  useEffect(() => {
+    document.title = `${title} · Dragoman`;
+    return () => void (document.title = "Dragoman");
+  }, [title]);
   return (
     <header class="head row between">
       <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => appState.isDrawerOpen.set(true)} />
       <div class="titles">
-        <h1>{thread?.title || firstWords(view) || "New conversation"}</h1>
+        <h1>{title}</h1>
         {thread?.parentId && (
           <a class="muted small" href={hashOf({ id: thread.parentId })}>
             forked from {parent?.title || "another conversation"}

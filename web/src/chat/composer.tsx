@@ -7,7 +7,8 @@ import * as api from "../api/client.ts";
 import { Observable, useObservable } from "../state/observable.ts";
 import type { Conversation, Draft } from "../state/conversation.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
-import { undo } from "./messages.tsx";
+import { drafts } from "../state/drafts.ts";
+import { editLastQuestion } from "./messages.tsx";
 import { modelForRun, saveModelChoice } from "./model-picker.tsx";
 import * as appState from "../state/app-state.ts";
 import { isBusy, type View } from "../state/view-model.ts";
@@ -32,20 +33,30 @@ export function suggest(words: string): void {
 }
 
 export function Composer({ conversation, view }: { conversation: Conversation; view: View }) {
-  const [text, setText] = useState(() => appState.drafts.get(conversation.id)?.text ?? "");
-  const [uploads, setUploads] = useState(() => (appState.drafts.get(conversation.id)?.files ?? []).map(toUpload));
+  const storageKey = appState.storageKey(conversation.id);
+  const [text, setText] = useState(() => drafts.get(storageKey)?.text ?? "");
+  const [uploads, setUploads] = useState(() => (drafts.get(storageKey)?.files ?? []).map(toUpload));
   const [isOver, setOver] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   const suggested = useObservable(suggestion);
+  const branch = useObservable(appState.branch);
   const isWaiting = uploads.some((upload) => !upload.stored && !upload.fault);
   const files = uploads.flatMap((upload) => (upload.stored ? [upload.stored] : []));
   const canSend = !isBusy(view) && !isWaiting && (text.trim() !== "" || files.length > 0);
 
   useLayoutEffect(() => fit(field.current), [text]);
   useEffect(() => {
-    appState.drafts.set(conversation.id, { text, files });
+    if (branch !== null) return; // an edited question is not a draft of this conversation
+    if (text || files.length) drafts.set(storageKey, { text, files });
+    else drafts.delete(storageKey);
   }, [text, uploads]);
+  useEffect(() => {
+    if (branch === null) return;
+    setText(branch.draft.text);
+    setUploads(branch.draft.files.map(toUpload));
+    field.current?.focus();
+  }, [branch]);
   useEffect(() => {
     if (suggested === null) return;
     suggestion.set(null);
@@ -84,13 +95,24 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
       release(now.filter((upload) => upload.id === id));
       return now.filter((upload) => upload.id !== id);
     });
+  const clear = () => {
+    setText("");
+    setUploads([]);
+    drafts.delete(storageKey);
+  };
+  const cancelEdit = () => {
+    appState.branch.set(null);
+    clear();
+  };
   const send = async () => {
     if (!canSend) return;
     const draft: Draft = { text: text.trim(), files };
+    if (branch !== null) {
+      await appState.sendInBranch({ ...branch, draft }, null);
+      return;
+    }
     const previous = uploads;
-    setText("");
-    setUploads([]);
-    appState.drafts.delete(conversation.id);
+    clear();
     const model = modelForRun(conversation.id);
     const sending = conversation.send(draft, model);
     appState.setAddress(conversation);
@@ -111,7 +133,11 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
     }
     if (event.key === "ArrowUp" && text === "" && !isBusy(view) && view.items.length) {
       event.preventDefault();
-      undo(conversation.id);
+      editLastQuestion(conversation.id);
+    }
+    if (event.key === "Escape" && branch !== null) {
+      event.preventDefault();
+      cancelEdit();
     }
   };
   const onPaste = (event: ClipboardEvent) => {
@@ -122,6 +148,14 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
   };
   return (
     <form class={`composer ${isOver ? "over" : ""}`} onSubmit={(event) => (event.preventDefault(), void send())} aria-label="Write a message">
+      {branch !== null && (
+        <p class="row between muted small" role="status">
+          Sending creates a new version. The original stays.
+          <button type="button" class="quiet" onClick={cancelEdit}>
+            Cancel
+          </button>
+        </p>
+      )}
       {uploads.length > 0 && (
         <ul class="uploads">
           {uploads.map((upload) => (

@@ -6,31 +6,30 @@ import { count, dollars, modelName, plural, shortTokens } from "../lib/format.ts
 import { Icon } from "../components/icons.tsx";
 import { Modal } from "../components/modal.tsx";
 import * as appState from "../state/app-state.ts";
+import { modelChoices } from "../state/drafts.ts";
 import type { Model, Preflight } from "../api/types.ts";
 
-const waiting = new Map<string, string | null>(); // choices for conversations without messages
-
 export function chosenModel(threadId: string): string | null {
-  const chosen = waiting.has(threadId) ? waiting.get(threadId) : appState.thread(threadId)?.model;
+  const chosen = modelForRun(threadId) ?? appState.thread(threadId)?.model;
   return chosen ?? appState.models.value.find((item) => item.isDefault)?.id ?? null;
 }
 
+// The model that was chosen for a conversation without messages.
 export function modelForRun(threadId: string): string | null {
-  return waiting.get(threadId) ?? null;
+  return modelChoices.get(appState.storageKey(threadId));
 }
 
 // Stores the choice after the first message has created the conversation.
 export function saveModelChoice(threadId: string): void {
-  const chosen = waiting.get(threadId);
+  const chosen = modelForRun(threadId);
   if (!chosen) return;
   void appState.attempt(async () => {
-    await api.changeThread(threadId, { model: chosen });
-    waiting.delete(threadId);
-    await appState.loadThreads();
+    appState.putThread(await api.changeThread(threadId, { model: chosen }));
+    modelChoices.delete(appState.storageKey(threadId));
   });
 }
 
-export function ModelPicker({ onClose }: { onClose: () => void }) {
+export function ModelPicker({ onClose, onChoose }: { onClose: () => void; onChoose: ((model: string) => void) | undefined }) {
   const models = useObservable(appState.models);
   const [words, setWords] = useState("");
   const [candidate, setCandidate] = useState<Model | null>(null);
@@ -38,8 +37,12 @@ export function ModelPicker({ onClose }: { onClose: () => void }) {
   const isEmpty = !appState.open.value.view.value.items.length;
   const current = chosenModel(thread);
   const choose = (model: Model) => {
+    if (onChoose) {
+      onClose();
+      return onChoose(model.id);
+    }
     if (!isEmpty) return setCandidate(model);
-    waiting.set(thread, model.id);
+    modelChoices.set(appState.storageKey(thread), model.id);
     appState.models.change((known) => [...known]); // notifies components that show the choice
     onClose();
   };
@@ -125,8 +128,7 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
   const swap = () => {
     onClose();
     void appState.attempt(async () => {
-      await api.changeThread(thread, { model: model.id });
-      await appState.loadThreads();
+      appState.putThread(await api.changeThread(thread, { model: model.id }));
       appState.showNotice(`Model changed to ${modelName(model.id)}`);
     });
   };

@@ -1,10 +1,11 @@
 // Dialog that asks for the API key of the server.
 import { useState } from "preact/hooks";
-import { rememberKey } from "../api/client.ts";
+import { hasKey, rememberKey } from "../api/client.ts";
 import { Modal } from "./modal.tsx";
 import * as appState from "../state/app-state.ts";
 
 export function KeyPrompt() {
+  const [wasRejected] = useState(hasKey);
   const [key, setKey] = useState("");
   const enter = (event: Event) => {
     event.preventDefault();
@@ -20,6 +21,11 @@ export function KeyPrompt() {
         <p>
           The server administrator creates one with <code>dragoman keys create</code>. The page keeps it until you close this tab.
         </p>
+        {wasRejected && (
+          <p class="unfinished" role="alert">
+            The server rejected this key. Check it, or ask the administrator for another one.
+          </p>
+        )}
         <label class="field">
           Key
           <input type="password" autocomplete="off" spellcheck={false} value={key} onInput={(event) => setKey(event.currentTarget.value)} data-focus />

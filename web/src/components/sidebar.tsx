@@ -98,7 +98,7 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
         label={`Actions for ${name}`}
         actions={[
           { label: "Rename", icon: "edit", run: () => appState.dialog.set({ kind: "rename", thread }) },
-          { label: "Fork", icon: "fork", run: () => void appState.branch(thread.id, thread.lastSeq) },
+          { label: "Fork", icon: "fork", run: () => void appState.fork(thread.id, thread.lastSeq) },
           { label: "Export as Markdown", icon: "file", run: () => void appState.attempt(() => api.downloadMarkdown(thread.id, name)) },
           { label: "Delete", icon: "trash", run: () => appState.dialog.set({ kind: "delete", thread }) },
         ]}

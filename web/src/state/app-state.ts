@@ -1,23 +1,32 @@
 // Global state of the page: route, conversation list, models, dialogs and notices. The state of one conversation is in
 // conversation.ts.
 import * as api from "../api/client.ts";
-import { Observable } from "./observable.ts";
+import { Observable, useObservable } from "./observable.ts";
 import { Conversation, type Draft } from "./conversation.ts";
+import { drafts } from "./drafts.ts";
 import { ulid } from "../lib/ulid.ts";
 import { hashOf, routeFrom, type Route } from "./route.ts";
 import type { Model, Thread } from "../api/types.ts";
 
 export const route = new Observable<Route>(routeFrom(location.hash));
-export const threads = new Observable<Thread[] | null>(null);
+export const threads = new Observable<Thread[] | null>(null); // the loaded part of the list
 export const models = new Observable<Model[]>([]);
 export const notice = new Observable<string | null>(null);
 export const dialog = new Observable<Dialog | null>(null);
 export const isDrawerOpen = new Observable(false);
 export const open = new Observable(newConversation());
-export const drafts = new Map<string, Draft>(); // unsent text and files, by conversation id
+export const branch = new Observable<Branch | null>(null); // the edited question of the open conversation
+const unlisted = new Observable<ReadonlyMap<string, Thread>>(new Map()); // opened conversations beyond the loaded list
+
+// An edited question: a fork of the conversation is created when it is sent.
+export interface Branch {
+  threadId: string;
+  atSeq: number; // last message that the fork shares
+  draft: Draft;
+}
 
 export type Dialog =
-  | { kind: "models" }
+  | { kind: "models"; onChoose?: (model: string) => void } // without onChoose: the model of the open conversation
   | { kind: "help" }
   | { kind: "cost" }
   | { kind: "rename"; thread: Thread }
@@ -30,12 +39,30 @@ export function hasMoreThreads(): boolean {
   return nextPage !== null;
 }
 
+// Loads the first page, and keeps later pages that were loaded before.
 export async function loadThreads(): Promise<void> {
   await attempt(async () => {
     const page = await api.threads();
-    nextPage = page.cursor;
-    threads.set(page.threads);
+    const ids = new Set(page.threads.map((row) => row.id));
+    const oldest = Date.parse(page.threads.at(-1)?.updatedAt ?? "");
+    const isLater = (row: Thread) => page.cursor !== null && !ids.has(row.id) && Date.parse(row.updatedAt) <= oldest;
+    const later = (threads.value ?? []).filter(isLater);
+    if (!later.length) nextPage = page.cursor;
+    threads.set([...page.threads, ...later]);
   });
+}
+
+// Loads a conversation that is not in the loaded list, and its parent.
+async function loadThread(id: string): Promise<void> {
+  const row = thread(id) ?? (await api.thread(id).catch(() => null)); // loading its messages reports an error
+  if (row === null) return;
+  putThread(row);
+  if (row.parentId !== null && thread(row.parentId) === null) await loadThread(row.parentId);
+}
+
+export function putThread(row: Thread): void {
+  if (threads.value?.some(({ id }) => id === row.id)) threads.change((rows) => rows?.map((other) => (other.id === row.id ? row : other)) ?? null);
+  else unlisted.change((rows) => new Map(rows).set(row.id, row));
 }
 
 export async function loadMoreThreads(): Promise<void> {
@@ -52,7 +79,13 @@ export async function loadModels(): Promise<void> {
 }
 
 export function thread(id: string): Thread | null {
-  return threads.value?.find((row) => row.id === id) ?? null;
+  return threads.value?.find((row) => row.id === id) ?? unlisted.value.get(id) ?? null;
+}
+
+export function useThread(id: string | null): Thread | null {
+  useObservable(threads);
+  useObservable(unlisted);
+  return id === null ? null : thread(id);
 }
 
 // --- navigation ------------------------------------------------------------------------------------------------------
@@ -69,7 +102,7 @@ export function watchAddress(): void {
 function onAddressChange(): void {
   const to = routeFrom(location.hash);
   isDrawerOpen.set(false);
-  if (to.page === "" && !isOpenAt(to)) switchTo(to.id === null ? newConversation() : new Conversation(to.id, false, reloadThreads));
+  if (to.page === "" && !isOpenAt(to)) switchTo(to.id === null ? newConversation() : openConversation(to.id));
   route.set(to);
 }
 
@@ -79,10 +112,8 @@ function isOpenAt({ id }: Route): boolean {
   return id === null ? !view.value.items.length && !view.value.isLoading : id === open.value.id;
 }
 
-export function startConversation(draft?: Draft): void {
-  const next = newConversation();
-  if (draft) drafts.set(next.id, draft);
-  switchTo(next);
+export function startConversation(): void {
+  switchTo(newConversation());
   navigate({});
   route.set({ page: "", id: null, at: null });
 }
@@ -98,8 +129,14 @@ function newConversation(): Conversation {
   return new Conversation(`sess_${ulid()}`, true, reloadThreads);
 }
 
+function openConversation(id: string): Conversation {
+  void loadThread(id);
+  return new Conversation(id, false, reloadThreads);
+}
+
 function switchTo(next: Conversation): void {
   open.value.close();
+  branch.set(null);
   open.set(next);
 }
 
@@ -107,12 +144,16 @@ function reloadThreads(): void {
   void loadThreads();
 }
 
+// The key of local data of a conversation: all new conversations of a tab share one, because their ids change on reload.
+export function storageKey(id: string): string {
+  return open.value.id === id && open.value.isNew ? "new" : id;
+}
+
 // --- conversation actions --------------------------------------------------------------------------------------------
 
 export async function rename(id: string, title: string): Promise<void> {
   await attempt(async () => {
-    await api.changeThread(id, { title });
-    await loadThreads();
+    putThread(await api.changeThread(id, { title }));
   });
 }
 
@@ -120,21 +161,46 @@ export async function remove(id: string): Promise<void> {
   await attempt(async () => {
     await api.deleteThread(id);
     if (open.value.id === id) startConversation();
-    await loadThreads();
+    drafts.delete(id);
+    threads.change((rows) => rows?.filter((row) => row.id !== id) ?? null);
     showNotice("Deleted");
   });
 }
 
-// Forks a conversation at a message, optionally with a draft for the next message.
-export async function branch(id: string, atSeq: number, draft?: Draft): Promise<void> {
-  if (atSeq < 1) return startConversation(draft);
+export async function fork(id: string, atSeq: number): Promise<void> {
   await attempt(async () => {
-    const fork = await api.fork(id, atSeq);
-    if (draft) drafts.set(fork.id, draft);
+    const row = await api.fork(id, atSeq);
     await loadThreads();
-    navigate({ id: fork.id });
-    showNotice(draft ? "New branch created; the original is still in the list" : "Fork created; the original is still in the list");
+    navigate({ id: row.id });
+    showNotice("Fork created; the original is still in the list");
   });
+}
+
+// Sends a question in a new fork of the conversation and opens the fork. If the question is not accepted, the fork is
+// deleted, the original is open again and false is returned.
+export async function sendInBranch({ threadId, atSeq, draft }: Branch, model: string | null): Promise<boolean> {
+  let isSent = false;
+  await attempt(async () => {
+    const row = await api.fork(threadId, atSeq);
+    putThread(row);
+    const next = openConversation(row.id);
+    show(next);
+    await next.loaded;
+    isSent = await next.send(draft, model);
+    if (isSent && model !== null) putThread(await api.changeThread(row.id, { model }));
+    if (isSent) return;
+    const { problem } = next.view.value;
+    await api.deleteThread(row.id);
+    show(openConversation(threadId));
+    branch.set({ threadId, atSeq, draft });
+    open.value.view.change((view) => ({ ...view, problem }));
+  });
+  return isSent;
+}
+
+function show(conversation: Conversation): void {
+  switchTo(conversation);
+  navigate({ id: conversation.id });
 }
 
 // --- notices ---------------------------------------------------------------------------------------------------------

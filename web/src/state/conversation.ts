@@ -17,15 +17,18 @@ export interface Draft {
 
 export class Conversation {
   readonly id: string;
+  readonly isNew: boolean; // it had no message when it was opened
   readonly view: Observable<View>;
   readonly onChange: () => void; // called when the conversation list must be reloaded
+  readonly loaded: Promise<void>; // the newest messages are present, or could not be loaded
   #abort = new AbortController();
 
   constructor(id: string, isNew: boolean, onChange: () => void) {
     this.id = id;
+    this.isNew = isNew;
     this.view = new Observable(emptyView(id, !isNew));
     this.onChange = onChange;
-    if (!isNew) void this.load();
+    this.loaded = isNew ? Promise.resolve() : this.load();
   }
 
   close(): void {
@@ -43,6 +46,12 @@ export class Conversation {
     this.view.change((view) => ({ ...view, isLoading: false }));
     void this.#join();
     void this.#loadCost();
+    void this.#loadVersions();
+  }
+
+  async #loadVersions(): Promise<void> {
+    const versions = await api.versions(this.id).catch(() => []);
+    this.view.change((view) => ({ ...view, versions }));
   }
 
   async loadEarlier(): Promise<void> {
@@ -166,6 +175,7 @@ export class Conversation {
   async #settle(isAccepted: boolean): Promise<void> {
     if (isAccepted) await this.#loadNew().catch(() => undefined); // on failure the streamed content stays visible
     if (isAccepted) void this.#loadCost();
+    if (isAccepted) void this.#loadVersions();
     this.onChange();
   }
 

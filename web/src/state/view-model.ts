@@ -1,5 +1,5 @@
 // The view of a conversation as one immutable value. Updates create a new value, so components can compare identities.
-import type { Interrupt, Place } from "../api/types.ts";
+import type { Interrupt, Place, Versions } from "../api/types.ts";
 
 export interface TextPart {
   kind: "text";
@@ -115,6 +115,7 @@ export interface View {
   interrupts: Interrupt[];
   problem: Problem | null;
   lastEvent: number; // number of the last applied event
+  versions: Versions[]; // messages that other conversations have in another version
   spent: string | null; // cost of this conversation as text, without the messages that a fork shares
 }
 
@@ -128,6 +129,7 @@ export function emptyView(threadId: string, isLoading = false): View {
     interrupts: [],
     problem: null,
     lastEvent: 0,
+    versions: [],
     spent: null,
   };
 }
