@@ -52,6 +52,7 @@ def serve(
     nats_key: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_KEY")] = None,
     nats_tls_first: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_TLS_FIRST", negative=())] = None,
     nats_sign_only: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_SIGN_ONLY", negative=())] = None,
+    record: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_RECORD")] = None,
     allow_origin: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_ALLOW_ORIGIN")] = (),
     require_keys: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_REQUIRE_KEYS", negative=())] = None,
     keys_file: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_KEYS_FILE")] = None,
@@ -125,6 +126,8 @@ def serve(
         Start TLS before the NATS handshake, for NATS servers with handshake_first.
     nats_sign_only
         Sign letters on NATS, but do not encrypt them. Default: encrypted if DRAGOMAN_MAIL_KEYS is set.
+    record
+        Whether calls of the gateway are stored before their response ends: durable or off. Default: durable.
     allow_origin
         An origin whose pages may call the API from a browser, such as https://app.example.org; repeatable.
     require_keys

@@ -44,7 +44,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     providers: dict[str, str] = {}  # by dialect: the provider of model names that nothing else resolves
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0  # of one model, before the first token
     ping_s: Annotated[float, msgspec.Meta(gt=0, le=300)] = 15.0  # a silent stream gets a keep-alive after this time
-    request_usage: bool = False  # ask for the usage of every stream, also where the caller did not
 
 
 def config_from(table: Mapping[str, Any], origin: str | None = None) -> GatewayConfig:

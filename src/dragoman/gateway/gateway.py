@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from dragoman.catalog import Model
 from dragoman.client import Timeouts
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import client_request as requests
-from dragoman.gateway.chat_call import ChatCall, Exchange
+from dragoman.gateway.chat_call import ChatCall
 from dragoman.gateway.config import GatewayConfig, config_from
 from dragoman.gateway.endpoints import Match, detect_dialect
 from dragoman.gateway.error_shapes import error_response, fault_from
 from dragoman.gateway.model_lists import list_models, show_model
 from dragoman.gateway.model_names import ModelNames
+from dragoman.gateway.recorder import Recorder
 from dragoman.gateway.types import GatewayError, GatewayRequest, GatewayResponse
 from dragoman.gateway.upstream import Target
 from dragoman.offload import run_off_loop
@@ -34,16 +35,10 @@ _INTERNAL: Final = Fault(
 )
 
 
-class Recorder(Protocol):
-    """Stores finished calls."""
-
-    async def record(self, exchange: Exchange) -> None:
-        """Store one call."""
-
-
-def make_gateway(services: AgentServices) -> Gateway:
-    """Return the gateway of the settings."""
-    return Gateway(services, config_from(services.settings.gateway, services.settings.file))
+def make_gateway(services: AgentServices, record: str = "durable") -> Gateway:
+    """Return the gateway of the settings; ``record`` is ``durable`` or ``off``."""
+    config = config_from(services.settings.gateway, services.settings.file)
+    return Gateway(services, config, recorder=None if record == "off" else Recorder(services))
 
 
 class Gateway:

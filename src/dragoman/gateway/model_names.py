@@ -99,8 +99,8 @@ class ModelNames:
 
     def _find_id(self, name: str) -> Model | None:
         found = self._registry.find(name)
-        if found is not None:
-            return found
+        if found is not None and (":" in name or name in self._registry.aliases_of(found.id)):
+            return found  # a plain name is looked up later, first at providers of the caller's dialect
         provider, slash, rest = name.partition("/")
         if slash and rest and provider in self._registry.catalog.providers and provider in self._registry.configured:
             return self._registry.find(f"{provider}:{rest}")

@@ -43,6 +43,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nats_key: str | None = None  # its key
     nats_tls_first: bool = False  # handshake_first of the broker
     nats_sign_only: bool = False  # sign letters without encrypting them
+    record: Literal["off", "durable"] = "durable"  # whether calls of the gateway are stored
     allow_origin: tuple[Origin, ...] = ()  # origins whose pages may send requests (CORS)
     require_keys: bool = False  # also on this machine
     keys_file: str | None = None  # file with the pepper of the API keys; by default beside the store

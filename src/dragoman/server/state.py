@@ -39,7 +39,7 @@ class AppState:
         self.peppers = load_peppers(config.store, config.keys_file)
         self.keys = KeyRing(store, self.peppers)
         self.mail = Mail(store)
-        self.gateway = make_gateway(agent.services)
+        self.gateway = make_gateway(agent.services, config.record)
         self.audit = AuditLog(agent.bus)
         self.counters = Counters()  # replaced by counters with the shared table if there are several workers
         self.token = LocalToken()  # for other users of this machine, on a server without keys

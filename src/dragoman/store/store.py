@@ -40,6 +40,7 @@ from dragoman.store.costs import CostStore
 from dragoman.store.engines import tables
 from dragoman.store.entries import EntryStore
 from dragoman.store.evaluations import EvaluationStore
+from dragoman.store.gateway_calls import GatewayStore
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.message_reader import SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
@@ -94,6 +95,7 @@ class Store:
         self.costs = CostStore(self)
         self.entries = EntryStore(self)
         self.evaluations = EvaluationStore(self)
+        self.gateway = GatewayStore(self)
         self.keys = KeyStore(self)
         self.runs = RunStore(self)
         self.trace = TraceStore(self)

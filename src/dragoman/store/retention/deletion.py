@@ -127,6 +127,8 @@ _SESSION_TABLES: Final = (
     "entries",
     "run_events",
     "runs",
+    "gateway_transcripts",
+    "gateway_objects",
 )
 
 

@@ -1,0 +1,249 @@
+"""Record calls: the conversation as one session that grows, with usage and cost of every answer.
+
+    row = await Recorder(services).record(exchange)
+
+A call continues the session whose transcript it repeats: the one that its client names in a header, else the longest
+known transcript of the caller with an answer in it. A transcript that differs from the stored one is a fork at the last
+message that both have. A worker that a client names is a fork of its session without shared messages.
+
+Invariants: a message is stored once. A call without any content leaves no message. What is stored belongs to the owner
+of the caller's key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.adapter import Adapter, RequestContext, estimate_tokens
+from dragoman.errors import DragomanError
+from dragoman.exchange import Reply, Request, ToolDefinition
+from dragoman.gateway import session_chain
+from dragoman.gateway.session_chain import SessionKey
+from dragoman.ids import ToolIds
+from dragoman.message import (
+    CallBlock,
+    ContentBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    TokenUsage,
+    ToolResultBlock,
+)
+from dragoman.store import Session
+from dragoman.store.gateway_calls import GatewayCall, GatewayRow, NewPlace, TranscriptPlace
+from dragoman.turn.services import AgentServices
+
+if TYPE_CHECKING:
+    from dragoman.gateway.chat_call import Exchange
+
+_MAX_TITLE: Final = 80
+_log: Final = logging.getLogger("dragoman.gateway")
+
+
+class Transcript(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversation of a request, and the hashes of its prefixes."""
+
+    system: tuple[Message, ...]
+    messages: tuple[Message, ...]
+    hashes: list[bytes]
+    system_hash: bytes | None
+    key: SessionKey | None
+
+    def candidates(self) -> list[bytes]:
+        """Return the hashes by which a stored session may be found: without a name it needs an answer."""
+        if self.key is not None:
+            return self.hashes
+        first = next((at for at, message in enumerate(self.messages) if message.role is Role.ASSISTANT), None)
+        return [] if first is None else self.hashes[first + 1 :]
+
+
+class Recorder:
+    """Stores finished calls."""
+
+    def __init__(self, services: AgentServices) -> None:
+        self._services = services
+        self._store = services.store
+
+    async def record(self, exchange: Exchange) -> GatewayRow | None:
+        """Store a call. A failure of the store is logged; the caller has the answer already."""
+        if exchange.canonical is None or not exchange.reply.content:
+            return None
+        try:
+            return await self._record(exchange, exchange.canonical)
+        except DragomanError as error:
+            request_id = exchange.client_request.request.request_id
+            _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
+            return None
+
+    async def _record(self, exchange: Exchange, canonical: Request) -> GatewayRow:
+        caller = exchange.client_request.request.caller
+        transcript = read_transcript(exchange, canonical)
+        place = await self._find_place(transcript)
+        parent = await self._find_parent(exchange, transcript) if place is None else None
+        session = self._new_session(exchange, transcript)
+        shared = 0 if place is None else transcript.hashes.index(place.hash)
+        answer = self._make_answer(exchange, canonical, session.id)
+        messages = self._own_messages(transcript, shared, place, session.id, answer)
+        call = GatewayCall(
+            session=session,
+            continues=place,
+            parent=parent,
+            messages=messages,
+            places=_new_places(transcript, exchange.reply, messages, is_new=place is None),
+            owner=owner_digest(caller.user_id, caller.team_id),
+        )
+        return await self._store.gateway.record(call)
+
+    async def _find_place(self, transcript: Transcript) -> TranscriptPlace | None:
+        candidates = transcript.candidates()
+        return await self._store.gateway.find(candidates) if candidates else None
+
+    async def _find_parent(self, exchange: Exchange, transcript: Transcript) -> TranscriptPlace | None:
+        """Return the session that started the worker of a call."""
+        parent_key = transcript.key.parent_key if transcript.key is not None else None
+        if parent_key is None:
+            return None
+        caller = exchange.client_request.request.caller
+        return await self._store.gateway.find([session_chain.seed_of(caller, parent_key)])
+
+    def _new_session(self, exchange: Exchange, transcript: Transcript) -> Session:
+        now, caller = self._store.clock(), exchange.client_request.request.caller
+        details = {"dialect": exchange.client_request.reply_dialect}
+        if (agent := exchange.client_request.request.headers.get("user-agent")) is not None:
+            details["client"] = agent[:200]
+        if transcript.key is not None:
+            details["session"] = transcript.key.session
+            if transcript.key.worker:
+                details["worker"] = transcript.key.worker
+        return Session(
+            id=f"sess_{self._store.new_id()}",
+            title=_title(transcript.messages),
+            user_id=caller.user_id,
+            team_id=caller.team_id,
+            metadata={"gateway": details},
+            created_at=now,
+            updated_at=now,
+        )
+
+    def _own_messages(
+        self,
+        transcript: Transcript,
+        shared: int,
+        place: TranscriptPlace | None,
+        session_id: str,
+        answer: Message,
+    ) -> tuple[Message, ...]:
+        """Return the messages to store: those that are not stored yet, with ids of their own."""
+        has_new_system = place is None or place.system_hash != transcript.system_hash
+        new = (*(transcript.system if has_new_system else ()), *transcript.messages[shared:])
+        call_ids = _map_calls(transcript.messages[:shared], place)
+        now = self._store.clock()
+        return (
+            *(self._own_message(message, session_id, call_ids, now) for message in new),
+            answer.replace(id=self._store.new_id()),
+        )
+
+    def _own_message(self, message: Message, session_id: str, call_ids: dict[str, str], now: Any) -> Message:
+        content = tuple(self._own_block(block, call_ids) for block in message.content)
+        return Message(self._store.new_id(), session_id, message.role, content, message.metadata, now)
+
+    def _own_block(self, block: ContentBlock, call_ids: dict[str, str]) -> ContentBlock:
+        """Return a block with an id of a call that is unique in its session."""
+        if isinstance(block, CallBlock):
+            call_ids[block.id] = f"tu_{self._store.new_id()}"
+            return block.replace(id=call_ids[block.id])
+        if isinstance(block, ToolResultBlock) and block.tool_use_id in call_ids:
+            return block.replace(tool_use_id=call_ids[block.tool_use_id])
+        return block
+
+    def _make_answer(self, exchange: Exchange, canonical: Request, session_id: str) -> Message:
+        """Return the answer as a message, with its usage, its cost and the losses of the translation."""
+        services, target, reply = self._services, exchange.target, exchange.reply
+        counts = _count_tokens(canonical, reply)
+        usage = services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms)
+        mode = RoutingMode.RULE if exchange.reason in ("route", "pattern") else RoutingMode.OVERRIDE
+        routing = RoutingDecisionRecord(
+            mode,
+            target.model.id,
+            f"gateway: {exchange.reason} of {exchange.client_request.model}",
+            rule_name=exchange.client_request.model if mode is RoutingMode.RULE else None,
+        )
+        context = RequestContext(
+            session_id=session_id,
+            message_id=self._store.new_id(),
+            created_at=self._store.clock(),
+            routing=routing,
+            usage=usage,
+        )
+        status = MessageStatus.CANCELLED if exchange.is_cancelled else None
+        extra = {"gateway": {"losses": list(exchange.losses)}} if exchange.losses else None
+        adapter = Adapter(target.provider, target.model, ToolIds())
+        return adapter.make_message(reply, context, status, extra=extra)
+
+
+def read_transcript(exchange: Exchange, canonical: Request) -> Transcript:
+    """Return the conversation of a request."""
+    request = exchange.client_request.request
+    key = session_chain.session_key(request.headers)
+    system, messages = session_chain.split_system(canonical.messages)
+    hashes = session_chain.chain_hashes(session_chain.seed_of(request.caller, key), messages)
+    return Transcript(
+        system=system, messages=messages, hashes=hashes, system_hash=session_chain.hash_system(system), key=key
+    )
+
+
+def owner_digest(user_id: str, team_id: str | None) -> str:
+    """Return the owner of stored objects: one text for a user in a team."""
+    return hashlib.sha256(msgspec.json.encode((user_id, team_id))).hexdigest()
+
+
+def _new_places(
+    transcript: Transcript, reply: Reply, messages: Sequence[Message], *, is_new: bool
+) -> tuple[NewPlace, ...]:
+    """Return the places by which the next call finds this one: after the question, and after the answer."""
+    call_ids = tuple(block.id for block in messages[-1].content if isinstance(block, CallBlock))
+    question = NewPlace(hash=transcript.hashes[-1], offset=len(messages) - 1, system_hash=transcript.system_hash)
+    after = session_chain.extend_chain(transcript.hashes[-1], Role.ASSISTANT, reply.content)
+    answer = NewPlace(hash=after, offset=len(messages), system_hash=transcript.system_hash, call_ids=call_ids)
+    root = NewPlace(hash=transcript.hashes[0], offset=None)
+    has_root = is_new and transcript.key is not None
+    has_question = len(messages) > 1 and bool(transcript.messages)
+    return (*((root,) if has_root else ()), *((question,) if has_question else ()), answer)
+
+
+def _map_calls(messages: Sequence[Message], place: TranscriptPlace | None) -> dict[str, str]:
+    """Return the stored ids of the calls of the last shared answer, by their ids in the request."""
+    if place is None or not messages:
+        return {}
+    calls = [block.id for block in messages[-1].content if isinstance(block, CallBlock)]
+    return dict(zip(calls, place.call_ids, strict=False))
+
+
+def _count_tokens(canonical: Request, reply: Reply) -> TokenUsage:
+    """Return the provider's counts, or an estimate that is marked as one."""
+    if reply.usage is not None and not reply.usage.estimated:
+        return reply.usage
+    tools = [tool for tool in canonical.tools if isinstance(tool, ToolDefinition)]
+    answer = Message("", "", Role.ASSISTANT, reply.content, MessageMetadata(), canonical.messages[0].created_at)
+    return TokenUsage(
+        input_tokens=estimate_tokens(canonical.messages, tools),
+        output_tokens=estimate_tokens([answer]),
+        estimated=True,
+    )
+
+
+def _title(messages: Sequence[Message]) -> str | None:
+    for message in messages:
+        if message.role is Role.USER:
+            text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
+            return " ".join(text.split())[:_MAX_TITLE] or None
+    return None

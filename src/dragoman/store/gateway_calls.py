@@ -1,0 +1,214 @@
+"""Calls of the gateway: transcripts that grow as sessions, and the objects of the Responses API.
+
+    place = await store.gateway.find(hashes)               the longest known transcript among these
+    row = await store.gateway.record(call)                 append to its session, fork it, or create one
+    await store.gateway.find_object(owner, id)             a stored response or conversation
+    await store.gateway.delete_object(owner, id)
+
+A call and the places by which the next call finds it are stored in one transaction. If the session has grown beyond the
+place that a call continues, the call is a fork. Invariant: an object is found by its owner only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from dragoman.message import Message
+from dragoman.offload import estimate_size, run_off_loop
+from dragoman.store import message_writer, sessions
+from dragoman.store.message_writer import Draft, MessageRange
+from dragoman.store.operation import Facet, Steps, from_micros, in_clause_chunks, operation, to_micros
+from dragoman.store.types import Session
+
+
+class TranscriptPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a transcript ends in a session."""
+
+    hash: bytes
+    session_id: str = ""  # set by ``record``
+    seq: int = 0
+    system_hash: bytes | None = None
+    call_ids: tuple[str, ...] = ()  # of the last answer, as they are stored
+
+
+class NewPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A place to store with a call; ``offset`` counts the messages of the call before it."""
+
+    hash: bytes
+    offset: int | None  # none: the session itself
+    system_hash: bytes | None = None
+    call_ids: tuple[str, ...] = ()
+
+
+class StoredObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A response or a conversation."""
+
+    id: str
+    session_id: str = ""
+    seq: int = 0
+    created_at: datetime
+    body: dict[str, Any]
+    input: list[Any] = []
+
+
+class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call to store."""
+
+    session: Session  # of a new session or a fork
+    continues: TranscriptPlace | None  # the known transcript before its messages
+    parent: TranscriptPlace | None = None  # of a new session: where it comes from
+    messages: tuple[Message, ...]
+    places: tuple[NewPlace, ...]
+    owner: str = ""
+    stored_object: StoredObject | None = None
+
+
+class GatewayRow(msgspec.Struct, frozen=True):
+    """Where a call was stored."""
+
+    session_id: str
+    seq: int  # of its last message
+    is_fork: bool
+
+
+class GatewayStore(Facet):
+    """The calls of the gateway: ``store.gateway``."""
+
+    async def find(self, hashes: Sequence[bytes]) -> TranscriptPlace | None:
+        """Return the place of the last of these transcripts that is known."""
+        return await self._store._read(_find_place(tuple(hashes)))
+
+    async def record(self, call: GatewayCall) -> GatewayRow:
+        """Store a call."""
+        store = self._store
+        drafts = await run_off_loop(estimate_size(call.messages), message_writer.drafts_from, call.messages)
+        row, places = await store._store_messages(drafts, lambda drafts: _record(call, drafts, store.clock()))
+        if row.session_id == call.session.id:
+            store.mark.add_session(row.session_id, row.seq)
+        if places.end is not None:
+            store._remember_end(row.session_id, places.end)
+            store.mark.acknowledge(row.session_id, places.end[0], call.messages[-1].id)
+            store.search_index.schedule()
+        return row
+
+    async def find_object(self, owner: str, object_id: str) -> StoredObject | None:
+        """Return a stored response or conversation of an owner."""
+        return await self._store._read(_find_object(owner, object_id))
+
+    async def save_object(self, owner: str, item: StoredObject) -> None:
+        """Store or replace an object."""
+        await self._store._write(_save_object(owner, item))
+
+    async def delete_object(self, owner: str, object_id: str) -> bool:
+        """Delete an object; whether there was one."""
+        return await self._store._write(_delete_object(owner, object_id))
+
+
+@operation
+def _find_place(hashes: tuple[bytes, ...]) -> Steps[TranscriptPlace | None]:
+    found: dict[bytes, tuple[Any, ...]] = {}
+    for clause, arguments in in_clause_chunks(hashes):
+        rows = yield (
+            f"SELECT hash, session_id, seq, system_hash, calls_json FROM gateway_transcripts WHERE hash IN ({clause})",
+            arguments,
+        )
+        found |= {bytes(row[0]): row for row in rows}
+    row = next((found[key] for key in reversed(hashes) if key in found), None)
+    if row is None:
+        return None
+    return TranscriptPlace(
+        hash=bytes(row[0]),
+        session_id=row[1],
+        seq=row[2],
+        system_hash=None if row[3] is None else bytes(row[3]),
+        call_ids=tuple(msgspec.json.decode(row[4])) if row[4] is not None else (),
+    )
+
+
+@operation
+def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[tuple[GatewayRow, MessageRange]]:
+    session_id, is_fork = yield from _open_session(call)
+    places = yield from message_writer.append_messages(session_id, drafts, now=now)
+    first_seq, last_seq = places.seqs[0], places.seqs[-1]
+    for place in call.places:
+        seq = 0 if place.offset is None else first_seq + place.offset - 1
+        yield (
+            "INSERT INTO gateway_transcripts (hash, session_id, seq, system_hash, calls_json) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (hash) DO UPDATE SET session_id = excluded.session_id, seq = excluded.seq,"
+            " system_hash = excluded.system_hash, calls_json = excluded.calls_json",
+            (
+                place.hash,
+                session_id,
+                seq,
+                place.system_hash,
+                msgspec.json.encode(place.call_ids).decode() if place.call_ids else None,
+            ),
+        )
+    if call.stored_object is not None:
+        item = msgspec.structs.replace(call.stored_object, session_id=session_id, seq=last_seq)
+        yield from _save_object(call.owner, item)
+    return GatewayRow(session_id, last_seq, is_fork), places
+
+
+def _open_session(call: GatewayCall) -> Steps[tuple[str, bool]]:
+    """Return the session that the call continues; a fork if it has grown, a new session if there is none."""
+    place = call.continues
+    if place is None:
+        parent = call.parent
+        if parent is not None and (yield "SELECT 1 FROM sessions WHERE id = ?", (parent.session_id,)):
+            yield from sessions.fork_session(parent.session_id, 0, call.session)
+            return call.session.id, True
+        yield from sessions.create_session(call.session)
+        return call.session.id, False
+    last_seq, _ = yield from sessions.lock_session(place.session_id)
+    if last_seq == place.seq and place.seq > 0:
+        return place.session_id, False
+    yield from sessions.fork_session(place.session_id, place.seq, call.session)
+    return call.session.id, True
+
+
+@operation
+def _find_object(owner: str, object_id: str) -> Steps[StoredObject | None]:
+    rows = yield (
+        "SELECT id, session_id, seq, created_at, body_json, input_json FROM gateway_objects WHERE owner = ? AND id = ?",
+        (owner, object_id),
+    )
+    if not rows:
+        return None
+    name, session_id, seq, created_at, body, items = rows[0]
+    return StoredObject(
+        id=name,
+        session_id=session_id,
+        seq=seq,
+        created_at=from_micros(created_at),
+        body=msgspec.json.decode(body),
+        input=msgspec.json.decode(items) if items is not None else [],
+    )
+
+
+@operation
+def _save_object(owner: str, item: StoredObject) -> Steps[None]:
+    yield (
+        "INSERT INTO gateway_objects (owner, id, session_id, seq, created_at, body_json, input_json)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE SET session_id = excluded.session_id,"
+        " seq = excluded.seq, body_json = excluded.body_json, input_json = excluded.input_json",
+        (
+            owner,
+            item.id,
+            item.session_id,
+            item.seq,
+            to_micros(item.created_at),
+            msgspec.json.encode(item.body).decode(),
+            msgspec.json.encode(item.input).decode(),
+        ),
+    )
+
+
+@operation
+def _delete_object(owner: str, object_id: str) -> Steps[bool]:
+    rows = yield "DELETE FROM gateway_objects WHERE owner = ? AND id = ? RETURNING id", (owner, object_id)
+    return bool(rows)

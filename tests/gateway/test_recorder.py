@@ -1,0 +1,186 @@
+"""Calls are stored as sessions that grow: once per message, with usage and cost, for their owner only."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.message import MessageStatus, Role, ToolResultBlock, ToolUseBlock
+from dragoman.store import Session
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.strict import call, say
+
+TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
+
+
+async def chat(server: ServerFixture, model: str, messages: list[Any], **options: Any) -> dict[str, Any]:
+    """One call of Chat Completions; the message that came."""
+    headers = options.pop("headers", {})
+    body = {"model": model, "messages": messages, **options}
+    async with server.client.post("/v1/chat/completions", json=body, headers=headers) as response:
+        assert response.status == 200, await response.text()
+        if options.get("stream"):
+            return {"raw": await response.read()}
+        message: dict[str, Any] = (await response.json())["choices"][0]["message"]
+        return {name: value for name, value in message.items() if value is not None}
+
+
+async def sessions(server: ServerFixture) -> list[Session]:
+    return sorted(await server.store.list_sessions(), key=lambda session: session.id)
+
+
+async def texts(server: ServerFixture, session: Session) -> list[tuple[str, str]]:
+    rows = await server.store.read(session.id, limit=100)
+    return [
+        (row.message.role.value, "".join(getattr(block, "text", "·") for block in row.message.content)) for row in rows
+    ]
+
+
+@pytest.mark.parametrize("model", ["anthropic", "gemini", "openai_chat"])
+async def test_a_transcript_that_grows_is_one_session(gateway_server: ServerFixture, model: str) -> None:
+    fake = gateway_server.fakes[model]
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "One?"}]
+    fake.answer_with(say("First."))
+    messages.append(await chat(gateway_server, model, messages))
+    messages.append({"role": "user", "content": "Two?"})
+    fake.answer_with(say("Second."))
+    await chat(gateway_server, model, messages, stream=True)
+    (session,) = await sessions(gateway_server)
+    assert await texts(gateway_server, session) == [
+        ("system", "Be brief."),
+        ("user", "One?"),
+        ("assistant", "First."),
+        ("user", "Two?"),
+        ("assistant", "Second."),
+    ]
+    assert session.title == "One?"
+    assert session.metadata["gateway"]["dialect"] == "openai_chat"
+    rows = await gateway_server.store.read(session.id)
+    usage = rows[2].message.metadata.usage
+    assert usage is not None
+    assert usage.output_tokens > 0
+    assert rows[2].message.metadata.model == f"fake-{model}:model"
+    assert (await gateway_server.store.verify()).is_sound
+
+
+async def test_an_edit_and_another_answer_are_forks_with_their_parent(gateway_server: ServerFixture) -> None:
+    fake = gateway_server.fakes["anthropic"]
+    messages: list[Any] = [{"role": "user", "content": "One?"}]
+    fake.answer_with(say("First."))
+    messages.append(await chat(gateway_server, "anthropic", messages))
+    for question in ("Two?", "Two, edited?", "Two?"):
+        fake.answer_with(say(f"Answer to {question} number {len(fake.bodies)}"))
+        await chat(gateway_server, "anthropic", [*messages, {"role": "user", "content": question}])
+    first, edited, repeated = await sessions(gateway_server)
+    assert (edited.parent_session_id, edited.parent_seq) == (first.id, 2)
+    assert (repeated.parent_session_id, repeated.parent_seq) == (first.id, 3)
+    assert [words for _, words in await texts(gateway_server, edited)] == [
+        "One?",
+        "First.",
+        "Two, edited?",
+        "Answer to Two, edited? number 2",
+    ]
+
+
+async def test_the_same_first_words_are_different_sessions(gateway_server: ServerFixture) -> None:
+    for _ in range(2):
+        await chat(gateway_server, "anthropic", [{"role": "user", "content": "Hi"}])
+    first, second = await sessions(gateway_server)
+    assert (first.parent_session_id, second.parent_session_id) == (None, None)
+
+
+@pytest.mark.parametrize("model", ["anthropic", "gemini", "ollama", "openai_responses"])
+async def test_calls_and_their_results_belong_together(gateway_server: ServerFixture, model: str) -> None:
+    fake = gateway_server.fakes[model]
+    messages: list[Any] = [{"role": "user", "content": "Compare."}]
+    for number in range(2):
+        fake.answer_with(call("read_file", {"path": f"a{number}"}), call("read_file", {"path": "b"}))
+        answer = await chat(gateway_server, model, messages, tools=[TOOL])
+        messages.append(answer)
+        messages += [
+            {"role": "tool", "tool_call_id": one["id"], "content": f"content {number}"} for one in answer["tool_calls"]
+        ]
+    fake.answer_with(say("Same."))
+    await chat(gateway_server, model, messages, tools=[TOOL])
+    (session,) = await sessions(gateway_server)
+    blocks = [block for row in await gateway_server.store.read(session.id) for block in row.message.content]
+    made = [block.id for block in blocks if isinstance(block, ToolUseBlock)]
+    answered = [block.tool_use_id for block in blocks if isinstance(block, ToolResultBlock)]
+    assert len(made) == 4
+    assert made == answered
+    assert {one.status for one in await gateway_server.store.tool_calls(session.id)} == {"succeeded"}
+    assert fake.refused == []
+
+
+async def test_a_client_names_its_session_and_its_workers(gateway_server: ServerFixture) -> None:
+    session, worker = {"x-claude-code-session-id": "s1"}, {"x-claude-code-agent-id": "w1"}
+    await chat(gateway_server, "anthropic", [{"role": "user", "content": "Hi"}], headers=session)
+    await chat(gateway_server, "anthropic", [{"role": "user", "content": "Summarize"}], headers=session)
+    await chat(gateway_server, "anthropic", [{"role": "user", "content": "Work"}], headers={**session, **worker})
+    await chat(gateway_server, "anthropic", [{"role": "user", "content": "Hi"}])
+    main, side, sub, other = await sessions(gateway_server)
+    assert main.metadata["gateway"]["session"] == "s1"
+    assert (side.parent_session_id, side.parent_seq) == (main.id, 0)
+    assert (sub.parent_session_id, sub.parent_seq) == (main.id, 0)
+    assert sub.metadata["gateway"]["worker"] == "w1"
+    assert other.parent_session_id is None
+
+
+async def test_a_broken_stream_is_stored_with_what_came_and_an_estimated_usage(gateway_server: ServerFixture) -> None:
+    gateway_server.fakes["openai_chat"].cut(700, say("word " * 300))
+    messages = [{"role": "user", "content": "Hi"}]
+    got = await chat(gateway_server, "openai_chat", messages, stream=True)
+    assert b'"error"' in got["raw"]
+    (session,) = await sessions(gateway_server)
+    row = (await gateway_server.store.read(session.id))[-1]
+    assert row.message.metadata.status is MessageStatus.ERROR
+    usage = row.message.metadata.usage
+    assert usage is not None
+    assert usage.estimated
+    text = row.message.content[0].text  # type: ignore[union-attr]
+    assert text.startswith("word")
+    assert 0 < usage.output_tokens <= len(text)
+
+
+async def test_a_failed_call_without_content_leaves_no_session(gateway_server: ServerFixture) -> None:
+    gateway_server.fakes["anthropic"].fail(500, "oh")
+    body = {"model": "anthropic", "messages": [{"role": "user", "content": "Hi"}]}
+    async with gateway_server.client.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 500
+    assert await sessions(gateway_server) == []
+
+
+async def test_nothing_is_stored_if_recording_is_off(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, record="off") as server:
+        await chat(server, "anthropic", [{"role": "user", "content": "Hi"}])
+        assert await sessions(server) == []
+
+
+async def test_calls_at_the_same_time_lose_nothing(gateway_server: ServerFixture) -> None:
+    messages: list[Any] = [{"role": "user", "content": "One?"}]
+    messages.append(await chat(gateway_server, "anthropic", messages))
+    questions = [[*messages, {"role": "user", "content": f"Two {number}?"}] for number in range(8)]
+    await asyncio.gather(*(chat(gateway_server, "anthropic", question) for question in questions))
+    found = [await texts(gateway_server, session) for session in await sessions(gateway_server)]
+    asked = sorted(words for one in found for role, words in one[2:] if role == Role.USER.value)
+    assert asked == sorted(question[-1]["content"] for question in questions)
+    assert (await gateway_server.store.verify()).is_sound
+
+
+async def test_another_user_with_the_same_transcript_has_a_session_of_their_own(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, require_keys=True) as server:
+        ann, bob = await server.make_key("ann"), await server.make_key("bob")
+        key = bob["Authorization"].removeprefix("Bearer ")
+        messages: list[Any] = [{"role": "user", "content": "One?"}]
+        messages.append(await chat(server, "anthropic", messages, headers={**ann, "x-session-id": "s"}))
+        messages.append({"role": "user", "content": "Two?"})
+        await chat(server, "anthropic", messages, headers={"x-api-key": key, "x-session-id": "s"})
+        first, second = await sessions(server)
+        assert (first.user_id, first.last_seq) == ("ann", 2)
+        assert (second.user_id, second.last_seq, second.parent_session_id) == ("bob", 4, None)
+        async with server.client.post("/v1/chat/completions", json={}, headers={"x-api-key": "sk-foreign"}) as refused:
+            assert refused.status == 401
+            assert (await refused.json())["error"]["code"] == "invalid_api_key"
