@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -13,11 +13,13 @@ import aiohttp
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount
 
-from dragoman.server.app import make_app
+import dragoman
+from dragoman.server import MountableApp
 from dragoman.server.config import ServerConfig, base_path
-from dragoman.server.server import bind_socket, open_app_state
+from dragoman.server.server import bind_socket
 from tests.attachments.samples import png
 from tests.server.conftest import run_test_server
 from tests.server.runs.conftest import parse_events, run_input
@@ -29,27 +31,39 @@ AT = "/tools/dragoman"
 
 
 @contextlib.asynccontextmanager
-async def run_mounted(folder: Path) -> AsyncIterator[str]:
-    """The address of a server that another application has mounted, in a server of that application's own."""
-    listener, options = bind_socket(ServerConfig(store=f"sqlite:///{folder / 'chats.db'}", port=0))
-    host = f"http://127.0.0.1:{options.port}"
-    options = ServerConfig(store=options.store, port=options.port, base_url=f"{host}{AT}")
-    async with contextlib.AsyncExitStack() as stack:
-        stack.callback(listener.close)
-        fake = await stack.enter_async_context(strict_provider("anthropic"))
+async def serve(application: Any) -> AsyncIterator[str]:
+    """The address of an application in a server of its own."""
+    listener, config = bind_socket(ServerConfig(store="memory:", port=0))
+    server = uvicorn.Server(uvicorn.Config(application, log_config=None))
+    task = asyncio.create_task(server._serve([listener]))
+    while not server.started:
+        assert not task.done()
+        await asyncio.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{config.port}"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+def mount_in_starlette(chat: MountableApp) -> Any:
+    return Starlette(routes=[Mount(AT, chat)], lifespan=chat.lifespan)
+
+
+def mount_in_fastapi(chat: MountableApp) -> Any:
+    fastapi = pytest.importorskip("fastapi")
+    api = fastapi.FastAPI(lifespan=chat.lifespan)
+    api.mount(AT, chat)
+    return api
+
+
+@contextlib.asynccontextmanager
+async def make_chat(folder: Path, **options: Any) -> AsyncIterator[MountableApp]:
+    async with strict_provider("anthropic") as fake:
         fake.say("Yes.")
         settings = settings_for(folder, {"anthropic": fake}, "anthropic")
-        doors = await stack.enter_async_context(open_app_state(options, settings))
-        outer = Starlette(routes=[Mount(AT, make_app(doors))])
-        server = uvicorn.Server(uvicorn.Config(outer, log_config=None, lifespan="off"))
-        task = asyncio.create_task(server._serve([listener]))
-        while not server.started:
-            await asyncio.sleep(0.005)
-        try:
-            yield f"{host}{AT}"
-        finally:
-            server.should_exit = True
-            await task
+        yield dragoman.server.app(folder / "chats.db", settings=settings, **options)
 
 
 @contextlib.asynccontextmanager
@@ -61,7 +75,7 @@ async def run_behind_proxy(folder: Path, prefix: str) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}{prefix}"
 
 
-async def check_page(address: str, given: str) -> None:
+async def check_page(address: str, given: str, server: str | None = None) -> None:
     """Ask for everything whose answer has an address in it, or depends on one. ``given`` is what clients know."""
     async with aiohttp.ClientSession() as client:
 
@@ -76,7 +90,7 @@ async def check_page(address: str, given: str) -> None:
         async with client.get(urljoin(f"{address}/", script)) as answer:
             assert (answer.status, answer.content_type) == (200, "text/javascript")
         status, described = await told("/api/v1/openapi.json")
-        assert described["servers"] == [{"url": given}]
+        assert described["servers"] == [{"url": server or given}]
         status, text = await told(
             "/api/v1/agent/runs", "POST", json=run_input("Hello", threadId="t"), headers={"accept": "text/event-stream"}
         )
@@ -95,9 +109,62 @@ async def check_page(address: str, given: str) -> None:
             assert (answer.status, urljoin(str(answer.url), answer.headers["location"])) == (303, f"{address}/")
 
 
-async def test_it_can_be_mounted_in_another_application(tmp_path: Path) -> None:
-    async with run_mounted(tmp_path) as address:
-        await check_page(address, address)
+@pytest.mark.parametrize("mount", [mount_in_starlette, mount_in_fastapi])
+async def test_it_can_be_mounted_in_another_application(mount: Callable[[MountableApp], Any], tmp_path: Path) -> None:
+    async with make_chat(tmp_path) as chat, serve(mount(chat)) as address:
+        await check_page(f"{address}{AT}", f"{address}{AT}", server=AT)
+
+
+async def test_a_mounted_application_with_a_base_url_writes_that_url(tmp_path: Path) -> None:
+    async with (
+        make_chat(tmp_path, base_url="http://localhost:1/x") as chat,
+        serve(mount_in_starlette(chat)) as address,
+        aiohttp.ClientSession() as client,
+        client.get(f"{address}{AT}/api/v1/openapi.json") as answer,
+    ):
+        assert (await answer.json())["servers"] == [{"url": "http://localhost:1/x"}]
+
+
+async def test_it_can_be_served_on_its_own(tmp_path: Path) -> None:
+    async with make_chat(tmp_path) as chat, serve(chat) as address:
+        await check_page(address, address, server="/")
+
+
+async def test_a_mounted_application_without_its_lifespan_says_what_is_missing(tmp_path: Path) -> None:
+    async with (
+        make_chat(tmp_path) as chat,
+        serve(Starlette(routes=[Mount(AT, chat)])) as address,
+        aiohttp.ClientSession() as client,
+        client.get(f"{address}{AT}/") as answer,
+    ):
+        assert answer.status == 503
+        assert "lifespan=chat.lifespan" in (await answer.json())["error"]["message"]
+    with pytest.raises(RuntimeError, match="lifespan"):
+        _ = chat.state
+
+
+async def test_the_users_of_a_mounted_application_are_those_of_the_other_one(tmp_path: Path) -> None:
+    async def find_user(request: Request) -> str | None:
+        return request.cookies.get("user")
+
+    async with (
+        make_chat(tmp_path, find_user=find_user) as chat,
+        serve(mount_in_starlette(chat)) as address,
+        aiohttp.ClientSession() as client,
+    ):
+
+        async def threads(user: str | None, **headers: str) -> tuple[int, int]:
+            cookie = {"cookie": f"user={user}"} if user else {}
+            url = f"{address}{AT}/api/v1/agent/threads"
+            async with client.get(url, headers={**cookie, **headers}) as answer:
+                return answer.status, len((await answer.json()).get("threads", ()))
+
+        await chat.state.store.create_session(user_id="ada")
+        assert await threads("ada") == (200, 1)
+        assert await threads("bea") == (200, 0)
+        assert await threads(None) == (401, 0)
+        assert await threads("ada", origin="https://evil.example") == (403, 0)
+        assert await threads("ada", origin=address) == (200, 1)
 
 
 @pytest.mark.parametrize("prefix", ["", AT], ids=["the proxy takes the path off", "the proxy keeps the path"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.letters import needs_input_letter, read_schema_file, task_result_letter, write_letter
-from dragoman.server.app import endpoints
+from dragoman.server.application import endpoints
 from tests.conftest import ROOT
 from tests.letters.examples import EXAMPLES
 from tests.server.conftest import ServerFixture, run_test_server

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from dragoman.letters import needs_input_letter, task_result_letter, write_letter
-from dragoman.server.app import endpoints
+from dragoman.server.application import endpoints
 from dragoman.server.http.endpoint import Endpoint
 from tests.letters.examples import EXAMPLES
 from tests.server.conftest import ServerFixture, run_test_server

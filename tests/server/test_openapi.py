@@ -7,7 +7,7 @@ import re
 import jsonschema_rs
 from starlette.routing import Route
 
-from dragoman.server.app import RequestMiddleware, endpoints
+from dragoman.server.application import RequestMiddleware, endpoints
 from dragoman.server.openapi import make_document
 from dragoman.server.runs import run_input
 from tests.server.conftest import ServerFixture

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from aiohttp import FormData
 
-from dragoman.server.app import endpoints
+from dragoman.server.application import endpoints
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.store import Owners
 from tests.attachments.samples import png

@@ -199,15 +199,15 @@ async def _collect(data: AsyncIterable[bytes] | bytes) -> bytes:
 def open_attachments(
     url: str,
     *,
-    base_url: str,
+    base_url: str | None,
     keys_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Attachments:
     """Open a storage: ``file:///folder``, ``s3://bucket/prefix?…`` or ``supabase://host/bucket``.
 
-    ``base_url`` is the URL of our server, with which signed URLs begin. ``keys_file`` has the signing keys; without it
-    they are beside the folder of ``file:``, or in ``DRAGOMAN_SIGNING_KEYS``.
+    ``base_url`` is the URL of our server, with which signed URLs begin; without it, they are paths. ``keys_file`` has
+    the signing keys; without it they are beside the folder of ``file:``, or in ``DRAGOMAN_SIGNING_KEYS``.
     """
     environment = os.environ if environment is None else environment
     storage = _open_storage(url, environment)

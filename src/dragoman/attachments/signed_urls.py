@@ -131,10 +131,13 @@ def _parse_token(query: str) -> str:
 
 
 class UrlSigner:
-    """Signs and verifies the URLs that our server answers."""
+    """Signs and verifies the URLs that our server answers.
 
-    def __init__(self, base_url: str, bucket: str, keys: SigningKeys) -> None:
-        self._base = validate_base_url(base_url)
+    Without a base URL it signs paths, and verifies URLs with any base: a token is valid for one file of one owner.
+    """
+
+    def __init__(self, base_url: str | None, bucket: str, keys: SigningKeys) -> None:
+        self._base = "" if base_url is None else validate_base_url(base_url)
         self._bucket = validate_bucket(bucket)
         self._keys = keys
 
@@ -145,7 +148,7 @@ class UrlSigner:
 
     def locate(self, url: str) -> Location:
         """The location in a URL of our format."""
-        location = parse_signed_url(url, (self._base,)).location
+        location = self._parse(url).location
         if location.bucket != self._bucket:
             raise not_found_error()
         return location
@@ -153,15 +156,20 @@ class UrlSigner:
     def verify(self, url: str, now: float, method: str = "GET") -> tuple[Location, Owner]:
         """The location in a URL with a valid token, and its owner."""
         location = self.locate(url)
-        token = parse_signed_url(url, (self._base,)).token
+        token = self._parse(url).token
         owner, expires = self._read_token(location, token, method)
-        if not hmac.compare_digest(url.encode(), self._url(location.path, token).encode()):
+        expected = self._url(location.path, token)
+        spelled = url if self._base else url[-len(expected) :]
+        if not hmac.compare_digest(spelled.encode(), expected.encode()):
             raise bad_signature_error()
         if expires > now + MAX_TTL_S + SKEW_S:  # longer than any URL is valid: the clock was set back
             raise bad_signature_error()
         if expires <= now:
             raise expired_error()
         return location, owner
+
+    def _parse(self, url: str) -> SignedUrl:
+        return parse_signed_url(url, (self._base,) if self._base else None)
 
     async def confirm(self, url: str, owner: Owner, now: float) -> tuple[Location, Owner]:  # noqa: ARG002
         """The same as ``verify``."""

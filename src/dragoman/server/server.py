@@ -27,7 +27,8 @@ from dragoman.attachments import open_attachments
 from dragoman.errors import SettingsError
 from dragoman.mail import Mail
 from dragoman.redaction import redact
-from dragoman.server.app import make_app
+from dragoman.server.application import make_app
+from dragoman.server.auth.principal import FindUser
 from dragoman.server.config import ServerConfig, address, default_attachments_url, private_paths
 from dragoman.server.http.connection_limits import make_protocol
 from dragoman.server.http.endpoint import Endpoint
@@ -82,27 +83,34 @@ async def open_app_state(
     settings: Settings | None = None,
     *,
     agent_config: AgentConfig = AgentConfig(),  # noqa: B008  an immutable value
+    find_user: FindUser | None = None,
+    is_mounted: bool = False,
     **agent_options: Any,
 ) -> AsyncIterator[AppState]:
-    """The state that all requests share, open while the block lasts."""
+    """The state that all requests share, open while the block lasts.
+
+    A mounted server without a base URL has the address of each request. ``find_user`` authenticates callers without
+    a key.
+    """
     effective = settings or keys.load()
     if config.model is not None:
         effective = msgspec.structs.replace(effective, default_model=Setting(config.model, "--model"))
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(config.store, strict=effective.is_strict))
         location = attachments_url(config)
-        attachments = await stack.enter_async_context(open_attachments(location, base_url=address(config)))
+        base_url = address(config) if config.base_url is not None or not is_mounted else None
+        attachments = await stack.enter_async_context(open_attachments(location, base_url=base_url))
         tools = await stack.enter_async_context(load_tools(config.tool, config.mcp, effective, _log.warning))
         agent_fields: dict[str, Any] = {
             "system_prompt": config.system,
-            "tools": tools,
             "workspace": make_workspace(config, store, effective),
             "config": msgspec.structs.replace(agent_config, pause_for_approval=True),  # clients may disconnect
             **agent_options,
+            "tools": (*tools, *agent_options.get("tools", ())),
         }
         agent = await stack.enter_async_context(Agent(store, settings=effective, **agent_fields))
         await asyncio.to_thread(load_libraries, agent)
-        state = AppState(store, agent, attachments, config)
+        state = AppState(store, agent, attachments, config, base_url=base_url, find_user=find_user)
         if config.nats:
             state.mail = await stack.enter_async_context(_open_nats_mail(store, config))
         state.runs = RunRegistry(state)

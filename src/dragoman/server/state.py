@@ -21,6 +21,7 @@ from dragoman.turn import Agent
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from dragoman.server.auth.principal import FindUser
     from dragoman.server.runs import RunRegistry
 
 
@@ -30,11 +31,22 @@ class AppState:
     runs: RunRegistry  # set last, because it needs the rest of the state
     app: Starlette  # set by ``make_app``
 
-    def __init__(self, store: Store, agent: Agent, attachments: Attachments, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        store: Store,
+        agent: Agent,
+        attachments: Attachments,
+        config: ServerConfig,
+        *,
+        base_url: str | None = None,
+        find_user: FindUser | None = None,
+    ) -> None:
         self.store = store
         self.agent = agent
         self.attachments = attachments
         self.config = config
+        self.base_url = base_url  # with which URLs begin; none: the address of the request
+        self.find_user = find_user
         self.requires_keys = config.requires_keys
         self.peppers = load_peppers(config.store, config.keys_file)
         self.keys = KeyRing(store, self.peppers)

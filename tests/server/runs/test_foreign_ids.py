@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.ids import id_for_owner
-from dragoman.server.app import endpoints
+from dragoman.server.application import endpoints
 from dragoman.tools import ToolRegistry
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, SSE, run_input, user

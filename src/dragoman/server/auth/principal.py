@@ -16,9 +16,10 @@ roles), ``mail`` (letters), ``admin`` (the server's own measures), ``agent:ID`` 
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -35,6 +36,9 @@ from dragoman.store.types import LOCAL_USER
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+# Returns the id of the user of a request, or none to reject it; for an application that mounts this one.
+FindUser = Callable[["Request"], "str | Awaitable[str | None] | None"]
 
 TOOLS: Final = "tools"
 ADMIN: Final = "admin"
@@ -116,6 +120,8 @@ async def authenticate(request: Request) -> Principal:
     """Authenticate the caller; 401 if that fails."""
     authorizations = request.headers.getlist("authorization")
     state = app_state(request)
+    if state.find_user is not None:
+        return await _authenticate_user(request, state.find_user)
     is_open = not state.requires_keys
     has_token = is_open and bool(authorizations) and state.token.is_bearer(authorizations[0])
     if authorizations and not has_token:
@@ -138,13 +144,27 @@ async def _authenticate_local(request: Request, *, has_token: bool) -> Principal
     return LOCAL
 
 
+async def _authenticate_user(request: Request, find_user: FindUser) -> Principal:
+    """Authenticate with the users of the application that mounts this one."""
+    origin, host = request.headers.get("origin"), request.headers.get("host", "").lower()
+    is_own = origin is None or urlsplit(origin).netloc.lower() == host
+    if not is_own and origin not in app_state(request).config.allow_origin:
+        raise ApiError(403, "origin_not_allowed", "Only pages of this server may send requests.")
+    found = find_user(request)
+    user_id = await found if inspect.isawaitable(found) else found
+    if user_id is None:
+        raise ApiError(401, "unauthorized", "The application does not know the user of this request.")
+    return Principal(user_id, None, None, frozenset(("chat", TOOLS)), False)
+
+
 async def _is_own_user(request: Request) -> bool:
     """Whether the caller is the user who started the server, or has a valid cookie.
 
     If the kernel does not report socket owners, every local user counts as that user, unless there are tools.
     """
     state, uid = app_state(request), await get_peer_uid(request)
-    if uid is None and not can_find_users() and not len(state.agent.tools):
+    is_local = request.client is not None and is_loopback(request.client.host)  # a mounted server may listen elsewhere
+    if uid is None and not can_find_users() and is_local and not len(state.agent.tools):
         return True
     if uid is not None and uid == os.geteuid():
         return True

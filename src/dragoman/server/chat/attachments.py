@@ -20,11 +20,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from dragoman.attachments import ROUTE, OpenFile, Owner, response_headers
 from dragoman.server.auth.principal import get_principal
-from dragoman.server.config import address
 from dragoman.server.http.endpoint import Endpoint, Media, Query
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.multipart import read_form
-from dragoman.server.http.requests import app_state, text_param, validate_id
+from dragoman.server.http.requests import app_state, request_base_url, text_param, validate_id
 from dragoman.server.http.responses import json_response
 
 _RANGE_HEADER: Final = re.compile(r"(?i:bytes)=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})")  # a single range
@@ -59,7 +58,7 @@ async def upload_attachment(request: Request) -> Response:
     thread, run = (validate_id(form.fields.get(name) or _DEFAULT_GROUP, name) for name in ("threadId", "runId"))
     owner, attachments, file = _owner(request), app_state(request).attachments, form.file
     stored = await attachments.put(owner, thread, run, file.data, declared_type=file.declared_type, name=file.name)
-    url = await attachments.signed_url(stored.bucket, stored.path, owner)
+    url = await _sign(request, stored.bucket, stored.path)
     body = UploadResponse(
         bucket=stored.bucket,
         path=stored.path,
@@ -82,8 +81,13 @@ def _owner(request: Request) -> Owner:
 async def sign_attachment(request: Request) -> Response:
     """Return a signed URL for a file of the caller."""
     bucket, path = text_param(request, "bucket"), text_param(request, "path", max_length=2_000)
+    return json_response(SignedUrlResponse(bucket, path, await _sign(request, bucket, path)))
+
+
+async def _sign(request: Request, bucket: str, path: str) -> str:
+    """A signed URL for a file of the caller. A mounted server signs a path, and adds the address of the request."""
     url = await app_state(request).attachments.signed_url(bucket, path, _owner(request))
-    return json_response(SignedUrlResponse(bucket, path, url))
+    return f"{request_base_url(request)}{url}" if url.startswith("/") else url
 
 
 async def read_attachment(request: Request) -> Response:
@@ -132,7 +136,7 @@ def _request_url(request: Request) -> str:
     """The URL of a request: the server's address and the exact request line without the root path."""
     path, query = request.scope["raw_path"].decode("latin-1"), request.scope["query_string"].decode("latin-1")
     path = path.removeprefix(request.scope.get("root_path", ""))
-    return f"{address(app_state(request).config)}{path}{'?' if query else ''}{query}"
+    return f"{request_base_url(request)}{path}{'?' if query else ''}{query}"
 
 
 async def _read_range(file: OpenFile, byte_range: range) -> AsyncIterator[bytes]:

@@ -36,6 +36,12 @@ def app_state(request: Request) -> AppState:
     return state
 
 
+def request_base_url(request: Request) -> str:
+    """The URL with which the URLs of this server begin: the configured one, or the address of the request."""
+    configured, url = app_state(request).base_url, request.url
+    return configured or f"{url.scheme}://{url.netloc}{request.scope.get('root_path', '')}"
+
+
 async def json_body(request: Request, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """The body as a JSON value. A large body is parsed off the event loop."""
     data = await json_bytes(request, max_bytes)
