@@ -198,7 +198,7 @@ class AwsEventLineSplitter(LineSplitter):
 def _parse_aws_event(line: bytes) -> Frame:
     try:
         (name, value), *extra = json.loads(line).items()
-        payload = {**value, **dict(extra)}
+        payload = {**value, **dict(extra)} if isinstance(value, dict) else {}
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise FramingError("not an event of AWS", where="stream") from None
     return Frame(json.dumps(payload).encode(), name, is_failure=name.endswith("Exception"))

@@ -136,7 +136,7 @@ def _split_system(messages: tuple[Message, ...]) -> tuple[list[Message], Sequenc
 
 
 def _is_in_list(message: Message) -> bool:
-    return get_notes(message.metadata.provider_raw, NAME).get("form") == "listed"
+    return get_notes(message.metadata.provider_raw, NAME).get("form") in ("listed", "listed string")
 
 
 def _write_system(messages: list[Message], losses: list[Loss]) -> Any:
@@ -152,7 +152,9 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
     role, content = wire.get("role"), wire.get("content")
     if role not in ("user", "assistant", "system"):
         raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
-    form = "listed" if role == "system" else "string" if isinstance(content, str) else None
+    form = "string" if isinstance(content, str) else None
+    if role == "system":
+        form = "listed string" if form else "listed"
     items: Any = [{"type": "text", "text": content}] if isinstance(content, str) else content
     extra = {key: value for key, value in wire.items() if key not in ("role", "content")} or None
     groups = _split_results(expect_list(items, f"{where}.content"), role)
@@ -244,7 +246,7 @@ def _has_block(message: dict[str, Any], kind: str) -> bool:
 def _apply_message_notes(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
     """Restore the form of a message and its other keys."""
     blocks = wire["content"]
-    if notes.get("form") == "string" and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
+    if notes.get("form") in ("string", "listed string") and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
         wire["content"] = blocks[0]["text"]
     return {**wire, **notes.get("set", {})}
 

@@ -39,9 +39,12 @@ from dragoman.message import (
 )
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes, wrap_residue
+from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "openai_chat"
 TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # what the official SDK takes
+TRANSCRIPT: Final = "audio.transcript"  # places of a spoken answer
+AUDIO: Final = "audio.data"
 LEGACY_ID: Final = "function_call:"  # calls had no ids once: a result named the function
 ABSENT: Final = object()
 _DATA_URI: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
@@ -62,6 +65,8 @@ def make_message_notes(role: Role, blocks: list[ContentBlock], wire: dict[str, A
     default = default_message(role, blocks, notes, reply=reply)
     if isinstance(content, list) and (role is not Role.USER or len(content) < 2):
         notes["form"] = "list"
+    elif isinstance(content, dict):
+        notes["form"] = "object"
     elif content != default["content"]:
         forms = {ABSENT: "absent", None: "null", "": "empty"}
         notes["form"] = forms.get(content) if not isinstance(content, list) else "list"
@@ -100,12 +105,25 @@ def read_blocks(
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal:
         placed_blocks.append((("refusal", 0), TextBlock(refusal, {"dialect": NAME, "at": "refusal"})))
+    placed_blocks.extend(_read_audio(message.get("audio")))
     calls = message.get("tool_calls")
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
         placed_blocks.append((("tool_calls", index), read_call(expect_object(call, f"{where}.tool_calls"), builder)))
     legacy = message.get("function_call")
     if isinstance(legacy, dict) and isinstance(legacy.get("name"), str) and legacy["name"]:
         placed_blocks.append((("function_call", 0), _read_legacy_call(legacy, builder)))
+    return placed_blocks
+
+
+def _read_audio(audio: Any) -> list[tuple[Place, ContentBlock]]:
+    """Read a spoken answer: its transcript and its data. The wire does not name the format of the data."""
+    placed_blocks: list[tuple[Place, ContentBlock]] = []
+    transcript, data = (audio.get("transcript"), audio.get("data")) if isinstance(audio, dict) else (None, None)
+    if isinstance(transcript, str) and transcript:
+        placed_blocks.append(((TRANSCRIPT, 0), TextBlock(transcript, {"dialect": NAME, "at": TRANSCRIPT})))
+    if isinstance(data, str) and data:
+        block = AudioBlock(ImageSource("base64", data), "audio/*", provider_raw={"dialect": NAME, "at": AUDIO})
+        placed_blocks.append(((AUDIO, 0), block))
     return placed_blocks
 
 
@@ -152,6 +170,8 @@ def read_parts(message: dict[str, Any], where: str) -> list[tuple[Place, Content
         return []
     if isinstance(content, str):
         return [(("content", 0), TextBlock(content))]
+    if isinstance(content, dict):  # Cloudflare parses JSON for the client
+        return [(("content", 0), TextBlock(msgspec.json.encode(content).decode()))]
     parts = enumerate(expect_list(content, f"{where}.content"))
     return [(("content", at), _read_part(expect_object(part, f"{where}.content[{at}]"))) for at, part in parts]
 
@@ -253,6 +273,8 @@ def unsupported_reason(block: ContentBlock, role: Role, *, is_native: bool) -> s
             return None if "at" in notes and role is Role.ASSISTANT else "reasoning of another provider"
         case ToolUseBlock() | InvalidToolUseBlock():
             return None if role is Role.ASSISTANT else "only an assistant calls tools here"
+        case AudioBlock() if notes.get("at") == AUDIO and role is Role.ASSISTANT:
+            return None
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
             if role is not Role.USER and not is_native:
                 return f"only users send such blocks here, not a message of role {role.value}"
@@ -291,6 +313,9 @@ def default_message(
                 calls.append(write_call(block))
             case "function_call":
                 fields["function_call"] = write_call(block)
+            case str(place) if place in (TRANSCRIPT, AUDIO):
+                text = block.source.data if isinstance(block, AudioBlock) else getattr(block, "text", "")
+                fields.setdefault("audio", {})[place.removeprefix("audio.")] = text
             case field:
                 text = block.data if isinstance(block, RedactedThinkingBlock) else getattr(block, "text", "")
                 for key in (field, *get_notes(getattr(block, "provider_raw", None), NAME).get("also", ())):
@@ -314,7 +339,14 @@ def default_content(parts: list[dict[str, Any]], form: str | None, role: Role, *
     is_plain = all(_is_plain_part(part) for part in parts)
     if form == "list" or not is_plain or (len(parts) > 1 and not reply):
         return parts
-    return "".join(part["text"] for part in parts)
+    text = "".join(part["text"] for part in parts)
+    return _parse_object(text) if form == "object" else text
+
+
+def _parse_object(text: str) -> Any:
+    """Return the object in a text that was read as one; a text that is no longer an object stays a text."""
+    value, problem = read_arguments(text)
+    return value if problem is None else text
 
 
 def _is_plain_part(part: dict[str, Any]) -> bool:

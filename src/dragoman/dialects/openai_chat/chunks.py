@@ -238,7 +238,7 @@ class PartialChoice:
             for detail in _expect_objects(value, key):
                 yield from self._add_detail(detail)
         elif key == "audio" and isinstance(value, dict):
-            self._add_audio(value)
+            yield from self._add_audio(value)
         else:
             self.message[key] = _merge_value(self.message.get(key), value)
 
@@ -251,6 +251,8 @@ class PartialChoice:
 
     def _add_content(self, value: Any) -> Iterator[Piece]:
         parts = self.message.get("content")
+        if isinstance(value, dict):  # Cloudflare parses JSON for the client
+            value = msgspec.json.encode(value).decode()
         if isinstance(value, str) and not isinstance(parts, list):
             self.message["content"] = ""
             self._append_text(("content", 0), value)
@@ -358,12 +360,15 @@ class PartialChoice:
             target.update(previous_text)
         yield Piece(place, "thinking" if self.origin in (None, "reasoning_details") else "grows", text)
 
-    def _add_audio(self, value: dict[str, Any]) -> None:
+    def _add_audio(self, value: dict[str, Any]) -> Iterator[Piece]:
         audio = self.message["audio"] = self.message.get("audio") or {}
         audio.update(value)
         for name in ("data", "transcript"):
             if isinstance(value.get(name), str):
-                self._append_text((f"audio.{name}", 0), value[name])
+                place = (f"audio.{name}", 0)
+                self._append_text(place, value[name])
+                if value[name]:
+                    yield Piece(place, "text" if name == "transcript" else "grows", value[name])
 
 
 def _expect_objects(value: Any, where: str) -> list[dict[str, Any]]:

@@ -12,13 +12,16 @@ from typing import Any, Final
 from dragoman.dialects.openai_chat import fast_path
 from dragoman.dialects.openai_chat.blocks import (
     ABSENT,
+    AUDIO,
     LEGACY_ID,
     NAME,
     TIERS,
+    TRANSCRIPT,
     default_content,
     default_message,
     is_written_as_text,
     make_message_notes,
+    place_of,
     read_blocks,
     read_parts,
     unsupported_reason,
@@ -48,7 +51,7 @@ from dragoman.jsontext import (
     text_or_none,
     text_tuple,
 )
-from dragoman.message import ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
+from dragoman.message import AudioBlock, ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
 from dragoman.wire.losses import error_flag_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
@@ -136,11 +139,19 @@ def _write_messages(message: Message, losses: list[Loss]) -> list[dict[str, Any]
         return [made for block in message.content for made in _write_results(block, message, losses)]
     notes = get_notes(message.metadata.provider_raw, NAME)
     find_reason = partial(unsupported_reason, role=message.role, is_native=notes.get("form") == "list")
-    blocks = supported_blocks(message.content, find_reason, NAME, losses, message)
+    content = message.content if notes else [_to_content(block) for block in message.content]
+    blocks = supported_blocks(content, find_reason, NAME, losses, message)
     losses.extend(_name_losses(blocks, message))
     if message.content and not blocks:
         return []
     return [apply_diff(default_message(message.role, blocks, notes), notes.get("residue"))]
+
+
+def _to_content(block: ContentBlock) -> ContentBlock:
+    """Return a block of a spoken answer as content: a request refers to such an answer by an id, which expires."""
+    if isinstance(block, TextBlock | AudioBlock) and place_of(block) in (TRANSCRIPT, AUDIO):
+        return block.replace(provider_raw=None)
+    return block
 
 
 def _write_results(block: ContentBlock, message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
@@ -175,7 +186,8 @@ def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> T
     content = wire.get("content", ABSENT)
     notes: dict[str, Any] = {} if provider_id in (None, result_id) else {"id": provider_id}
     if not isinstance(content, str):
-        notes["form"] = "list" if isinstance(content, list) else "null" if content is None else "absent"
+        forms = {list: "list", dict: "object", type(None): "null"}
+        notes["form"] = forms.get(type(content), "absent")
     return result.replace(provider_raw=make_notes(NAME, _default_result(result, notes), wire, **notes))
 
 

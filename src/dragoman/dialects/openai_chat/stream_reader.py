@@ -51,6 +51,7 @@ from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
 
+_THINKING_PART_KEYS: Final = frozenset({"type", "thinking"})
 _MAX_TRIES: Final = 16  # chunks of other shapes, before the reader stops to look for a repeated shape
 _LONE_SURROGATE: Final = "half of a character in a text"
 
@@ -299,7 +300,7 @@ class StreamReader(BaseStreamReader):
             if not is_open:
                 self._deferred_keys.add(key)
             return
-        raw = None if is_open else self._make_block_notes(place, piece.text)
+        raw = self._later_part_notes(piece) if is_open else self._make_block_notes(place, piece.text)
         self._open_places.add(place)
         if signature is not None:
             self._signatures[at] = signature
@@ -336,6 +337,14 @@ class StreamReader(BaseStreamReader):
         others = [other for other in THINKING_FIELDS if other != key and key in (*THINKING_FIELDS, "reasoning_details")]
         repeated_keys = [other for other in others if first.texts.get((other, 0), [""])[-1] == text]
         return {**raw, "beside": repeated_keys} if repeated_keys else raw
+
+    def _later_part_notes(self, piece: Piece) -> ProviderRaw | None:
+        """Return the notes of a thinking part that has other fields than at its start, such as ``closed``."""
+        key, at = piece.place
+        part = self._completion.first.get_part(at) if key == "content" and piece.kind == "thinking" else None
+        if part is None or part.keys() <= _THINKING_PART_KEYS:
+            return None
+        return {"dialect": NAME, "at": key, **_block_notes(_read_single_block(key, [part]))}
 
     def _read_call(self, piece: Piece, index: int, events: list[StreamEvent]) -> None:
         """Emit a call once its name is known; input that was read before it waits."""
@@ -414,6 +423,7 @@ _BLOCK_KEYS: Final = (
     "reasoning_details",
     "tool_calls",
     "function_call",
+    "audio",
 )
 
 

@@ -128,6 +128,9 @@ class StreamWriter(BaseStreamWriter):
         rest = {key: value for key, value in message.items() if self._message.get(key, _TEXT_MARK) != value}
         if self._has_content or ("content" in self._message and message.get("content") is None):
             rest.pop("content", None)
+        audio = notes.get("residue", {}).get("in", {}).get("audio", {}).get("set")
+        if audio:
+            rest["audio"] = audio
         if self._has_content and not self._has_parts and notes.get("form") == "list":
             rest["content"] = []  # the words were the words of a part
         return rest
@@ -191,7 +194,8 @@ class StreamWriter(BaseStreamWriter):
             return out
         block.raw = {**(block.raw or {}), **(raw or {})}
         update = self._make_delta(ThinkingBlock(_TEXT_MARK, signature, block.raw))
-        if update == block.start or "reasoning_details" not in update:
+        has_more = "reasoning_details" in update or isinstance(update.get("content"), list)
+        if update == block.start or not has_more:
             return out
         block.start = update
         return out + b'""'.join(self._make_template(update))

@@ -168,7 +168,9 @@ _ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs
 def complete_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> dict[str, Any]:
     """Add a name and a status to an item of another origin, as this API has them."""
     kind = item.get("type", "message")
-    fields = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_dragoman_{place}", "type": kind}
+    if kind not in _ID_PREFIXES:
+        return item
+    fields = {"id": f"{_ID_PREFIXES[kind]}_dragoman_{place}", "type": kind}
     if kind in ("message", "function_call"):
         fields["status"] = "incomplete" if is_cut else "completed"
     if kind == "message" and isinstance(item.get("content"), list):
@@ -208,6 +210,8 @@ def _read_stop(body: dict[str, Any], content: list[ContentBlock]) -> StopReason:
             return _read_limit(body)
         case "cancelled":
             return StopReason.CANCELLED
+        case "queued" | "in_progress":  # it runs in the background
+            return StopReason.PAUSED
         case _:
             return StopReason.UNKNOWN
 

@@ -1,0 +1,313 @@
+"""Shapes that providers send beside the common ones: each is read for what it says and comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dragoman import dialects
+from dragoman.cli.prove import differences
+from dragoman.event import fold, unfold
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import AudioBlock, Role, TextBlock, TokenUsage
+from tests.dialects.test_grid import CALLS, REQUEST, message
+
+ANTHROPIC = dialects.load("anthropic")
+CHAT = dialects.load("openai_chat")
+RESPONSES = dialects.load("openai_responses")
+GEMINI = dialects.load("gemini")
+
+
+def check(dialect: ModuleType, part: str, wire: Any, provider: str = "somebody") -> None:
+    """Verify that one part of an exchange comes back as it was."""
+    record = {"provider": provider, "status": 200, part: wire, "stream_format": None}
+    assert list(differences(record, dialect)) == [("reply" if part == "response" else part, None)]
+
+
+def stream_of(events: list[dict[str, Any]], *, named: bool = False, done: bool = False) -> str:
+    lines = [f"event: {event.get('type')}\n" * named + f"data: {json.dumps(event)}\n\n" for event in events]
+    return "".join(lines) + "data: [DONE]\n\n" * done
+
+
+def read_stream(dialect: ModuleType, stream: str, quirks: tuple[str, ...] = ()) -> Reply:
+    reader = dialect.stream_reader(None, quirks)
+    return fold([*reader.feed(stream.encode()), *reader.close()])
+
+
+# --- Anthropic -------------------------------------------------------------------------------------------------------
+
+SEARCH = [
+    {"type": "server_tool_use", "id": "srv_1", "name": "tool_search_tool_regex", "input": {"query": "weather"}},
+    {
+        "type": "tool_search_tool_result",
+        "tool_use_id": "srv_1",
+        "content": {
+            "type": "tool_search_tool_search_result",
+            "tool_references": [{"type": "tool_reference", "tool_name": "weather"}],
+        },
+    },
+]
+CALL = {
+    "type": "tool_use",
+    "id": "toolu_1",
+    "name": "weather",
+    "input": {},
+    "caller": {"type": "code_execution_20250825", "tool_id": "srv_1"},
+}
+
+
+def anthropic_answer(*content: dict[str, Any], stop_reason: str = "end_turn") -> dict[str, Any]:
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    top = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-8"}
+    return {**top, "content": list(content), "stop_reason": stop_reason, "stop_sequence": None, "usage": usage}
+
+
+def anthropic_stream(*blocks: tuple[dict[str, Any], list[dict[str, Any]]], stop_reason: str = "end_turn") -> str:
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**anthropic_answer(), "stop_reason": None}},
+    ]
+    for index, (start, deltas) in enumerate(blocks):
+        events.append({"type": "content_block_start", "index": index, "content_block": start})
+        events.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas)
+        events.append({"type": "content_block_stop", "index": index})
+    delta = {"stop_reason": stop_reason, "stop_sequence": None}
+    events += [{"type": "message_delta", "delta": delta, "usage": {"output_tokens": 3}}, {"type": "message_stop"}]
+    return stream_of(events, named=True)
+
+
+def test_tool_search_compaction_and_callers_of_anthropic_come_back() -> None:
+    compaction = {"type": "compaction", "content": "We talked about the weather."}
+    check(ANTHROPIC, "response", anthropic_answer(compaction, *SEARCH, CALL, stop_reason="tool_use"))
+    stream = anthropic_stream(
+        ({"type": "compaction", "content": None}, [{"type": "compaction_delta", "content": "We talked."}]),
+        (SEARCH[0] | {"input": {}}, [{"type": "input_json_delta", "partial_json": '{"query":"weather"}'}]),
+        (SEARCH[1], []),
+        (CALL, [{"type": "input_json_delta", "partial_json": '{"city":"x"}'}]),
+        ({"type": "a_newer_block", "x": 1}, [{"type": "a_newer_delta", "y": 2}]),
+        stop_reason="tool_use",
+    )
+    check(ANTHROPIC, "stream", stream)
+    reply = read_stream(ANTHROPIC, stream)
+    assert [block.type for block in reply.content] == ["opaque", "opaque", "opaque", "tool_use", "opaque"]
+    assert reply.content[0].wire == {"type": "compaction", "content": "We talked."}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "From now on, be brief.",
+        [{"type": "text", "text": "From now on, be brief.", "cache_control": {"type": "ephemeral"}}],
+        [{"type": "tool_addition", "tool": {"name": "weather", "input_schema": {"type": "object"}}}],
+    ],
+)
+def test_a_system_message_in_the_middle_of_the_list_stays_there(content: Any) -> None:
+    messages = [{"role": "user", "content": "Hi."}, {"role": "system", "content": content}]
+    wire = {"model": "claude-opus-4-8", "max_tokens": 1, "messages": [*messages, {"role": "user", "content": "Go."}]}
+    check(ANTHROPIC, "request", wire)
+    assert [one.role for one in ANTHROPIC.read_request(wire).messages] == [Role.USER, Role.SYSTEM, Role.USER]
+
+
+def test_a_tool_reference_in_a_result_comes_back() -> None:
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": [{"type": "tool_reference", "tool_name": "weather"}],
+    }
+    messages = [{"role": "assistant", "content": [CALL]}, {"role": "user", "content": [result]}]
+    check(ANTHROPIC, "request", {"model": "claude-opus-4-8", "max_tokens": 1, "messages": messages})
+
+
+# --- Responses -------------------------------------------------------------------------------------------------------
+
+
+def said(text: str, phase: str) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    top = {"type": "message", "id": f"msg_{phase}", "role": "assistant", "status": "completed", "phase": phase}
+    return {**top, "content": content}
+
+
+ITEMS: list[dict[str, Any]] = [
+    {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []},
+    {"type": "mcp_approval_request", "id": "mcpr_1", "name": "n", "arguments": "{}", "server_label": "s"},
+    said("First I search.", "commentary"),
+    {"type": "tool_search_call", "id": "ts_1", "call_id": None, "execution": "server", "arguments": {"query": "x"}},
+    {"type": "tool_search_output", "id": "to_1", "call_id": None, "execution": "server", "tools": []},
+    {"type": "mcp_call", "id": "mcp_1", "name": "n", "arguments": "{}", "output": "o", "server_label": "s"},
+    {"type": "shell_call", "id": "sh_1", "call_id": "c1", "action": {"commands": ["ls"]}, "status": "completed"},
+    {"type": "apply_patch_call", "id": "ap_1", "call_id": "c2", "operation": {"type": "delete_file", "path": "x"}},
+    {"type": "function_call", "id": "fc_1", "call_id": "c3", "name": "f", "namespace": "ns", "arguments": "{}"},
+    said("Done.", "final_answer"),
+    {"type": "a_newer_item", "id": "new_1", "x": 1},
+]
+
+
+def response(output: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    top = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-5", "status": "completed"}
+    return {**top, "output": output, **fields}
+
+
+def test_items_of_responses_come_back_in_their_order() -> None:
+    check(RESPONSES, "response", response(ITEMS))
+    reply = RESPONSES.read_reply(response(ITEMS))
+    assert reply.stop_reason is StopReason.TOOL_USE
+    texts = [block.text for block in reply.content if isinstance(block, TextBlock)]
+    assert texts == ["First I search.", "Done."]
+    answers = [
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"type": "shell_call_output", "call_id": "c1", "output": [{"stdout": "x", "stderr": ""}]},
+        {"type": "apply_patch_call_output", "call_id": "c2", "status": "completed"},
+        {"type": "function_call_output", "call_id": "c3", "output": "r"},
+    ]
+    tools = [
+        {"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": "f", "parameters": {}}]},
+        *({"type": kind} for kind in ("shell", "apply_patch", "tool_search")),
+        {"type": "function", "name": "g", "parameters": {}, "defer_loading": True},
+    ]
+    entered = [{"role": "user", "content": "Go."}, *ITEMS, *answers, {"role": "user", "content": "And now?"}]
+    check(RESPONSES, "request", {"model": "gpt-5", "input": entered, "tools": tools})
+
+
+def test_a_stream_with_all_of_these_items_folds_to_the_whole_response() -> None:
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    started, complete = response([], status="in_progress"), response(ITEMS, usage=usage)
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": started}]
+    for index, item in enumerate(ITEMS):
+        events.append({"type": "response.output_item.added", "output_index": index, "item": item})
+        events.append({"type": "response.a_newer_event", "output_index": index, "x": 1})
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    events.append({"type": "response.completed", "response": complete})
+    stream = stream_of([{**event, "sequence_number": at} for at, event in enumerate(events)], named=True)
+    check(RESPONSES, "stream", stream)
+    assert RESPONSES.write_reply(read_stream(RESPONSES, stream)).wire == complete
+
+
+@pytest.mark.parametrize("status", ["queued", "in_progress"])
+def test_a_response_that_runs_in_the_background_is_paused_and_not_empty(status: str) -> None:
+    wire = response([], status=status, background=True)
+    reply = RESPONSES.read_reply(wire)
+    assert (reply.stop_reason, reply.fault) == (StopReason.PAUSED, None)
+    check(RESPONSES, "response", wire)
+
+
+# --- Chat Completions ------------------------------------------------------------------------------------------------
+
+AUDIO = {"id": "audio_1", "data": "UklGRg==", "expires_at": 1, "transcript": "Hi there."}
+
+
+def completion(**fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", **fields}, "finish_reason": "stop", "logprobs": None}
+    return {"id": "c_1", "object": "chat.completion", "created": 1, "model": "gpt-audio", "choices": [choice]}
+
+
+def chunks(*deltas: dict[str, Any], finish_reason: str | None = "stop") -> str:
+    top = {"id": "c_1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-audio"}
+    events = [{**top, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    if finish_reason is not None:
+        events.append({**top, "choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]})
+    return stream_of(events, done=True)
+
+
+def test_a_spoken_answer_is_its_transcript_and_its_data() -> None:
+    wire = completion(content=None, refusal=None, audio=AUDIO)
+    check(CHAT, "response", wire)
+    stream = chunks(
+        {"role": "assistant", "audio": {"id": "audio_1", "transcript": "Hi"}},
+        {"audio": {"transcript": " there."}},
+        {"audio": {"data": "UklG"}},
+        {"audio": {"data": "Rg=="}},
+        {"audio": {"expires_at": 1}},
+    )
+    check(CHAT, "stream", stream)
+    for reply in (CHAT.read_reply(wire), read_stream(CHAT, stream)):
+        assert (reply.fault, [block.type for block in reply.content]) == (None, ["text", "audio"])
+        assert reply.content[0].text == "Hi there."
+        assert isinstance(reply.content[1], AudioBlock)
+        assert reply.content[1].source.data == "UklGRg=="
+        assert CHAT.write_reply(reply).wire["choices"][0]["message"]["audio"] == AUDIO
+
+
+def test_a_spoken_answer_is_sent_back_as_text_because_its_id_expires() -> None:
+    reply = CHAT.read_reply(completion(content=None, audio=AUDIO))
+    spoken = message(Role.ASSISTANT, *reply.content)
+    written = CHAT.write_request(REQUEST.replace(messages=(message(Role.USER, TextBlock("Hi.")), spoken)))
+    assert written.wire["messages"][1] == {"role": "assistant", "content": "Hi there."}
+    assert [loss.block_type for loss in written.losses] == ["audio"]
+    wire = {"model": "m", "messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}
+    check(CHAT, "request", wire)
+
+
+def test_content_that_is_an_object_is_read_as_its_json() -> None:
+    wire = completion(content={"city": "Łódź", "degrees": 1.0})
+    check(CHAT, "response", wire)
+    check(CHAT, "stream", chunks({"role": "assistant", "content": {"city": "Łódź"}}))
+    assert CHAT.read_reply(wire).content == (TextBlock('{"city":"Łódź","degrees":1.0}'),)
+    messages = [{"role": "user", "content": {"a": 1}}, {"role": "tool", "tool_call_id": "c", "content": {"a": 2}}]
+    check(CHAT, "request", {"model": "m", "messages": messages})
+
+
+def test_a_thinking_part_that_is_closed_later_stays_closed() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    check(CHAT, "response", completion(content=[{**thought, "closed": True}, {"type": "text", "text": "Yes."}]))
+    stream = chunks(
+        {"role": "assistant", "content": [thought]},
+        {"content": [{**thought, "closed": True}]},
+        {"content": "Yes."},
+    )
+    check(CHAT, "stream", stream)
+    content = CHAT.write_reply(read_stream(CHAT, stream)).wire["choices"][0]["message"]["content"]
+    assert [part.get("closed") for part in content] == [True, None]
+
+
+def test_openrouter_may_end_a_stream_without_a_finish_reason() -> None:
+    stream = chunks({"role": "assistant", "content": "Yes."}, finish_reason=None)
+    check(CHAT, "stream", stream, provider="openrouter")
+    assert read_stream(CHAT, stream, ("terminal_reason_optional",)).fault is None
+    assert read_stream(CHAT, stream).fault.code == "stream_incomplete"
+
+
+# --- Gemini ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_model_armor_stopped_is_a_refusal() -> None:
+    candidate = {"content": {"role": "model", "parts": [{"text": "No."}]}, "finishReason": "MODEL_ARMOR", "index": 0}
+    wire = {"candidates": [candidate], "modelVersion": "gemini-3-pro"}
+    check(GEMINI, "response", wire)
+    assert GEMINI.read_reply(wire).stop_reason is StopReason.REFUSAL
+    blocked = {"promptFeedback": {"blockReason": "MODEL_ARMOR"}, "modelVersion": "gemini-3-pro"}
+    assert GEMINI.read_reply(blocked).stop_reason is StopReason.REFUSAL
+
+
+# --- every dialect ---------------------------------------------------------------------------------------------------
+
+NEWER = ({"type": "a.newer.event", "event_type": "a.newer.event", "x": 1}, {"aNewerEvent": {"x": 1}}, {"x": [1]})
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_events_and_fields_of_a_newer_version_never_break_a_stream(name: str) -> None:
+    dialect = dialects.load(name)
+    framing = "ndjson" if name.startswith("bedrock") else None
+    usage = TokenUsage(input_tokens=1, output_tokens=2)
+    reply = Reply(content=(TextBlock("Hi."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m", usage=usage)
+    writer = dialect.stream_writer(framing)
+    data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+    is_sse = data.startswith((b"data: ", b"event: "))
+    gap, label = (b"\n\n", b"data: ") if is_sse else (b"\n", b"")
+    frames = data.split(gap)
+
+    def read(changed: list[bytes]) -> Reply:
+        reader = dialect.stream_reader(framing)
+        return fold([*reader.feed(gap.join(changed)), *reader.close()])
+
+    whole = read(frames)
+    for place in range(1, len(frames)):
+        for event in NEWER:
+            again = read([*frames[:place], label + json.dumps(event).encode(), *frames[place:]])
+            assert (again.fault, again.content) == (whole.fault, whole.content)
+    for place, frame in enumerate(frames):
+        head, _, text = frame.rpartition(label) if is_sse else (b"", b"", frame)
+        if text.startswith(b"{"):
+            longer = json.dumps({**json.loads(text), "a_newer_field": {"x": [1, None]}}).encode()
+            assert read([*frames[:place], head + label + longer, *frames[place + 1 :]]).content == whole.content
