@@ -9,9 +9,7 @@ import os
 import signal
 import threading
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus"))
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
 IS_FULL = IS_LONG or os.environ.get("DRAGOMAN_TESTS") == "full"
-_RECORD_SAMPLING = {"openai-chat": 5, "openai-responses": 4, "anthropic": 4, "gemini": 3}  # one record of so many
 
 if weights := find_weights():
     os.environ[WEIGHTS_VARIABLE] = str(weights)  # tests change the data directory, and no test fetches the weights
@@ -42,14 +39,6 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("default"), max_examples=5_000)
 settings.load_profile(os.environ.get("DRAGOMAN_HYPOTHESIS", "default"))
-
-
-def is_sampled(record: Mapping[str, Any]) -> bool:
-    """Whether an SDK checks this record: every record in the full run, otherwise a sample of the frequent dialects.
-
-    dialects/test_corpus.py checks the round trip of every record in every run.
-    """
-    return IS_FULL or zlib.crc32(record["id"].encode()) % _RECORD_SAMPLING.get(record["dialect"], 1) == 0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

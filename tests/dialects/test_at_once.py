@@ -25,9 +25,9 @@ from dragoman.event import (
 )
 from dragoman.exchange import Fault, Reply, StopReason
 from dragoman.message import InvalidToolUseBlock, TextBlock, TokenUsage
+from tests.corpus import records
 from tests.dialects.damage import calls_of, events_of, text_of
 from tests.dialects.test_grid import CALLS
-from tests.dialects.test_sdk import records
 
 NAMES = ("cohere", "ollama")
 USAGE = UsageUpdate(TokenUsage(input_tokens=8, output_tokens=42))

@@ -10,23 +10,16 @@ import msgspec
 import pytest
 
 from dragoman import dialects
-from dragoman.cli.prove import read_records
 from dragoman.dialects.anthropic import fast_path as anthropic_fast_path
 from dragoman.dialects.openai_chat import fast_path as chat_fast_path
 from dragoman.errors import DragomanError
-from tests.conftest import CORPUS, is_sampled
+from tests.corpus import records
 
 ANTHROPIC, CHAT = dialects.load("anthropic"), dialects.load("openai_chat")
 
 
-def recorded_requests(dialect: str) -> Iterator[dict[str, Any]]:
-    files = sorted(CORPUS.glob("*.jsonl.gz"))
-    if not files:
-        pytest.skip(f"no recorded traffic at {CORPUS}; set DRAGOMAN_CORPUS to its folder")
-    for file in files:
-        for record in read_records(file):
-            if record["dialect"] == dialect and isinstance(record.get("request"), dict) and is_sampled(record):
-                yield record["request"]
+def recorded_requests(name: str) -> Iterator[dict[str, Any]]:
+    return (record["request"] for _, record in records(name, part="request", sample=150))
 
 
 def skip_fast_paths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +52,7 @@ def read_and_write(wire: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("source", "function"),
-    [("openai-chat", CHAT.read_request), ("openai-chat", convert), ("anthropic", read_and_write)],
+    [("openai_chat", CHAT.read_request), ("openai_chat", convert), ("anthropic", read_and_write)],
     ids=["chat is read", "chat becomes anthropic", "anthropic is read and written"],
 )
 def test_recorded_requests_have_the_same_result_on_both_paths(
@@ -82,7 +75,7 @@ def test_most_recorded_messages_and_tools_take_the_fast_path(monkeypatch: pytest
             return result
 
         monkeypatch.setattr(chat_fast_path, name, count)
-    for wire in recorded_requests("openai-chat"):
+    for wire in recorded_requests("openai_chat"):
         encode_result(CHAT.read_request, wire)
     assert paths["read_tool fast"] > paths["read_tool general"] / 2
     assert paths["read_message fast"] > paths["read_message general"] / 2

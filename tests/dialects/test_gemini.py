@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from dragoman import dialects
-from dragoman.cli.prove import read_records
 from dragoman.dialects import gemini
 from dragoman.event import (
     BlockComplete,
@@ -40,7 +38,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from tests.conftest import CORPUS
+from tests.corpus import records
 from tests.dialects.test_grid import CALLS, REQUEST, message
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -273,22 +271,10 @@ def test_foreign_reasoning_is_never_streamed() -> None:
     assert read_stream(data).content == (TextBlock("Hi."),)
 
 
-def recorded_streams(every: int) -> Iterator[tuple[str, str, list[StreamEvent]]]:
-    """Yield every n-th recorded stream of every dialect as events."""
-    files = sorted(CORPUS.glob("*.jsonl.gz"))
-    if not files:
-        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    known = {
-        also: name
-        for name in dialects.callable_names()
-        for also in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
-    }
-    for file in files:
-        for record in read_records(file):
-            name = known.get(record["dialect"])
-            chosen = name == gemini.NAME or zlib.crc32(record["id"].encode()) % every == 0
-            if name is None or not record.get("stream") or record["status"] not in (200, None) or not chosen:
-                continue
+def recorded_streams() -> Iterator[tuple[str, str, list[StreamEvent]]]:
+    """Yield recorded streams of every dialect as events."""
+    for name, record in records(*dialects.callable_names(), part="stream", sample=30):
+        if record["status"] in (200, None):
             reader = dialects.load(name).stream_reader(record["stream_format"])
             events = reader.feed(record["stream"].encode("utf-8", "surrogatepass"))
             yield record["id"], name, [*events, *reader.close()]
@@ -312,7 +298,7 @@ HALF = re.compile("[\ud800-\udfff]")
 
 def test_every_delta_is_written_immediately_for_streams_of_every_dialect() -> None:
     seen: dict[str, int] = {}
-    for record, name, events in recorded_streams(every=5):
+    for record, name, events in recorded_streams():
         seen[name] = seen.get(name, 0) + 1
         writer = gemini.stream_writer()
         data = []

@@ -6,8 +6,6 @@ The recorded traffic is read where it lies, and never copied.
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import dialects
-from dragoman.cli.prove import read_records
 from dragoman.dialects import openai_responses
 from dragoman.event import (
     BlockComplete,
@@ -44,7 +41,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from tests import strategies
-from tests.conftest import CORPUS
+from tests.corpus import records
 
 USAGE = TokenUsage(input_tokens=8, output_tokens=42)
 OWN = {"dialect": "openai_responses"}
@@ -79,20 +76,6 @@ def said_in(reply: Reply) -> list[Any]:
 # --- recorded streams ------------------------------------------------------------------------------------------------
 
 
-def recorded(name: str, every: int) -> Iterator[dict[str, Any]]:
-    """The records of a dialect that are streams: always the same ones, of so many one."""
-    files = sorted(CORPUS.glob("*.jsonl.gz"))
-    if not files:
-        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    also = (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
-    for file in files:
-        for record in read_records(file):
-            is_stream = record.get("stream") and record["status"] in (200, None) and record["dialect"] in also
-            if is_stream and zlib.crc32(record["id"].encode()) % every == 0:
-                yield record
-
-
-EVERY = {"openai_chat": 4, "openai_responses": 4, "anthropic": 2, "gemini": 2}
 IDS_CHANGE = ("openrouter-1ac637d5ee6bac",)  # its last event calls the reasoning otherwise than the ones before
 
 
@@ -100,7 +83,9 @@ IDS_CHANGE = ("openrouter-1ac637d5ee6bac",)  # its last event calls the reasonin
 @pytest.mark.parametrize("name", dialects.callable_names())
 def test_every_delta_of_any_dialect_is_written_at_once_and_says_the_same(name: str) -> None:
     count = 0
-    for record in recorded(name, EVERY.get(name, 1)):
+    for _, record in records(name, part="stream", sample=50):
+        if record["status"] not in (200, None):
+            continue
         count += 1
         events = read(record["stream"].encode("utf-8", "surrogatepass"), dialects.load(name), record["stream_format"])
         reply = fold(events)

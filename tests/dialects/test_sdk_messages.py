@@ -6,8 +6,6 @@ SDKs are asked stands in ``test_sdk``.
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -22,9 +20,11 @@ from dragoman import dialects
 from dragoman.cli.prove import first_difference
 from dragoman.event import StreamEvent, fold
 from dragoman.exchange import Reply
+from tests.conftest import IS_FULL
+from tests.corpus import records
 from tests.dialects.damage import events_of
 from tests.dialects.test_at_once import written
-from tests.dialects.test_sdk import COMPARED, REPLIES, Loopback, plain, records
+from tests.dialects.test_sdk import COMPARED, REPLIES, Loopback, plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 
@@ -32,7 +32,6 @@ NAMES = ("anthropic", "openai_chat")
 TYPES: dict[str, TypeAdapter[Any]] = {"anthropic": TypeAdapter(Message), "openai_chat": TypeAdapter(ChatCompletion)}
 # The SDKs take their time, so one record in so many is looked at each time; all of them if asked. When all were
 # (November 2026), nothing was different.
-EVERY = 1 if os.environ.get("DRAGOMAN_SDK") == "all" else 12
 
 
 class Server(Loopback):
@@ -56,13 +55,6 @@ def server() -> Iterator[Server]:
     made = Server()
     yield made
     made.close()
-
-
-def sampled(*sources: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Some of the records, always the same ones."""
-    for source, record in records(*sources):
-        if zlib.crc32(record["id"].encode()) % EVERY == 0 and record["status"] in (200, None):
-            yield source, record
 
 
 def others(name: str) -> list[str]:
@@ -98,26 +90,26 @@ def test_the_sdk_takes_a_whole_reply_of_ours(name: str, reply: str, server: Serv
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sdk_takes_what_another_provider_answered(name: str, server: Server) -> None:
     differences, count = {}, 0
-    for source, record in sampled(*others(name)):
-        if isinstance(record.get("response"), dict):
+    for source, record in records(*others(name), part="response", sample=25):
+        if record["status"] in (200, None):
             reply = dialects.load(source).read_reply(record["response"])
             if reply.fault is None:
                 differences[record["id"]] = is_heard_whole(name, reply, server)
                 count += 1
     assert {record: found for record, found in differences.items() if found is not None} == {}
-    assert count > 100
+    assert count > (1_000 if IS_FULL else 60)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sdk_hears_what_another_provider_streamed(name: str, server: Server) -> None:
     dialect = dialects.load(name)
     differences, count = {}, 0
-    for source, record in sampled(*others(name)):
-        if record.get("stream"):
+    for source, record in records(*others(name), part="stream", sample=15):
+        if record["status"] in (200, None):
             data = record["stream"].encode("utf-8", "surrogatepass")
             events = events_of(dialects.load(source), [data], record["stream_format"])
             if fold(events).fault is None:
                 differences[record["id"]] = is_heard_streamed(dialect, events, server)
                 count += 1
     assert {record: found for record, found in differences.items() if found is not None} == {}
-    assert count > 50
+    assert count > (500 if IS_FULL else 40)

@@ -8,14 +8,12 @@ and has no message that grows: the lines are put together here, from its models.
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from zlib import crc32
 
 import ollama
 import pydantic
@@ -27,15 +25,14 @@ from dragoman.errors import FormatError
 from dragoman.event import StreamError, fold, unfold
 from dragoman.exchange import Fault, StopReason
 from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, ToolUseBlock
+from tests.corpus import records
 from tests.dialects.test_grid import CALLS, PIXEL
-from tests.dialects.test_sdk import TEXT, read_stream, records, said_by, some_records, strings_in, unknown
+from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in, unknown
 
 OLLAMA = dialects.load("ollama")
+OTHERS = [name for name in dialects.callable_names() if name != "ollama"]
 ASKED: Any = [{"role": "user", "content": "Hi."}]  # the server answers with a record, whatever it is asked
 ANSWER = b'{"model":"m","message":{"role":"assistant","content":"Hi."},"done":true}\n'
-EVERY = (
-    1 if os.environ.get("DRAGOMAN_SDK") == "all" else 15
-)  # of the records of other dialects, the same ones each time
 
 
 # --- the socket ------------------------------------------------------------------------------------------------------
@@ -144,9 +141,7 @@ def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) 
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
-    for source, record in some_records(*(source for source in dialects.callable_names() if source != "ollama")):
-        if not isinstance(record.get("request"), dict) or crc32(record["id"].encode()) % EVERY:
-            continue
+    for source, record in records(*OTHERS, part="request", sample=20):
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
@@ -163,7 +158,7 @@ def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) 
             for kind, words in said_by(request)
             if words not in strings and not (kind == "text" and words in together)
         )
-    assert set(count) == set(dialects.callable_names()) - {"ollama"}
+    assert set(count) == set(OTHERS)
     assert lost == []
     assert found == {}
 
@@ -280,11 +275,11 @@ def test_the_sdk_raises_for_a_failed_stream(loopback: Loopback) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [name for name in dialects.callable_names() if name != "ollama"])
+@pytest.mark.parametrize("source", OTHERS)
 def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
-    for _, record in records(source):
-        if not record.get("stream") or record["status"] not in (200, None) or crc32(record["id"].encode()) % EVERY:
+    for _, record in records(source, part="stream", sample=15):
+        if record["status"] not in (200, None):
             continue
         reader, writer = dialects.load(source).stream_reader(record["stream_format"]), OLLAMA.stream_writer()
         data = record["stream"].encode("utf-8", "surrogatepass")

@@ -1,17 +1,13 @@
 """What OpenAI's SDK makes of the answers and streams that we write for the Responses API, over a real socket.
 
-What it makes of recorded streams, and of requests, is in ``test_sdk.py``. The recorded traffic is read where it lies,
-and never copied; ``DRAGOMAN_SDK_EVERY=1`` has all of it looked at, and not always the same part of it.
+``test_sdk.py`` tests recorded streams and requests.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
-import zlib
 from collections.abc import Iterator
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
 
@@ -21,7 +17,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, ValidationError
 
 from dragoman import dialects
-from dragoman.cli.prove import first_difference, read_records
+from dragoman.cli.prove import first_difference
 from dragoman.dialects import openai_responses
 from dragoman.event import (
     MessageStart,
@@ -35,9 +31,9 @@ from dragoman.event import (
 )
 from dragoman.exchange import FAULT_CODES, Fault, Reply, StopReason
 from dragoman.message import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
-from tests.conftest import CORPUS
+from tests.corpus import Part, records
 from tests.dialects.test_grid import CALLS
-from tests.dialects.test_sdk import REPLIES, of_responses, recorded_as, response_of
+from tests.dialects.test_sdk import REPLIES, of_responses, response_of
 
 # The SDK holds what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
@@ -102,38 +98,10 @@ def loopback() -> Iterator[Loopback]:
 
 # --- what was recorded -----------------------------------------------------------------------------------------------
 
-EVERY = int(os.environ.get("DRAGOMAN_SDK_EVERY", "0"))
-PART = {
-    "openai_chat": 60,
-    "anthropic": 30,
-    "gemini": 20,
-    "openai_responses": 30,
-    "bedrock_converse": 4,
-    "cohere": 2,
-    "ollama": 2,
-}
 
-
-@cache
-def samples() -> dict[str, list[dict[str, Any]]]:
-    """Records by their dialect: of so many one, and always the same ones."""
-    files = sorted(CORPUS.glob("*.jsonl.gz"))
-    if not files:
-        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in dialects.callable_names()}
-    spoken = {recorded_name: name for name in found for recorded_name in recorded_as(name)}
-    for file in files:
-        for record in read_records(file):
-            name = spoken.get(record["dialect"])
-            if name is None or record["status"] not in (200, None) or record["kind"] == "doctored":
-                continue
-            if zlib.crc32(record["id"].encode()) % (EVERY or PART.get(name, 1)) == 0:
-                found[name].append(record)
-    return found
-
-
-def recorded(name: str, kind: str) -> Iterator[dict[str, Any]]:
-    return (record for record in samples()[name] if record.get(kind))
+def recorded(name: str, part: Part) -> Iterator[dict[str, Any]]:
+    sample = 15 if part == "stream" else 25
+    return (record for _, record in records(name, part=part, sample=sample) if record["status"] in (200, None))
 
 
 def read(name: str, record: dict[str, Any]) -> list[StreamEvent]:

@@ -27,10 +27,11 @@ from dragoman.exchange import Reply, StopReason
 from dragoman.message import TextBlock
 from dragoman.wire.frames import make_splitter
 from dragoman.wire.stream_reader import DeltaTemplate
+from tests.conftest import IS_FULL
+from tests.corpus import records
 from tests.dialects.damage import calls_of, events_of, text_of
 from tests.dialects.test_at_once import ENDED, FAILURES, USAGE, heard, written
 from tests.dialects.test_grid import CALLS
-from tests.dialects.test_sdk import records
 
 NAMES = ("anthropic", "openai_chat")
 
@@ -41,8 +42,8 @@ def dialect(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def recorded(name: str) -> Iterator[bytes]:
-    for _, record in records(name):
-        if record.get("stream") and record["status"] in (200, None):
+    for _, record in records(name, part="stream", sample=60):
+        if record["status"] in (200, None):
             yield record["stream"].encode("utf-8", "surrogatepass")
 
 
@@ -71,7 +72,7 @@ def test_every_event_of_a_recorded_stream_is_written_when_it_comes(name: str) ->
         if isinstance(events[-1], MessageComplete):  # it waits for what was consumed, if nobody has said that
             assert bool(late) == bool(pieces[-1]) == (fold(events).usage is None)
         count += 1
-    assert count > 300
+    assert count > (300 if IS_FULL else 40)
 
 
 @pytest.mark.parametrize("source", dialects.callable_names())
@@ -98,8 +99,8 @@ def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, di
 @pytest.mark.parametrize("source", dialects.callable_names())
 def test_a_recorded_stream_of_any_dialect_says_the_same_in_this_one(source: str, dialect: ModuleType) -> None:
     count = 0
-    for _, record in records(source):
-        if not record.get("stream") or record["status"] not in (200, None):
+    for _, record in records(source, part="stream", sample=30):
+        if record["status"] not in (200, None):
             continue
         data = record["stream"].encode("utf-8", "surrogatepass")
         events = events_of(dialects.load(source), [data], record["stream_format"])
@@ -109,7 +110,7 @@ def test_a_recorded_stream_of_any_dialect_says_the_same_in_this_one(source: str,
         assert said_by(again) == said_by(reply), record["id"]
         assert not is_empty or said_by(reply) == ("", []), record["id"]
         count += 1
-    assert count >= 20
+    assert count >= (20 if IS_FULL else 10)
 
 
 def said_by(reply: Reply) -> tuple[Any, ...]:
@@ -209,7 +210,7 @@ def test_what_is_known_when_a_stream_begins_is_written_then() -> None:
             provider_id = said.get("message", said)["id"]
             assert provider_id.encode() in data
             seen += 1
-        assert seen > 100
+        assert seen > (100 if IS_FULL else 10)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -248,7 +249,8 @@ def test_the_fast_path_reads_recorded_streams_like_the_general_path(
     with monkeypatch.context() as patch:
         patch.setattr(reader, "read_event", count)
         fast = [encode_events(dialect, pieces) for pieces in streams]
-    assert len(general) < sum(map(len, streams)) / 2  # most events take the fast path
+    share = len(general) / sum(map(len, streams))
+    assert share < (0.5 if IS_FULL else 0.65)  # most events take the fast path
     with monkeypatch.context() as patch:
         skip_templates(patch)
         assert [encode_events(dialect, pieces) for pieces in streams] == fast

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import copy
-import gzip
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -16,7 +14,7 @@ import pytest
 from dragoman import dialects
 from dragoman.event import StreamEvent, fold
 from dragoman.message import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
-from tests.conftest import CORPUS
+from tests.corpus import records
 from tests.strict import Issued, Part, StrictProvider, call, fakes, refusals, say, strict_provider, think
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(24)).decode()
@@ -468,7 +466,10 @@ def test_what_is_no_request_at_all_is_refused(dialect: str, body: Any) -> None:
 @pytest.mark.parametrize("dialect", dialects.callable_names())
 def test_recorded_good_requests_are_taken(dialect: str) -> None:
     refused, seen = {}, 0
-    for record in _recorded(dialect):
+    accepted = ACCEPTED.get(dialect, {})
+    for _, record in records(dialect, part="request", sample=200, always=accepted):
+        if record.get("status") not in (200, None):
+            continue
         named = re.search(r"/models?/([^/:]+)", record.get("endpoint") or "")
         given = {"provider": record["provider"]} if dialect.startswith("openai") else {}
         found = fakes()[dialect].refusals(record["request"], None, named[1] if named else "", **given)
@@ -476,25 +477,8 @@ def test_recorded_good_requests_are_taken(dialect: str) -> None:
         if found:
             refused[record["id"]] = found
     assert seen > 40
-    assert {name: refused[name] for name in refused if name not in ACCEPTED.get(dialect, {})} == {}
-    assert refused.keys() == ACCEPTED.get(dialect, {}).keys()
-
-
-def _recorded(dialect: str) -> Iterator[dict[str, Any]]:
-    """Requests that a real provider answered."""
-    files = sorted(CORPUS.glob("*.jsonl.gz"))
-    if not files:
-        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    names = (dialect.replace("_", "-"), *getattr(dialects.load(dialect), "RECORDING_NAMES", ()))
-    for file in files:
-        with gzip.open(file) as lines:
-            for line in lines:
-                if not any(f'"{name}"'.encode() in line for name in names):
-                    continue  # quicker than to read them all
-                record = json.loads(line)
-                was_taken = record.get("status") in (200, None) and record.get("kind") != "doctored"
-                if record["dialect"] in names and was_taken and isinstance(record.get("request"), dict):
-                    yield record
+    assert {name: refused[name] for name in refused if name not in accepted} == {}
+    assert refused.keys() == accepted.keys()
 
 
 # --- what is answered ------------------------------------------------------------------------------------------------
