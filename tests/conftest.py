@@ -17,7 +17,13 @@ from hypothesis import HealthCheck, settings
 from dragoman.local import find_weights
 from dragoman.local.weights import VARIABLE as WEIGHTS_VARIABLE
 from tests import cli_runner
-from tests.servers.fixtures import aimock_server, llama_server  # noqa: F401  fixtures for every folder
+from tests.servers.fixtures import (  # noqa: F401  one of each for a process, whatever folder its tests are in
+    aimock_server,
+    llama_server,
+    postgres,
+    postgres_server,
+    s3_server,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus"))
@@ -31,9 +37,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     # The tests run in the background. Without this, every process that a test starts would ignore Ctrl-C as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def scale(default: int, full: int) -> int:
+    """The size of an exhaustive test: smaller in the default run than in the full run."""
+    return full if IS_FULL else default
+
+
 settings.register_profile(
     "default",
-    max_examples=100 if IS_FULL else 40,
+    max_examples=scale(20, 100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

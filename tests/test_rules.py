@@ -44,6 +44,7 @@ from dragoman.rules import RULES, check
 from dragoman.toolschema import ToolSchemas
 from dragoman.value import RawJson
 from tests import strategies
+from tests.conftest import scale
 
 MODEL = "anthropic:claude-sonnet-4-6"
 SPOKEN = MessageMetadata(
@@ -615,7 +616,7 @@ def test_a_tool_message_with_bare_text_becomes_a_result() -> None:
     assert repair(history).messages[1].content == (ToolResultBlock(CALL.id, (TEXT,)),)
 
 
-@settings(max_examples=600)
+@settings(max_examples=scale(150, 600))
 @given(strategies.histories)
 def test_a_repaired_history_breaks_no_rule(history: list[Message]) -> None:
     assert check(repair(history).messages) == ()

@@ -24,7 +24,7 @@ from dragoman.errors import (
 from tests.attachments.conftest import ANN, BASE, BOB, STORAGES
 from tests.attachments.samples import REFUSED, TAKEN, TEXT, png
 from tests.attachments.supabase_server import KEY
-from tests.store.test_blobs import free_ports
+from tests.servers.fixtures import free_ports
 
 
 def test_every_storage_that_there_is_is_tested() -> None:

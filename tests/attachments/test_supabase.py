@@ -19,7 +19,7 @@ from tests.attachments.conftest import ANN, BASE, BOB
 from tests.attachments.samples import SCRIPT, png
 from tests.attachments.supabase_server import KEY, SECRET, SupabaseServer, jwt
 from tests.attachments.test_signed_urls import mutant
-from tests.store.test_blobs import free_ports
+from tests.servers.fixtures import free_ports
 
 PATH = "agent-inputs/ann/t/r/img.png"
 NOW = int(time.time())

@@ -13,6 +13,7 @@ from dragoman import dialects
 from dragoman.exchange import ErrorClass
 from dragoman.message import ContentBlock, ToolUseBlock
 from tests import recorded
+from tests.conftest import scale
 from tests.recorded import STREAMED, cassette, names_of, scene_of
 
 EXCHANGES = [(dialect, name) for dialect in dialects.callable_names() for name in names_of(dialect)]
@@ -20,7 +21,7 @@ STREAMS = [(dialect, name) for dialect, name in EXCHANGES if name.endswith(STREA
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-@settings(max_examples=60)
+@settings(max_examples=scale(15, 60))
 @given(data=st.data())
 def test_any_split_of_a_recorded_stream_gives_the_same_events(dialect: str, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([name for owner, name in STREAMS if owner == dialect]))

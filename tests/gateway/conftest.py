@@ -14,9 +14,9 @@ import pytest
 from dragoman import dialects
 from tests.gateway.sdk_clients import close_clients
 from tests.server.conftest import ServerFixture, run_test_server
-from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
+from tests.store.conftest import pytest_pyfunc_call, runner
 
-__all__ = ["postgres", "postgres_server", "pytest_pyfunc_call", "runner"]
+__all__ = ["pytest_pyfunc_call", "runner"]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from dragoman.mail import Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.mail.stored_letter import to_transport
 from dragoman.store import Store, open_store
+from tests.conftest import scale
 from tests.mail.brokers import Broker, Cluster, running
 from tests.mail.conftest import result
 from tests.mail.consumers import KEYS, MADE, Consumers, Orders, effects, steps
@@ -23,8 +24,8 @@ from tests.mail.timeouts import within
 from tests.store.conftest import Place
 from tests.store.faults.conftest import IS_LONG, times
 
-LETTERS = times(1_000, 10_000)
-TASKS = 400  # so that there is an order to keep, and still something to do for several
+LETTERS = times(scale(200, 1_000), 10_000)
+TASKS = min(400, LETTERS * 2 // 5)  # so that there is an order to keep, and still something to do for several
 GIVE_UP_S = 600 if IS_LONG else 120
 
 Count = Callable[[str], None]
@@ -58,11 +59,11 @@ async def made_ready(store: Store) -> None:
 async def test_every_letter_has_its_effect_once_without_a_broker(
     shared_place: Place, chance: random.Random, count: Count
 ) -> None:
-    wanted = LETTERS if shared_place.url.startswith("sqlite") else times(200, 10_000)
+    wanted = LETTERS if shared_place.url.startswith("sqlite") else times(scale(100, 200), 10_000)
     async with shared_place.open() as store:
         await made_ready(store)
         mail = Mail(store)
-        orders = Orders(url=shared_place.url, deaths=min(500, max(100, wanted // 6)))
+        orders = Orders(url=shared_place.url, deaths=min(500, max(25, wanted // 5)))
         with Consumers(orders, orders, chance=chance) as consumers:
             total = await sent(mail, letters(wanted), chance)
             await consumers.until(lambda: all_done(mail), GIVE_UP_S)
@@ -122,7 +123,9 @@ async def test_every_letter_has_its_effect_once_with_a_damaged_broker(
             Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
         ):
             await made_ready(store)
-            orders = Orders(url=url, brokers=[broker.url], deaths=400 if wanted < 5_000 else 1_500)
+            orders = Orders(
+                url=url, brokers=[broker.url], deaths=max(100, wanted * 2 // 5) if wanted < 5_000 else 1_500
+            )
             with Consumers(orders, orders, chance=chance) as consumers:
                 total, faults = 0, []
                 part = wanted // 4

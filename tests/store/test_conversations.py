@@ -15,6 +15,7 @@ from dragoman.envelope import normalize, normalize_many, text, tool_call, tool_r
 from dragoman.envelope_store import EnvelopeStore
 from dragoman.errors import EnvelopeError
 from dragoman.store import Store
+from tests.conftest import scale
 from tests.store.conftest import Clock
 from tests.store.talk import answered, called, result, said
 from tests.test_envelope_converter import envelopes, rides, rows
@@ -212,7 +213,7 @@ async def test_a_client_that_asks_again_finds_the_session_that_it_began(store: S
 
 
 def test_whatever_is_put_in_comes_out_as_envelopes(store: Store, runner: asyncio.Runner) -> None:
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=scale(8, 25), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists((rows | envelopes).filter(lambda message: not rides(message)), max_size=4))
     def holds(messages: list[dict[str, Any]]) -> None:
         async def put_and_get() -> list[dict[str, Any]]:

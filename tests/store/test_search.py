@@ -33,6 +33,7 @@ from dragoman.store import Hit, Session, Store, open_store
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.search import index
 from dragoman.store.search.tokenizer import analyze, terms_from
+from tests.conftest import scale
 from tests.store.conftest import Clock, Place
 from tests.store.talk import answered, message, said
 from tests.store.test_words import FOUND, NOT_FOUND, TEXTS, fits, is_found
@@ -118,7 +119,7 @@ async def test_every_engine_finds_exactly_what_the_words_say(store: Store) -> No
         assert await seqs(store, query, session_id=session.id) == expected, query
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scale(5, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_every_word_of_what_was_appended_finds_it(store: Store, runner: asyncio.Runner, text: str) -> None:
     async def check() -> None:
@@ -129,7 +130,7 @@ def test_every_word_of_what_was_appended_finds_it(store: Store, runner: asyncio.
     runner.run(check())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scale(8, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=st.one_of(TEXTS, st.text("ab \"'*:()-+^&|!<>\\/?%_{}[]~.,;NOTANDOR\0", max_size=30)))
 def test_any_text_is_a_query(store: Store, runner: asyncio.Runner, query: str) -> None:
     async def check() -> None:
@@ -479,13 +480,14 @@ def tale(number: int) -> Message:
 
 
 @pytest.mark.slow
-async def test_twenty_thousand_messages_are_indexed_and_searched(store: Store) -> None:
-    sessions = [await store.create_session() for _ in range(20)]
-    for first in range(0, 20_000, 1_000):
-        await store.append(sessions[first // 1_000].id, [tale(number) for number in range(first, first + 1_000)])
-    assert [hit.seq for hit in await store.search("tale12345")] == [346]
+async def test_many_messages_are_indexed_and_searched(store: Store) -> None:
+    count, each = scale(4_000, 20_000), 1_000
+    sessions = [await store.create_session() for _ in range(count // each)]
+    for number, session in enumerate(sessions):
+        await store.append(session.id, [tale(number * each + place) for place in range(each)])
+    assert [hit.seq for hit in await store.search("tale2345")] == [346]
     assert not await is_behind(store)
     assert len(await store.search("common5", limit=20)) == 20
-    assert len(await places(store, "read_file_77")) == 40
-    assert [hit.session_id for hit in await store.search("机器7777学习")] == [sessions[7].id]
-    assert len(await store.search("the end", session_id=sessions[3].id, limit=2_000)) == 1_000
+    assert len(await places(store, "read_file_77")) == count // 500
+    assert [hit.session_id for hit in await store.search("机器2777学习")] == [sessions[2].id]
+    assert len(await store.search("the end", session_id=sessions[3].id, limit=2_000)) == each

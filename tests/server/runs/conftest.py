@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.conftest import ServerFixture, chat_server, keyed_server, postgres_chat_server
-from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
+from tests.store.conftest import pytest_pyfunc_call, runner
 from tests.transcripts.conftest import ENVIRONMENTS, NODE, NPM
 from tests.transcripts.conftest import _made_once as made_once
 from tests.transcripts.conftest import _run as run_command
@@ -22,9 +22,7 @@ from tests.transcripts.conftest import _run as run_command
 __all__ = [
     "chat_server",
     "keyed_server",
-    "postgres",
     "postgres_chat_server",
-    "postgres_server",
     "pytest_pyfunc_call",
     "runner",
 ]

@@ -43,6 +43,7 @@ from dragoman.server.runs.agui_encoder import RESPONSE_SCHEMA, AguiEncoder
 from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultEvent, TurnEnd
+from tests.conftest import scale
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
 ID = "01M0000000000000000000000A"
@@ -441,7 +442,7 @@ def build_messages(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @given(contents())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scale(40, 150), deadline=None)
 def test_a_client_makes_the_messages_that_the_history_is_written_as(content: tuple[ContentBlock, ...]) -> None:
     reply = Reply(content=content, stop_reason=StopReason.END_TURN)
     made = build_messages(told(*unfold(reply)))
@@ -451,7 +452,7 @@ def test_a_client_makes_the_messages_that_the_history_is_written_as(content: tup
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), WORDS), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scale(30, 100), deadline=None)
 def test_no_event_of_words_in_any_order_has_a_null(deltas: list[tuple[int, str]]) -> None:
     for event in told(*(TextDelta(index, words) for index, words in deltas)):
         assert None not in event.values()

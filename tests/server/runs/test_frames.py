@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.server.http.responses import KEEP_ALIVE, encode_event, encode_frame
 from dragoman.wire.frames import SseSplitter
+from tests.conftest import scale
 from tests.server.runs.conftest import parse_frames
 
 NASTY = st.sampled_from(
@@ -67,7 +68,7 @@ def parse_lines(stream: str) -> list[dict[str, Any]]:
 
 
 @given(st.lists(EVENTS, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scale(30, 100), deadline=None)
 def test_one_event_in_is_one_event_out(events: list[dict[str, Any]]) -> None:
     stream = (
         b": \n\n" + b"".join(encode_frame(at, encode_event(event)) for at, event in enumerate(events, 1)) + KEEP_ALIVE

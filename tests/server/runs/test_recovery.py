@@ -20,6 +20,7 @@ import pytest
 from dragoman.message import MessageStatus, TextBlock
 from dragoman.rules import check
 from dragoman.store import open_store
+from tests.conftest import scale
 from tests.server.runs.conftest import RUNS, SSE, run_input
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head
 from tests.store.conftest import Place, shared_place
@@ -35,7 +36,7 @@ base_url = "{address}"
 [models."fake:model"]
 max_context_tokens = 100000
 """
-_WORDS = [f"word {number}, " for number in range(400)]
+_WORDS = [f"word {number}, " for number in range(200)]
 _EVERY_S = 0.005
 
 
@@ -173,7 +174,7 @@ async def test_a_server_that_is_killed_loses_nothing_that_was_seen(
     shared_place: Place, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     chance = random.Random(11)
-    kills = times(10, 50) if shared_place.url.startswith("sqlite") else times(3, 20)
+    kills = times(scale(5, 10), 50) if shared_place.url.startswith("sqlite") else times(3, 20)
     clients: list[Client] = []
     async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
         for _ in range(kills):

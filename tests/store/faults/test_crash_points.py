@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import scale
 from tests.store.faults.checker import folder_blob_of, sqlite_tables
-from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
 from tests.store.faults.writer import UNUSABLE
 
@@ -108,10 +108,11 @@ def test_a_crash_at_any_system_call_of_appends_loses_nothing(
     crashes = Crashes(strace, tmp_path, is_new=False)
     points = crashes.points()
     assert {"pwrite64", "fdatasync", "fsync"} <= {call for call, _ in points}
-    for call, number in points[part::4]:
+    points = points[part :: scale(20, 4)]
+    for call, number in points:
         crashes.run(f"{call}:signal=SIGKILL:when={number}")
-    _assert_killed(crashes, points[part::4])
-    count(f"{len(points[part::4])} points, {crashes.ends[-9]} kills")
+    _assert_killed(crashes, points)
+    count(f"{len(points)} points, {crashes.ends[-9]} kills")
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -119,7 +120,7 @@ def test_a_crash_at_any_system_call_while_a_store_is_made_leaves_one_that_opens(
     part: int, strace: str, tmp_path: Path, count: Count
 ) -> None:
     crashes = Crashes(strace, tmp_path, is_new=True)
-    points = crashes.points()[part :: times(6, 2)]
+    points = crashes.points()[part :: scale(12, 2)]
     for call, number in points:
         crashes.run(f"{call}:signal=SIGKILL:when={number}")
     _assert_killed(crashes, points)
@@ -135,11 +136,11 @@ def _assert_killed(crashes: Crashes, points: list[tuple[str, int]]) -> None:
 def test_after_a_sync_that_failed_asking_again_stores_it_once(strace: str, tmp_path: Path, count: Count) -> None:
     crashes = Crashes(strace, tmp_path, is_new=False)
     failed = 0
-    for call, number in crashes.points():
-        if call in ("fdatasync", "fsync"):
-            harness = crashes.run(f"{call}:error=EIO:when={number}")
-            failed += len(harness.log.failed)
-            assert {code for _, code in harness.log.failed} <= {"storage_failed"}
+    syncs = [(call, number) for call, number in crashes.points() if call in ("fdatasync", "fsync")]
+    for call, number in syncs[:: scale(4, 1)]:
+        harness = crashes.run(f"{call}:error=EIO:when={number}")
+        failed += len(harness.log.failed)
+        assert {code for _, code in harness.log.failed} <= {"storage_failed"}
     count(f"{failed} appends failed in {sum(crashes.ends.values())} runs")
     assert failed
     assert crashes.ends.keys() <= {0, UNUSABLE}
@@ -151,7 +152,7 @@ def test_a_write_that_finds_the_disk_full_is_said_so_and_goes_well_when_there_is
     crashes = Crashes(strace, tmp_path, is_new=False)
     failed = 0
     for call, number in crashes.points():
-        if call in ("pwrite64", "write") and number % 7 == 0:
+        if call in ("pwrite64", "write") and number % scale(28, 7) == 0:
             harness = crashes.run(f"{call}:error=ENOSPC:when={number}..{number + 2}")
             failed += len(harness.log.failed)
             assert {code for _, code in harness.log.failed} <= {"disk_full"}

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import open_store
+from tests.conftest import scale
 from tests.store.faults.checker import folder_blob_of, sqlite_tables
 from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
 
 CYCLES_OF_ONE_FILE = 10
+CYCLES = times(scale(8, 25), 250)
 
 
 @pytest.mark.slow
@@ -21,10 +23,10 @@ CYCLES_OF_ONE_FILE = 10
 async def test_what_was_acknowledged_survives_sigkill_on_sqlite(
     part: int, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
-    for number in range(0, times(25, 250), CYCLES_OF_ONE_FILE):
+    for number in range(0, CYCLES, CYCLES_OF_ONE_FILE):
         path = tmp_path / f"{number}.db"
         harness = Harness(f"sqlite:///{path}")
-        for _ in range(min(CYCLES_OF_ONE_FILE, times(25, 250) - number)):
+        for _ in range(min(CYCLES_OF_ONE_FILE, CYCLES - number)):
             harness.cycle(chance)
             assert _problems(harness, path) == []
         harness.finish()

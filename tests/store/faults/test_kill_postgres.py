@@ -14,6 +14,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from tests.conftest import scale
 from tests.store.faults.checker import postgres_tables
 from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
@@ -77,7 +78,7 @@ def server() -> Iterator[Server]:
 async def test_what_was_acknowledged_survives_sigkill_on_postgres(
     server: Server, chance: random.Random, count: Callable[[str], None]
 ) -> None:
-    cycles = times(15, 100)
+    cycles = times(scale(6, 15), 100)
     for number in range(0, cycles, CYCLES_OF_ONE_SCHEMA):
         schema = f"kills_{number}"
         harness = Harness(f"{server.url}&schema={schema}", writers=3, may_be_refused=True)
