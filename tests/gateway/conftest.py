@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import dialects
-from tests.gateway.sdk_clients import close_clients
+from tests.gateway.sdk_clients import CLIENTS, close_clients
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.store.conftest import pytest_pyfunc_call, runner
 
@@ -22,7 +21,7 @@ __all__ = ["pytest_pyfunc_call", "runner"]
 @pytest.fixture
 def gateway_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     """A server that needs no key, over fakes of all dialects."""
-    context = run_test_server(tmp_path, *dialects.callable_names())
+    context = run_test_server(tmp_path, *CLIENTS)
     server = runner.run(context.__aenter__())
     yield server
     close_clients()

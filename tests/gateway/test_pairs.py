@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+from typing import Any
 
 import pytest
 
-from dragoman import dialects
+from dragoman.gateway.endpoints import ENDPOINTS
 from tests.gateway.sdk_clients import CLIENTS, KEY, SdkError, ask
 from tests.server.conftest import ServerFixture
-from tests.strict import call, say
+from tests.strict import call, say, think
 
-PAIRS = list(itertools.product(dialects.callable_names(), dialects.callable_names()))
+DIALECTS = tuple(CLIENTS)
 WORDS = "It is the readme – très bref! 😀"
 
 
-def test_every_dialect_has_a_client() -> None:
-    assert tuple(sorted(CLIENTS)) == tuple(sorted(dialects.callable_names()))
+def test_every_api_of_a_chat_endpoint_has_a_client() -> None:
+    assert set(CLIENTS) == {one.dialect for one in ENDPOINTS if one.operation == "chat"}
 
 
-async def test_all_pairs_accumulate_what_the_provider_sent(gateway_server: ServerFixture) -> None:
-    for client, upstream in PAIRS:
+@pytest.mark.parametrize("client", DIALECTS)
+async def test_all_pairs_accumulate_what_the_provider_sent(gateway_server: ServerFixture, client: str) -> None:
+    for upstream in DIALECTS:
         fake = gateway_server.fakes[upstream]
         for stream in (False, True):
             fake.answer_with(say(WORDS))
@@ -39,19 +40,53 @@ async def test_all_pairs_accumulate_what_the_provider_sent(gateway_server: Serve
             assert KEY not in str(received), "the caller's key reached a provider"
 
 
-@pytest.mark.parametrize("client", dialects.callable_names())
+@pytest.mark.parametrize("client", DIALECTS)
 async def test_an_error_has_the_shape_of_the_caller_s_api(gateway_server: ServerFixture, client: str) -> None:
-    for upstream in dialects.callable_names():
+    for upstream in DIALECTS:
         gateway_server.fakes[upstream].fail(429, "slow down", {"retry-after": "7"})
         with pytest.raises(SdkError, match="slow down") as caught:
             await asyncio.to_thread(ask, client, gateway_server.base_url, upstream, "hi")
         assert caught.value.status == 429, (client, upstream)
 
 
-@pytest.mark.parametrize("client", dialects.callable_names())
+@pytest.mark.parametrize("client", DIALECTS)
 async def test_a_stream_that_is_cut_is_an_error(gateway_server: ServerFixture, client: str) -> None:
-    for upstream in dialects.callable_names():
+    for upstream in DIALECTS:
         gateway_server.fakes[upstream].cut(400, say("word " * 200))
         with pytest.raises(Exception, match=r".") as caught:
             await asyncio.to_thread(ask, client, gateway_server.base_url, upstream, "hi", stream=True)
         assert not isinstance(caught.value, AssertionError), (client, upstream)
+
+
+@pytest.mark.parametrize("upstream", ["gemini", "bedrock_converse", "openai_chat"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
+    gateway_server: ServerFixture, upstream: str, stream: bool
+) -> None:
+    fake = gateway_server.fakes[upstream]
+    fake.answer_with(think("Hm, well."), say("So."))
+    question: list[Any] = [{"role": "user", "content": "hi"}]
+    tool = {"name": "read_file", "description": "Read.", "input_schema": {"type": "object"}}
+    given = {"max_tokens": 5000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+    def ask_twice() -> list[Any]:
+        import anthropic
+
+        with anthropic.Anthropic(api_key=KEY, base_url=gateway_server.base_url, max_retries=0) as client:
+            if stream:
+                with client.messages.stream(model=upstream, messages=question, **given) as events:
+                    content = events.get_final_message().content
+            else:
+                content = client.messages.create(model=upstream, messages=question, **given).content
+            blocks = [block.model_dump(exclude_none=True) for block in content]
+            more = [*question, {"role": "assistant", "content": blocks}, {"role": "user", "content": "more"}]
+            client.messages.create(model=upstream, messages=more, **given)
+            client.messages.create(model="openai_responses", messages=more, **given)
+        return blocks
+
+    reasoning, answer = await asyncio.to_thread(ask_twice)
+    assert (reasoning["type"], reasoning["thinking"], answer["text"]) == ("thinking", "Hm, well.", "So.")
+    assert fake.refused == []
+    if upstream != "openai_chat":  # which has no signatures
+        assert "Hm, well." in str(fake.bodies[1])
+    assert "Hm, well." not in str(gateway_server.fakes["openai_responses"].bodies)

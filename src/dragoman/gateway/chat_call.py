@@ -27,7 +27,7 @@ from dragoman.errors import InputError, SettingsError
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
-from dragoman.gateway.error_shapes import error_response
+from dragoman.gateway.error_shapes import error_response, request_id_header
 from dragoman.gateway.identity import echo_request, reply_identity
 from dragoman.gateway.model_names import Resolution
 from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, NativeStream, ping, stream_framing
@@ -380,6 +380,7 @@ class ChatCall:
             "x-dragoman-model": _header_text(target.model.id),
             "x-dragoman-route": reason,
             "x-dragoman-attempts": str(self._attempts),
+            **request_id_header(self._client_request.reply_dialect, self._client_request.request.request_id),
         }
         if names := loss_names(losses):
             headers["x-dragoman-losses"] = _header_text(", ".join(names))

@@ -93,7 +93,8 @@ def _body_dialect(dialect: str, fields: _TopLevel) -> str:
 
 
 def _read_model(fields: _TopLevel) -> str:
-    model = msgspec.json.decode(fields["model"]) if "model" in fields else None
+    raw = fields.get("model", fields.get("name"))  # older clients of Ollama call it ``name``
+    model = msgspec.json.decode(raw) if raw is not None else None
     if not isinstance(model, str) or not model:
         raise invalid_request_error("model: the name of a model is required.")
     return model

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-Operation = Literal["chat", "models", "model"]
+Operation = Literal["chat", "count", "embed", "models", "model", "show", "version", "processes", "hello", "model_info"]
 
 
 class GatewayEndpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,16 @@ def _chat(path: str, dialect: str, versions: tuple[str, ...] = ("",), stream: bo
     )
 
 
+def _post(path: str, dialect: str, versions: tuple[str, ...] = ("",), operation: Operation = "chat") -> GatewayEndpoint:
+    return GatewayEndpoint(method="POST", path=path, operation=operation, dialect=dialect, versions=versions)
+
+
+def _get(
+    path: str, dialect: str, versions: tuple[str, ...] = ("",), operation: Operation = "models"
+) -> GatewayEndpoint:
+    return GatewayEndpoint(method="GET", path=path, operation=operation, dialect=dialect, versions=versions)
+
+
 ENDPOINTS: Final = (
     _chat("/chat/completions", "openai_chat", _OPENAI),
     _chat("/responses", "openai_responses", _OPENAI),
@@ -61,6 +71,19 @@ ENDPOINTS: Final = (
     _chat("/v2/chat", "cohere"),
     _chat("/model/{model}/converse", "bedrock_converse", stream=False),
     _chat("/model/{model}/converse-stream", "bedrock_converse", stream=True),
+    _post("/messages/count_tokens", "anthropic", ("/v1",), "count"),
+    _post("/responses/input_tokens", "openai_responses", _OPENAI, "count"),
+    _post("/models/{model}:countTokens", "gemini", _GEMINI, "count"),
+    _post("/embeddings", "openai_chat", _OPENAI, "embed"),
+    _post("/models/{model}:embedContent", "gemini", _GEMINI, "embed"),
+    _post("/models/{model}:batchEmbedContents", "gemini", _GEMINI, "embed"),
+    _post("/api/embed", "ollama", operation="embed"),
+    _post("/api/show", "ollama", operation="show"),
+    _get("/api/tags", "ollama", operation="models"),
+    _get("/api/version", "ollama", operation="version"),
+    _get("/api/ps", "ollama", operation="processes"),
+    GatewayEndpoint(method="HEAD", path="/api/hello", operation="hello", dialect="anthropic"),
+    _get("/model/info", "openai_chat", _OPENAI, "model_info"),
     GatewayEndpoint(method="GET", path="/models", operation="models", dialect=None, versions=("/v1", "/v1beta", "")),
     GatewayEndpoint(
         method="GET", path="/models/{model}", operation="model", dialect=None, versions=("/v1", "/v1beta", "")

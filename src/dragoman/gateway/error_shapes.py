@@ -43,9 +43,13 @@ def error_response(dialect: str, fault: Fault, request_id: str = "") -> GatewayR
     headers = {"content-type": JSON_TYPE, **_retry_headers(own)}
     if dialect == "bedrock_converse":
         headers["x-amzn-errortype"] = wire["__type"]
-    if request_id:
-        headers[_REQUEST_ID_HEADERS.get(dialect, "x-request-id")] = request_id
+    headers |= request_id_header(dialect, request_id)
     return GatewayResponse(status=status, headers=headers, body=msgspec.json.encode(wire))
+
+
+def request_id_header(dialect: str, request_id: str) -> dict[str, str]:
+    """Return the id of a request in the header that clients of a dialect read."""
+    return {_REQUEST_ID_HEADERS.get(dialect, "x-request-id"): request_id} if request_id else {}
 
 
 def own_fault(dialect: str, fault: Fault) -> Fault:

@@ -16,11 +16,13 @@ from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import client_request as requests
 from dragoman.gateway.chat_call import ChatCall
 from dragoman.gateway.config import GatewayConfig, config_from
+from dragoman.gateway.embeddings import embed
 from dragoman.gateway.endpoints import Match, detect_dialect
 from dragoman.gateway.error_shapes import error_response, fault_from
-from dragoman.gateway.model_lists import list_models, show_model
+from dragoman.gateway.model_lists import OLLAMA_VERSION, describe_prices, json_response, list_models, show_model
 from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.recorder import Recorder
+from dragoman.gateway.token_counts import count_tokens
 from dragoman.gateway.types import GatewayError, GatewayRequest, GatewayResponse
 from dragoman.gateway.upstream import Target
 from dragoman.offload import run_off_loop
@@ -59,9 +61,17 @@ class Gateway:
         self.names = ModelNames(services.registry, config)
         self._operations: dict[str, Callable[[Match, GatewayRequest], Awaitable[GatewayResponse]]] = {
             "chat": self._chat,
+            "count": self._count,
+            "embed": self._embed,
             "models": self._list_models,
             "model": self._show_model,
+            "show": self._show_local_model,
+            "version": self._version,
+            "processes": self._processes,
+            "hello": self._hello,
+            "model_info": self._model_info,
         }
+        self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
 
     async def handle(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         """Return the response to a request."""
@@ -88,10 +98,35 @@ class Gateway:
         return self.services.store.new_id()
 
     async def _chat(self, found: Match, request: GatewayRequest) -> GatewayResponse:
-        client_request = await run_off_loop(len(request.body), requests.parse, found, request)
+        client_request = await self._parse(found, request)
         requests.check_content(client_request)
         resolution = self.names.find(client_request.model, client_request.reply_dialect)
         return await ChatCall(self, client_request, resolution).run()
+
+    async def _parse(self, found: Match, request: GatewayRequest) -> requests.ClientRequest:
+        return await run_off_loop(len(request.body), requests.parse, found, request)
+
+    async def _count(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        return await count_tokens(self, await self._parse(found, request))
+
+    async def _embed(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        return await embed(self, await self._parse(found, request))
+
+    async def _show_local_model(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        client_request = await self._parse(found, request)
+        return show_model(self.names, "ollama", client_request.model)
+
+    async def _version(self, found: Match, request: GatewayRequest) -> GatewayResponse:  # noqa: ARG002
+        return json_response({"version": OLLAMA_VERSION})
+
+    async def _processes(self, found: Match, request: GatewayRequest) -> GatewayResponse:  # noqa: ARG002
+        return json_response({"models": []})
+
+    async def _hello(self, found: Match, request: GatewayRequest) -> GatewayResponse:  # noqa: ARG002
+        return GatewayResponse()
+
+    async def _model_info(self, found: Match, request: GatewayRequest) -> GatewayResponse:  # noqa: ARG002
+        return describe_prices(self.names, self.services.price_table, self.services.clock())
 
     async def _list_models(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         return list_models(self.names, detect_dialect(found, request.path, request.headers))

@@ -1,14 +1,25 @@
-"""Lists of models in the shape of each API. Pure."""
+"""Lists and descriptions of models in the shape of each API. Pure.
+
+list_models(names, dialect)             OpenAI, Anthropic, Gemini or Ollama
+show_model(names, dialect, name)        one model
+describe_prices(names, prices, now)     ``/v1/model/info``, which clients of LiteLLM read
+"""
 
 from __future__ import annotations
 
+import hashlib
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.gateway.model_names import ModelNames, unknown_model_error
+from dragoman.catalog import Model
+from dragoman.errors import UnknownPriceError
+from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.types import JSON_TYPE, GatewayResponse
+from dragoman.pricing import MILLION, PriceTable
 
+OLLAMA_VERSION: Final = "0.12.0"  # clients compare it with the version that a feature needs
 _CREATED: Final = 1_767_225_600  # clients demand a time; a catalog row has none
 _CREATED_AT: Final = "2026-01-01T00:00:00Z"
 _METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
@@ -16,35 +27,110 @@ _METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
 
 def list_models(names: ModelNames, dialect: str) -> GatewayResponse:
     """Return the models that clients can name."""
-    items = [_describe(name, dialect) for name in names.names()]
+    items = [_describe(name, model, dialect) for name, model in names.entries()]
     match dialect:
         case "anthropic":
             ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {}
-            return _json({"data": items, "has_more": False, "first_id": None, "last_id": None, **ends})
-        case "gemini":
-            return _json({"models": items})
+            return json_response({"data": items, "has_more": False, "first_id": None, "last_id": None, **ends})
+        case "gemini" | "ollama":
+            return json_response({"models": items})
         case _:
-            return _json({"object": "list", "data": items})
+            return json_response({"object": "list", "data": items})
 
 
 def show_model(names: ModelNames, dialect: str, name: str) -> GatewayResponse:
-    """Return one model. A name that some provider of the dialect may know is described, too."""
-    names.find(name, dialect)
-    plain = name.removeprefix("models/")
-    if not plain:
-        raise unknown_model_error(name)
-    return _json(_describe(plain, dialect))
+    """Return one model, also one that only its provider knows."""
+    model = names.find(name, dialect).models[0]
+    if dialect == "ollama":
+        return json_response(_describe_for_ollama(model))
+    return json_response(_describe(name.removeprefix("models/"), model, dialect))
 
 
-def _describe(name: str, dialect: str) -> dict[str, Any]:
+def _describe(name: str, model: Model, dialect: str) -> dict[str, Any]:
+    capabilities = model.capabilities
     match dialect:
         case "anthropic":
             return {"type": "model", "id": name, "display_name": name, "created_at": _CREATED_AT, "lifecycle": "active"}
         case "gemini":
-            return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": list(_METHODS)}
+            return {
+                "name": f"models/{name}",
+                "displayName": name,
+                "inputTokenLimit": capabilities.max_context_tokens,
+                "outputTokenLimit": capabilities.max_output_tokens,
+                "supportedGenerationMethods": list(_METHODS),
+            }
+        case "ollama":
+            digest = hashlib.sha256(model.id.encode()).hexdigest()
+            details = {"name": name, "model": name, "modified_at": _CREATED_AT, "size": 0, "digest": digest}
+            return {**details, "details": _ollama_details(model)}
         case _:
-            return {"id": name, "object": "model", "created": _CREATED, "owned_by": "dragoman"}
+            return {"id": name, "object": "model", "created": _CREATED, "owned_by": model.provider}
 
 
-def _json(value: Any) -> GatewayResponse:
+def _ollama_details(model: Model) -> dict[str, Any]:
+    family = model.provider
+    return {
+        "parent_model": "",
+        "format": "",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": "",
+    }
+
+
+def _describe_for_ollama(model: Model) -> dict[str, Any]:
+    capabilities = model.capabilities
+    features = {
+        "completion": True,
+        "tools": capabilities.supports_tools,
+        "vision": capabilities.supports_images,
+        "thinking": capabilities.supports_thinking,
+    }
+    architecture = model.provider
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "details": _ollama_details(model),
+        "model_info": {
+            "general.architecture": architecture,
+            f"{architecture}.context_length": capabilities.max_context_tokens,
+        },
+        "capabilities": [name for name, has_it in features.items() if has_it],
+        "modified_at": _CREATED_AT,
+    }
+
+
+def describe_prices(names: ModelNames, prices: PriceTable, now: datetime) -> GatewayResponse:
+    """Return windows, features and prices of all models."""
+    return json_response({"data": [_describe_price(name, model, prices, now) for name, model in names.entries()]})
+
+
+def _describe_price(name: str, model: Model, prices: PriceTable, now: datetime) -> dict[str, Any]:
+    capabilities = model.capabilities
+    info: dict[str, Any] = {
+        "id": model.id,
+        "mode": "chat",
+        "max_tokens": capabilities.max_output_tokens,
+        "max_input_tokens": capabilities.max_context_tokens,
+        "max_output_tokens": capabilities.max_output_tokens,
+        "supports_function_calling": capabilities.supports_tools,
+        "supports_vision": capabilities.supports_images,
+        "supports_prompt_caching": capabilities.supports_prompt_caching,
+        "supports_reasoning": capabilities.supports_thinking,
+        "supports_response_schema": capabilities.supports_structured_output,
+    }
+    try:
+        rates = prices.price(model.id, now).rates_for(0)[0]
+    except UnknownPriceError:
+        rates = None
+    if rates is not None:
+        info["input_cost_per_token"] = float(rates.input_per_mtok_usd / MILLION)
+        info["output_cost_per_token"] = float(rates.output_per_mtok_usd / MILLION)
+    return {"model_name": name, "litellm_params": {"model": model.id}, "model_info": info}
+
+
+def json_response(value: Any) -> GatewayResponse:
+    """Return a JSON response."""
     return GatewayResponse(headers={"content-type": JSON_TYPE}, body=msgspec.json.encode(value))

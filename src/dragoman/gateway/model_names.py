@@ -80,12 +80,17 @@ class ModelNames:
             raise unknown_model_error(name)
         return Resolution((self._model_of(provider, plain),), "provider")
 
-    def names(self) -> tuple[str, ...]:
+    def entries(self) -> tuple[tuple[str, Model], ...]:
         """Return the names that clients can use: configured names, aliases, and names of declared models."""
         declared = [model for model in self._registry.catalog.models.values() if self._registry.is_configured(model)]
-        aliases = [alias for model in declared for alias in model.aliases]
-        routes = [name for name in self._config.models if name not in self._patterns]
-        return tuple(dict.fromkeys((*routes, *aliases, *(model.name for model in declared))))
+        routes = {
+            name: self._expand(route, "")[0]
+            for name, route in self._config.models.items()
+            if name not in self._patterns
+        }
+        aliases = {alias: model for model in declared for alias in model.aliases}
+        plain = {model.name: model for model in reversed(declared)}
+        return tuple({**routes, **plain, **aliases, **routes}.items())
 
     def _expand(self, route: ModelRoute, seed: str) -> tuple[Model, ...]:
         match route:

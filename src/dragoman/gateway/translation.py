@@ -57,7 +57,7 @@ _OWN_REASONING: Final[dict[str, ProviderRaw]] = {
     "openai_chat": {"at": "reasoning_content"},
     "openai_responses": {"own": True},
 }
-_SIGNATURE: Final = "dragoman."  # of reasoning that another dialect produced: dragoman.<dialect>.<its signature>
+_SIGNATURE: Final = "dragoman."  # of reasoning of another dialect: base64 of dragoman.<dialect>.<its signature>
 _MAX_ID_LENGTH: Final = 64
 
 
@@ -108,15 +108,14 @@ def _prepare_block(block: ContentBlock, dialect: str, provider: Provider, ids: T
 
 def _restore_reasoning(block: ThinkingBlock, dialect: str) -> ThinkingBlock:
     """Return reasoning with its original signature, if it returns to the dialect that produced it."""
-    signature = block.signature or ""
-    prefix = f"{_SIGNATURE}{dialect}."
-    if not signature.startswith(prefix):
-        return block
     try:
-        original = base64.urlsafe_b64decode(signature.removeprefix(prefix)).decode()
-    except (binascii.Error, UnicodeDecodeError):
+        text = base64.b64decode(block.signature or "", validate=True).decode()
+    except (binascii.Error, ValueError):
         return block
-    return ThinkingBlock(block.text, original or None, {"dialect": dialect, **_OWN_REASONING[dialect]})
+    prefix = f"{_SIGNATURE}{dialect}."
+    if dialect not in _OWN_REASONING or not text.startswith(prefix):
+        return block
+    return ThinkingBlock(block.text, text.removeprefix(prefix) or None, _own_reasoning(dialect))
 
 
 # --- replies ---------------------------------------------------------------------------------------------------------
@@ -156,7 +155,8 @@ def _origin(raw: ProviderRaw | None) -> str:
 
 
 def _sign(signature: str | None, origin: str) -> str:
-    return f"{_SIGNATURE}{origin}.{base64.urlsafe_b64encode((signature or '').encode()).decode()}"
+    """Return a signature that contains the origin. It is base64, as clients of some APIs expect."""
+    return base64.b64encode(f"{_SIGNATURE}{origin}.{signature or ''}".encode()).decode()
 
 
 def _own_reasoning(dialect: str) -> ProviderRaw:

@@ -1,0 +1,115 @@
+"""Count the tokens of a request: by the provider's own counting endpoint, else by an estimate.
+
+    response = await count_tokens(gateway, client_request)
+
+Anthropic, Gemini and OpenAI Responses have such an endpoint; a request of another API is translated for it. A provider
+that does not answer it is not asked again. The response has the shape of the caller's API, and the header
+``x-dragoman-count`` says whether the number is the provider's or an estimate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman import dialects
+from dragoman.adapter import estimate_tokens
+from dragoman.client.call import NetworkError
+from dragoman.exchange import Request, ToolDefinition
+from dragoman.gateway import headers as header_rules
+from dragoman.gateway.client_request import ClientRequest
+from dragoman.gateway.translation import translate_request
+from dragoman.gateway.types import JSON_TYPE, GatewayResponse
+from dragoman.gateway.upstream import Target, build_request, open_response
+from dragoman.offload import run_off_loop
+
+if TYPE_CHECKING:
+    from dragoman.gateway.gateway import Gateway
+
+# By dialect: the path after the one of a call, and the field of the number.
+_COUNTERS: Final = {
+    "anthropic": ("/messages", "/messages/count_tokens", "input_tokens"),
+    "gemini": (":generateContent", ":countTokens", "totalTokens"),
+    "openai_responses": ("/responses", "/responses/input_tokens", "input_tokens"),
+}
+_NOT_COUNTED: Final = ("max_tokens", "max_output_tokens", "stream", "store", "temperature", "top_p", "stop_sequences")
+_MAX_ANSWER_BYTES: Final = 64 * 1024
+
+
+async def count_tokens(gateway: Gateway, client_request: ClientRequest) -> GatewayResponse:
+    """Return the number of tokens of a request in the caller's shape."""
+    body = _inner_body(client_request)
+    read = dialects.load(client_request.dialect).read_request
+    canonical: Request = await run_off_loop(len(body), read, body)
+    model = gateway.names.find(client_request.model, client_request.reply_dialect).models[0]
+    target = await gateway.target(model)
+    count = await _ask_provider(gateway, client_request, canonical, target)
+    source = "provider" if count is not None else "estimate"
+    if count is None:
+        count = _estimate(canonical)
+    headers = {"content-type": JSON_TYPE, "x-dragoman-model": model.id, "x-dragoman-count": source}
+    return GatewayResponse(headers=headers, body=msgspec.json.encode(_shape(client_request.reply_dialect, count)))
+
+
+def _inner_body(client_request: ClientRequest) -> bytes:
+    """Return the request that is counted; Gemini allows a whole request inside the body."""
+    inner = client_request.fields.get("generateContentRequest")
+    return client_request.request.body if inner is None else bytes(inner)
+
+
+def _estimate(canonical: Request) -> int:
+    tools = [tool for tool in canonical.tools if isinstance(tool, ToolDefinition)]
+    return estimate_tokens(canonical.messages, tools)
+
+
+def _shape(dialect: str, count: int) -> dict[str, Any]:
+    match dialect:
+        case "gemini":
+            return {"totalTokens": count}
+        case "openai_responses":
+            return {"object": "response.input_tokens", "input_tokens": count}
+        case _:
+            return {"input_tokens": count}
+
+
+async def _ask_provider(
+    gateway: Gateway, client_request: ClientRequest, canonical: Request, target: Target
+) -> int | None:
+    """Return the provider's number; none if it has no counting endpoint or does not answer."""
+    dialect = target.provider.dialect
+    if dialect not in _COUNTERS or target.provider.key in gateway.without_counter:
+        return None
+    path, counter_path, field = _COUNTERS[dialect]
+    if dialect == client_request.dialect:
+        body, caller_headers = client_request.request.body, dict(client_request.request.headers)
+    else:
+        wire = translate_request(canonical, client_request.dialect, target.model, target.provider, stream=False).wire
+        body, caller_headers = msgspec.json.encode(_to_counted(dialect, wire, target.model.name)), {}
+    request = build_request(
+        target, body, stream=False, caller_headers=header_rules.request_headers(caller_headers, dialect)
+    )
+    request = msgspec.structs.replace(request, url=request.url.replace(path, counter_path, 1))
+    try:
+        response = await open_response(gateway.services.client, request, gateway.timeouts)
+    except NetworkError:
+        return None
+    try:
+        if response.status in (404, 405, 501):
+            gateway.without_counter.add(target.provider.key)
+        if response.status != 200:
+            return None
+        answer = msgspec.json.decode(await response.read_all(_MAX_ANSWER_BYTES))
+    except (NetworkError, msgspec.DecodeError):
+        return None
+    finally:
+        response.close()
+    count = answer.get(field) if isinstance(answer, dict) else None
+    return count if isinstance(count, int) else None
+
+
+def _to_counted(dialect: str, wire: dict[str, Any], model: str) -> dict[str, Any]:
+    """Return a translated request without options that a counting endpoint rejects."""
+    if dialect == "gemini":
+        return {"generateContentRequest": {"model": f"models/{model}", **wire}}
+    return {name: value for name, value in wire.items() if name not in _NOT_COUNTED}

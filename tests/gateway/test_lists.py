@@ -1,0 +1,82 @@
+"""Lists of models, counts of tokens and embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.gateway.test_passthrough import post, run_gateway
+from tests.server.conftest import ServerFixture
+from tests.servers.faulty_server import make_answer
+
+HI = [{"role": "user", "content": "hi there, how are you?"}]
+
+
+async def get(server: ServerFixture, path: str, **headers: str) -> Any:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with server.client.get(path, headers=given) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+async def test_each_client_gets_the_list_in_its_own_shape(gateway_server: ServerFixture) -> None:
+    listed = await get(gateway_server, "/v1/models", authorization="Bearer x")
+    assert {"anthropic", "gemini"} <= {one["id"] for one in listed["data"]}
+    listed = await get(gateway_server, "/v1/models", anthropic_version="2026-10-21")
+    assert all(one["type"] == "model" and one["display_name"] for one in listed["data"])
+    assert listed["has_more"] is False
+    listed = await get(gateway_server, "/v1beta/models")
+    assert "models/gemini" in {one["name"] for one in listed["models"]}
+    listed = await get(gateway_server, "/api/tags")
+    assert {"name", "model", "digest", "details"} <= listed["models"][0].keys()
+    assert (await get(gateway_server, "/v1/models/gemini"))["id"] == "gemini"
+    assert "version" in await get(gateway_server, "/api/version")
+    assert await get(gateway_server, "/api/ps") == {"models": []}
+    (info,) = [one for one in (await get(gateway_server, "/v1/model/info"))["data"] if one["model_name"] == "ollama"]
+    assert info["model_info"]["max_input_tokens"] == 200000
+    async with gateway_server.client.head("/api/hello") as response:
+        assert response.status == 200
+    async with gateway_server.client.post("/api/show", json={"model": "ollama"}) as response:
+        assert "tools" in (await response.json())["capabilities"]
+
+
+@pytest.mark.parametrize("model", ["openai_chat", "anthropic", "gemini"])
+async def test_tokens_are_counted_for_every_model(gateway_server: ServerFixture, model: str) -> None:
+    calls: dict[str, tuple[Any, str]] = {
+        "/v1/messages/count_tokens": ({"model": model, "messages": HI}, "input_tokens"),
+        "/v1/responses/input_tokens": ({"model": model, "input": HI[0]["content"]}, "input_tokens"),
+        f"/v1beta/models/{model}:countTokens": ({"contents": [{"parts": [{"text": HI[0]["content"]}]}]}, "totalTokens"),
+    }
+    for path, (body, field) in calls.items():
+        async with gateway_server.client.post(path, json=body) as response:
+            assert response.status == 200, await response.text()
+            assert response.headers["x-dragoman-count"] == "estimate"
+            assert 0 < (await response.json())[field] < 20
+
+
+async def test_the_provider_counts_if_it_can(tmp_path: Path) -> None:
+    body = msgspec.json.encode({"model": "claude-x", "messages": HI})
+    async with run_gateway(tmp_path, make_answer(b'{"input_tokens": 1234}')) as (client, upstream):
+        for path in ("/v1/messages/count_tokens", "/v1/responses/input_tokens"):
+            given = body if "messages" in path else b'{"model":"up-a:claude-x","input":"hi"}'
+            status, headers, answer = await post(client, path, given)
+            assert (status, headers["x-dragoman-count"]) == (200, "provider")
+            assert msgspec.json.decode(answer)["input_tokens"] == 1234
+        assert [request.path for request in upstream.requests] == ["/v1/messages/count_tokens"] * 2
+        assert upstream.requests[0].body == body
+        assert "max_tokens" not in upstream.requests[1].json
+
+
+async def test_embeddings_pass_to_a_provider_of_the_same_api(tmp_path: Path) -> None:
+    vectors = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,0.2]}]}'
+    async with run_gateway(tmp_path, make_answer(vectors)) as (client, upstream):
+        status, _, answer = await post(client, "/v1/embeddings", b'{"model":"alias","input":["a"],"new":1}')
+        assert (status, answer) == (200, vectors)
+        assert upstream.requests[0].path == "/v1/embeddings"
+        assert upstream.requests[0].json == {"model": "gpt-x", "input": ["a"], "new": 1}
+        status, _, answer = await post(client, "/v1/embeddings", b'{"model":"up-a:x","input":["a"]}')
+        assert status == 400
+        assert b"no embeddings" in answer
