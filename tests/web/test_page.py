@@ -7,10 +7,12 @@ import json
 import re
 import struct
 import zlib
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.server.auth import local_access, principal
 from tests.strict import call, say, think
 from tests.web.conftest import Visitor
@@ -41,6 +43,10 @@ def picture(red: int) -> dict[str, Any]:
         "mimeType": "image/png",
         "buffer": data + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b""),
     }
+
+
+def user_message(text: str) -> Message:
+    return Message("", "", Role.USER, (TextBlock(text),), MessageMetadata(), datetime(2026, 3, 13, tzinfo=UTC))
 
 
 # --- talking ---------------------------------------------------------------------------------------------------------
@@ -443,6 +449,35 @@ async def test_a_conversation_outside_of_the_list_shows_its_own_model_and_title(
     assert await visitor.find(".thread").count() == listed
     for session_id in await thread_ids(site):
         await store.delete_session(session_id)
+
+
+async def test_any_message_of_a_long_conversation_is_shown_with_few_requests(visitor: Visitor, site: Site) -> None:
+    store = site.doors.store
+    session = await store.create_session(title="Long", user_id="local")
+    for first in range(1, 3001, 500):
+        texts = [f"message {number}\n" * 3 for number in range(first, first + 500)]
+        await store.append(
+            session.id, [user_message("needle 1234" if text.startswith("message 1234\n") else text) for text in texts]
+        )
+    await visitor.open()
+    requests: list[str] = []
+    visitor.page.on("request", lambda request: requests.append(request.url) if "/messages" in request.url else None)
+    await visitor.page.keyboard.press("Control+k")
+    await visitor.page.keyboard.type("needle")
+    await visitor.find(".thread", "needle").locator("a").click()
+    await visitor.find(".highlight", "needle 1234").wait_for()
+    assert len(requests) <= 3
+    for _ in range(5):  # scroll back: more messages are loaded, and the document stays small
+        first = await visitor.find("article").first.inner_text()
+        await visitor.page.evaluate("document.querySelector('.scroll').scrollTop = 0")
+        await visitor.until(f"document.querySelector('article').innerText !== {json.dumps(first)}")
+    assert await visitor.find("article").count() <= 150
+    await visitor.find("article", re.compile("^message 1000\\b")).first.wait_for(state="attached")
+    await visitor.find(".to-end").click()
+    await visitor.find("article", "message 3000").wait_for()
+    site.fakes["anthropic"].say("At the end.")
+    await visitor.answered("Where are we?", "At the end.")
+    await store.delete_session(session.id)
 
 
 async def test_a_draft_and_the_chosen_model_survive_a_reload(visitor: Visitor, site: Site) -> None:

@@ -36,7 +36,7 @@ export function SearchResults({ words }: { words: string }) {
       <ul>
         {hits.map((hit) => (
           <li class="thread" key={`${hit.threadId}:${hit.seq}`}>
-            <a href={hashOf({ id: hit.threadId, at: hit.messageId })}>
+            <a href={hashOf({ id: hit.threadId, at: hit.messageId, seq: hit.seq })}>
               <span class="title">
                 <span>{hit.title || appState.thread(hit.threadId)?.title || "Untitled"}</span>
               </span>

@@ -30,12 +30,12 @@ test("conversations are grouped by day", () => {
 
 test("a route survives the round trip through the hash", () => {
   for (const id of ["sess_1", "a:b.c-d", "帮我", "a/b?c#d %"]) {
-    const route = { page: "", id, at: "m 1" };
+    const route = { page: "", id, at: "m 1", seq: 7 };
     assert.deepEqual(routeFrom(hashOf(route)), route);
   }
-  assert.deepEqual(routeFrom("#/costs"), { page: "costs", id: null, at: null });
-  assert.deepEqual(routeFrom("#/thread/%"), { page: "", id: "%", at: null });
-  assert.deepEqual(routeFrom(""), { page: "", id: null, at: null });
+  assert.deepEqual(routeFrom("#/costs"), { page: "costs", id: null, at: null, seq: null });
+  assert.deepEqual(routeFrom("#/thread/%"), { page: "", id: "%", at: null, seq: null });
+  assert.deepEqual(routeFrom(""), { page: "", id: null, at: null, seq: null });
 });
 
 test("ids sort by creation time", () => {

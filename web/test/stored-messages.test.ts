@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { liveAnswer } from "../src/state/reducer.ts";
-import { firstSeq, itemsFrom, lastSeq, receiptOf, replaceWithStored, withRows } from "../src/state/stored-messages.ts";
+import { itemsFrom, MAX_ITEMS, receiptOf, replaceWithStored, trim, withRows } from "../src/state/stored-messages.ts";
 import { emptyView } from "../src/state/view-model.ts";
 import type { Block, Row } from "../src/api/types.ts";
 
@@ -49,9 +49,9 @@ test("streamed content stays after an earlier page", () => {
 });
 
 test("earlier pages are inserted in order", () => {
-  const view = withRows(withRows(emptyView("t"), [row(7, "user", [text("c")])]), [row(3, "user", [text("a")]), row(5, "user", [text("b")])], true);
+  const view = withRows(withRows(emptyView("t"), [row(7, "user", [text("c")])]), [row(3, "user", [text("a")]), row(5, "user", [text("b")])], { hasEarlier: true });
   assert.deepEqual(view.items.map((item) => item.seq), [3, 5, 7]);
-  assert.deepEqual([firstSeq(view), lastSeq(view), view.hasEarlier], [3, 7, true]);
+  assert.deepEqual([view.firstSeq, view.lastSeq, view.hasEarlier], [3, 7, true]);
 });
 
 test("attachments are shown, and the content of text files is not repeated", () => {
@@ -83,4 +83,20 @@ test("the input tokens of a receipt include cached tokens", () => {
   assert.deepEqual(receipt, { input: 105, cached: 90, output: 7, reasoning: 0, usd: 0.000092, isUnpriced: false, latencyMs: 8 });
   const unpriced = receiptOf({ input_tokens: 1, output_tokens: 2, cost_usd: null, state: "unpriced" });
   assert.deepEqual([unpriced.usd, unpriced.isUnpriced], [null, true]);
+});
+
+test("a result that was loaded before its call is shown with the call", () => {
+  const later = withRows(emptyView("t"), [row(3, "tool", [{ type: "tool_result", tool_use_id: "c", content: [text("yes")] }]), row(4, "user", [text("?")])]);
+  const view = withRows(later, [row(2, "assistant", [{ type: "tool_use", id: "c", name: "x", input: {} }])]);
+  const call = view.items[0]?.kind === "answer" ? view.items[0].parts[0] : null;
+  assert.equal(call?.kind === "call" ? call.result?.text : null, "yes");
+});
+
+test("a view keeps at most MAX_ITEMS items and knows that the others exist", () => {
+  const rows = Array.from({ length: MAX_ITEMS + 10 }, (_, at) => row(at + 1, "user", [text(String(at))]));
+  const full = withRows(emptyView("t"), rows);
+  const end = trim(full, "start");
+  assert.deepEqual([end.firstSeq, end.lastSeq, end.hasEarlier, end.hasLater], [11, MAX_ITEMS + 10, true, false]);
+  const start = trim(full, "end");
+  assert.deepEqual([start.firstSeq, start.lastSeq, start.hasEarlier, start.hasLater], [1, MAX_ITEMS, false, true]);
 });

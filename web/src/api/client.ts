@@ -90,7 +90,13 @@ export async function versions(thread: string): Promise<Versions[]> {
   return (await json<{ versions: Versions[] }>(`/threads/${id(thread)}/versions`)).versions;
 }
 
-export function messages(thread: string, where: { beforeSeq?: number; afterSeq?: number } = {}): Promise<{ messages: Row[]; hasMore: boolean }> {
+export interface MessagePage {
+  messages: Row[];
+  hasMore: boolean; // in the requested direction; around a position, earlier ones
+  hasLater: boolean;
+}
+
+export function messages(thread: string, where: { beforeSeq?: number; afterSeq?: number; aroundSeq?: number } = {}): Promise<MessagePage> {
   return json(`/threads/${id(thread)}/messages${query({ limit: 50, ...where })}`);
 }
 

@@ -114,13 +114,21 @@ function ErrorBanner({ view, conversation }: { view: View; conversation: Convers
   );
 }
 
-// Scrolls to the end as messages arrive, unless the user has scrolled up.
+const LOAD_AHEAD_PX = 800;
+
+interface Anchor {
+  element: Element;
+  top: number;
+}
+
+// Scrolls to the end as messages arrive, unless the user has scrolled up. Loads more messages near both ends.
 function Scroll({ view, conversation }: { view: View; conversation: Conversation }) {
   const place = useRef<HTMLDivElement>(null);
   const [isAtEnd, setAtEnd] = useState(true);
-  const { at } = useObservable(appState.route);
+  const { at, seq } = useObservable(appState.route);
   const shown = useRef<string | null>(null);
-  const heightBefore = useRef(0);
+  const anchor = useRef<Anchor | null>(null);
+  const follows = isAtEnd && !view.hasLater;
 
   useEffect(() => {
     if (view.run.state === "starting") setAtEnd(true);
@@ -128,46 +136,63 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
   useLayoutEffect(() => {
     const box = place.current;
     if (!box) return;
-    if (heightBefore.current) {
-      box.scrollTop += box.scrollHeight - heightBefore.current; // keep the position when earlier messages are inserted
-      heightBefore.current = 0;
-    } else if (isAtEnd) box.scrollTop = box.scrollHeight;
-  }, [view.items, view.interrupts, isAtEnd]);
+    if (anchor.current?.element.isConnected) {
+      box.scrollTop += anchor.current.element.getBoundingClientRect().top - anchor.current.top; // keep the position
+      anchor.current = null;
+    } else if (follows) box.scrollTop = box.scrollHeight;
+  }, [view.items, view.interrupts, follows]);
 
   useEffect(() => {
     if (at === null || at === shown.current || view.isLoading) return;
-    void conversation.loadBackTo(at).then(() =>
-      requestAnimationFrame(() => {
-        const message = document.getElementById(`m-${at}`);
-        if (!message) return;
-        shown.current = at;
-        setAtEnd(false);
-        message.scrollIntoView({ block: "center" });
-        message.classList.add("highlight");
-        message.focus({ preventScroll: true });
-      }),
-    );
+    void showMessage(conversation, at, seq).then((message) => {
+      if (!message) return;
+      shown.current = at;
+      setAtEnd(false);
+      message.scrollIntoView({ block: "center" });
+      message.classList.add("highlight");
+      message.focus({ preventScroll: true });
+    });
   }, [at, view.isLoading]);
 
+  const load = (action: () => Promise<void>) => {
+    anchor.current = place.current && firstVisible(place.current);
+    void action();
+  };
   const onScroll = () => {
     const box = place.current;
-    if (box) setAtEnd(box.scrollHeight - box.scrollTop - box.clientHeight < 80);
+    if (!box) return;
+    const toEnd = box.scrollHeight - box.scrollTop - box.clientHeight;
+    setAtEnd(toEnd < 80);
+    if (view.hasEarlier && box.scrollTop < LOAD_AHEAD_PX) load(() => conversation.loadEarlier());
+    else if (view.hasLater && toEnd < LOAD_AHEAD_PX) load(() => conversation.loadLater());
   };
-  const showEarlier = () => {
-    heightBefore.current = place.current?.scrollHeight ?? 0;
-    void conversation.loadEarlier();
-  };
+  const showNewest = () => void conversation.loadNewest().then(() => setAtEnd(true));
   const isEmpty = !view.items.length && !view.isLoading && !isBusy(view);
   return (
     <div class="scroll-place">
       <div class="scroll" ref={place} onScroll={onScroll} tabindex={0} aria-label="Messages" role="region">
-        {isEmpty ? <Welcome /> : <Messages view={view} conversation={conversation} onEarlier={showEarlier} />}
+        {isEmpty ? <Welcome /> : <Messages view={view} conversation={conversation} onEarlier={() => load(() => conversation.loadEarlier())} />}
       </div>
-      {!isAtEnd && (
-        <button type="button" class="to-end" onClick={() => setAtEnd(true)}>
+      {!follows && (
+        <button type="button" class="to-end" onClick={showNewest}>
           <Icon name="down" size={16} /> Newest
         </button>
       )}
     </div>
   );
+}
+
+// Returns the element of a message after its page is loaded and rendered.
+async function showMessage(conversation: Conversation, id: string, seq: number | null): Promise<HTMLElement | null> {
+  const isLoaded = conversation.view.value.items.some((item) => item.id === id);
+  if (!isLoaded && seq !== null) await conversation.loadAround(seq);
+  await new Promise(requestAnimationFrame);
+  await new Promise(requestAnimationFrame); // the view renders once per frame
+  return document.getElementById(`m-${id}`);
+}
+
+function firstVisible(box: HTMLElement): Anchor | null {
+  const { top } = box.getBoundingClientRect();
+  const element = [...box.querySelectorAll("article")].find((article) => article.getBoundingClientRect().bottom > top);
+  return element ? { element, top: element.getBoundingClientRect().top } : null;
 }

@@ -102,7 +102,7 @@ export function watchAddress(): void {
 function onAddressChange(): void {
   const to = routeFrom(location.hash);
   isDrawerOpen.set(false);
-  if (to.page === "" && !isOpenAt(to)) switchTo(to.id === null ? newConversation() : openConversation(to.id));
+  if (to.page === "" && !isOpenAt(to)) switchTo(to.id === null ? newConversation() : openConversation(to.id, to.seq));
   route.set(to);
 }
 
@@ -115,7 +115,7 @@ function isOpenAt({ id }: Route): boolean {
 export function startConversation(): void {
   switchTo(newConversation());
   navigate({});
-  route.set({ page: "", id: null, at: null });
+  route.set({ page: "", id: null, at: null, seq: null });
 }
 
 // A new conversation gets its address with its first message.
@@ -129,9 +129,9 @@ function newConversation(): Conversation {
   return new Conversation(`sess_${ulid()}`, true, reloadThreads);
 }
 
-function openConversation(id: string): Conversation {
+function openConversation(id: string, aroundSeq: number | null = null): Conversation {
   void loadThread(id);
-  return new Conversation(id, false, reloadThreads);
+  return new Conversation(id, false, reloadThreads, aroundSeq);
 }
 
 function switchTo(next: Conversation): void {

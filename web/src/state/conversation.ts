@@ -6,7 +6,7 @@ import { follow, type Follower } from "../api/run-stream.ts";
 import { spent } from "../lib/format.ts";
 import { ulid } from "../lib/ulid.ts";
 import { apply } from "./reducer.ts";
-import { firstSeq, lastSeq, replaceWithStored, withRows } from "./stored-messages.ts";
+import { replaceWithStored, trim, withoutRows, withRows } from "./stored-messages.ts";
 import { emptyView, isBusy, type Attachment, type UserItem, type View } from "./view-model.ts";
 import type { Decision, Stored } from "../api/types.ts";
 
@@ -22,13 +22,14 @@ export class Conversation {
   readonly onChange: () => void; // called when the conversation list must be reloaded
   readonly loaded: Promise<void>; // the newest messages are present, or could not be loaded
   #abort = new AbortController();
+  #isLoadingPage = false;
 
-  constructor(id: string, isNew: boolean, onChange: () => void) {
+  constructor(id: string, isNew: boolean, onChange: () => void, aroundSeq: number | null = null) {
     this.id = id;
     this.isNew = isNew;
     this.view = new Observable(emptyView(id, !isNew));
     this.onChange = onChange;
-    this.loaded = isNew ? Promise.resolve() : this.load();
+    this.loaded = isNew ? Promise.resolve() : this.load(aroundSeq);
   }
 
   close(): void {
@@ -37,11 +38,12 @@ export class Conversation {
 
   // --- reading -------------------------------------------------------------------------------------------------------
 
-  async load(): Promise<void> {
+  // Loads the newest messages, or those around a position.
+  async load(aroundSeq: number | null = null): Promise<void> {
     this.view.change((view) => ({ ...view, isLoading: true, problem: null }));
     await this.#attempt(async () => {
-      const page = await api.messages(this.id);
-      this.view.change((view) => withRows(view, page.messages, page.hasMore));
+      const page = await api.messages(this.id, aroundSeq === null ? {} : { aroundSeq });
+      this.view.change((view) => withRows(view, page.messages, { hasEarlier: page.hasMore, hasLater: page.hasLater }));
     });
     this.view.change((view) => ({ ...view, isLoading: false }));
     void this.#join();
@@ -54,32 +56,55 @@ export class Conversation {
     this.view.change((view) => ({ ...view, versions }));
   }
 
-  async loadEarlier(): Promise<void> {
-    await this.#attempt(async () => {
-      const page = await api.messages(this.id, { beforeSeq: firstSeq(this.view.value) });
-      this.view.change((view) => withRows(view, page.messages, page.hasMore));
+  loadEarlier(): Promise<void> {
+    return this.#loadPage(async () => {
+      const page = await api.messages(this.id, { beforeSeq: this.view.value.firstSeq });
+      this.view.change((view) => trim(withRows(view, page.messages, { hasEarlier: page.hasMore }), "end"));
     });
   }
 
-  // Loads earlier pages until the message is present.
-  async loadBackTo(messageId: string): Promise<void> {
-    while (this.view.value.hasEarlier && !this.view.value.items.some((item) => item.id === messageId)) {
-      const before = firstSeq(this.view.value);
-      await this.loadEarlier();
-      if (firstSeq(this.view.value) === before) return;
-    }
+  loadLater(): Promise<void> {
+    return this.#loadPage(async () => {
+      const page = await api.messages(this.id, { afterSeq: this.view.value.lastSeq });
+      this.view.change((view) => trim(withRows(view, page.messages, { hasLater: page.hasLater }), "start"));
+    });
+  }
+
+  // Shows the messages around a position instead of the loaded ones.
+  loadAround(seq: number): Promise<void> {
+    return this.#loadPage(async () => {
+      const page = await api.messages(this.id, { aroundSeq: seq });
+      this.view.change((view) => withRows(withoutRows(view), page.messages, { hasEarlier: page.hasMore, hasLater: page.hasLater }));
+    });
+  }
+
+  // Shows the newest messages instead of the loaded ones.
+  loadNewest(): Promise<void> {
+    if (!this.view.value.hasLater) return Promise.resolve();
+    return this.#loadPage(async () => {
+      const page = await api.messages(this.id);
+      this.view.change((view) => withRows(withoutRows(view), page.messages, { hasEarlier: page.hasMore, hasLater: false }));
+    });
+  }
+
+  // Loads one page at a time; a request during another one does nothing.
+  async #loadPage(action: () => Promise<void>): Promise<void> {
+    if (this.#isLoadingPage) return;
+    this.#isLoadingPage = true;
+    await this.#attempt(action);
+    this.#isLoadingPage = false;
   }
 
   // Loads messages that another client added, unless a run is active.
   async refresh(): Promise<void> {
-    if (isBusy(this.view.value) || !lastSeq(this.view.value)) return;
+    if (isBusy(this.view.value) || this.view.value.hasLater || !this.view.value.lastSeq) return;
     await this.#loadNew().catch(() => undefined);
     void this.#join();
   }
 
   async #loadNew(): Promise<void> {
-    let after = Math.max(0, lastSeq(this.view.value) - 1);
-    for (let hasMore = true; hasMore; after = lastSeq(this.view.value)) {
+    let after = Math.max(0, this.view.value.lastSeq - 1);
+    for (let hasMore = true; hasMore; after = this.view.value.lastSeq) {
       const page = await api.messages(this.id, { afterSeq: after });
       hasMore = page.hasMore && page.messages.length > 0;
       this.view.change((view) => replaceWithStored(view, page.messages));
@@ -96,6 +121,7 @@ export class Conversation {
   // --- runs ----------------------------------------------------------------------------------------------------------
 
   async send(draft: Draft, model: string | null): Promise<boolean> {
+    await this.loadNewest();
     const message = { id: ulid(), role: "user", content: contentOf(draft) };
     this.view.change((view) => ({ ...view, items: [...view.items, userItem(message.id, draft)], interrupts: [], problem: null }));
     const isAccepted = await this.#run({ messages: [message], forwardedProps: model ? { model } : {} });

@@ -10,27 +10,39 @@ export function itemsFrom(rows: readonly Row[]): Item[] {
   return rows.flatMap((row) => itemOf(row, results) ?? []);
 }
 
-// Merges rows into the view, before items that are not stored yet. Results may belong to calls of earlier items.
-export function withRows(view: View, rows: readonly Row[], hasEarlier = view.hasEarlier): View {
+// Merges rows into the view, before items that are not stored yet. A call and its result may be in different pages.
+export function withRows(view: View, rows: readonly Row[], bounds: Partial<Pick<View, "hasEarlier" | "hasLater">> = {}): View {
+  const results = new Map([...view.results, ...resultsIn(rows)]);
   const fresh = itemsFrom(rows);
   const places = new Set<number | null>(rows.map((row) => row.seq));
   const names = new Set(fresh.map((item) => item.id));
   const kept = view.items.filter((item) => !places.has(item.seq) && !(item.seq === null && names.has(item.id)));
   const items = [...kept, ...fresh].sort((block, next) => (block.seq ?? Infinity) - (next.seq ?? Infinity) || 0);
-  return { ...view, items: fillResults(items, resultsIn(rows)), hasEarlier, isLoading: false };
+  const firstSeq = Math.min(view.firstSeq, rows[0]?.seq ?? Infinity);
+  const lastSeq = Math.max(view.lastSeq, rows.at(-1)?.seq ?? 0);
+  return { ...view, items: fillResults(items, results), results, firstSeq, lastSeq, isLoading: false, ...bounds };
+}
+
+// Only this many items are kept in the document, so that a page of any conversation renders in the same time.
+export const MAX_ITEMS = 150;
+
+// Drops items beyond MAX_ITEMS at the far end. They are loaded again when the user scrolls back.
+export function trim(view: View, end: "start" | "end"): View {
+  const excess = view.items.length - MAX_ITEMS;
+  if (excess <= 0) return view;
+  const items = end === "start" ? view.items.slice(excess) : view.items.slice(0, MAX_ITEMS);
+  if (end === "start") return { ...view, items, firstSeq: items[0]?.seq ?? view.firstSeq, hasEarlier: true };
+  return { ...view, items, lastSeq: items.at(-1)?.seq ?? view.lastSeq, hasLater: true };
+}
+
+// Drops all messages, before others are loaded instead.
+export function withoutRows(view: View): View {
+  return { ...view, items: [], firstSeq: Infinity, lastSeq: 0 };
 }
 
 // After a run: drops all items that are not stored.
 export function replaceWithStored(view: View, rows: readonly Row[]): View {
   return withRows({ ...view, items: view.items.filter((item) => item.seq !== null) }, rows);
-}
-
-export function lastSeq(view: View): number {
-  return view.items.reduce((maximum, item) => Math.max(maximum, item.seq ?? 0), 0);
-}
-
-export function firstSeq(view: View): number {
-  return view.items.reduce((minimum, item) => Math.min(minimum, item.seq ?? Infinity), Infinity);
 }
 
 function fillResults(items: Item[], results: Results): Item[] {

@@ -109,7 +109,11 @@ export interface Problem {
 export interface View {
   threadId: string;
   items: Item[];
+  firstSeq: number; // range of the loaded messages; tool results in it are not items
+  lastSeq: number;
   hasEarlier: boolean;
+  hasLater: boolean;
+  results: ReadonlyMap<string, Result>; // tool results by call, also of calls that are not loaded
   isLoading: boolean;
   run: RunState;
   interrupts: Interrupt[];
@@ -123,7 +127,11 @@ export function emptyView(threadId: string, isLoading = false): View {
   return {
     threadId,
     items: [],
+    firstSeq: Infinity,
+    lastSeq: 0,
     hasEarlier: false,
+    hasLater: false,
+    results: new Map(),
     isLoading,
     run: { state: "idle" },
     interrupts: [],
