@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +15,7 @@ from dragoman.exchange import Reply
 from tests import recorded
 from tests.client.calls import ONCE, call_to, told
 from tests.conftest import scale
-from tests.dialects.damage import calls_of, text_of
+from tests.dialects.stream_damage.case import Case, calls_of, text_of
 from tests.servers.faulty_server import (
     CLOSE,
     RESET,
@@ -33,11 +32,10 @@ PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
 
 
 def cases_of(dialect: str) -> Iterator[tuple[str, bytes, str | None]]:
-    """What the tests of a dialect's own reader feed it, with the code that it has to end with."""
-    cases: Any = importlib.import_module(f"tests.dialects.test_damaged_{dialect}").CASES
-    named = cases.items() if isinstance(cases, dict) else ((case.name, case) for case in cases)
-    for name, case in named:
-        if getattr(case, "framing", None) in (None, "aws-eventstream") and not getattr(case, "quirks", ()):
+    """The names, bytes and fault codes of the cases of a dialect's own reader."""
+    cases: dict[str, Case] = importlib.import_module(f"tests.dialects.stream_damage.{dialect}").CASES
+    for name, case in cases.items():
+        if case.framing is None and not case.quirks:
             yield name, case.data, case.code
 
 

@@ -26,7 +26,7 @@ from dragoman.event import (
 from dragoman.exchange import Fault, Reply, StopReason
 from dragoman.message import InvalidToolUseBlock, TextBlock, TokenUsage
 from tests.corpus import records
-from tests.dialects.damage import calls_of, events_of, text_of
+from tests.dialects.stream_damage.case import calls_of, events_of, text_of
 from tests.dialects.test_grid import CALLS
 
 NAMES = ("cohere", "ollama")

@@ -11,8 +11,8 @@ import pytest
 from dragoman import dialects
 from dragoman.event import MessageStart, TextDelta, ToolUseStart, fold
 from dragoman.exchange import StopReason
-from tests.dialects.damage import events_of
-from tests.dialects.test_damaged_cohere import CLOSE, OPEN, end, event, frame
+from tests.dialects.stream_damage.case import events_of
+from tests.dialects.stream_damage.cohere import CLOSE, OPEN, end, event, frame
 
 COHERE, OLLAMA = dialects.load("cohere"), dialects.load("ollama")
 LINE = {"model": "llama3.2", "created_at": "2026-05-08T09:30:00Z", "done": False}

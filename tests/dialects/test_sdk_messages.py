@@ -22,7 +22,7 @@ from dragoman.event import StreamEvent, fold
 from dragoman.exchange import Reply
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.damage import events_of
+from tests.dialects.stream_damage.case import events_of
 from tests.dialects.test_at_once import written
 from tests.dialects.test_sdk import COMPARED, REPLIES, Loopback, plain
 

@@ -29,7 +29,7 @@ from dragoman.wire.frames import make_splitter
 from dragoman.wire.stream_reader import DeltaTemplate
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.damage import calls_of, events_of, text_of
+from tests.dialects.stream_damage.case import calls_of, events_of, text_of
 from tests.dialects.test_at_once import ENDED, FAILURES, USAGE, heard, written
 from tests.dialects.test_grid import CALLS
 

@@ -1,20 +1,12 @@
-"""Damaged streams of the Responses API: each ends as what it is, keeps what came before, and never looks complete."""
+"""Damaged streams of the Responses API, with their outcomes."""
 
 from __future__ import annotations
 
 import json
-import logging
-import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-import pytest
-
-from dragoman.dialects import openai_responses
-from dragoman.event import StreamEvent, ToolUseEnd, fold
-from dragoman.exchange import FAULT_CODES, Reply, StopReason
-from dragoman.message import InvalidToolUseBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from tests.dialects.stream_damage.case import Case
 
 Wire = dict[str, Any]
 
@@ -91,17 +83,6 @@ def numbered(*events: tuple[int, Wire]) -> bytes:
     return b"".join(sse(event, first=number) for number, event in events)
 
 
-class Case(msgspec.Struct, frozen=True):
-    """Bytes, and what has to become of them."""
-
-    data: bytes
-    code: str | None  # of the fault; None is a complete answer
-    text: str = ""  # what is kept of it
-    raw: dict[str, str] = {}  # what is kept of the damage in provider_raw: exactly this
-    inputs: tuple[str, ...] = ()  # texts of calls that cannot be made
-    fault: dict[str, Any] = {}  # what else the fault says
-
-
 OVERLOADED = {"type": "error", "code": "server_is_overloaded", "message": "busy", "param": None}
 SERVER = {
     "type": "error",
@@ -118,7 +99,7 @@ THOUGHTS: Wire = {**REASONING, "summary": [*THOUGHT["summary"], {"type": "summar
 REDACTED: Wire = {**REASONING, "encrypted_content": "gAAA"}
 SEARCH: Wire = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}
 
-CASES = {
+CASES: dict[str, Case] = {
     # --- complete, whatever the bytes look like
     "as it should be": Case(sse(*WHOLE), None, "Héllo."),
     "CRLF": Case(sse(*WHOLE, end="\r\n"), None, "Héllo."),
@@ -166,8 +147,8 @@ CASES = {
         None,
         "Hé",
     ),
-    "a call without input": Case(called(""), None),
-    "a call": Case(called('{"table": "all"}'), None),
+    "a call without input": Case(called(""), None, calls=({},)),
+    "a call": Case(called('{"table": "all"}'), None, calls=({"table": "all"},)),
     "reasoning": Case(
         sse(CREATED, added(REASONING), THINK, done(THOUGHT), ended(THOUGHT, message("Hi."))), None, "[Hm.]Hi."
     ),
@@ -230,12 +211,12 @@ CASES = {
     "inside a call": Case(
         sse(CREATED, added(call("", "in_progress")), about("function_call_arguments.delta", delta='{"table":')),
         "stream_incomplete",
-        inputs=('{"table":',),
+        invalid_inputs=('{"table":',),
     ),
     "inside a call that could be read": Case(
         sse(CREATED, added(call("", "in_progress")), about("function_call_arguments.delta", delta="{}")),
         "stream_incomplete",
-        inputs=("{}",),
+        invalid_inputs=("{}",),
     ),
     "inside reasoning": Case(sse(CREATED, added(REASONING), THINK), "stream_incomplete", "[Hm.]"),
     "between the halves of a character": Case(
@@ -301,9 +282,7 @@ CASES = {
     ),
     # --- something else than a stream
     "a page": Case(
-        PAGE,
-        "bad_content_type",
-        raw={"head": "<!doctype html><html><body>Bad gateway, api_key=***</body></html>"},
+        PAGE, "bad_content_type", raw={"head": "<!doctype html><html><body>Bad gateway, api_key=***</body></html>"}
     ),
     "an error as JSON": Case(
         b'{\n  "error": {"message": "no", "code": "server_error"}\n}\n',
@@ -333,7 +312,7 @@ CASES = {
         sse(*BEGUN, done(message("Héllo.")), added(call("", "in_progress"), 1), {**HE, "output_index": 1}),
         "protocol_violation",
         "Héllo.",
-        inputs=("",),
+        invalid_inputs=("",),
     ),
     "input for a message": Case(
         sse(*BEGUN, about("function_call_arguments.delta", delta="{")), "protocol_violation", "Hé"
@@ -349,31 +328,34 @@ CASES = {
         numbered((0, CREATED), (1, OPEN), (2, PART), (4, LLO), (3, HE)), "protocol_violation", "llo."
     ),
     "input that does not add up": Case(
-        called('{"table":"all"}', said='{"table":"none"}'), "protocol_violation", inputs=('{"table":"none"}',)
+        called('{"table":"all"}', said='{"table":"none"}'), "protocol_violation", invalid_inputs=('{"table":"none"}',)
     ),
     "an end that repeats other input": Case(
         sse(CREATED, added(call("", "in_progress")), done(call("{}")), ended(call('{"table":"all"}'))),
         "protocol_violation",
+        calls=({},),
     ),
     # --- calls that cannot be made
     "input that is no object": Case(
-        called('["all"]'), "tool_input_invalid", inputs=('["all"]',), fault={"retryable": True}
+        called('["all"]'), "tool_input_invalid", invalid_inputs=('["all"]',), fault={"retryable": True}
     ),
-    "input that is no JSON": Case(called("{table: all}"), "tool_input_invalid", inputs=("{table: all}",)),
-    "input that is cut": Case(called('{"table":"al'), "tool_input_invalid", inputs=('{"table":"al',)),
+    "input that is no JSON": Case(called("{table: all}"), "tool_input_invalid", invalid_inputs=("{table: all}",)),
+    "input that is cut": Case(called('{"table":"al'), "tool_input_invalid", invalid_inputs=('{"table":"al',)),
     "input with a key twice": Case(
-        called('{"table":"a","table":"b"}'), "tool_input_invalid", inputs=('{"table":"a","table":"b"}',)
+        called('{"table":"a","table":"b"}'), "tool_input_invalid", invalid_inputs=('{"table":"a","table":"b"}',)
     ),
-    "input that is no number": Case(called('{"limit":NaN}'), "tool_input_invalid", inputs=('{"limit":NaN}',)),
-    "input and something after it": Case(called('{} {"x":1}'), "tool_input_invalid", inputs=('{} {"x":1}',)),
+    "input that is no number": Case(called('{"limit":NaN}'), "tool_input_invalid", invalid_inputs=('{"limit":NaN}',)),
+    "input and something after it": Case(called('{} {"x":1}'), "tool_input_invalid", invalid_inputs=('{} {"x":1}',)),
     "the limit inside of input": Case(
-        called('{"table":"al', end="incomplete", status="incomplete"), "tool_input_truncated", inputs=('{"table":"al',)
+        called('{"table":"al', end="incomplete", status="incomplete"),
+        "tool_input_truncated",
+        invalid_inputs=('{"table":"al',),
     ),
     "the limit before any input": Case(
-        called("", end="incomplete", status="incomplete"), "tool_input_truncated", inputs=("",)
+        called("", end="incomplete", status="incomplete"), "tool_input_truncated", invalid_inputs=("",)
     ),
     "the limit inside of input that could be read": Case(
-        called("{}", end="incomplete", status="incomplete"), "tool_input_truncated", inputs=("{}",)
+        called("{}", end="incomplete", status="incomplete"), "tool_input_truncated", invalid_inputs=("{}",)
     ),
     # --- nothing said
     "a proper end without a word": Case(sse(CREATED, ended()), "empty_response"),
@@ -381,131 +363,9 @@ CASES = {
         sse(CREATED, OPEN, PART, done(message("")), ended(message(""))), "empty_response"
     ),
 }
-
-
-# --- however the bytes are cut ---------------------------------------------------------------------------------------
-
-
-def events_of(pieces: Iterable[bytes]) -> list[StreamEvent]:
-    reader = openai_responses.stream_reader()
-    events = [event for piece in pieces for event in reader.feed(piece)]
-    events.extend(reader.close())
-    assert reader.feed(sse(*WHOLE)) == []  # nothing comes out of a stream that is over
-    assert reader.close() == []
-    return events
-
-
-def splits(data: bytes) -> Iterator[list[bytes]]:
-    yield [data]
-    if len(data) < 50_000:
-        yield [data[at : at + 1] for at in range(len(data))]
-    draw = random.Random(7)
-    for longest in (3, 17, 64, 1000):
-        pieces, at = [], 0
-        while at < len(data):
-            step = draw.randint(1, longest)
-            pieces.append(data[at : at + step])
-            at += step
-        yield pieces
-
-
-def text_of(reply: Reply) -> str:
-    return "".join(
-        f"[{block.text}]" if isinstance(block, ThinkingBlock) else block.text
-        for block in reply.content
-        if isinstance(block, TextBlock | ThinkingBlock)
-    )
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_damaged_stream_has_one_outcome_however_it_is_cut(name: str) -> None:
-    case = CASES[name]
-    first, *others = [events_of(pieces) for pieces in splits(case.data)]
-    assert all(events == first for events in others)
-    reply = fold(first)
-    assert text_of(reply) == case.text
-    assert "\ufffd" not in str(reply)
-    kept = {key: text for key, text in (reply.provider_raw or {}).items() if key in ("head", "tail", "late")}
-    assert kept == case.raw
-    unusable = [block for block in reply.content if isinstance(block, InvalidToolUseBlock)]
-    assert tuple(block.input_text for block in unusable) == case.inputs
-    if case.code is None:
-        assert reply.fault is None
-        return
-    assert reply.stop_reason is StopReason.ERROR
-    assert reply.fault is not None
-    assert reply.fault.code == case.code
-    assert reply.fault.code in FAULT_CODES
-    assert {key: getattr(reply.fault, key) for key in case.fault} == case.fault
-    assert not (case.inputs and any(isinstance(block, ToolUseBlock) for block in reply.content))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_damaged_is_still_damaged_when_it_is_written_again(name: str) -> None:
-    events = events_of([CASES[name].data])
-    reply = fold(events)
-    writer = openai_responses.stream_writer()
-    data = b"".join([*(writer.feed(event) for event in events), writer.close()])
-    again = fold(events_of([data]))
-    assert text_of(again) == text_of(reply)
-    assert (again.fault is None) == (reply.fault is None)
-    calls = [[(b.name, b.input) for b in made.content if isinstance(b, ToolUseBlock)] for made in (reply, again)]
-    assert calls[0] == calls[1]
-    assert (
-        reply.fault is None
-        or b'"status":"completed","error":null' not in data
-        or reply.fault.code
-        in (
-            "tool_input_invalid",
-            "empty_response",
-        )
-    )
-
-
-# --- after the end ---------------------------------------------------------------------------------------------------
-
-
-def test_what_comes_after_the_end_is_kept_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    late = sse(about("output_text.delta", delta="More."), OVERLOADED, first=len(WHOLE)) + b"data: {]\n\n"
-    for pieces in splits(sse(*WHOLE) + late):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "dragoman.stream"):
-            reply = fold(events_of(pieces))
-        assert reply.fault is None
-        assert reply.stop_reason is StopReason.END_TURN
-        assert text_of(reply) == "Héllo."
-        assert reply.provider_raw is not None
-        assert "More." in reply.provider_raw["late"]
-        assert len(reply.provider_raw["late"]) <= 4096
-        assert [record.levelname for record in caplog.records] == ["WARNING"]
-
-
-def test_repeated_events_and_done_after_the_end_are_not_late(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "dragoman.stream"):
-        reply = fold(events_of([sse(*WHOLE) + sse(COMPLETED, first=len(WHOLE) - 1) + b"data: [DONE]\n\n"]))
-    assert "late" not in (reply.provider_raw or {})
-    assert caplog.records == []
-
-
-# --- whatever comes --------------------------------------------------------------------------------------------------
-
-STRANGE: list[Any] = [
-    None,
-    True,
-    0,
-    -1,
-    10**30,
-    1.5,
-    "",
-    "x",
-    [],
-    {},
-    [[]],
-    [{}],
-    {"type": "message"},
-    [None],
-    {"id": 1},
-]
+# Cut at any byte, this stream has a fault.
+CUT = sse(*WHOLE[:-1])
+# Valid streams to change in every place.
 STREAMS = [
     WHOLE,
     (
@@ -521,44 +381,3 @@ STREAMS = [
     (CREATED, OVERLOADED),
     (*BEGUN, FAILED),
 ]
-
-
-def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places_in(value[key], (*path, key))
-
-
-def with_another(value: Any, path: tuple[Any, ...], strange: Any) -> Any:
-    if not path:
-        return strange
-    made = dict(value) if isinstance(value, dict) else list(value)
-    made[path[0]] = with_another(value[path[0]], path[1:], strange)
-    return made
-
-
-@pytest.mark.parametrize("number", range(len(STREAMS)))
-def test_whatever_stands_in_an_event_nothing_is_raised(number: int) -> None:
-    events = list(STREAMS[number])
-    for at, event in enumerate(events):
-        for place, path in enumerate(places_in(event)):
-            for strange in (STRANGE[(place + step) % len(STRANGE)] for step in (0, 4, 8, 12)):
-                changed = [*events[:at], with_another(event, path, strange), *events[at + 1 :]]
-                data = b"".join(b"data: " + json.dumps(wire).encode() + b"\n\n" for wire in changed)
-                reader = openai_responses.stream_reader()
-                reply = fold([*reader.feed(data), *reader.close()])
-                openai_responses.write_reply(reply)
-
-
-@pytest.mark.parametrize("number", range(len(STREAMS)))
-def test_whatever_event_is_missing_twice_or_elsewhere_no_words_are_made_up(number: int) -> None:
-    events = list(STREAMS[number])
-    whole = text_of(fold(events_of([sse(*events, first=None)])))
-    for at, event in enumerate(events):
-        rest = [*events[:at], *events[at + 1 :]]
-        for changed in (rest, [*events[:at], event, event, *events[at + 1 :]], [*rest, event], [event, *rest]):
-            made = events_of([sse(*changed, first=None)])
-            reply = fold(made)
-            assert reply.fault is not None or text_of(reply) == whole
-            assert sum(isinstance(event, ToolUseEnd) for event in made) <= 1

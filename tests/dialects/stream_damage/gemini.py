@@ -1,21 +1,13 @@
-"""Damaged streams of Gemini: the expected fault, the events before it, and never a complete message."""
+"""Damaged streams of Gemini, with their outcomes."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import logging
-import random
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import pytest
 
-from dragoman.dialects import gemini
-from dragoman.event import StreamEvent, fold
-from dragoman.exchange import FAULT_CODES, Reply, StopReason
-from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
+from tests.dialects.stream_damage.case import Case
 
 
 def chunk(*parts: dict[str, Any], **candidate: Any) -> dict[str, Any]:
@@ -53,20 +45,7 @@ CODE = chunk({"executableCode": {"code": "print(1)", "language": "PYTHON"}}, fin
 RAN = chunk({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1\n"}})
 
 
-class Case(msgspec.Struct, frozen=True):
-    """Bytes, and what has to become of them."""
-
-    data: bytes
-    code: str | None  # of the fault; None is a complete answer
-    text: str = ""  # what is kept of it
-    raw: dict[str, str] = {}  # what stands in provider_raw: exactly this
-    inputs: tuple[str, ...] = ()  # texts of calls that cannot be made
-    framing: str | None = None
-    quirks: tuple[str, ...] = ()
-    fault: dict[str, Any] = {}  # what else the fault says
-
-
-CASES = {
+CASES: dict[str, Case] = {
     # --- complete, whatever the bytes look like
     "as it should be": Case(HELLO, None, "Héllo."),
     "LF": Case(sse(HEL, LO, end="\n"), None, "Héllo."),
@@ -204,22 +183,24 @@ CASES = {
         sse(HEL, partial_call(name="f", partialArgs=[{"jsonPath": "$[0]", "numberValue": 1}], willContinue=True)),
         "protocol_violation",
         "Hél",
-        inputs=("",),
+        invalid_inputs=("",),
     ),
     "a second call inside the first": Case(
         sse(HEL, partial_call(name="f", willContinue=True), partial_call(name="g", willContinue=True), LO),
         "protocol_violation",
         "Hél",
-        inputs=("",),
+        invalid_inputs=("",),
     ),
     # --- calls
-    "arguments that are a list": Case(call_stream("[1]"), "tool_input_invalid", inputs=("[1]",)),
-    "arguments that are a text": Case(call_stream('"{}"'), "tool_input_invalid", inputs=('"{}"',)),
-    "arguments that are an empty text": Case(call_stream('""'), "tool_input_invalid", inputs=('""',)),
-    "arguments with a key twice": Case(call_stream('{"a":1,"a":2}'), "tool_input_invalid", inputs=('{"a":1,"a":2}',)),
+    "arguments that are a list": Case(call_stream("[1]"), "tool_input_invalid", invalid_inputs=("[1]",)),
+    "arguments that are a text": Case(call_stream('"{}"'), "tool_input_invalid", invalid_inputs=('"{}"',)),
+    "arguments that are an empty text": Case(call_stream('""'), "tool_input_invalid", invalid_inputs=('""',)),
+    "arguments with a key twice": Case(
+        call_stream('{"a":1,"a":2}'), "tool_input_invalid", invalid_inputs=('{"a":1,"a":2}',)
+    ),
     "arguments with NaN": Case(call_stream('{"a":NaN}'), "bad_event"),  # here it is the event that is no JSON
     "arguments that were cut by the end of the stream": Case(
-        sse(HEL, partial_call(name="f", willContinue=True)), "stream_incomplete", "Hél", inputs=("",)
+        sse(HEL, partial_call(name="f", willContinue=True)), "stream_incomplete", "Hél", invalid_inputs=("",)
     ),
     "arguments that were cut by the limit": Case(
         sse(
@@ -229,7 +210,7 @@ CASES = {
         ),
         "tool_input_truncated",
         "Hél",
-        inputs=("",),
+        invalid_inputs=("",),
     ),
     # --- nothing said
     "an end without a word": Case(sse(STOP), "empty_response"),
@@ -254,110 +235,5 @@ CASES = {
         HELLO + b"data: [DONE]\n\ndata: " + b"x" * 9000 + b"\n\n", None, "Héllo.", {"late": "x" * 4096}
     ),
 }
-
-
-def split(data: bytes, how: str) -> Iterable[bytes]:
-    if how == "whole":
-        return [data]
-    if how == "byte by byte":
-        return [data[at : at + 1] for at in range(len(data))]
-    chance = random.Random(how + str(len(data)))
-    edges = sorted({0, len(data), *(chance.randrange(len(data) + 1) for _ in range(12))})
-    return [data[start:end] for start, end in itertools.pairwise(edges)]
-
-
-def events_of(case: Case, how: str) -> list[StreamEvent]:
-    reader = gemini.stream_reader(case.framing, case.quirks)
-    events = [event for one in split(case.data, how) for event in reader.feed(one)]
-    events += reader.close()
-    assert reader.feed(HELLO) == []  # fed after its end
-    assert reader.close() == []
-    return events
-
-
-def text_of(reply: Reply) -> str:
-    return "".join(block.text for block in reply.content if isinstance(block, TextBlock))
-
-
-@pytest.mark.parametrize("how", ["whole", "byte by byte", "random 1", "random 2", "random 3"])
-@pytest.mark.parametrize("name", CASES)
-def test_a_damaged_stream_ends_with_the_expected_fault(name: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    case = CASES[name]
-    with caplog.at_level(logging.WARNING, "dragoman.stream"):
-        events = events_of(case, how)
-    reply = fold(events)
-    assert (reply.fault.code if reply.fault else None) == case.code
-    assert text_of(reply) == case.text
-    kept = {key: (reply.provider_raw or {}).get(key) for key in ("tail", "head", "late")}
-    assert {key: value for key, value in kept.items() if value is not None} == case.raw
-    assert len(caplog.records) == ("late" in case.raw)
-    unusable = [block for block in reply.content if isinstance(block, InvalidToolUseBlock)]
-    assert tuple(block.input_text for block in unusable) == case.inputs
-    assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
-    assert {key: getattr(reply.fault, key) for key in case.fault} == case.fault
-    assert "\ufffd" not in repr(reply)
-    assert events == events_of(case, "whole")
-
-
-@pytest.mark.parametrize("framing", [None, "json-array"])
-@pytest.mark.parametrize("name", CASES)
-def test_a_damaged_stream_stays_damaged_when_rewritten(name: str, framing: str | None) -> None:
-    events = events_of(CASES[name], "whole")
-    first = fold(events)
-    writer = gemini.stream_writer(framing)
-    data = b"".join([*map(writer.feed, events), writer.close()])
-    reader = gemini.stream_reader(framing)
-    again = fold([*reader.feed(data), *reader.close()])
-    assert (again.fault is None) is (first.fault is None)
-    assert text_of(again) == text_of(first)
-    assert not any(isinstance(block, ToolUseBlock) for block in again.content)
-    if first.fault is not None and again.fault is not None:
-        assert again.fault.code in FAULT_CODES
-        assert again.fault.message == first.fault.message
-
-
-def test_a_stream_cut_at_any_byte_keeps_earlier_events_and_is_incomplete() -> None:
-    call = {"functionCall": {"name": "read_file", "args": {"path": "é"}}}
-    for data in (
-        sse(HEL, chunk(call, finishReason="STOP")),
-        json.dumps([HEL, chunk(call, finishReason="STOP")]).encode(),
-    ):
-        for cut in range(len(data)):
-            reader = gemini.stream_reader()
-            reply = fold([*reader.feed(data[:cut]), *reader.close()])
-            assert "\ufffd" not in repr(reply)
-            if reply.fault is None:  # only the last empty line, or the last bracket, is missing
-                assert len(data) - cut <= 3
-                assert reply.stop_reason is StopReason.TOOL_USE
-            else:
-                assert reply.fault.code in ("empty_response", "stream_incomplete")
-                assert text_of(reply) in ("", "Hél")
-                assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
-
-
-def test_whole_replies_get_the_same_faults_as_streams_and_round_trip() -> None:
-    listed = chunk({"functionCall": {"name": "f", "id": "c1", "args": [1]}, "thoughtSignature": "cw=="})
-    for code, wire in (
-        ("empty_response", chunk(finishReason="STOP")),
-        ("empty_response", {"candidates": [{"content": {"role": "model", "parts": []}, "finishReason": "STOP"}]}),
-        ("empty_response", chunk({"text": ""}, finishReason=1)),
-        ("empty_response", chunk(finishReason="OTHER")),
-        ("empty_response", chunk()),
-        ("tool_input_invalid", {**listed, "candidates": [{**listed["candidates"][0], "finishReason": "STOP"}]}),
-        ("tool_input_invalid", {**listed, "candidates": [{**listed["candidates"][0], "finishReason": "SAFETY"}]}),
-        ("tool_input_invalid", listed),
-        ("tool_input_truncated", {**listed, "candidates": [{**listed["candidates"][0], "finishReason": "MAX_TOKENS"}]}),
-        ("tool_input_truncated", chunk({"functionCall": {"name": "f", "willContinue": True}}, finishReason=2)),
-    ):
-        reply = gemini.read_reply(wire)
-        assert reply.fault is not None
-        assert reply.fault.code == code
-        assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
-        assert gemini.write_reply(reply).wire == wire
-
-
-def test_a_call_with_duplicate_keys_is_not_written_as_a_valid_call() -> None:
-    reply = fold(events_of(CASES["arguments with a key twice"], "whole"))
-    written = gemini.write_reply(reply)
-    assert [loss.block_type for loss in written.losses] == ["invalid_tool_use"]
-    assert gemini.read_reply(written.wire).fault is not None
+# Cut at any byte, this stream has a fault.
+CUT = sse(HEL, chunk({"functionCall": {"name": "read_file", "args": {"path": "é"}}}))

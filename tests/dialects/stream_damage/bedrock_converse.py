@@ -1,35 +1,13 @@
-"""Damaged streams of Bedrock Converse: the fault, and the events before it."""
+"""Damaged streams of Bedrock Converse, with their outcomes."""
 
 from __future__ import annotations
 
 import binascii
-import json
-import logging
-import random
 import struct
 from typing import Any
 
-import msgspec
-import pytest
-
-from dragoman.dialects import bedrock_converse as dialect
-from dragoman.event import StreamEvent, fold
-from dragoman.exchange import Reply, StopReason
-from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
 from dragoman.wire.frames import aws_frame, aws_frame_as_json
-
-
-class Case(msgspec.Struct, frozen=True):
-    """Bytes, and what they have to become."""
-
-    data: bytes
-    code: str | None = None  # of the fault; None for a stream that is complete
-    said: str = ""  # the text that is kept
-    raw: dict[str, Any] = {}  # what provider_raw holds of it
-    input: str | None = None  # the text that was no input of a call
-    fault: dict[str, Any] = {}  # what else is known about the fault
-    warnings: int = 0
-    framing: str = "aws-eventstream"
+from tests.dialects.stream_damage.case import ANY, Case
 
 
 def frame(name: str, **wire: Any) -> bytes:
@@ -120,8 +98,8 @@ DECODED = [
 LINES = [aws_frame_as_json({"role": "assistant"}, "messageStart"), *(aws_frame_as_json(*one) for one in DECODED)]
 
 
-def decoded_case(data: bytes, code: str | None = None, said: str = "", **raw: Any) -> Case:
-    return Case(data, code, said, raw, framing="aws-eventstream-decoded")
+def decoded_case(data: bytes, code: str | None = None, text: str = "", **raw: Any) -> Case:
+    return Case(data, code, text, raw, framing="aws-eventstream-decoded")
 
 
 def exceptions() -> dict[str, Case]:
@@ -150,16 +128,16 @@ def exceptions() -> dict[str, Case]:
     }
 
 
-CASES = {
+CASES: dict[str, Case] = {
     # --- complete, however it comes
-    "a whole stream": Case(WHOLE, said="Héllo."),
+    "a whole stream": Case(WHOLE, text="Héllo."),
     "events that nobody knows, and a ping": Case(
-        PING + START + frame("contentBlockPause", why="?") + WHOLE.removeprefix(START) + PING, said="Héllo."
+        PING + START + frame("contentBlockPause", why="?") + WHOLE.removeprefix(START) + PING, text="Héllo."
     ),
-    "what it cost comes before the end": Case(HELLO + stop() + SPENT + end(), said="Héllo."),
-    "what it cost does not come": Case(HELLO + stop() + end(), said="Héllo."),
-    "cut in what it cost": Case(WHOLE[:-20], said="Héllo."),
-    "told twice what it cost": Case(WHOLE + SPENT, said="Héllo."),
+    "what it cost comes before the end": Case(HELLO + stop() + SPENT + end(), text="Héllo."),
+    "what it cost does not come": Case(HELLO + stop() + end(), text="Héllo."),
+    "cut in what it cost": Case(WHOLE[:-20], text="Héllo."),
+    "told twice what it cost": Case(WHOLE + SPENT, text="Héllo."),
     # --- cut
     "only the start": Case(START, "stream_incomplete"),
     "the end does not come": Case(
@@ -250,7 +228,7 @@ CASES = {
     "words for a block that has ended": Case(HELLO + stop() + text(" More."), "protocol_violation", "Héllo."),
     "input for a call that has not begun": Case(START + fragment("{}"), "protocol_violation"),
     "input for a text": Case(HELLO + fragment("{}"), "protocol_violation", "Héllo."),
-    "words for a call": Case(START + CALL + text("Hé"), "protocol_violation", input=""),
+    "words for a call": Case(START + CALL + text("Hé"), "protocol_violation", invalid_inputs=("",)),
     "the end of a block that has not begun": Case(HELLO + stop(1), "protocol_violation", "Héllo."),
     "the end of a block a second time": Case(HELLO + stop() + stop(), "protocol_violation", "Héllo."),
     "a block before the one that came last": Case(
@@ -259,7 +237,7 @@ CASES = {
     "a block that is left out": Case(
         START + text("Hé", 0) + stop(0) + text("llo.", 2) + stop(2) + end() + SPENT, "protocol_violation", "Héllo."
     ),
-    "a block that begins a second time": Case(START + CALL + CALL, "protocol_violation", input=""),
+    "a block that begins a second time": Case(START + CALL + CALL, "protocol_violation", invalid_inputs=("",)),
     "a block without a number": Case(START + frame("contentBlockDelta", delta={"text": "Hé"}), "protocol_violation"),
     "a block whose number is none": Case(
         START + frame("contentBlockDelta", contentBlockIndex=True, delta={"text": "Hé"}), "protocol_violation"
@@ -275,7 +253,7 @@ CASES = {
     "the end while a call is open": Case(
         START + CALL + fragment('{"target":"all"') + end("tool_use") + SPENT,
         "protocol_violation",
-        input='{"target":"all"',
+        invalid_inputs=('{"target":"all"',),
     ),
     "a call that ran there, of which the input is no object": Case(
         START + SEARCH + fragment("[1]") + stop() + end() + SPENT, "protocol_violation"
@@ -284,64 +262,60 @@ CASES = {
     "input that is cut": Case(
         START + CALL + fragment('{"target":"all","dry_') + stop() + end("tool_use") + SPENT,
         "tool_input_invalid",
-        input='{"target":"all","dry_',
+        invalid_inputs=('{"target":"all","dry_',),
         fault={"retryable": True},
     ),
     "input that is no object": Case(
-        START + CALL + fragment("[1]") + stop() + end("tool_use") + SPENT, "tool_input_invalid", input="[1]"
+        START + CALL + fragment("[1]") + stop() + end("tool_use") + SPENT, "tool_input_invalid", invalid_inputs=("[1]",)
     ),
     "input with two equal keys": Case(
         START + CALL + fragment('{"a":1,"a":2}') + stop() + end("tool_use") + SPENT,
         "tool_input_invalid",
-        input='{"a":1,"a":2}',
+        invalid_inputs=('{"a":1,"a":2}',),
     ),
     "input with a number that is none": Case(
         START + CALL + fragment('{"a":NaN}') + stop() + end("tool_use") + SPENT,
         "tool_input_invalid",
-        input='{"a":NaN}',
+        invalid_inputs=('{"a":NaN}',),
     ),
     "input after the input": Case(
         START + CALL + fragment("{}") + fragment("{}") + stop() + end("tool_use") + SPENT,
         "tool_input_invalid",
-        input="{}{}",
+        invalid_inputs=("{}{}",),
     ),
     "the limit in the input": Case(
         START + CALL + fragment('{"target":"all","dry_') + stop() + end("max_tokens") + SPENT,
         "tool_input_truncated",
-        input='{"target":"all","dry_',
+        invalid_inputs=('{"target":"all","dry_',),
     ),
     "the limit before the input": Case(
-        START + CALL + stop() + end("max_tokens") + SPENT, "tool_input_truncated", input=""
+        START + CALL + stop() + end("max_tokens") + SPENT, "tool_input_truncated", invalid_inputs=("",)
     ),
     "cut in the input": Case(
-        START + CALL + fragment('{"target":"all"}'),
-        "stream_incomplete",
-        input='{"target":"all"}',
+        START + CALL + fragment('{"target":"all"}'), "stream_incomplete", invalid_inputs=('{"target":"all"}',)
     ),
     # --- after the end
-    "words after the end": Case(
-        HELLO + stop() + end() + LATE + SPENT, said="Héllo.", raw={"late": LATE_NOTE}, warnings=1
-    ),
+    "words after the end": Case(HELLO + stop() + end() + LATE + SPENT, text="Héllo.", raw={"late": LATE_NOTE}),
     "many words after the end": Case(
-        HELLO + stop() + end() + LATE + stop(1) + LONG + end() + START + SPENT, said="Héllo.", warnings=1
+        HELLO + stop() + end() + LATE + stop(1) + LONG + end() + START + SPENT, text="Héllo.", raw={"late": ANY}
     ),
     "words after the end, and it ends there": Case(
-        HELLO + stop() + end() + LATE, said="Héllo.", raw={"late": LATE_NOTE}, warnings=1
+        HELLO + stop() + end() + LATE, text="Héllo.", raw={"late": LATE_NOTE}
     ),
-    "words after everything": Case(WHOLE + LATE + stop(1), said="Héllo.", warnings=1),
+    "words after everything": Case(WHOLE + LATE + stop(1), text="Héllo.", warnings=1),
     "a failure after everything": Case(
-        WHOLE + exception_frame("throttlingException", message="Slow down."), said="Héllo."
+        WHOLE + exception_frame("throttlingException", message="Slow down."), text="Héllo."
     ),
-    "a page after everything": Case(WHOLE + PAGE, said="Héllo."),
+    "a page after everything": Case(WHOLE + PAGE, text="Héllo."),
     # --- nothing said
     "an end without a word": Case(START + end() + SPENT, "empty_response", fault={"retryable": True}),
     "an empty text": Case(START + text("") + stop() + end() + SPENT, "empty_response"),
     # --- as recorders keep it
-    "lines": decoded_case(b"".join(LINES), said="Héllo."),
-    "lines that end with CRLF": decoded_case(b"".join(LINES).replace(b"\n", b"\r\n"), said="Héllo."),
-    "lines with empty ones between them": decoded_case(b"\n" + b"\n\n".join(LINES), said="Héllo."),
-    "lines after a byte order mark": decoded_case(b"\xef\xbb\xbf" + b"".join(LINES), said="Héllo."),
-    "the last line without its end": decoded_case(b"".join(LINES)[:-1], said="Héllo."),
+    "lines": decoded_case(b"".join(LINES), text="Héllo."),
+    "lines that end with CRLF": decoded_case(b"".join(LINES).replace(b"\n", b"\r\n"), text="Héllo."),
+    "lines with empty ones between them": decoded_case(b"\n" + b"\n\n".join(LINES), text="Héllo."),
+    "lines after a byte order mark": decoded_case(b"\xef\xbb\xbf" + b"".join(LINES), text="Héllo."),
+    "the last line without its end": decoded_case(b"".join(LINES)[:-1], text="Héllo."),
     "cut in the first line": decoded_case(LINES[0][:30], "stream_incomplete", tail=to_text(LINES[0][:30])),
     "cut in a line": decoded_case(
         b"".join(LINES[:3]) + LINES[3][:30], "stream_incomplete", "Héllo.", tail=to_text(LINES[3][:30])
@@ -357,119 +331,5 @@ CASES = {
     "a page of lines": decoded_case(b"<html>\n<p>502\n", "bad_content_type", head="<html>\n<p>502\n"),
     "no lines": decoded_case(b"", "empty_response"),
 }
-
-
-def outcome(case: Case, pieces: list[bytes]) -> tuple[list[StreamEvent], Reply]:
-    reader = dialect.stream_reader(case.framing)
-    events = [event for piece in pieces for event in reader.feed(piece)]
-    events.extend(reader.close())
-    return events, fold(events)
-
-
-def texts(reply: Reply) -> str:
-    return "".join(block.text for block in reply.content if isinstance(block, TextBlock))
-
-
-def split_randomly(data: bytes, seed: str) -> list[bytes]:
-    chance = random.Random(seed)
-    cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(1, 12)))
-    return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_damaged_stream_reports_the_fault_and_keeps_earlier_events(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    case = CASES[name]
-    with caplog.at_level(logging.WARNING, logger="dragoman.stream"):
-        events, reply = outcome(case, [case.data])
-    assert (reply.fault.code if reply.fault else None) == case.code
-    assert (reply.stop_reason is StopReason.ERROR) is (case.code is not None)
-    assert texts(reply) == case.said
-    assert len(caplog.records) == case.warnings
-    for key in ("tail", "head", "error") if "late" not in case.raw else ("late",):
-        assert (reply.provider_raw or {}).get(key) == case.raw.get(key)
-    for key, value in case.fault.items():
-        assert getattr(reply.fault, key) == value
-    if case.code is not None:
-        assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
-        assert reply.fault is not None
-        assert reply.fault.provider in (dialect.NAME, None)
-    unusable = [block.input_text for block in reply.content if isinstance(block, InvalidToolUseBlock)]
-    assert unusable == ([] if case.input is None else [case.input])
-    assert "\ufffd" not in msgspec.json.encode(events).decode()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_events_do_not_depend_on_chunk_boundaries(name: str) -> None:
-    case = CASES[name]
-    events, _ = outcome(case, [case.data])
-    assert outcome(case, [case.data[at : at + 1] for at in range(len(case.data))])[0] == events
-    for number in range(10):
-        assert outcome(case, split_randomly(case.data, f"{name} {number}"))[0] == events
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_nothing_is_read_after_the_end(name: str) -> None:
-    case = CASES[name]
-    reader = dialect.stream_reader(case.framing)
-    reader.feed(case.data)
-    reader.close()
-    assert reader.feed(WHOLE) == []
-    assert reader.close() == []
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_damaged_stream_stays_damaged_when_rewritten(name: str) -> None:
-    case = CASES[name]
-    events, reply = outcome(case, [case.data])
-    writer = dialect.stream_writer()
-    data = b"".join([*map(writer.feed, events), writer.close()])
-    again = outcome(Case(data), [data])[1]
-    assert (again.fault is None) is (reply.fault is None)
-    assert texts(again) == texts(reply)
-    assert not any(isinstance(block, ToolUseBlock) for block in again.content)
-    if reply.fault is not None and reply.fault.code in ("tool_input_invalid", "tool_input_truncated", "empty_response"):
-        assert again.fault is not None
-        assert again.fault.code == reply.fault.code
-
-
-def test_every_changed_byte_of_a_frame_is_detected() -> None:
-    chance = random.Random(7)
-    for at in range(len(WHOLE)):
-        changed = bytearray(WHOLE)
-        changed[at] ^= 1 << chance.randrange(8)
-        reply = outcome(Case(bytes(changed)), [bytes(changed)])[1]
-        assert reply.fault is not None, at
-        assert "Héllo.".startswith(texts(reply))
-
-
-def test_json_that_is_not_a_frame_never_raises() -> None:
-    chance = random.Random(8)
-    wires: list[Any] = [
-        None,
-        True,
-        0,
-        -1,
-        "",
-        "text",
-        [],
-        {},
-        [{}],
-        {"text": 1},
-        {"toolUse": {}},
-        {"image": 1},
-        {"x": 1},
-    ]
-    names = ("messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata")
-    keys = ("role", "contentBlockIndex", "delta", "start", "stopReason", "usage", "p")
-    for _ in range(3000):
-        frames = [START] if chance.random() < 0.9 else []
-        for _ in range(chance.randrange(1, 6)):
-            wire = {key: chance.choice(wires) for key in keys if chance.random() < 0.7}
-            if chance.random() < 0.7:
-                wire["contentBlockIndex"] = chance.randrange(2)
-            frames.append(aws_frame(wire, chance.choice(names)))
-        reply = outcome(Case(b""), frames)[1]
-        assert reply.fault is None or reply.fault.code
-        assert json.dumps(dialect.write_reply(reply).wire)
+# Cut at any byte, this stream has a fault.
+CUT = HELLO + stop()
