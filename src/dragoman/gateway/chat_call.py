@@ -30,12 +30,15 @@ from dragoman.gateway.client_request import ClientRequest, with_fields
 from dragoman.gateway.error_shapes import error_response, request_id_header
 from dragoman.gateway.identity import echo_request, reply_identity
 from dragoman.gateway.model_names import Resolution
-from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, NativeStream, ping, stream_framing
+from dragoman.gateway.response_objects import append_items
+from dragoman.gateway.response_state import ResponseState, stored_response
+from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, FinalResponse, NativeStream, ping, stream_framing
 from dragoman.gateway.translation import StreamTranslator, loss_names, read_reply, translate_request, write_reply
 from dragoman.gateway.types import JSON_TYPE, GatewayResponse
 from dragoman.gateway.upstream import Target, UpstreamRequest, UpstreamResponse, build_request, open_response
 from dragoman.offload import run_off_loop
 from dragoman.shield import run_to_completion
+from dragoman.store.gateway_calls import StoredObject
 
 if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
@@ -80,14 +83,21 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     latency_ms: int
     is_cancelled: bool = False
-    response: dict[str, Any] | None = None  # the body for the caller, if it is a whole Responses reply
+    stored_response: StoredObject | None = None  # what the Responses API can retrieve later
 
 
 class ChatCall:
     """One call in progress."""
 
-    def __init__(self, gateway: Gateway, client_request: ClientRequest, resolution: Resolution) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        client_request: ClientRequest,
+        resolution: Resolution,
+        state: ResponseState | None = None,
+    ) -> None:
         self._gateway = gateway
+        self._state = state
         self._services = gateway.services
         self._config = gateway.config
         self._client_request = client_request
@@ -252,16 +262,20 @@ class ChatCall:
             )
             return Failure(fault, target)
         if attempt.is_native:
-            await self._record(target, reply, attempt.losses)
+            await self._record(target, reply, attempt.losses, self._response_of(body))
             headers = {**self._choice_headers(target, ()), **header_rules.response_headers(response.headers)}
             content_type = response.headers.get("content-type", JSON_TYPE)
-            return GatewayResponse(status=response.status, headers={**headers, "content-type": content_type}, body=body)
+            return GatewayResponse(
+                status=response.status,
+                headers={**headers, "content-type": content_type},
+                body=self._with_previous(body),
+            )
         if reply.fault is not None:
             return Failure(reply.fault, target)
         dialect = self._client_request.reply_dialect
         written = write_reply(reply, dialect, await self._identity(), self._new_call_id)
         losses = (*attempt.losses, *written.losses)
-        await self._record(target, reply, losses, written.wire if dialect == "openai_responses" else None)
+        await self._record(target, reply, losses, written.wire if self._state is not None else None)
         headers = {**self._choice_headers(target, losses), "content-type": JSON_TYPE}
         return GatewayResponse(headers=headers, body=msgspec.json.encode(written.wire))
 
@@ -307,6 +321,7 @@ class ChatCall:
     async def _send_stream(self, attempt: Attempt, pump: StreamPump) -> AsyncGenerator[bytes, None]:
         """Yield the caller's bytes. The reply is recorded before the last of them."""
         stream, is_recorded = pump.stream, False
+        final = FinalResponse() if self._state is not None else None
         keep_alive = ping(self._client_request.reply_dialect)
         try:
             async with contextlib.aclosing(pump.chunks(self._config.ping_s)) as chunks:
@@ -315,9 +330,12 @@ class ChatCall:
                         if keep_alive:
                             yield keep_alive
                         continue
+                    if final is not None:
+                        final.feed(data)
                     if (stream.is_complete or stream.fault is not None) and not is_recorded:
                         is_recorded = True
-                        await self._record(attempt.target, stream.accumulator.reply(), attempt.losses)
+                        response = final.response if final is not None else None
+                        await self._record(attempt.target, stream.accumulator.reply(), attempt.losses, response)
                     if data:
                         yield data
         finally:
@@ -335,7 +353,21 @@ class ChatCall:
         if dialect == "openai_responses":
             names = self._client_request.fields
             identity |= echo_request({name: self._client_request.value(name) for name in names if name != "input"})
+            if self._state is not None:
+                identity["previous_response_id"] = self._state.previous_response_id
         return identity
+
+    def _with_previous(self, body: bytes) -> bytes:
+        """Return the provider's response with the id that the gateway resolved in its place."""
+        if self._state is None or self._state.previous_response_id is None:
+            return body
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return with_fields(fields, previous_response_id=self._state.previous_response_id)
+
+    def _response_of(self, body: bytes) -> dict[str, Any] | None:
+        """Return the provider's response, if it may be stored for the Responses API."""
+        response = msgspec.json.decode(body) if self._state is not None else None
+        return response if isinstance(response, dict) else None
 
     def _new_call_id(self) -> str:
         return f"call_{self._gateway.new_id()}"
@@ -357,6 +389,7 @@ class ChatCall:
         except InputError:
             canonical = None
         latency_s = self._services.client.clock() - self._start_s
+        stored = stored_response(self._state, response, self._services.clock())
         await recorder.record(
             Exchange(
                 client_request=self._client_request,
@@ -368,9 +401,13 @@ class ChatCall:
                 started_at=self._started_at,
                 latency_ms=round(latency_s * 1000),
                 is_cancelled=is_cancelled,
-                response=response,
+                stored_response=stored,
             )
         )
+        state = self._state
+        if stored is not None and state is not None and state.conversation_id is not None:
+            items = [*state.input, *stored.body.get("output", ())]
+            await append_items(self._gateway, self._client_request.request, state.conversation_id, items)
 
     def _choice_headers(self, target: Target, losses: tuple[Loss, ...]) -> dict[str, str]:
         """Return the headers that name the chosen model and why, and what the translation lost."""

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
-
-Operation = Literal["chat", "count", "embed", "models", "model", "show", "version", "processes", "hello", "model_info"]
 
 
 class GatewayEndpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +21,7 @@ class GatewayEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     method: str
     path: str
-    operation: Operation
+    operation: str  # the name under which the gateway handles it
     dialect: str | None  # none: headers decide
     stream: bool | None = None  # none: the field ``stream`` of the body decides
     versions: tuple[str, ...] = ("",)  # prefixes of the path
@@ -51,14 +49,16 @@ def _chat(path: str, dialect: str, versions: tuple[str, ...] = ("",), stream: bo
     )
 
 
-def _post(path: str, dialect: str, versions: tuple[str, ...] = ("",), operation: Operation = "chat") -> GatewayEndpoint:
+def _post(path: str, dialect: str, versions: tuple[str, ...] = ("",), operation: str = "chat") -> GatewayEndpoint:
     return GatewayEndpoint(method="POST", path=path, operation=operation, dialect=dialect, versions=versions)
 
 
-def _get(
-    path: str, dialect: str, versions: tuple[str, ...] = ("",), operation: Operation = "models"
-) -> GatewayEndpoint:
+def _get(path: str, dialect: str, versions: tuple[str, ...] = ("",), operation: str = "models") -> GatewayEndpoint:
     return GatewayEndpoint(method="GET", path=path, operation=operation, dialect=dialect, versions=versions)
+
+
+def _state(method: str, path: str, operation: str) -> GatewayEndpoint:
+    return GatewayEndpoint(method=method, path=path, operation=operation, dialect="openai_responses", versions=_OPENAI)
 
 
 ENDPOINTS: Final = (
@@ -84,6 +84,16 @@ ENDPOINTS: Final = (
     _get("/api/ps", "ollama", operation="processes"),
     GatewayEndpoint(method="HEAD", path="/api/hello", operation="hello", dialect="anthropic"),
     _get("/model/info", "openai_chat", _OPENAI, "model_info"),
+    _state("GET", "/responses/{id}", "retrieve_response"),
+    _state("DELETE", "/responses/{id}", "delete_response"),
+    _state("POST", "/responses/{id}/cancel", "cancel_response"),
+    _state("GET", "/responses/{id}/input_items", "list_input_items"),
+    _state("POST", "/conversations", "create_conversation"),
+    _state("GET", "/conversations/{id}", "retrieve_conversation"),
+    _state("POST", "/conversations/{id}", "update_conversation"),
+    _state("DELETE", "/conversations/{id}", "delete_conversation"),
+    _state("GET", "/conversations/{id}/items", "list_items"),
+    _state("POST", "/conversations/{id}/items", "create_items"),
     GatewayEndpoint(method="GET", path="/models", operation="models", dialect=None, versions=("/v1", "/v1beta", "")),
     GatewayEndpoint(
         method="GET", path="/models/{model}", operation="model", dialect=None, versions=("/v1", "/v1beta", "")
@@ -93,7 +103,10 @@ _PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
 
 
 def _compile(path: str) -> re.Pattern[str]:
-    return re.compile(_PLACE.sub(r"(?P<\1>.+)", re.escape(path)))
+    """Return the pattern of a path. The name of a model may contain slashes, an id may not."""
+    return re.compile(
+        _PLACE.sub(lambda place: f"(?P<{place[1]}>{'[^/]+' if place[1] == 'id' else '.+'})", re.escape(path))
+    )
 
 
 _PATTERNS: Final = tuple(

@@ -14,6 +14,7 @@ from dragoman.client import Timeouts
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import client_request as requests
+from dragoman.gateway import response_objects
 from dragoman.gateway.chat_call import ChatCall
 from dragoman.gateway.config import GatewayConfig, config_from
 from dragoman.gateway.embeddings import embed
@@ -22,6 +23,7 @@ from dragoman.gateway.error_shapes import error_response, fault_from
 from dragoman.gateway.model_lists import OLLAMA_VERSION, describe_prices, json_response, list_models, show_model
 from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.recorder import Recorder
+from dragoman.gateway.response_state import resolve_state
 from dragoman.gateway.token_counts import count_tokens
 from dragoman.gateway.types import GatewayError, GatewayRequest, GatewayResponse
 from dragoman.gateway.upstream import Target
@@ -73,11 +75,19 @@ class Gateway:
         }
         self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
 
+    @property
+    def operations(self) -> set[str]:
+        """The names of all operations."""
+        return {*self._operations, *response_objects.OPERATIONS}
+
     async def handle(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         """Return the response to a request."""
         dialect = detect_dialect(found, request.path, request.headers)
         try:
-            return await self._operations[found.endpoint.operation](found, request)
+            operation = found.endpoint.operation
+            if operation in response_objects.OPERATIONS:
+                return await response_objects.OPERATIONS[operation](self, found.values, request)
+            return await self._operations[operation](found, request)
         except GatewayError as error:
             fault = error.fault
         except DragomanError as error:
@@ -101,7 +111,8 @@ class Gateway:
         client_request = await self._parse(found, request)
         requests.check_content(client_request)
         resolution = self.names.find(client_request.model, client_request.reply_dialect)
-        return await ChatCall(self, client_request, resolution).run()
+        client_request, state = await resolve_state(self, client_request)
+        return await ChatCall(self, client_request, resolution, state).run()
 
     async def _parse(self, found: Match, request: GatewayRequest) -> requests.ClientRequest:
         return await run_off_loop(len(request.body), requests.parse, found, request)

@@ -100,6 +100,7 @@ class Recorder:
             messages=messages,
             places=_new_places(transcript, exchange.reply, messages, is_new=place is None),
             owner=owner_digest(caller.user_id, caller.team_id),
+            stored_object=exchange.stored_response,
         )
         return await self._store.gateway.record(call)
 

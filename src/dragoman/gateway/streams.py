@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from dragoman import dialects
 from dragoman.event import Accumulator, MessageComplete, MessageStart, StreamError, StreamEvent, UsageUpdate
@@ -32,6 +34,7 @@ LOCAL_FAULTS: Final = frozenset(
         "too_large",
     )
 )
+_FINAL_EVENTS: Final = (b"response.completed", b"response.incomplete")
 _FRAMINGS: Final = {"ollama": "ndjson", "bedrock_converse": "aws-eventstream"}
 MEDIA_TYPES: Final = {
     "sse": "text/event-stream",
@@ -150,3 +153,18 @@ class NativeStream:
                 case _:
                     self.has_content = True
         return self.fault
+
+
+class FinalResponse:
+    """Finds the last event of a Responses stream, which repeats the whole response."""
+
+    def __init__(self) -> None:
+        self._gate = FrameGate("sse")
+        self.response: dict[str, Any] | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Read more bytes of the stream."""
+        for frame in self._gate.feed(data):
+            if any(mark in frame[:200] for mark in _FINAL_EVENTS):
+                text = b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
+                self.response = msgspec.json.decode(text).get("response")

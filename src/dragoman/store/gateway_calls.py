@@ -103,6 +103,10 @@ class GatewayStore(Facet):
         """Store or replace an object."""
         await self._store._write(_save_object(owner, item))
 
+    async def append_items(self, owner: str, object_id: str, items: list[Any]) -> None:
+        """Add items to an object; nothing if it was deleted."""
+        await self._store._write(_append_items(owner, object_id, items))
+
     async def delete_object(self, owner: str, object_id: str) -> bool:
         """Delete an object; whether there was one."""
         return await self._store._write(_delete_object(owner, object_id))
@@ -206,6 +210,17 @@ def _save_object(owner: str, item: StoredObject) -> Steps[None]:
             msgspec.json.encode(item.input).decode(),
         ),
     )
+
+
+@operation
+def _append_items(owner: str, object_id: str, items: list[Any]) -> Steps[None]:
+    rows = yield (
+        "UPDATE gateway_objects SET seq = seq WHERE owner = ? AND id = ? RETURNING input_json",  # locks the row
+        (owner, object_id),
+    )
+    for (stored,) in rows:
+        text = msgspec.json.encode([*(msgspec.json.decode(stored) if stored else ()), *items]).decode()
+        yield "UPDATE gateway_objects SET input_json = ? WHERE owner = ? AND id = ?", (text, owner, object_id)
 
 
 @operation

@@ -1,0 +1,153 @@
+"""State of the Responses API on any provider: ``previous_response_id``, stored responses and conversations.
+
+    client_request, state = await resolve_state(gateway, client_request)     the request with the earlier items in it
+    stored = stored_response(state, response)                                the response to store
+
+A stored response has its own input items and the id of the response before it; a request that names it gets the items
+of the whole chain as its input. A conversation has all its items. Nothing of it depends on the provider.
+
+Invariant: a response or a conversation of another owner is the same as a missing one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.exchange import ErrorClass, Fault
+from dragoman.gateway.client_request import ClientRequest, with_fields
+from dragoman.gateway.recorder import owner_digest
+from dragoman.gateway.types import Caller, GatewayError, invalid_request_error
+from dragoman.store.gateway_calls import StoredObject
+
+if TYPE_CHECKING:
+    from dragoman.gateway.gateway import Gateway
+
+DIALECT: Final = "openai_responses"
+_MAX_CHAIN: Final = 10_000
+
+
+class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request adds to earlier items, and where its response belongs."""
+
+    input: list[Any]  # its own items
+    previous_response_id: str | None = None
+    conversation_id: str | None = None
+    is_stored: bool = True
+
+
+async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tuple[ClientRequest, ResponseState | None]:
+    """Return a request with the items that it refers to, and its state; no state if nothing is stored."""
+    if client_request.dialect != DIALECT or gateway.recorder is None:
+        return client_request, None
+    previous_id = client_request.value("previous_response_id")
+    conversation_id = _conversation_id(client_request.value("conversation"))
+    if previous_id is not None and conversation_id is not None:
+        raise invalid_request_error("previous_response_id and conversation exclude each other.")
+    own = to_items(client_request.value("input"))
+    state = ResponseState(
+        input=own,
+        previous_response_id=previous_id,
+        conversation_id=conversation_id,
+        is_stored=client_request.value("store") is not False,
+    )
+    if previous_id is None and conversation_id is None:
+        return client_request, state
+    caller = client_request.request.caller
+    earlier = (
+        await read_chain(gateway, caller, str(previous_id))
+        if conversation_id is None
+        else (await get_conversation(gateway, caller, conversation_id)).input
+    )
+    removed = {"previous_response_id": None, "conversation": None}
+    body = with_fields(client_request.fields, **removed, input=[*earlier, *own])
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    request = msgspec.structs.replace(client_request.request, body=body)
+    return msgspec.structs.replace(client_request, request=request, fields=fields), state
+
+
+def _conversation_id(value: Any) -> str | None:
+    match value:
+        case str():
+            return value
+        case {"id": str(name)}:
+            return name
+        case None:
+            return None
+        case _:
+            raise invalid_request_error("conversation: an id or an object with an id is required.")
+
+
+def to_items(value: Any) -> list[Any]:
+    """Return the input of a request as items."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
+    return list(value) if isinstance(value, list) else []
+
+
+async def read_chain(gateway: Gateway, caller: Caller, response_id: str) -> list[Any]:
+    """Return the items of a response and of all responses before it."""
+    parts: list[list[Any]] = []
+    current: str | None = response_id
+    while current is not None and len(parts) < _MAX_CHAIN:
+        stored = await find_object(gateway, caller, current)
+        if stored is None:
+            raise previous_not_found_error(response_id)
+        parts.append([*stored.input, *stored.body.get("output", ())])
+        previous = stored.body.get("previous_response_id")
+        current = previous if isinstance(previous, str) else None
+    return [item for part in reversed(parts) for item in part]
+
+
+async def find_object(gateway: Gateway, caller: Caller, object_id: str) -> StoredObject | None:
+    """Return a stored response or conversation of the caller."""
+    owner = owner_digest(caller.user_id, caller.team_id)
+    return await gateway.services.store.gateway.find_object(owner, object_id)
+
+
+async def get_conversation(gateway: Gateway, caller: Caller, conversation_id: str) -> StoredObject:
+    """Return a conversation of the caller, or raise the error for a missing one."""
+    stored = await find_object(gateway, caller, conversation_id)
+    if stored is None or stored.body.get("object") != "conversation":
+        raise missing_object_error("Conversation", conversation_id)
+    return stored
+
+
+def stored_response(state: ResponseState | None, response: dict[str, Any] | None, now: datetime) -> StoredObject | None:
+    """Return the response to store; none if the caller does not want it, or if it has no id."""
+    if state is None or response is None or not state.is_stored or not isinstance(response.get("id"), str):
+        return None
+    body = {**response, "previous_response_id": state.previous_response_id, "store": True}
+    if state.conversation_id is not None:
+        body["conversation"] = {"id": state.conversation_id}
+    return StoredObject(id=response["id"], created_at=now, body=body, input=state.input)
+
+
+def previous_not_found_error(response_id: str) -> GatewayError:
+    """Return the error for a response that a request continues, and that does not exist for the caller."""
+    return GatewayError(
+        Fault(
+            code="not_found",
+            message=f"Previous response with id {response_id!r} not found.",
+            error_class=ErrorClass.INVALID_REQUEST,
+            status=400,
+            provider=DIALECT,
+            provider_code="previous_response_not_found",
+        )
+    )
+
+
+def missing_object_error(kind: str, object_id: str) -> GatewayError:
+    """Return the error for an object that does not exist for the caller."""
+    return GatewayError(
+        Fault(
+            code="not_found",
+            message=f"{kind} with id {object_id!r} not found.",
+            error_class=ErrorClass.INVALID_REQUEST,
+            status=404,
+            provider=DIALECT,
+            provider_code="not_found",
+        )
+    )

@@ -1,0 +1,142 @@
+"""State of the Responses API: the official SDK continues, retrieves and deletes responses on providers without state."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from dragoman.gateway.endpoints import ENDPOINTS
+from dragoman.gateway.gateway import Gateway
+from tests.gateway.sdk_clients import KEY
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.strict import call, say
+
+UPSTREAMS = ["anthropic", "gemini", "openai_responses"]
+TOOL: Any = {"type": "function", "name": "read_file", "parameters": {"type": "object"}, "strict": False}
+
+
+def sdk(server: ServerFixture, key: str = KEY) -> openai.OpenAI:
+    return openai.OpenAI(api_key=key, base_url=f"{server.base_url}/v1", max_retries=0, timeout=30)
+
+
+def test_every_operation_of_the_table_is_handled(gateway_server: ServerFixture) -> None:
+    gateway = gateway_server.state.gateway
+    assert isinstance(gateway, Gateway)
+    assert {endpoint.operation for endpoint in ENDPOINTS} == gateway.operations
+
+
+@pytest.mark.parametrize("model", UPSTREAMS)
+async def test_a_response_is_continued_on_any_provider(gateway_server: ServerFixture, model: str) -> None:
+    fake = gateway_server.fakes[model]
+    fake.answer_with(call("read_file", {"path": "README.md"}))
+    fake.answer_with(say("It is Foo."))
+    fake.answer_with(say("Yes, Foo."))
+
+    def converse() -> list[Any]:
+        with sdk(gateway_server) as client:
+            first = client.responses.create(model=model, input="What is it?", tools=[TOOL])
+            (made,) = [item for item in first.output if item.type == "function_call"]
+            output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "# Foo"}
+            with client.responses.stream(
+                model=model, input=[output], previous_response_id=first.id, tools=[TOOL]
+            ) as events:
+                second = events.get_final_response()
+            third = client.responses.create(model=model, input="Sure?", previous_response_id=second.id)
+            retrieved = client.responses.retrieve(third.id)
+            items = client.responses.input_items.list(third.id)
+            return [second, third, retrieved, items]
+
+    second, third, retrieved, items = await asyncio.to_thread(converse)
+    assert (second.output_text, third.output_text) == ("It is Foo.", "Yes, Foo.")
+    assert third.previous_response_id == second.id
+    assert retrieved.output_text == "Yes, Foo."
+    assert retrieved.previous_response_id == second.id
+    assert [item.content[0].text for item in items.data] == ["Sure?"]
+    assert fake.refused == []
+    sent = str(fake.bodies[-1])
+    assert all(words in sent for words in ("What is it?", "README.md", "# Foo", "It is Foo.", "Sure?"))
+    (session,) = await gateway_server.store.list_sessions()
+    assert session.last_seq == 6
+
+
+async def test_a_conversation_collects_its_items(gateway_server: ServerFixture) -> None:
+    fake = gateway_server.fakes["anthropic"]
+    fake.answer_with(say("First."))
+    fake.answer_with(say("Second."))
+
+    def converse() -> list[str]:
+        with sdk(gateway_server) as client:
+            conversation = client.conversations.create(metadata={"a": "b"})
+            for question in ("One?", "Two?"):
+                client.responses.create(model="anthropic", input=question, conversation=conversation.id)
+            assert client.conversations.retrieve(conversation.id).metadata == {"a": "b"}
+            items = client.conversations.items.list(conversation.id, order="asc").data
+            texts = [item.content[0].text for item in items]  # type: ignore[union-attr]
+            assert client.conversations.delete(conversation.id).deleted
+            with pytest.raises(openai.NotFoundError):
+                client.conversations.retrieve(conversation.id)
+            return texts
+
+    assert await asyncio.to_thread(converse) == ["One?", "First.", "Two?", "Second."]
+    assert "First." in str(fake.bodies[-1])
+
+
+async def test_what_is_deleted_or_was_not_stored_cannot_be_continued(gateway_server: ServerFixture) -> None:
+    def converse() -> None:
+        with sdk(gateway_server) as client:
+            kept = client.responses.create(model="anthropic", input="Hi")
+            private = client.responses.create(model="anthropic", input="Hi", store=False)
+            with pytest.raises(openai.BadRequestError):
+                client.responses.cancel(kept.id)
+            client.responses.delete(kept.id)
+            for name in (kept.id, private.id, "resp_unknown"):
+                with pytest.raises(openai.NotFoundError):
+                    client.responses.retrieve(name)
+                with pytest.raises(openai.BadRequestError) as caught:
+                    client.responses.create(model="anthropic", input="Hi", previous_response_id=name)
+                assert caught.value.code == "previous_response_not_found"
+
+    await asyncio.to_thread(converse)
+
+
+async def test_state_of_one_key_does_not_exist_for_another(tmp_path: Path) -> None:
+    """Every endpoint with an id: for a stranger, what is Ann's is the same as what nobody has."""
+    async with run_test_server(tmp_path, require_keys=True) as server:
+        keys = {user: (await server.make_key(user))["Authorization"].removeprefix("Bearer ") for user in ("ann", "bob")}
+
+        def prepare() -> dict[str, str]:
+            with sdk(server, keys["ann"]) as client:
+                response = client.responses.create(model="anthropic", input="secret of ann")
+                conversation = client.conversations.create(items=[{"role": "user", "content": "secret of ann"}])
+                return {"responses": response.id, "conversations": conversation.id}
+
+        ids = await asyncio.to_thread(prepare)
+        tried = 0
+        for endpoint in ENDPOINTS:
+            if "{id}" not in endpoint.path:
+                continue
+            name = ids[endpoint.path.split("/")[1]]
+            answers = []
+            for given in (name, "unknown"):
+                path = endpoint.paths[0].replace("{id}", given)
+                headers = {"Authorization": f"Bearer {keys['bob']}", "content-type": "application/json"}
+                async with server.client.request(endpoint.method, path, headers=headers, data=b"{}") as response:
+                    answers.append((response.status, (await response.text()).replace(given, "ID")))
+            assert answers[0] == answers[1]
+            assert answers[0][0] == 404
+            tried += 1
+            async with server.client.request(endpoint.method, path, data=b"{}") as response:
+                assert response.status == 401
+        assert tried == 9
+        body = {"model": "anthropic", "input": "hi", "previous_response_id": ids["responses"]}
+        headers = {"Authorization": f"Bearer {keys['bob']}"}
+        async with server.client.post("/v1/responses", json=body, headers=headers) as response:
+            assert response.status == 400
+        body = {"model": "anthropic", "input": "hi", "conversation": ids["conversations"]}
+        async with server.client.post("/v1/responses", json=body, headers=headers) as response:
+            assert response.status == 404
+        assert "secret" not in str(server.fake.bodies[1:])
